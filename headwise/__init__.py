@@ -1,0 +1,49 @@
+"""headwise: attention for PyTorch. Build it, see it, check it, speed it up, ship it.
+
+    import headwise
+    from headwise import masks
+
+    out = headwise.attention(q, k, v, mask=masks.causal() & masks.window(256, 0))
+    print(headwise.plan(q, k, v, mask=masks.causal()))
+
+Names are imported on first use, so that `headwise --help` and shell completion need not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from headwise import errors, masks, models
+    from headwise.functional import attention, plan
+    from headwise.models.bert import Bert
+    from headwise.records.record import AttentionRecord
+
+# Public name -> the module that holds it; None means that the name is itself a module.
+_WHERE: dict[str, str | None] = {
+    "attention": "headwise.functional",
+    "plan": "headwise.functional",
+    "masks": None,
+    "models": None,
+    "errors": None,
+    "AttentionRecord": "headwise.records.record",
+    "Bert": "headwise.models.bert",
+}
+
+__all__ = ["AttentionRecord", "Bert", "__version__", "attention", "errors", "masks", "models", "plan"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'headwise' has no attribute {name!r}")
+    where = _WHERE[name]
+    value = importlib.import_module(f"headwise.{name}") if where is None else getattr(importlib.import_module(where), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

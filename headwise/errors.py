@@ -1,0 +1,53 @@
+"""Every error headwise raises on purpose.
+
+    HeadwiseError
+    ├── ArgumentError   (ValueError)        an argument's value makes no sense
+    │   ├── ShapeError                      its shape does not fit the others
+    │   └── MaskError                       a mask that cannot be made, or cannot meet these lengths
+    ├── DtypeError      (TypeError)         an argument of the wrong kind: dtype, device or class
+    ├── KernelRefused   (RuntimeError)      the kernel asked for cannot run this call
+    ├── RecordError     (ValueError)        a record cannot represent or answer this
+    ├── CheckpointError (ValueError)        a checkpoint is missing, damaged or of another architecture
+    └── FileError       (OSError)           a file cannot be read or written
+
+Each is also the built-in error a caller would expect, so `except ValueError` keeps working. A message says what happened,
+what was expected, what was received, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class HeadwiseError(Exception):
+    """The root: everything headwise raises on purpose."""
+
+
+class ArgumentError(HeadwiseError, ValueError):
+    """An argument's value makes no sense."""
+
+
+class ShapeError(ArgumentError):
+    """An argument's shape does not fit the others."""
+
+
+class MaskError(ArgumentError):
+    """A mask that cannot be made, or that cannot meet the lengths of a call."""
+
+
+class DtypeError(HeadwiseError, TypeError):
+    """An argument of the wrong kind: dtype, device or class."""
+
+
+class KernelRefused(HeadwiseError, RuntimeError):
+    """The kernel that was asked for cannot run this call; the message says why."""
+
+
+class RecordError(HeadwiseError, ValueError):
+    """A record cannot represent this call, or cannot answer this question."""
+
+
+class CheckpointError(HeadwiseError, ValueError):
+    """A checkpoint is missing, damaged, or of an architecture that was not expected."""
+
+
+class FileError(HeadwiseError, OSError):
+    """A file cannot be read or written."""
