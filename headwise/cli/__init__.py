@@ -1,0 +1,65 @@
+"""The command `headwise`: one thin file per verb.
+
+What it promises: bad input gets one line on standard error and exit code 2, and `--help` and completion do not wait for
+torch, so a verb imports what is heavy inside its function.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from itertools import takewhile
+
+import click
+
+import headwise
+from headwise.cli.view import view
+from headwise.errors import HeadwiseError
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: 0, 2 for bad input, 130 when interrupted.
+
+    `arguments` defaults to those of the process.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character gets a "?" instead of a crash
+            stream.reconfigure(errors="replace")
+    debug = "--debug" in takewhile(lambda argument: argument != "--", arguments)
+    try:
+        return command.main(arguments, prog_name="headwise", standalone_mode=False) or 0
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "headwise"
+        return _refuse(f"{error.format_message()} See '{path} --help'.", debug)
+    except click.ClickException as error:
+        return _refuse(error.format_message(), debug)
+    except (HeadwiseError, OSError) as error:
+        return _refuse(str(error), debug)
+    except (click.Abort, KeyboardInterrupt):
+        print("headwise: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _refuse(message: str, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print("headwise:", " ".join(message.split()), file=sys.stderr)
+    return BAD_INPUT
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(headwise.__version__, prog_name="headwise", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Attention for PyTorch: build it, see it, check it, speed it up, ship it."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+command.add_command(view)

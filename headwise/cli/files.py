@@ -1,0 +1,101 @@
+"""The texts a command reads, and the file it will write."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from headwise.errors import ArgumentError, FileError
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class NamedText:
+    """A text, and what to call it in messages: its file, or its place on the command line."""
+
+    name: str
+    text: str
+
+
+def read_texts(texts: Sequence[str], files: Sequence[Path]) -> list[NamedText]:
+    """The texts of the command line, then those of the files; standard input for `-`, or when nothing is given.
+
+    Raises `FileError` for a file that is missing or not UTF-8, `ArgumentError` for an empty text.
+    """
+    if not texts and not files:
+        if sys.stdin.isatty():
+            raise click.UsageError(
+                "Nothing to read: expected a TEXT, --file PATH, or text on standard input.", click.get_current_context()
+            )
+        texts = [STDIN]
+    found = list(_read(texts, files))
+    for each in found:
+        if not each.text.strip():
+            raise ArgumentError(f"{each.name} is empty: expected at least one word, received {each.text[:20]!r}")
+    return found
+
+
+def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
+    for number, text in enumerate(texts, start=1):
+        if text == STDIN:
+            yield _read_stdin()
+        else:
+            name = "TEXT" if len(texts) == 1 else f"TEXT {number}"
+            # Bytes of the command line that are not UTF-8 reach Python as lone surrogates.
+            yield NamedText(name, _decode(text.encode("utf-8", "surrogateescape"), name))
+    for path in files:
+        yield _read_stdin() if str(path) == STDIN else _read_file(path)
+
+
+def _read_stdin() -> NamedText:
+    return NamedText("standard input", _decode(sys.stdin.buffer.read(), "standard input"))
+
+
+def _read_file(path: Path) -> NamedText:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"--file {path}: {reason(error)}; expected a readable UTF-8 text file") from error
+    return NamedText(str(path), _decode(data, f"--file {path}"))
+
+
+def _decode(data: bytes, name: str) -> str:
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")  # some editors begin a file with a byte-order mark
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise FileError(
+            f"{name} is not UTF-8: received byte 0x{data[error.start]:02x} at offset {error.start} (line {line}); "
+            "save it as UTF-8 first, for example with iconv"
+        ) from error
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Make sure that `path` can be written, before work is spent on what goes into it; leaves nothing behind.
+
+    Raises `FileError` naming `option` otherwise.
+    """
+    folder = path.parent
+    if path.is_dir():
+        raise FileError(f"{option} {path}: expected a file to write, received a folder")
+    if not folder.is_dir():
+        raise FileError(f"{option} {path}: there is no folder {folder}; make it first")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise FileError(f"{option} {path}: the file is there and may not be overwritten")
+    try:
+        # Trying is the only test that also knows about read-only disks and access lists.
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise FileError(f"{option} {path}: cannot write in folder {folder}: {reason(error)}") from error
+
+
+def reason(error: OSError) -> str:
+    """What the system said, without the number and the name of the file."""
+    return (error.strerror or str(error)).lower()

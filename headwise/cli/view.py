@@ -1,0 +1,140 @@
+"""`headwise view`: run a model over texts, print a table of its heads, and write a page that shows every one of them."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headwise.cli.files import NamedText, check_writable, read_texts
+from headwise.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from headwise.models.bert import Bert
+    from headwise.text import Tokenizer, Tokens
+    from headwise.viewer import TextAttention
+
+LayerRange = tuple[int, int]  # first and last, both included
+
+
+@click.command()
+@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.option("--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="Read a UTF-8 file.")
+@click.option("--model", metavar="ID_OR_FOLDER", help="A BERT: Hugging Face id or folder. Default: MiniLM of the extra demo.")
+@click.option("--layers", metavar="LIST", help="The layers to show, such as 0,2-4. Default: all.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("attention.html"),
+    show_default=True,
+    metavar="PATH",
+    help="The page to write.",
+)
+@click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+def view(
+    texts: tuple[str, ...], files: tuple[Path, ...], model: str | None, layers: str | None, out: Path, open_page: bool
+) -> None:
+    """Look inside a BERT while it reads each TEXT.
+
+    Prints a table of the heads and writes one page, which needs no network, with every layer and head as a heat map.
+    Texts come from the command line, from files, or from standard input (-).
+    """
+    ranges = _parse_layers(layers)
+    check_writable(out, "--out")
+    named = read_texts(texts, files)
+
+    with _working("loading the model") as say:
+        from rich.console import Console
+
+        from headwise.cli.heads import print_table, summarise
+        from headwise.models.bert import Bert
+        from headwise.models.checkpoint import default_model, resolve
+        from headwise.text import Tokenizer
+        from headwise.viewer import write_page
+
+        folder = resolve(model) if model else default_model()
+        bert, tokenizer = Bert.from_pretrained(folder), Tokenizer.from_pretrained(folder)
+        shown = _choose_layers(ranges, bert.config.num_layers)
+        seen, tables = [], []
+        for number, each in enumerate(named, start=1):
+            say(f"reading {each.name} ({number} of {len(named)})")
+            seen.append(_look(bert, tokenizer, each, shown))
+            tables.append(summarise(seen[-1]))
+        say(f"writing {out}")
+        write_page(out, seen, title=f"headwise view: {', '.join(each.name for each in named)}")
+
+    console = Console(highlight=False)
+    for each, attention, summaries in zip(named, seen, tables, strict=True):
+        print_table(console, each.name, attention.tokens.labels, summaries)
+    if open_page:
+        webbrowser.open(out.resolve().as_uri())
+    click.echo(f"{out}: {_size(out.stat().st_size)}, every layer and head. Open it in a browser; it needs no network.")
+
+
+def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText, shown: Sequence[int]) -> TextAttention:
+    """Run the model over one text by itself, so that nothing is padded, and keep the records of the layers shown."""
+    import torch
+
+    from headwise.functional import listening
+    from headwise.records.record import AttentionRecord
+    from headwise.viewer import TextAttention
+
+    tokens = tokenizer.encode(named.text, max_length=bert.config.max_positions)
+    if tokens.cut:
+        _tell_cut(named, tokens)
+    records: list[AttentionRecord] = []
+    with torch.no_grad(), listening(records.append):
+        bert(torch.tensor([tokens.ids]))
+    return TextAttention(tokens=tokens, records=[records[layer] for layer in shown], layers=shown)
+
+
+def _tell_cut(named: NamedText, tokens: Tokens) -> None:
+    end = max(stop for _, stop in tokens.offsets)
+    line = named.text.count("\n", 0, end) + 1
+    rest = " ".join(named.text[end : end + 60].split())[:30]
+    click.echo(
+        f"headwise: {named.name} is longer than the {len(tokens.ids)} tokens the model reads: "
+        f"the last {tokens.cut} were cut, from {rest!r} on (line {line})",
+        err=True,
+    )
+
+
+def _parse_layers(given: str | None) -> list[LayerRange] | None:
+    """`0,2-4` as [(0, 0), (2, 4)]; None for all. Raises `ArgumentError`."""
+    if given is None:
+        return None
+    ranges = []
+    for part in given.split(","):
+        first, _, last = (number.strip() for number in part.partition("-"))
+        last = last if "-" in part else first
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+            raise ArgumentError(f"--layers: expected numbers and ranges such as 0,2-4, received {given!r}")
+        ranges.append((int(first), int(last)))
+    return ranges
+
+
+def _choose_layers(ranges: Sequence[LayerRange] | None, num_layers: int) -> list[int]:
+    if ranges is None:
+        return list(range(num_layers))
+    if beyond := [last for _, last in ranges if last >= num_layers]:
+        raise ArgumentError(f"--layers: expected layers from 0 to {num_layers - 1} for this model, received {beyond[0]}")
+    return sorted({layer for first, last in ranges for layer in range(first, last + 1)})
+
+
+@contextmanager
+def _working(what: str) -> Iterator[Callable[[str], None]]:
+    """Say on the terminal what is being done; yields the function that changes it. Silent where there is no terminal."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status(f"{what} …") as status:
+        yield lambda now: status.update(escape(f"{now} …"))
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

@@ -1,0 +1,66 @@
+"""What every test shares: fixed seeds, few and repeatable hypothesis examples, and what to do where a device is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+
+hypothesis.settings.register_profile("headwise", deadline=None, derandomize=True, max_examples=25)
+hypothesis.settings.load_profile("headwise")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[object]:
+    """A headless Chromium, as playwright's `Browser`. Skips, saying so, where there is none; in CI that is a failure."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        bundled = playwright.chromium.executable_path
+        names = ("chromium", "chromium-browser", "google-chrome")
+        path = next(filter(None, map(shutil.which, names)), bundled if Path(bundled).exists() else None)
+        if path is None:
+            missing = pytest.fail if os.environ.get("CI") else pytest.skip
+            missing("no Chromium here: scripts/install says how to get one")
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a BERT with random weights: 3 layers, 2 heads, 32 positions, and a vocabulary of a few words."""
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("checkpoints") / "tiny-bert"
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on mat dog ran ##ning . ,".split()
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        initializer_range=0.5,
+    )
+    BertModel(config).save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    return folder
