@@ -1,0 +1,353 @@
+"""BERT, the whole encoder, on headwise's attention.
+
+Devlin et al. 2018, arXiv:1810.04805. Any Hugging Face BERT checkpoint loads into it, without transformers.
+Dimension letters: B batch, S sequence, M model, H heads, D head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, relu, silu
+
+from headwise import masks
+from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
+from headwise.functional import attention
+from headwise.masks import Mask
+from headwise.models import checkpoint
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": gelu,
+    "gelu_new": partial(gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(gelu, approximate="tanh"),
+    "relu": relu,
+    "silu": silu,
+}
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The shape of a BERT; the defaults are BERT-base.
+
+    Raises:
+        ArgumentError: a value that no BERT can have.
+    """
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_heads: int = 12
+    intermediate_size: int = 3072
+    max_positions: int = 512
+    num_token_types: int = 2
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-12
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    pooler: bool = True
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and (type(value) is not int or value < 1):
+                raise ArgumentError(f"{field.name}: expected a whole number above 0, received {value!r}")
+            if field.type == "float" and (not isinstance(value, int | float) or not 0 <= value < 1):
+                raise ArgumentError(f"{field.name}: expected a number from 0 to 1, 1 excluded, received {value!r}")
+        if self.hidden_size % self.num_heads:
+            raise ArgumentError(
+                f"hidden_size: expected a multiple of num_heads={self.num_heads}, received {self.hidden_size}"
+            )
+        if self.hidden_act not in list(ACTIVATIONS):
+            known = ", ".join(ACTIVATIONS)
+            raise ArgumentError(f"hidden_act: expected one of {known}, received {self.hidden_act!r}")
+
+    @classmethod
+    def from_json(cls, config: dict[str, Any]) -> BertConfig:
+        """Reads a Hugging Face config.json; what it leaves out is as in BERT-base.
+
+        Raises:
+            CheckpointError: it describes another architecture, or a BERT that this one is not.
+        """
+        if (model_type := config.get("model_type", "bert")) != "bert":
+            raise CheckpointError(f"expected a BERT encoder, received model_type {model_type!r}")
+        if (positions := config.get("position_embedding_type", "absolute")) != "absolute":
+            raise CheckpointError(
+                f"expected absolute position embeddings, received position_embedding_type {positions!r}"
+            )
+        for flag in ("is_decoder", "add_cross_attention"):
+            if config.get(flag):
+                raise CheckpointError(f"expected a BERT encoder, received {flag}: true, which makes it a decoder")
+        try:
+            return cls(**{ours: config[theirs] for ours, theirs in _CONFIG_NAMES.items() if theirs in config})
+        except ArgumentError as cause:
+            raise CheckpointError(f"config.json: {cause}") from cause
+
+
+class Bert(nn.Module):
+    """A BERT encoder. `Bert(config)` starts from random weights, `Bert.from_pretrained` from a checkpoint's.
+
+    >>> bert = Bert.from_pretrained(default_model())
+    >>> hidden_BSM = bert(torch.tensor([[101, 7592, 102]]))
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.pooler else None
+        self.apply(_initialise)
+
+    @classmethod
+    def from_pretrained(cls, path_or_id: str | Path, *, dtype: torch.dtype = torch.float32) -> Bert:
+        """A checkpoint's encoder and pooler on the CPU, in eval mode; what it has on top of them (`cls.*`) is left out.
+
+        `path_or_id` is a local folder with config.json and safetensors, or the name of a model on the Hugging Face hub.
+
+        Raises:
+            CheckpointError: no such checkpoint, a damaged one, or one that is not a BERT encoder.
+        """
+        folder = checkpoint.resolve(path_or_id)
+        config = BertConfig.from_json(checkpoint.read_config(folder))
+        tensors = _encoder_tensors(checkpoint.load_tensors(folder))
+        with torch.device("meta"):  # no memory and no random numbers for weights that are about to be replaced
+            bert = cls(replace(config, pooler="pooler.dense.weight" in tensors))
+        bert.load_state_dict({name: t.to(dtype) for name, t in _match(bert, tensors).items()}, assign=True)
+        return bert.eval()
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """The last hidden state.
+
+        Args:
+            input_ids: [B, S], whole numbers below `config.vocab_size`.
+            attention_mask: [B, S], True or 1 for tokens, False or 0 for padding, on either side. Default: all tokens.
+                The hidden states *of* padding are unspecified: never read them.
+            token_type_ids: [B, S], which sentence of a pair each token is from. Default: all 0.
+
+        Returns:
+            [B, S, M]
+
+        Raises:
+            ShapeError: an argument of another shape, or more than `config.max_positions` tokens.
+            DtypeError: an argument of another dtype.
+            ArgumentError: an id that has no embedding, or a mask that holds more than 0 and 1.
+        """
+        config = self.config
+        if input_ids.dim() != 2:
+            raise ShapeError(f"input_ids: expected [B, S], received {list(input_ids.shape)}")
+        if input_ids.shape[1] > config.max_positions:
+            raise ShapeError(
+                f"input_ids: this model reads at most {config.max_positions} tokens, received {input_ids.shape[1]}; "
+                "cut the text or split it"
+            )
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(input_ids)
+        elif token_type_ids.shape != input_ids.shape:
+            raise _unlike_ids("token_type_ids", token_type_ids, input_ids)
+        _check_ids("input_ids", input_ids, config.vocab_size)
+        _check_ids("token_type_ids", token_type_ids, config.num_token_types)
+
+        mask = None if attention_mask is None else _padding(attention_mask, input_ids)
+        x_BSM = self.embeddings(input_ids, token_type_ids)
+        for layer in self.layers:
+            x_BSM = layer(x_BSM, mask)
+        return x_BSM
+
+    def pool(self, hidden_BSM: Tensor) -> Tensor:
+        """What BERT was pretrained to make of a whole text: [B, M] from the hidden state at position 0, which is [CLS].
+
+        Raises:
+            CheckpointError: this model came without a pooler.
+        """
+        if self.pooler is None:
+            raise CheckpointError("this checkpoint has no pooler: average the hidden states, or take those of [CLS]")
+        return torch.tanh(self.pooler(hidden_BSM[:, 0]))
+
+
+class Embeddings(nn.Module):
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position = nn.Embedding(config.max_positions, config.hidden_size)
+        self.token_type = nn.Embedding(config.num_token_types, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, ids_BS: Tensor, types_BS: Tensor) -> Tensor:
+        position_SM = self.position.weight[: ids_BS.shape[1]]
+        return self.dropout(self.norm(self.word(ids_BS) + self.token_type(types_BS) + position_SM))
+
+
+class Layer(nn.Module):
+    """Attention, then an MLP. As in 2018 the norm comes after each sum, not before each branch."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config)
+        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.mlp = MLP(config)
+        self.mlp_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x_BSM: Tensor, mask: Mask | None) -> Tensor:
+        x_BSM = self.attention_norm(x_BSM + self.dropout(self.attention(x_BSM, mask)))
+        return self.mlp_norm(x_BSM + self.dropout(self.mlp(x_BSM)))
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.dropout = config.attention_dropout
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x_BSM: Tensor, mask: Mask | None) -> Tensor:
+        q_BHSD, k_BHSD, v_BHSD = (
+            project(x_BSM).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        y_BHSD = attention(q_BHSD, k_BHSD, v_BHSD, mask=mask, dropout=self.dropout if self.training else 0.0)
+        return self.output(y_BHSD.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+
+    def forward(self, x_BSM: Tensor) -> Tensor:
+        return self.down(self.activation(self.up(x_BSM)))
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
+
+
+# --- What forward() accepts -------------------------------------------------------------------------------------------
+
+
+def _padding(attention_mask: Tensor, input_ids: Tensor) -> Mask | None:
+    """The mask of real tokens; None where there is no padding, so that the kernels need not look for it."""
+    if attention_mask.shape != input_ids.shape:
+        raise _unlike_ids("attention_mask", attention_mask, input_ids)
+    if attention_mask.is_floating_point() or attention_mask.is_complex():
+        raise DtypeError(f"attention_mask: expected bool, or whole numbers 0 and 1, received {attention_mask.dtype}")
+    keep = attention_mask.bool()
+    if attention_mask.dtype != torch.bool and not torch.equal(keep.to(attention_mask.dtype), attention_mask):
+        found = attention_mask.unique().tolist()
+        raise ArgumentError(f"attention_mask: expected 1 for tokens and 0 for padding, received values {found[:6]}")
+    return None if bool(keep.all()) else masks.padding(keep)
+
+
+def _check_ids(name: str, ids: Tensor, size: int) -> None:
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise DtypeError(f"{name}: expected int64 or int32, received {ids.dtype}")
+    if ids.numel() == 0:
+        return
+    # Two numbers to read, against an index error (on a GPU a dead process) that says neither which id nor which limit.
+    lowest, highest = (int(bound) for bound in ids.aminmax())
+    if lowest < 0 or highest >= size:
+        raise ArgumentError(
+            f"{name}: expected ids from 0 to {size - 1}, received {lowest if lowest < 0 else highest}; "
+            "do the tokenizer and the model come from the same checkpoint?"
+        )
+
+
+def _unlike_ids(name: str, received: Tensor, input_ids: Tensor) -> ShapeError:
+    return ShapeError(f"{name}: expected {list(input_ids.shape)}, as input_ids, received {list(received.shape)}")
+
+
+# --- Reading a checkpoint ---------------------------------------------------------------------------------------------
+
+_CONFIG_NAMES = {  # ours: Hugging Face's
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "num_token_types": "type_vocab_size",
+    "hidden_act": "hidden_act",
+    "layer_norm_eps": "layer_norm_eps",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+}
+
+_TENSOR_NAMES = {  # ours: Hugging Face's
+    "embeddings.word": "embeddings.word_embeddings",
+    "embeddings.position": "embeddings.position_embeddings",
+    "embeddings.token_type": "embeddings.token_type_embeddings",
+    "embeddings.norm": "embeddings.LayerNorm",
+    "attention.query": "attention.self.query",
+    "attention.key": "attention.self.key",
+    "attention.value": "attention.self.value",
+    "attention.output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "mlp.up": "intermediate.dense",
+    "mlp.down": "output.dense",
+    "mlp_norm": "output.LayerNorm",
+    "pooler": "pooler.dense",
+}
+
+
+def _checkpoint_name(ours: str) -> str:
+    """`layers.3.mlp.up.weight` is `encoder.layer.3.intermediate.dense.weight` in a checkpoint."""
+    module, _, parameter = ours.rpartition(".")
+    layer = ""
+    if module.startswith("layers."):
+        _, number, module = module.split(".", 2)
+        layer = f"encoder.layer.{number}."
+    return f"{layer}{_TENSOR_NAMES[module]}.{parameter}"
+
+
+def _encoder_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The encoder's and pooler's, under the names of a bare BertModel saved today."""
+    prefix = "bert." if any(name.startswith("bert.") for name in tensors) else ""
+    named = {
+        # Checkpoints converted from TensorFlow call the scale and shift of a LayerNorm gamma and beta.
+        name.removeprefix(prefix)
+        .replace("LayerNorm.gamma", "LayerNorm.weight")
+        .replace("LayerNorm.beta", "LayerNorm.bias"): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+    parts = ("embeddings.", "encoder.", "pooler.")
+    buffers = {"embeddings.position_ids", "embeddings.token_type_ids"}  # 0, 1, 2... and 0, 0, 0...: nothing to learn
+    return {name: tensor for name, tensor in named.items() if name.startswith(parts) and name not in buffers}
+
+
+def _match(bert: Bert, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Each of the model's parameters by our name, once every tensor has one place and every place one tensor."""
+    parameters = {_checkpoint_name(ours): (ours, parameter) for ours, parameter in bert.named_parameters()}
+    if missing := [name for name in parameters if name not in tensors]:
+        raise CheckpointError(f"the checkpoint lacks {_some(missing)} of a BERT with {bert.config.num_layers} layers")
+    if extra := [name for name in tensors if name not in parameters]:
+        raise CheckpointError(f"the checkpoint has {_some(extra)}, which its config.json does not speak of")
+    for name, (_, parameter) in parameters.items():
+        if tensors[name].shape != parameter.shape or not tensors[name].is_floating_point():
+            raise CheckpointError(
+                f"{name}: config.json makes it {list(parameter.shape)} of floating-point numbers, "
+                f"the checkpoint has {list(tensors[name].shape)} of {tensors[name].dtype}"
+            )
+    return {ours: tensors[name] for name, (ours, _) in parameters.items()}
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{len(names)} tensors ({shown}, ...)"

