@@ -1,4 +1,4 @@
-"""What every test shares: fixed seeds, few and repeatable hypothesis examples, and what to do where a device is missing."""
+"""What every test shares: seeds, few and repeatable hypothesis examples, a browser, and what to do without a GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _seed() -> None:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[object]:
-    """A headless Chromium, as playwright's `Browser`. Skips, saying so, where there is none; in CI that is a failure."""
+    """A headless Chromium, playwright's `Browser`. Where there is none the test is skipped, or fails in CI."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -50,7 +50,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import BertConfig, BertModel
 
     folder = tmp_path_factory.mktemp("checkpoints") / "tiny-bert"
-    words = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on mat dog ran ##ning . ,".split()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", "run", "##ning", "."]
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(words),

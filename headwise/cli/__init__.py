@@ -14,7 +14,7 @@ from itertools import takewhile
 import click
 
 import headwise
-from headwise.cli.view import view
+from headwise.cli import view
 from headwise.errors import HeadwiseError
 
 BAD_INPUT = 2
@@ -62,4 +62,4 @@ def command(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-command.add_command(view)
+command.add_command(view.view)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -82,18 +81,23 @@ def check_writable(path: Path, option: str) -> None:
 
     Raises `FileError` naming `option` otherwise.
     """
-    folder = path.parent
-    if path.is_dir():
-        raise FileError(f"{option} {path}: expected a file to write, received a folder")
-    if not folder.is_dir():
-        raise FileError(f"{option} {path}: there is no folder {folder}; make it first")
-    if path.exists() and not os.access(path, os.W_OK):
-        raise FileError(f"{option} {path}: the file is there and may not be overwritten")
     try:
+        if path.exists() and not path.is_file():
+            raise FileError(f"{option} {path}: expected a file to write, received a {_kind(path)}")
+        if not path.parent.is_dir():
+            raise FileError(f"{option} {path}: there is no folder {path.parent}; make it first")
         # Trying is the only test that also knows about read-only disks and access lists.
-        tempfile.TemporaryFile(dir=folder).close()
+        if path.exists():
+            path.open("r+b").close()
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except FileError:
+        raise
     except OSError as error:
-        raise FileError(f"{option} {path}: cannot write in folder {folder}: {reason(error)}") from error
+        raise FileError(f"{option} {path}: cannot be written: {reason(error)}; choose another place") from error
+
+
+def _kind(path: Path) -> str:
+    return "folder" if path.is_dir() else "device"
 
 
 def reason(error: OSError) -> str:

@@ -1,4 +1,4 @@
-"""`headwise view`: run a model over texts, print a table of its heads, and write a page that shows every one of them."""
+"""`headwise view`: run a model over texts, print a table of its heads, and write a page that shows all of them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ LayerRange = tuple[int, int]  # first and last, both included
 
 @click.command()
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@click.option("--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="Read a UTF-8 file.")
-@click.option("--model", metavar="ID_OR_FOLDER", help="A BERT: Hugging Face id or folder. Default: MiniLM of the extra demo.")
+@click.option(
+    "--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="A UTF-8 text file to read."
+)
+@click.option(
+    "--model", metavar="ID_OR_FOLDER", help="A BERT: Hugging Face id, or folder. Default: MiniLM, of the extra demo."
+)
 @click.option("--layers", metavar="LIST", help="The layers to show, such as 0,2-4. Default: all.")
 @click.option(
     "--out",
@@ -73,7 +77,7 @@ def view(
         print_table(console, each.name, attention.tokens.labels, summaries)
     if open_page:
         webbrowser.open(out.resolve().as_uri())
-    click.echo(f"{out}: {_size(out.stat().st_size)}, every layer and head. Open it in a browser; it needs no network.")
+    click.echo(f"Wrote {out} ({_size(out.stat().st_size)}): open it in a browser, no network needed.")
 
 
 def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText, shown: Sequence[int]) -> TextAttention:
@@ -94,12 +98,12 @@ def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText, shown: Sequence[in
 
 
 def _tell_cut(named: NamedText, tokens: Tokens) -> None:
-    end = max(stop for _, stop in tokens.offsets)
-    line = named.text.count("\n", 0, end) + 1
-    rest = " ".join(named.text[end : end + 60].split())[:30]
+    rest = named.text[max(stop for _, stop in tokens.offsets) :].lstrip()
+    line = named.text.count("\n", 0, len(named.text) - len(rest)) + 1
+    start = " ".join(rest[:60].split())[:30]
     click.echo(
         f"headwise: {named.name} is longer than the {len(tokens.ids)} tokens the model reads: "
-        f"the last {tokens.cut} were cut, from {rest!r} on (line {line})",
+        f"the last {tokens.cut} were cut, from {start!r} on (line {line})",
         err=True,
     )
 
@@ -122,13 +126,15 @@ def _choose_layers(ranges: Sequence[LayerRange] | None, num_layers: int) -> list
     if ranges is None:
         return list(range(num_layers))
     if beyond := [last for _, last in ranges if last >= num_layers]:
-        raise ArgumentError(f"--layers: expected layers from 0 to {num_layers - 1} for this model, received {beyond[0]}")
+        raise ArgumentError(
+            f"--layers: expected layers from 0 to {num_layers - 1} for this model, received {beyond[0]}"
+        )
     return sorted({layer for first, last in ranges for layer in range(first, last + 1)})
 
 
 @contextmanager
 def _working(what: str) -> Iterator[Callable[[str], None]]:
-    """Say on the terminal what is being done; yields the function that changes it. Silent where there is no terminal."""
+    """Say on a terminal what is being done; yields the function that says what is done next."""
     from rich.console import Console
     from rich.markup import escape
 

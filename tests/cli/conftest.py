@@ -1,0 +1,41 @@
+"""Running the command inside the test's process, in an empty folder."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from headwise.cli import main
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`run("view", "a text", stdin=b"...")`, with the current folder `tmp_path`; stdin=None is a terminal."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path, stdin: bytes | None = b"") -> Result:
+        monkeypatch.setattr("sys.stdin", Terminal() if stdin is None else io.TextIOWrapper(io.BytesIO(stdin)))
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return run

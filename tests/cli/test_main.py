@@ -1,0 +1,131 @@
+"""The command itself: its options, its exit codes, and what it must not import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+
+import headwise
+from headwise.cli import command, main
+
+from .conftest import Run
+
+
+def options(verb: click.Command) -> dict[str, list[str]]:
+    return {name: parameter.opts for parameter in verb.params if (name := parameter.name)}
+
+
+def test_the_verbs_and_their_options_are_pinned() -> None:
+    assert sorted(command.commands) == ["view"]
+    assert options(command) == {"version": ["--version"], "debug": ["--debug"]}
+    assert options(command.commands["view"]) == {
+        "texts": ["texts"],
+        "files": ["--file"],
+        "model": ["--model"],
+        "layers": ["--layers"],
+        "out": ["--out"],
+        "open_page": ["--open"],
+        "debug": ["--debug"],
+    }
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").out == f"headwise {headwise.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
+def test_help_names_every_verb(run: Run, arguments: tuple[str, ...]) -> None:
+    result = run(*arguments)
+    assert result.code == 0
+    assert "view" in result.out
+
+
+def test_an_unknown_verb_is_one_line(run: Run) -> None:
+    result = run("veiw")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("headwise: No such command 'veiw'.")
+    assert len(result.err.splitlines()) == 1
+
+
+def test_debug_adds_a_traceback(run: Run) -> None:
+    assert "Traceback" not in run("view", "--file", "nowhere").err
+    for arguments in (("--debug", "view"), ("view", "--debug")):
+        lines = run(*arguments, "--file", "nowhere").err.splitlines()
+        assert lines[0].startswith("Traceback")
+        assert lines[-1].startswith("headwise: --file nowhere")
+
+
+def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headwise.cli.view.read_texts", interrupt)
+    assert main(["view", "the cat"]) == 130
+    assert capsys.readouterr().err.strip() == "headwise: interrupted"
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "headwise", "--help"], stdout=writer, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writer)
+    assert done.stderr == b""
+    assert done.returncode == 1
+
+
+def test_a_terminal_without_unicode_is_no_error() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    program = [sys.executable, "-m", "headwise", "view", "--file", "née.txt"]
+    done = subprocess.run(program, env=environment, capture_output=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"headwise: --file n?e.txt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment"),
+    [
+        (["--help"], {}),
+        (["--version"], {}),
+        (["view", "--help"], {}),
+        ([], {"_HEADWISE_COMPLETE": "bash_complete", "COMP_WORDS": "headwise v", "COMP_CWORD": "1"}),
+    ],
+    ids=["help", "version", "view help", "completion"],
+)
+def test_answers_without_importing_anything_heavy(arguments: list[str], environment: dict[str, str]) -> None:
+    """Torch alone takes over a second, and help must answer at once."""
+    program = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr))\n"
+        "from headwise.cli import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout
+    heavy = {"torch", "numpy", "rich", "tokenizers", "safetensors", "huggingface_hub", "transformers"}
+    assert heavy.isdisjoint(done.stderr.split())
+
+
+def test_completion_knows_verbs_and_options() -> None:
+    def complete(words: str) -> str:
+        environment = {"_HEADWISE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        program = [sys.executable, "-c", "from headwise.cli import main; main()"]
+        return subprocess.run(
+            program, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert complete("headwise v") == "plain,view\n"
+    assert complete("headwise view --l") == "plain,--layers\n"

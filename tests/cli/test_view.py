@@ -1,0 +1,189 @@
+"""`headwise view` as a person uses it: what it reads, prints, writes and refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run
+
+SENTENCE = "the cat sat on the mat."
+
+
+def rows(out: str) -> list[list[str]]:
+    """The table's rows, in words."""
+    return [line.split() for line in out.splitlines() if re.match(r" *\d+ +\d+ ", line)]
+
+
+def test_prints_a_row_a_head_and_writes_the_page(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+    result = run("view", SENTENCE, "--model", tiny_bert)
+    assert (result.code, result.err) == (0, "")
+    assert [row[:2] for row in rows(result.out)] == [[str(layer), str(head)] for layer in range(3) for head in range(2)]
+    assert result.out.splitlines()[-1].startswith("Wrote attention.html (")
+    assert [path.name for path in tmp_path.iterdir()] == ["attention.html"]
+    assert "<html" in (tmp_path / "attention.html").read_text(encoding="utf-8")
+
+
+def test_reads_texts_then_files_each_with_its_table(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes("\ufeffthe cat ran".encode())  # with a byte-order mark
+    result = run("view", SENTENCE, "the mat", "--file", "notes.txt", "--model", tiny_bert, "--out", "page.html")
+    assert result.code == 0
+    titles = [line.strip() for line in result.out.splitlines() if line.strip().endswith(" tokens")]
+    assert titles == ["TEXT 1 · 9 tokens", "TEXT 2 · 4 tokens", "notes.txt · 5 tokens"]
+    assert (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("arguments", [(), ("-",), ("--file", "-")])
+def test_reads_standard_input(run: Run, tiny_bert: Path, arguments: tuple[str, ...]) -> None:
+    result = run("view", *arguments, "--model", tiny_bert, stdin=SENTENCE.encode())
+    assert result.code == 0
+    assert "standard input · 9 tokens" in result.out
+
+
+def test_layers_chooses_what_is_shown(run: Run, tiny_bert: Path) -> None:
+    for given, shown in {"1-2,0": ["0", "1", "2"], "2": ["2"], "0, 2": ["0", "2"], "1,1": ["1"]}.items():
+        result = run("view", SENTENCE, "--model", tiny_bert, "--layers", given)
+        assert [row[0] for row in rows(result.out)] == [layer for layer in shown for _ in range(2)]
+
+
+def test_a_layer_has_the_same_numbers_whichever_others_are_shown(run: Run, tiny_bert: Path) -> None:
+    every = rows(run("view", SENTENCE, "--model", tiny_bert).out)
+    last = rows(run("view", SENTENCE, "--model", tiny_bert, "--layers", "2").out)
+    assert last == every[-2:]
+
+
+def test_texts_do_not_influence_one_another(run: Run, tiny_bert: Path) -> None:
+    alone = rows(run("view", SENTENCE, "--model", tiny_bert).out)
+    with_another = rows(run("view", "the cat", SENTENCE, "--model", tiny_bert).out)
+    assert with_another[len(alone) :] == alone
+
+
+def test_says_what_was_cut_of_a_text_longer_than_the_model(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("the cat\n" * 15 + "sat on the mat", encoding="utf-8")
+    result = run("view", "--file", "long.txt", "--model", tiny_bert)  # 34 tokens, [CLS] and [SEP]; 32 fit
+    assert result.code == 0
+    (line,) = result.err.splitlines()
+    assert "long.txt" in line
+    assert "32 tokens" in line
+    assert "the last 4 were cut, from 'sat on the mat' on (line 16)" in line
+    assert "long.txt · 32 tokens" in result.out
+
+
+def test_open_opens_the_page(run: Run, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert run("view", SENTENCE, "--model", tiny_bert, "--open").code == 0
+    assert opened == [(tmp_path / "attention.html").as_uri()]
+
+
+def test_looks_inside_the_pretrained_default(run: Run, tmp_path: Path) -> None:
+    result = run("view", "The animal didn't cross the street because it was too tired")
+    assert (result.code, result.err) == (0, "")
+    assert len(rows(result.out)) == 6 * 12
+    assert "TEXT · 15 tokens" in result.out
+    assert (tmp_path / "attention.html").stat().st_size > 10_000
+
+
+def test_chinese_keeps_whole_characters(run: Run, tmp_path: Path) -> None:
+    result = run("view", "这只动物没有过马路，因为它太累了。", "--layers", "0")
+    assert result.code == 0
+    assert "\ufffd" not in result.out
+    page = (tmp_path / "attention.html").read_text(encoding="utf-8")
+    assert "动" in page or r"\u52a8" in page
+
+
+# --- Bad input: one line, exit code 2, nothing left behind ------------------------------------------------------------
+
+BAD = {  # arguments -> what the line must say
+    "a file that is missing": (["--file", "nowhere.txt"], "--file nowhere.txt", "no such file"),
+    "a file that is a folder": (["--file", "folder"], "--file folder", "is a directory"),
+    "a file that is not UTF-8": (["--file", "latin1.txt"], "--file latin1.txt", "UTF-8", "0xe9", "offset 9", "line 2"),
+    "a file that is empty": (["--file", "empty.txt"], "empty.txt is empty"),
+    "a text that is empty": ([""], "TEXT is empty"),
+    "one empty text of several": (["the cat", " \n"], "TEXT 2 is empty"),
+    "a text that is not UTF-8": (["caf\udce9"], "TEXT", "UTF-8", "0xe9", "offset 3"),
+    "nothing on standard input": ([], "standard input is empty"),
+    "layers that are no numbers": (["the", "--layers", "0,x"], "--layers", "0,2-4", "'0,x'"),
+    "layers that run backwards": (["the", "--layers", "2-1"], "--layers", "'2-1'"),
+    "layers below zero": (["the", "--layers", "-1"], "--layers", "'-1'"),
+    "a layer the model does not have": (["the", "--layers", "0,2-3"], "--layers", "0 to 2", "received 3"),
+    "a very long range of layers": (["the", "--layers", "0-99999999999"], "--layers", "0 to 2"),
+    "a page in no folder": (["the", "--out", "nowhere/a.html"], "--out nowhere/a.html", "no folder nowhere"),
+    "a page that is a folder": (["the", "--out", "folder"], "--out folder", "received a folder"),
+    "a page that is a device": (["the", "--out", "/dev/null"], "--out /dev/null", "received a device"),
+    "an option that does not exist": (["the", "--layer", "1"], "--layer", "--layers"),
+    "a checkpoint that is missing": (["the", "--model", "./nowhere"], "nowhere"),
+    "a checkpoint of another architecture": (["the", "--model", "gpt2"], "gpt2"),
+    "a checkpoint that is cut short": (["the", "--model", "truncated"], "truncated", "model.safetensors"),
+    "a checkpoint without weights": (["the", "--model", "weightless"], "weightless", "model.safetensors"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tiny_bert: Path) -> Path:
+    """A folder with everything that the bad inputs name."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "latin1.txt").write_bytes("the cat\ncafé".encode("latin-1").replace(b"caf", b"c"))
+    (tmp_path / "empty.txt").write_bytes(b"")
+    for name in ("gpt2", "truncated", "weightless"):
+        (tmp_path / name).mkdir()
+        for file in ("config.json", "vocab.txt", "model.safetensors"):
+            (tmp_path / name / file).write_bytes((tiny_bert / file).read_bytes())
+    (tmp_path / "gpt2" / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
+    weights = tmp_path / "truncated" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    (tmp_path / "weightless" / "model.safetensors").unlink()
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_one_line_and_leaves_nothing_behind(run: Run, folder: Path, tiny_bert: Path, case: str) -> None:
+    arguments, *expected = BAD[case]
+    (folder / "attention.html").write_text("of yesterday", encoding="utf-8")
+    before = contents(folder)
+    result = run("view", "--model", tiny_bert, *arguments)  # a second --model wins
+    assert result.code == 2
+    assert result.out == ""
+    (line,) = result.err.splitlines()
+    assert line.startswith("headwise: ")
+    for words in expected:
+        assert words in line
+    assert contents(folder) == before
+
+
+@pytest.fixture(params=["folder", "file"])
+def protected(request: pytest.FixtureRequest, run: Run, tmp_path: Path) -> Iterator[None]:
+    """The current folder may not be written in, or only the page of yesterday may not be overwritten."""
+    if not hasattr(os, "geteuid"):
+        pytest.skip("needs POSIX permissions")
+    if request.param == "file":
+        (tmp_path / "attention.html").touch(mode=0o444)
+    tmp_path.chmod(0o555 if request.param == "folder" else 0o777)
+    user = os.geteuid()
+    os.seteuid(user or 65534)  # permissions do not hold for root: it becomes somebody else
+    yield
+    os.seteuid(user)
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.usefixtures("protected")
+def test_refuses_a_page_it_may_not_write_before_the_model_is_looked_for(run: Run) -> None:
+    result = run("view", "the cat", "--model", "never/looked/for", "--out", "attention.html")
+    assert result.code == 2
+    (line,) = result.err.splitlines()
+    assert line.startswith("headwise: --out attention.html: cannot be written: permission denied")
+
+
+def test_a_terminal_and_no_text_is_a_usage_error(run: Run) -> None:
+    result = run("view", stdin=None)
+    assert result.code == 2
+    assert result.err.startswith("headwise: Nothing to read: expected a TEXT, --file PATH, or text on standard input.")
+    assert len(result.err.splitlines()) == 1
