@@ -1,0 +1,87 @@
+"""The documents keep their word: their Python runs, their commands exist, their links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from headwise.cli import command
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
+
+
+@dataclass(frozen=True)
+class Block:
+    document: str
+    line: int  # of its first line of code, from 1
+    language: str
+    code: str
+
+
+def blocks(document: Path) -> Iterator[Block]:
+    text = document.read_text(encoding="utf-8")
+    for match in re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        line = text.count("\n", 0, match.start(2)) + 1
+        yield Block(str(document.relative_to(ROOT)), line, match[1], match[2])
+
+
+BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
+
+
+def ids(block: Block) -> str:
+    return f"{block.document}:{block.line}"
+
+
+@pytest.mark.parametrize("document", sorted({block.document for block in BLOCKS if block.language == "python"}))
+def test_python_blocks_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of one document run in order and share their names, as a reader would type them."""
+    monkeypatch.chdir(tmp_path)  # what they write is written here
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in BLOCKS:
+        if block.document == document and block.language == "python":
+            padded = "\n" * (block.line - 1) + block.code  # a traceback then shows the document's own line
+            exec(compile(padded, str(ROOT / document), "exec"), names)
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in ("sh", "bash", "console")], ids=ids)
+def test_shell_blocks_name_commands_and_options_that_exist(block: Block) -> None:
+    for line in re.sub(r"\\\n", " ", block.code).splitlines():
+        words = line.removeprefix("$ ").split("#")[0].split()
+        if not words:
+            continue
+        program, *rest = words
+        if program.startswith(("scripts/", ".ci/", "benchmarks/")):
+            assert os.access(ROOT / program, os.X_OK), f"{program} is not a program of this repository"
+        elif Path(program).name == "headwise":
+            verb = command.commands[rest[0]] if rest and not rest[0].startswith("-") else command
+            known = {option for parameter in verb.params for option in parameter.opts} | {"-h", "--help"}
+            assert {word.partition("=")[0] for word in rest if word.startswith("--")} <= known
+        elif Path(program).name == "python":
+            files = [word for word in rest if word.endswith(".py")]
+            assert all((ROOT / file).is_file() for file in files)
+        else:
+            assert program in ("pip", "git", "cd", "apt-get", "sudo") or shutil.which(program), line
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_that_are_there(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text(encoding="utf-8"))
+    missing = [target for target in targets if "://" not in target and not (document.parent / target).exists()]
+    assert missing == []
+
+
+def test_both_readmes_show_the_same_code() -> None:
+    def code(name: str) -> list[str]:
+        # Comments are translated; what runs is not.
+        found = [block.code for block in BLOCKS if block.document == name and block.language in ("python", "sh")]
+        return [re.sub(r" *#.*|\"\"\".*?\"\"\"", "", each) for each in found]
+
+    assert code("README.md")
+    assert code("README.md") == code("README.zh.md")

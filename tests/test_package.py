@@ -1,0 +1,133 @@
+"""What the package promises to those who install it: its names, its version, its files, and a quick import."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import headwise
+from headwise import errors, masks
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_public_names_are_pinned() -> None:
+    assert headwise.__all__ == [
+        "AttentionRecord",
+        "Bert",
+        "__version__",
+        "attention",
+        "errors",
+        "masks",
+        "models",
+        "plan",
+    ]
+    for name in headwise.__all__:
+        assert getattr(headwise, name) is not None
+    assert dir(headwise) == headwise.__all__
+
+
+def test_public_masks_are_pinned() -> None:
+    assert masks.__all__ == [
+        "Extent",
+        "Mask",
+        "big_bird",
+        "block_sparse",
+        "causal",
+        "dilated",
+        "documents",
+        "from_predicate",
+        "from_tensor",
+        "global_tokens",
+        "padding",
+        "prefix",
+        "strided",
+        "window",
+    ]
+    for name in masks.__all__:
+        assert getattr(masks, name) is not None
+
+
+def test_every_error_is_also_the_built_in_that_a_caller_expects() -> None:
+    expected = {
+        errors.ArgumentError: ValueError,
+        errors.ShapeError: ValueError,
+        errors.MaskError: ValueError,
+        errors.DtypeError: TypeError,
+        errors.KernelRefused: RuntimeError,
+        errors.RecordError: ValueError,
+        errors.CheckpointError: ValueError,
+        errors.FileError: OSError,
+    }
+    for error, built_in in expected.items():
+        assert issubclass(error, (built_in, errors.HeadwiseError))
+        assert issubclass(error, built_in)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="atention"):
+        headwise.atention  # noqa: B018
+
+
+def test_the_version_is_the_installed_one() -> None:
+    assert headwise.__version__ == importlib.metadata.version("headwise")
+
+
+def test_the_changelog_speaks_of_this_version() -> None:
+    assert f"## [{headwise.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def imported_by(program: str) -> set[str]:
+    """The top-level modules that a fresh interpreter holds after `program`."""
+    program += "\nimport sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_import_headwise_does_not_wait_for_torch() -> None:
+    assert {"torch", "numpy"}.isdisjoint(imported_by("import headwise"))
+
+
+@pytest.mark.parametrize("name", ["attention", "masks", "plan", "Bert", "AttentionRecord"])
+def test_a_public_name_imports_torch_and_nothing_else_that_is_heavy(name: str) -> None:
+    before = imported_by("import torch")
+    heavy = {"transformers", "tokenizers", "huggingface_hub", "rich", "click", "typer", "hypothesis", "pandas", "scipy"}
+    assert heavy.isdisjoint(imported_by(f"import headwise; headwise.{name}") - before)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built here and now, without a network."""
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (path,) = folder.glob("headwise-*.whl")
+    return path
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+        licence = archive.read(f"headwise-{headwise.__version__}.dist-info/licenses/LICENSE")
+        metadata = archive.read(f"headwise-{headwise.__version__}.dist-info/METADATA").decode()
+    in_tree = [path.relative_to(ROOT) for path in (ROOT / "headwise").rglob("*") if path.is_file()]
+    assert packed == {path.as_posix() for path in in_tree if "__pycache__" not in path.parts}
+    assert "headwise/py.typed" in packed
+    assert any(name.startswith("headwise/viewer/static/") for name in packed)
+    assert b"Apache License" in licence
+    assert "License-Expression: Apache-2.0" in metadata
+
+
+def test_the_wheel_installs_the_command(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        entry_points = archive.read(f"headwise-{headwise.__version__}.dist-info/entry_points.txt").decode()
+    assert "headwise = headwise.cli:main" in entry_points
