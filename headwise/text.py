@@ -10,6 +10,7 @@ import json
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,20 +92,22 @@ class Tokenizer:
             ) from cause
 
         encoding = self._backend.encode(text)
-        special = [id_ in self._special_ids for id_ in encoding.ids]
+        ids, offsets = encoding.ids, encoding.offsets  # every access makes a new list
+        special = [id_ in self._special_ids for id_ in ids]
         labels = self._label(text, encoding, special)  # before the cut: of a cat cut in half, 🐈(1/3) still says 3
         kept = _fit(encoding.special_tokens_mask, max_length)
         return Tokens(
-            ids=tuple(encoding.ids[i] for i in kept),
+            ids=tuple(ids[i] for i in kept),
             labels=tuple(labels[i] for i in kept),
-            offsets=tuple(encoding.offsets[i] for i in kept),
+            offsets=tuple(offsets[i] for i in kept),
             special=tuple(special[i] for i in kept),
             text=text,
-            cut=len(encoding.ids) - len(kept),
-            unknown=tuple(encoding.ids[i] == self._unknown_id for i in kept),
+            cut=len(ids) - len(kept),
+            unknown=tuple(ids[i] == self._unknown_id for i in kept),
         )
 
     def _label(self, text: str, encoding: tokenizers.Encoding, special: list[bool]) -> list[str]:
+        ids, names = encoding.ids, encoding.tokens
         character_at = _characters(text)
         # The characters of each token, whole even where it holds only some bytes of one.
         touched = [
@@ -113,20 +116,20 @@ class Tokenizer:
         ]
         sharing = Counter(span for spans in touched for span in spans)
         seen: Counter[tuple[int, int]] = Counter()
-        words = encoding.word_ids
         labels = []
-        for i, spans in enumerate(touched):
+        for i, (word_before, word) in enumerate(pairwise([None, *encoding.word_ids])):
+            spans = touched[i]
             seen.update(spans)
             if special[i]:
-                label = encoding.tokens[i]
+                label = names[i]
             elif not spans:  # byte-level tokenizers may give a lone space an empty offset
-                label = _trim(self._backend.decode([encoding.ids[i]]))
+                label = _trim(self._backend.decode([ids[i]]))
             else:
-                label = _trim("".join(_visible(text, s) + _part(seen[s], sharing[s]) for s in spans))
+                label = _trim("".join(_visible(text, span) + _part(seen[span], sharing[span]) for span in spans))
                 start = spans[0][0]
                 continues = (
-                    words[i] is not None
-                    and words[i] == words[i - 1]
+                    word is not None
+                    and word == word_before
                     and seen[spans[0]] == 1  # (2/3) says it already
                     and not text[start].isspace()
                     and not text[start - 1].isspace()  # " w" in two tokens: the second begins the word
