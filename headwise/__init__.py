@@ -40,7 +40,9 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'headwise' has no attribute {name!r}")
     where = _WHERE[name]
-    value = importlib.import_module(f"headwise.{name}") if where is None else getattr(importlib.import_module(where), name)
+    value = (
+        importlib.import_module(f"headwise.{name}") if where is None else getattr(importlib.import_module(where), name)
+    )
     globals()[name] = value
     return value
 

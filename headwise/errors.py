@@ -10,8 +10,8 @@
     ├── CheckpointError (ValueError)        a checkpoint is missing, damaged or of another architecture
     └── FileError       (OSError)           a file cannot be read or written
 
-Each is also the built-in error a caller would expect, so `except ValueError` keeps working. A message says what happened,
-what was expected, what was received, and what to do.
+Each is also the built-in error a caller would expect, so `except ValueError` keeps working. A message says what
+happened, what was expected, what was received, and what to do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DtypeError(HeadwiseError, TypeError):
     """An argument of the wrong kind: dtype, device or class."""
 
 
-class KernelRefused(HeadwiseError, RuntimeError):
+class KernelRefused(HeadwiseError, RuntimeError):  # noqa: N818 (a refusal, not a failure)
     """The kernel that was asked for cannot run this call; the message says why."""
 
 

@@ -1,0 +1,172 @@
+"""One attention computation with all its arguments, and the scores of any tile of it.
+
+The meaning of every option is written here, once: the reference kernel asks for the whole matrix, a record for the rows
+it needs, the capture of foreign models builds the same object from what it intercepted.
+
+    s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias;   s = -inf where the mask forbids
+    A = exp(s - lse),   lse = log(Σ exp(s) + exp(sink))
+
+Query head h reads key/value head h // (H / G). Scores are float32, or float64 for float64 inputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+from headwise import shapes
+from headwise.errors import DtypeError
+from headwise.masks import Mask, from_tensor
+
+Index = slice | Tensor
+EVERY = slice(None)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scores:
+    """Everything that decides the attention weights: all of a call but its values and dropout."""
+
+    q: Tensor  # [B, H, Q, D]
+    k: Tensor  # [B, G, K, D]
+    mask: Mask | None  # aligned to (Q, K); None = every query sees every key
+    bias: Tensor | None  # broadcasts to [B, H, Q, K]
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None  # [H]
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(B, H, Q, K)"""
+        return (*self.q.shape[:3], self.k.shape[2])
+
+    @property
+    def heads_per_key_head(self) -> int:
+        """H / G"""
+        return self.q.shape[1] // self.k.shape[1]
+
+    def scores(self, rows: Index = EVERY, cols: Index = EVERY, heads: Index = EVERY) -> Tensor:
+        """The scores of a tile, -inf where the mask forbids: [B, heads, rows, cols], as slices or 1-D index tensors."""
+        key_heads = (
+            None
+            if isinstance(heads, slice) and heads == EVERY
+            else self._positions(1, heads) // self.heads_per_key_head
+        )
+        q, k = self.q[:, heads][:, :, rows], self._usable_keys[:, :, cols]
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        s = _products(q.to(dtype), k.to(dtype), key_heads) * self.scale
+        if self.softcap is not None:
+            s = self.softcap * torch.tanh(s / self.softcap)
+        if self.bias is not None:
+            s = s + self.bias_tile(rows, cols, heads).to(dtype)
+        if self.mask is not None:
+            allowed = self.mask.cells(self._positions(2, rows), self._positions(3, cols))
+            allowed = allowed[:, heads] if allowed.shape[1] > 1 else allowed
+            s = s.masked_fill(~allowed, -math.inf)
+        return s
+
+    def bias_tile(self, rows: Index = EVERY, cols: Index = EVERY, heads: Index = EVERY) -> Tensor:
+        """The part of the bias that falls on a tile: rank 4, size 1 where it is the same for all."""
+        assert self.bias is not None
+        bias = self.bias[(None,) * (4 - self.bias.ndim)]
+        bias = bias[:, heads] if bias.shape[1] > 1 else bias
+        bias = bias[:, :, rows] if bias.shape[2] > 1 else bias
+        return bias[..., cols] if bias.shape[3] > 1 else bias
+
+    def usable(self, x: Tensor) -> Tensor:
+        """Keys or values [B, G, K, ·] with 0 for those that nobody may attend to: what they hold cannot spread.
+
+        (NaN times a weight of 0 is NaN.) Without such keys this is `x` itself.
+        """
+        used = self.used_keys
+        return x if used is None else x.masked_fill(~used[..., None], 0.0)
+
+    @functools.cached_property
+    def _usable_keys(self) -> Tensor:
+        return self.usable(self.k)
+
+    def _positions(self, dim: int, index: Index) -> Tensor:
+        return torch.arange(self.shape[dim], device=self.q.device)[index]
+
+    @property
+    def used_keys(self) -> Tensor | None:
+        """The keys that some query may attend to, bool [B|1, G|1, K]; None = all of them."""
+        if self.mask is None:
+            return None
+        used = self.mask.used_keys(*self.shape[2:])
+        if used is None:
+            return None
+        if used.shape[1] > 1:
+            used = used.unflatten(1, (self.k.shape[1], self.heads_per_key_head)).any(2)
+        return used.to(self.k.device)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttentionCall(Scores):
+    """One attention computation: out = dropout(A) v, [B, H, Q, E]."""
+
+    v: Tensor  # [B, G, K, E]
+    dropout: float
+
+    @property
+    def trains(self) -> bool:
+        """Whether a gradient will be asked of this call."""
+        inputs = (self.q, self.k, self.v, self.bias, self.sinks)
+        return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+
+    def without_values(self) -> Scores:
+        """What a record keeps: the tensors detached, the values left out."""
+
+        def detach(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.detach()
+
+        q, k = self.q.detach(), self.k.detach()
+        return Scores(q, k, self.mask, detach(self.bias), self.scale, self.softcap, detach(self.sinks))
+
+
+def make_call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+) -> AttentionCall:
+    """Check the arguments of `attention` and put them into one object. Raises ShapeError, DtypeError, MaskError."""
+    shapes.check_qkv(q, k, v)
+    shapes.check_numbers(scale, softcap, dropout)
+    if bias is not None:
+        shapes.check_bias(bias, q, k.shape[2])
+    if sinks is not None:
+        shapes.check_sinks(sinks, q)
+    if mask is not None:
+        mask = _check_mask(mask, q, k)
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    return AttentionCall(q, k, mask, bias, scale, softcap, sinks, v, dropout)
+
+
+def _check_mask(mask: Mask | Tensor, q: Tensor, k: Tensor) -> Mask:
+    if isinstance(mask, Tensor):
+        mask = from_tensor(mask)
+    if not isinstance(mask, Mask):
+        raise DtypeError(f"mask must be a headwise mask, a bool tensor or None. Received: {type(mask).__name__}")
+    shapes.check_device("mask", mask.device, q)
+    shapes.check_fits("mask", "B", mask.batch, q.shape[0])
+    shapes.check_fits("mask", "H", mask.heads, q.shape[1])
+    return mask.aligned(q.shape[2], k.shape[2])
+
+
+def _products(q: Tensor, k: Tensor, key_heads: Tensor | None) -> Tensor:
+    """q kᵀ, [B, h, r, c]. `key_heads` [h] says which key head each query head reads; None = all heads, in order."""
+    if key_heads is not None:
+        return q @ k[:, key_heads].mT
+    # The query heads of one key head are put below one another, so that the keys need not be repeated.
+    stacked = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)
+    return (stacked @ k.mT).view(*q.shape[:3], k.shape[2])

@@ -1,0 +1,134 @@
+"""`attention` and `plan`: the one door to every kernel."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Literal, overload
+
+from torch import Tensor
+
+from headwise.call import make_call
+from headwise.kernels import Plan, choose, make_plan
+from headwise.masks import Mask
+from headwise.records.record import AttentionRecord
+
+Listener = Callable[[AttentionRecord], object]
+
+_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_listeners", default=())
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    kernel: str = "auto",
+    record: Literal[False] = False,
+) -> Tensor: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    kernel: str = "auto",
+    record: Literal[True],
+) -> tuple[Tensor, AttentionRecord]: ...
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    kernel: str = "auto",
+    record: bool = False,
+) -> Tensor | tuple[Tensor, AttentionRecord]:
+    """softmax(scale · q kᵀ) v, on the cheapest kernel that honours every argument. Vaswani et al. 2017, equation 1.
+
+    Args:
+        q: queries [B, H, Q, D].
+        k: keys [B, G, K, D]; H is a multiple of G, and query head h reads key head h // (H / G) (Ainslie et al. 2023).
+        v: values [B, G, K, E].
+        mask: which query may attend to which key: a `headwise.masks` mask, or a bool tensor [Q, K], [H, Q, K] or
+            [B, H, Q, K], True = may attend. None = all. Causal and window masks align the last query with the last key.
+        bias: added to the scores (an additive mask, ALiBi, T5); float, broadcasts to [B, H, Q, K].
+        scale: factor on q kᵀ; None = 1/√D.
+        softcap: s becomes softcap · tanh(s / softcap), before the bias (Gemma 2).
+        sinks: [H], one logit a head that takes its share of the softmax and gives nothing (gpt-oss).
+        dropout: probability with which a weight is dropped, now: pass 0.0 when evaluating.
+        kernel: "auto", or the name of one kernel, which then raises rather than fall back. `plan(...)` explains.
+        record: also return an `AttentionRecord`, which can answer for the weights.
+
+    Returns:
+        The output [B, H, Q, E] in q's dtype; with `record=True` (output, AttentionRecord). A query that may attend to
+        nothing gets 0, and gradients of 0. A key that nobody may attend to may hold NaN.
+
+    Raises:
+        ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+        KernelRefused: the kernel that was asked for cannot run this call.
+        RecordError: a record was asked for that could not tell the truth (dropout).
+    """
+    call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
+    out = choose(call, kernel).run(call)
+    listeners = _listeners.get()
+    if not record and not listeners:
+        return out
+    seen = AttentionRecord(call)
+    for listener in listeners:
+        listener(seen)
+    return (out, seen) if record else out
+
+
+def plan(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    kernel: str = "auto",
+) -> Plan:
+    """How `attention` with the same arguments would run: the kernel, its cost, and why not the others. Runs nothing.
+
+    The tensors' contents do not matter: `torch.empty(..., device="meta")` does not suit, `torch.empty` does.
+    """
+    call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
+    return make_plan(call, kernel)
+
+
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Inside this context every `attention` call of this thread or task hands its record to `listener`, in order."""
+    token = _listeners.set((*_listeners.get(), listener))
+    try:
+        yield
+    finally:
+        _listeners.reset(token)

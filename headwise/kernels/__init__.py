@@ -1,0 +1,5 @@
+"""The ways to run a call. Each kernel says why it refuses and what it costs; the plan takes the cheapest."""
+
+from headwise.kernels.plan import KERNELS, Plan, choose, make_plan
+
+__all__ = ["KERNELS", "Plan", "choose", "make_plan"]

@@ -1,0 +1,113 @@
+"""PyTorch's FlexAttention: any mask, bias, softcap and sinks in one kernel compiled for them. Meant for CUDA.
+
+On the CPU it runs only when it is asked for by name, uncompiled and forward only: there the other kernels are faster,
+need no compiler, and train (FlexAttention on the CPU refuses gradients).
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.call import AttentionCall
+from headwise.kernels import reference
+from headwise.kernels.kernel import SECONDS_PER_CALL, Blocks, Cost, matrix_flops
+from headwise.masks import Extent
+
+BLOCK = 128
+
+
+def refuse(call: AttentionCall) -> str | None:
+    """Dropout, gradients on the CPU, gradients to sinks' log-sum-exp inputs it cannot give, and empty calls."""
+    if call.dropout:
+        return "FlexAttention has no dropout"
+    if call.q.device.type == "cpu" and call.trains:
+        return "FlexAttention gives no gradients on the CPU"
+    if 0 in call.shape:
+        return "there are no queries or no keys"
+    return None
+
+
+def cost(call: AttentionCall) -> Cost:
+    """On CUDA the blocks that are not empty; uncompiled on the CPU a little more than the reference."""
+    if call.q.device.type == "cpu":
+        dense = reference.cost(call)
+        return Cost(dense.flops, dense.bytes, dense.peak, 1.5 * dense.time)
+    blocks, share = None, 1.0
+    if call.mask is not None:
+        codes = call.mask.blocks(*call.shape[2:], BLOCK)
+        counted = [int((codes == extent).sum()) for extent in (Extent.ALL, Extent.SOME, Extent.NONE)]
+        blocks, share = Blocks(BLOCK, *counted), 1 - counted[2] / codes.numel()
+    dense = reference.cost(call)
+    flops = int(share * matrix_flops(call, call.q.shape[:3].numel() * call.k.shape[2]))
+    moved = dense.bytes - 8 * call.q.shape[:3].numel() * call.k.shape[2] * max(4, call.q.element_size())
+    return Cost(flops, moved, moved, flops / 1e14 + moved / 1e12 + SECONDS_PER_CALL, blocks)
+
+
+def run(call: AttentionCall) -> Tensor:
+    """The output, by a BlockMask made from the mask's rectangles and a score_mod made from the other options."""
+    mask = call.mask
+    block_mask = None
+    if mask is not None:
+        device = call.q.device
+        block_mask = mask.remember(
+            ("flex", *call.shape[2:], device),
+            lambda: mask.to_block_mask(*call.shape[2:], block_size=BLOCK, device=device),
+        )
+    q, k, v = call.q, call.usable(call.k), call.usable(call.v)
+    if q.device.type == "cpu":  # FlexAttention looks at requires_grad even under no_grad
+        q, k, v = q.detach(), k.detach(), v.detach()
+    out, lse = _flex_attention(q.device.type)(
+        q,
+        k,
+        v,
+        score_mod=_score_mod(call),
+        block_mask=block_mask,
+        scale=call.scale,
+        enable_gqa=call.heads_per_key_head > 1,
+        return_lse=True,
+    )
+    if call.sinks is not None:
+        # A sink adds exp(sink) to the sum: A exp(lse) / (exp(lse) + exp(sink)).
+        out = out * torch.sigmoid(lse - call.sinks.to(lse.dtype)[None, :, None])[..., None].to(out.dtype)
+    return out
+
+
+def _score_mod(call: AttentionCall) -> Callable[..., Tensor] | None:
+    if call.softcap is None and call.bias is None:
+        return None
+    softcap = call.softcap
+    bias = None if call.bias is None else call.bias_tile()
+    sizes = None if bias is None else bias.shape
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        if bias is not None and sizes is not None:
+            index = [i if size > 1 else i * 0 for i, size in zip((b, h, q, k), sizes, strict=True)]
+            score = score + bias[tuple(index)].to(score.dtype)
+        return score
+
+    return score_mod
+
+
+@functools.cache
+def _flex_attention(device_type: str) -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    if device_type != "cpu":
+        return torch.compile(flex_attention, dynamic=False)
+
+    def uncompiled(*args: Any, **kwargs: Any) -> Any:
+        with warnings.catch_warnings():
+            # It warns that it is not compiled; on the CPU that is what we mean to run.
+            warnings.filterwarnings("ignore", message=".*flex_attention called without torch.compile.*")
+            warnings.filterwarnings("ignore", message=".*return_lse.*", category=FutureWarning)
+            return flex_attention(*args, **kwargs)
+
+    return uncompiled

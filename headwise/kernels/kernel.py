@@ -1,0 +1,65 @@
+"""What a kernel is: three functions, `refuse`, `cost` and `run`, in a module of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+from torch import Tensor
+
+from headwise.call import AttentionCall
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What running a call would take, forward pass. Only the ratios of `time` mean anything."""
+
+    flops: int  # of the two matrix products: 2 · cells · (D + E)
+    bytes: int  # read and written, intermediate results included
+    peak: int  # bytes of memory beyond the inputs at the worst moment, the output included
+    time: float  # seconds on a nominal core pair: what the plan compares
+    blocks: Blocks | None = None  # None where the kernel knows no blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """How a kernel divides the Q × K matrix; `size` queries × `size` keys a block."""
+
+    size: int
+    full: int  # computed without looking at the mask
+    partial: int  # computed and masked
+    skipped: int  # not computed
+
+
+class Kernel(Protocol):
+    """One way to run a call."""
+
+    def refuse(self, call: AttentionCall) -> str | None:
+        """Why this kernel cannot run this call; None if it can."""
+
+    def cost(self, call: AttentionCall) -> Cost:
+        """What it would take. Only asked of a kernel that does not refuse."""
+
+    def run(self, call: AttentionCall) -> Tensor:
+        """The output [B, H, Q, E], in the dtype of the query."""
+
+
+# Nominal speeds of two CPU cores for `Cost.time`: float32 matrix products, memory, and one call into torch.
+FLOPS_PER_SECOND = 1.6e11
+BYTES_PER_SECOND = 1.5e10
+SECONDS_PER_CALL = 15e-6
+
+
+def matrix_flops(call: AttentionCall, cells: int) -> int:
+    """FLOPs of q kᵀ and A v over this many cells of the [B, H, Q, K] matrix: 2 · (D + E) a cell."""
+    return 2 * cells * (call.q.shape[-1] + call.v.shape[-1])
+
+
+def input_output_bytes(call: AttentionCall) -> int:
+    """Bytes of q, k, v and the output."""
+    return sum(x.numel() * x.element_size() for x in (call.q, call.k, call.v)) + output_bytes(call)
+
+
+def output_bytes(call: AttentionCall) -> int:
+    """Bytes of the output [B, H, Q, E]."""
+    return call.q.shape[:-1].numel() * call.v.shape[-1] * call.q.element_size()

@@ -1,0 +1,148 @@
+"""Which kernel runs a call, and why: like a database's EXPLAIN."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from headwise.call import AttentionCall
+from headwise.errors import ArgumentError, KernelRefused
+from headwise.kernels import banded, block_sparse, flex, packed, reference, sdpa
+from headwise.kernels.kernel import Cost, Kernel, matrix_flops
+
+KERNELS: dict[str, Kernel] = {
+    "sdpa": sdpa,
+    "banded": banded,
+    "block_sparse": block_sparse,
+    "packed": packed,
+    "flex": flex,
+    "reference": reference,
+}
+
+
+def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
+    """The kernel asked for by name, or the cheapest that does not refuse.
+
+    Raises ArgumentError for a name that does not exist, KernelRefused if the kernel that was asked for refuses.
+    """
+    if kernel != "auto":
+        asked = _named(kernel)
+        reason = asked.refuse(call)
+        if reason is not None:
+            raise KernelRefused(
+                f"kernel {kernel!r} cannot run this call: {reason}. Use kernel='auto', or see plan(...)"
+            )
+        return asked
+    if call.mask is None and sdpa.refuse(call) is None:
+        return sdpa  # nothing can be skipped, and nothing computes every cell faster
+    ready = [candidate for candidate in KERNELS.values() if candidate.refuse(call) is None]
+    return min(ready, key=lambda candidate: candidate.cost(call).time)
+
+
+def make_plan(call: AttentionCall, kernel: str = "auto") -> Plan:
+    """What `choose` would choose, with every refusal and every cost. Nothing is run."""
+    verdicts = []
+    for name, candidate in KERNELS.items():
+        reason = candidate.refuse(call)
+        verdicts.append(Verdict(name, reason, None if reason else candidate.cost(call)))
+    chosen = choose(call, kernel)
+    name = next(name for name, candidate in KERNELS.items() if candidate is chosen)
+    return Plan(call, name, tuple(verdicts))
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What one kernel says to a call: a reason to refuse, or a cost."""
+
+    kernel: str
+    refusal: str | None
+    cost: Cost | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """How a call would run. `print` it; or read `kernel`, `cost`, `dense_flops` and `verdicts`."""
+
+    call: AttentionCall
+    kernel: str
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def cost(self) -> Cost:
+        """The cost of the chosen kernel."""
+        cost = next(verdict.cost for verdict in self.verdicts if verdict.kernel == self.kernel)
+        assert cost is not None
+        return cost
+
+    @property
+    def dense_flops(self) -> int:
+        """FLOPs of the two matrix products over the whole matrix: 2 · B · H · Q · K · (D + E)."""
+        batch, heads, q_len, k_len = self.call.shape
+        return matrix_flops(self.call, batch * heads * q_len * k_len)
+
+    def __str__(self) -> str:
+        call, cost = self.call, self.cost
+        of_dense = (
+            f"{cost.flops / self.dense_flops:.1%} of the dense {_flops(self.dense_flops)}" if self.dense_flops else ""
+        )
+        lines = [
+            ("call", f"q {list(call.q.shape)}  k {list(call.k.shape)}  v {list(call.v.shape)}"),
+            ("", f"{str(call.q.dtype).removeprefix('torch.')} on {call.q.device}" + _options(call)),
+            ("mask", "none: every query sees every key" if call.mask is None else repr(call.mask)),
+            ("kernel", self.kernel),
+            ("  flops", f"{_flops(cost.flops)}, {of_dense}"),
+            ("  bytes", f"{_bytes(cost.bytes)} read and written"),
+            ("  peak", f"{_bytes(cost.peak)} beyond the inputs"),
+        ]
+        if cost.blocks is not None:
+            b = cost.blocks
+            lines.append(
+                ("  blocks", f"{b.full:,} full, {b.partial:,} partial, {b.skipped:,} skipped (of {b.size} × {b.size})")
+            )
+        lines.append(("others", ""))
+        for verdict in self.verdicts:
+            if verdict.refusal is not None:
+                lines.append((f"  {verdict.kernel}", f"refuses: {verdict.refusal}"))
+            elif verdict.kernel != self.kernel and verdict.cost is not None:
+                ratio = verdict.cost.time / cost.time if cost.time else 1.0
+                lines.append(
+                    (
+                        f"  {verdict.kernel}",
+                        f"could, at {ratio:.3g}× the time and {_bytes(verdict.cost.peak)} at the peak",
+                    )
+                )
+        return "\n".join(f"{name:<14}{text}".rstrip() for name, text in lines)
+
+    __repr__ = __str__
+
+
+def _named(kernel: str) -> Kernel:
+    if kernel not in KERNELS:
+        raise ArgumentError(f"kernel must be 'auto' or one of {', '.join(KERNELS)}. Received: {kernel!r}")
+    return KERNELS[kernel]
+
+
+def _options(call: AttentionCall) -> str:
+    options = {
+        "bias": None if call.bias is None else list(call.bias.shape),
+        "softcap": call.softcap,
+        "sinks": None if call.sinks is None else "yes",
+        "dropout": call.dropout or None,
+        "gradients": "yes" if call.trains else None,
+    }
+    return "".join(f", {name} {value}" for name, value in options.items() if value is not None)
+
+
+def _flops(flops: int) -> str:
+    return _scaled(flops, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
+
+
+def _bytes(size: int) -> str:
+    return _scaled(size, 1000, ("B", "kB", "MB", "GB", "TB", "PB"))
+
+
+def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
+    for unit in units[:-1]:
+        if value < step:
+            return f"{value:.3g} {unit}"
+        value /= step
+    return f"{value:.3g} {units[-1]}"

@@ -1,0 +1,113 @@
+"""PyTorch's own scaled_dot_product_attention, dense: every cell is computed, on the fastest fused kernel it has."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from headwise.call import AttentionCall
+from headwise.kernels import tiled
+from headwise.kernels.kernel import (
+    BYTES_PER_SECOND,
+    FLOPS_PER_SECOND,
+    SECONDS_PER_CALL,
+    Cost,
+    input_output_bytes,
+    matrix_flops,
+    output_bytes,
+)
+from headwise.kernels.tiled import Run, Schedule, Section, Tile
+from headwise.masks import Extent, Mask
+
+
+def refuse(call: AttentionCall) -> str | None:
+    """Softcaps, sinks where torch gives no log-sum-exp to add them to, and empty calls."""
+    if call.softcap is not None:
+        return "scaled_dot_product_attention has no softcap"
+    if 0 in call.shape:
+        return "there are no queries or no keys"
+    if call.sinks is not None:
+        reason = tiled.refuse(call)
+        return None if reason is None else f"with sinks, {reason}"
+    return None
+
+
+def cost(call: AttentionCall) -> Cost:
+    """All cells, or half of them where it is plainly causal; and a mask of Q × K where only that says it."""
+    batch, heads, q_len, k_len = call.shape
+    cells = batch * heads * q_len * k_len
+    halved = call.sinks is None and _is_causal(call)
+    computed = batch * heads * _causal_cells(q_len, k_len) if halved else cells
+    flops, moved, peak = matrix_flops(call, computed), input_output_bytes(call), output_bytes(call)
+    rate = 0.95 * FLOPS_PER_SECOND
+    if _needs_dense_mask(call):
+        dense = (call.mask.batch or 1) * (call.mask.heads or 1) * q_len * k_len if call.mask else 0
+        dense_bytes = dense * (1 + call.q.element_size())  # bool, then added to the scores
+        moved, peak = moved + 2 * dense_bytes, peak + dense_bytes
+    if call.dropout or (call.bias is not None and call.bias.requires_grad):
+        # torch then falls back to its unfused path, which holds the matrix of weights.
+        matrix = cells * max(4, call.q.element_size())
+        moved, peak = moved + 6 * matrix, peak + 2 * matrix
+    time = flops / rate + moved / BYTES_PER_SECOND + SECONDS_PER_CALL
+    return Cost(flops, moved, peak, time)
+
+
+def run(call: AttentionCall) -> Tensor:
+    """The output, by is_causal, a mask over keys, or a dense mask: the least that says what the mask says."""
+    if call.sinks is not None:
+        tile = Tile(0, call.shape[2], (Run(0, call.shape[3], call.mask is not None),))
+        by_example = range(call.shape[0]) if call.mask and call.mask.batch else [None]
+        by_head = range(call.shape[1]) if call.mask and call.mask.heads else [None]
+        return tiled.run(call, Schedule(tuple(Section(b, h, (tile,)) for b in by_example for h in by_head)))
+    is_causal = _is_causal(call)
+    q, k, v = call.q, call.usable(call.k), call.usable(call.v)
+    d, e = q.shape[-1], v.shape[-1]
+    # The fused kernels want D == E; zeros added to either change nothing.
+    if d < e:
+        q, k = pad(q, (0, e - d)), pad(k, (0, e - d))
+    elif e < d:
+        v = pad(v, (0, d - e))
+    out = scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=None if is_causal else _attn_mask(call),
+        dropout_p=call.dropout,
+        is_causal=is_causal,
+        scale=call.scale,
+        enable_gqa=call.heads_per_key_head > 1,
+    )
+    return out[..., :e]
+
+
+def _is_causal(call: AttentionCall) -> bool:
+    """Whether is_causal=True says it all: PyTorch aligns it with the first key."""
+    return call.bias is None and call.mask is not None and call.mask.band() == (-math.inf, 0)
+
+
+def _causal_cells(q_len: int, k_len: int) -> int:
+    square = min(q_len, k_len)
+    return square * (square + 1) // 2 + (q_len - square) * k_len
+
+
+def _needs_dense_mask(call: AttentionCall) -> bool:
+    return not (call.mask is None or call.mask.key_only or _is_causal(call) or _allows_all(call.mask, call))
+
+
+def _allows_all(mask: Mask, call: AttentionCall) -> bool:
+    return bool(mask.extent(0, call.shape[2], 0, call.shape[3]) == Extent.ALL)
+
+
+def _attn_mask(call: AttentionCall) -> Tensor | None:
+    allowed = None
+    if call.mask is not None and not _allows_all(call.mask, call):
+        device = call.q.device
+        rows = torch.arange(1 if call.mask.key_only else call.shape[2], device=device)
+        allowed = call.mask.cells(rows, torch.arange(call.shape[3], device=device))
+    if call.bias is None:
+        return allowed
+    bias = call.bias_tile().to(call.q.dtype)
+    return bias if allowed is None else bias.masked_fill(~allowed, -math.inf)

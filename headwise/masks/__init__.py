@@ -1,0 +1,32 @@
+"""Masks: which queries may attend to which keys. True = may attend, always.
+
+Combine them with `&`, `|` and `~`; give them to `headwise.attention(..., mask=)`. Each function's docstring shows its
+matrix. See `headwise.masks.mask` for what a mask can answer.
+"""
+
+from headwise.masks.band import causal, window
+from headwise.masks.block_sparse import big_bird, block_sparse
+from headwise.masks.cellwise import from_predicate, from_tensor
+from headwise.masks.dilated import dilated, strided
+from headwise.masks.documents import documents
+from headwise.masks.global_tokens import global_tokens
+from headwise.masks.mask import Extent, Mask
+from headwise.masks.padding import padding
+from headwise.masks.prefix import prefix
+
+__all__ = [
+    "Extent",
+    "Mask",
+    "big_bird",
+    "block_sparse",
+    "causal",
+    "dilated",
+    "documents",
+    "from_predicate",
+    "from_tensor",
+    "global_tokens",
+    "padding",
+    "prefix",
+    "strided",
+    "window",
+]

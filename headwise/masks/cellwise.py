@@ -1,0 +1,115 @@
+"""Masks known only cell by cell: from a predicate, and from a dense tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from headwise.errors import DtypeError, MaskError
+from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.tables import look_up
+
+
+def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, heads: int | None = None) -> Mask:
+    """The pairs for which `fn(b, h, q, k)` is True: integer tensors that broadcast in, a bool tensor out.
+
+    The signature is FlexAttention's `mask_mod`, with q counted from the first query of the call. Say `batch=` or
+    `heads=` (their sizes) if the answer depends on b or h. Rectangles are answered by evaluating their cells, only when
+    asked and only where the masks it is combined with leave the answer open.
+
+    >>> print(from_predicate(lambda b, h, q, k: (q - k) * (q - k) <= 1).draw(4))
+    ■ ■ · ·
+    ■ ■ ■ ·
+    · ■ ■ ■
+    · · ■ ■
+    """
+    if not callable(fn):
+        raise DtypeError(f"from_predicate: expected a function (b, h, q, k) -> bool. Received: {type(fn).__name__}")
+    return Predicate(fn, batch, heads)
+
+
+def from_tensor(allowed: Tensor) -> Mask:
+    """The pairs that are True in a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K].
+
+    >>> print(from_tensor(torch.tensor([[True, False], [True, True]])).draw(2))
+    ■ ·
+    ■ ■
+    """
+    if not isinstance(allowed, Tensor):
+        raise DtypeError(f"from_tensor: expected a bool tensor. Received: {type(allowed).__name__}")
+    if allowed.is_floating_point():
+        raise DtypeError(
+            f"from_tensor: expected a bool tensor, True = may attend. Received: {allowed.dtype}. "
+            "An additive mask goes in bias="
+        )
+    if allowed.dtype != torch.bool:
+        raise DtypeError(
+            f"from_tensor: expected a bool tensor, True = may attend. Received: {allowed.dtype}. "
+            "If 1 means may attend, pass mask.bool()"
+        )
+    if allowed.ndim not in (2, 3, 4):
+        raise MaskError(f"from_tensor: expected [Q, K], [H, Q, K] or [B, H, Q, K]. Received: {list(allowed.shape)}")
+    return Dense(allowed[(None,) * (4 - allowed.ndim)])
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Predicate(Mask):
+    """fn(b, h, q, k). Its rectangles are exact."""
+
+    fn: Callable[..., Allowed]
+    batch_size: int | None = None
+    head_count: int | None = None
+
+    @property
+    def batch(self) -> int | None:
+        return self.batch_size
+
+    @property
+    def heads(self) -> int | None:
+        return self.head_count
+
+    def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
+        allowed = self.fn(b, h, q, k)
+        if isinstance(allowed, Tensor) and allowed.dtype != torch.bool:
+            raise DtypeError(
+                f"from_predicate: the function must return bool, True = may attend. Received: {allowed.dtype}"
+            )
+        return allowed
+
+    def __repr__(self) -> str:
+        return f"from_predicate({getattr(self.fn, '__name__', type(self.fn).__name__)})"
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Dense(Mask):
+    """allowed[b, h, q, k]. Its rectangles are exact."""
+
+    allowed: Tensor  # bool [B|1, H|1, Q, K]; a size of 1 in the last two means "the same for all" only if Q or K is 1
+
+    @property
+    def batch(self) -> int | None:
+        return self.allowed.shape[0] if self.allowed.shape[0] > 1 else None
+
+    @property
+    def heads(self) -> int | None:
+        return self.allowed.shape[1] if self.allowed.shape[1] > 1 else None
+
+    def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
+        return look_up(self.allowed, b if self.batch else b * 0, h if self.heads else h * 0, q, k)
+
+    def align(self, q_len: int, k_len: int) -> Mask:
+        if list(self.allowed.shape[2:]) != [q_len, k_len]:
+            raise MaskError(
+                f"mask: expected the last two sizes to be Q = {q_len} and K = {k_len}. "
+                f"Received: {list(self.allowed.shape)}. A mask over keys alone, [B, K], is masks.padding(mask)"
+            )
+        return self
+
+    def natural_lengths(self) -> tuple[int, int] | None:
+        return self.allowed.shape[2], self.allowed.shape[3]
+
+    def __repr__(self) -> str:
+        return f"from_tensor(<bool {list(self.allowed.shape)}>)"
