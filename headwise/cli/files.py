@@ -17,9 +17,10 @@ STDIN = "-"
 
 @dataclass(frozen=True)
 class NamedText:
-    """A text, and what to call it in messages: its file, or its place on the command line."""
+    """A text, and what to call it."""
 
-    name: str
+    name: str  # in messages: its file, or its place on the command line
+    title: str  # on a page: its file, or how it begins
     text: str
 
 
@@ -48,13 +49,19 @@ def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
         else:
             name = "TEXT" if len(texts) == 1 else f"TEXT {number}"
             # Bytes of the command line that are not UTF-8 reach Python as lone surrogates.
-            yield NamedText(name, _decode(text.encode("utf-8", "surrogateescape"), name))
+            text = _decode(text.encode("utf-8", "surrogateescape"), name)
+            yield NamedText(name, _beginning(text), text)
     for path in files:
         yield _read_stdin() if str(path) == STDIN else _read_file(path)
 
 
+def _beginning(text: str) -> str:
+    words = " ".join(text[:200].split())
+    return words if len(words) <= 60 else f"{words[:60]}…"
+
+
 def _read_stdin() -> NamedText:
-    return NamedText("standard input", _decode(sys.stdin.buffer.read(), "standard input"))
+    return NamedText("standard input", "standard input", _decode(sys.stdin.buffer.read(), "standard input"))
 
 
 def _read_file(path: Path) -> NamedText:
@@ -62,7 +69,7 @@ def _read_file(path: Path) -> NamedText:
         data = path.read_bytes()
     except OSError as error:
         raise FileError(f"--file {path}: {reason(error)}; expected a readable UTF-8 text file") from error
-    return NamedText(str(path), _decode(data, f"--file {path}"))
+    return NamedText(str(path), path.name, _decode(data, f"--file {path}"))
 
 
 def _decode(data: bytes, name: str) -> str:

@@ -70,7 +70,7 @@ def view(
             seen.append(_look(bert, tokenizer, each, shown))
             tables.append(summarise(seen[-1]))
         say(f"writing {out}")
-        write_page(out, seen, title=f"headwise view: {', '.join(each.name for each in named)}")
+        write_page(out, seen, title=" · ".join(each.title for each in named))
 
     console = Console(highlight=False)
     for each, attention, summaries in zip(named, seen, tables, strict=True):
