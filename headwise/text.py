@@ -245,10 +245,10 @@ def _build_wordpiece(folder: Path) -> tokenizers.Tokenizer:
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     try:
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        with path.open(encoding="utf-8") as lines:
+            vocabulary = {line.rstrip("\n"): id_ for id_, line in enumerate(lines)}
     except (OSError, UnicodeDecodeError) as cause:
         raise CheckpointError(f"cannot read {path}: {cause}; expected one token a line, in UTF-8") from cause
-    vocabulary = {line: id_ for id_, line in enumerate(lines)}
     if missing := {"[CLS]", "[SEP]", "[UNK]"} - vocabulary.keys():
         raise CheckpointError(f"{path} is not a BERT vocabulary: it has no {', '.join(sorted(missing))}")
     return vocabulary

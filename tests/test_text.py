@@ -134,9 +134,15 @@ class TestLabelsOfBytes:
     def test_white_space_is_seen(self, byte_level: Tokenizer) -> None:
         assert byte_level.encode("the\n\tcat").labels == ("the", "⏎", "⇥", "cat")
         assert byte_level.encode("s  s").labels == ("s", "␣", "␣", "s")
+        assert byte_level.encode("\n\u0301").labels[0] == "⏎"  # no accent can sit on it
 
     def test_word_begins_after_its_space(self, byte_level: Tokenizer) -> None:
         assert byte_level.encode("s wo").labels == ("s", "␣", "w", "##o")
+
+    def test_space_begins_a_word_also_where_the_tokenizer_sees_one_long_word(self) -> None:
+        backend = train_byte_level()
+        backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        assert Tokenizer(backend).encode("the wo").labels == ("the", "␣", "w", "##o")
 
     def test_direction_marks_are_shown_not_obeyed(self, byte_level: Tokenizer) -> None:
         assert byte_level.encode("\u202e").labels == ("<U+202E>(1/3)", "<U+202E>(2/3)", "<U+202E>(3/3)")

@@ -205,6 +205,15 @@ class TestTraining:
         assert not torch.equal(bert.train()(IDS), bert(IDS))
         assert torch.equal(bert.eval()(IDS), bert(IDS))
 
+    def test_dropout_falls_where_transformers_has_it(self, tmp_path: Path) -> None:
+        theirs = tiny_bert(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.0)
+        theirs.save_pretrained(tmp_path)
+        ours = Bert.from_pretrained(tmp_path).train()
+        torch.manual_seed(1)
+        expected = theirs.train()(IDS).last_hidden_state
+        torch.manual_seed(1)
+        assert furthest(ours(IDS), expected) < TOLERANCE
+
     def test_attention_dropout_acts_in_training_alone(self) -> None:
         bert = Bert(dataclasses.replace(TINY, dropout=0.0, attention_dropout=0.5))
         assert not torch.equal(bert.train()(IDS), bert(IDS))

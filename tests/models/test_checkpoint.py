@@ -24,6 +24,14 @@ def raises(message: str) -> Any:
     return pytest.raises(CheckpointError, match=ONE_LINE.format(message))
 
 
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def snapshot_download(*_: Any, **__: Any) -> str:
+        raise AssertionError("asked the hub")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+
+
 class TestResolve:
     def test_local_folder(self, tmp_path: Path) -> None:
         assert checkpoint.resolve(tmp_path) == tmp_path
@@ -54,14 +62,6 @@ class TestResolve:
         (tmp_path / "model.safetensors").touch()
         with raises("is a file: expected the folder"):
             checkpoint.resolve(tmp_path / "model.safetensors")
-
-
-@pytest.fixture
-def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    def snapshot_download(*_: Any, **__: Any) -> str:
-        raise AssertionError("asked the hub")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
 
 
 class TestHub:
