@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from headwise.functional import attention, listening
 from torch import Tensor
 
 from headwise.cli.heads import HeadSummary, summarise
+from headwise.functional import attention, listening
 from headwise.models.bert import Bert
 from headwise.text import Tokenizer, Tokens
 from headwise.viewer import TextAttention
