@@ -98,8 +98,9 @@ def _without_unseen(q: Array, k: Array, allowed: Array | None) -> tuple[Array, A
     """Zeros for queries and keys that take part in no allowed cell: what stands there, often NaN, is never seen."""
     if allowed is None:
         return q, k
-    asks: Array = np.broadcast_to(allowed.any(axis=2), q.shape[:2])
-    seen: Array = np.broadcast_to(allowed.any(axis=1), (len(q), k.shape[1])).reshape(len(k), -1, k.shape[1]).any(axis=1)
+    asks = np.broadcast_to(allowed.any(axis=2), q.shape[:2])
+    by_head = np.broadcast_to(allowed.any(axis=1), (len(q), k.shape[1]))
+    seen = np.any(by_head.reshape(len(k), -1, k.shape[1]), axis=1)
     return np.where(asks[..., None], q, np.float32(0)), np.where(seen[..., None], k, np.float32(0))
 
 

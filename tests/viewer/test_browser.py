@@ -131,6 +131,16 @@ def test_layers_and_heads_by_key_and_by_click(tab: Page, tmp_path: Path) -> None
     assert shown(tab)[1] == pytest.approx(seen[1].weights(3, 4, 1).item(), abs=1e-4)
 
 
+def test_the_colour_bar_says_what_its_middle_stands_for(tab: Page, tmp_path: Path) -> None:
+    seen = record()
+    show(tab, tmp_path, look(seen))
+    top = seen.weights(heads=0).max().item()
+    for name, low, middle in [("square root", 0, top / 4), ("log", top / 1e4, top / 100), ("linear", 0, top / 2)]:
+        tab.get_by_role("button", name=name).click()
+        ticks = [float(tick.removeprefix("≤ ")) for tick in tab.locator("#ticks span").all_inner_texts()]
+        assert ticks == pytest.approx([low, middle, top], rel=0.05)
+
+
 def test_arrows_move_the_cell(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, look(record()))
     point(tab, 3, 4)

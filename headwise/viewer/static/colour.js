@@ -30,11 +30,15 @@ function oklch(lightness, chroma, degrees) {
   return linear.map((c) => 255 * (c <= 0.0031308 ? 12.92 * c : 1.055 * c ** (1 / 2.4) - 0.055));
 }
 
-// How far along the ramp a weight stands, 0 to 1, where `top` is the largest weight shown.
+// How far along the ramp a weight stands, 0 to 1, where `top` is the largest weight shown, and back again.
+const SCALES = {
+  linear: { along: (share) => share, back: (t) => t },
+  root: { along: Math.sqrt, back: (t) => t * t },
+  log: { along: (share) => 1 + Math.log10(share) / DECADES, back: (t) => 10 ** (DECADES * (t - 1)) },
+};
+
 function along(weight, top, scale) {
-  if (!(top > 0)) return 0;
-  const t = scale === "log" ? 1 + Math.log10(weight / top) / DECADES : weight / top;
-  return Math.min(1, Math.max(0, t));
+  return top > 0 ? Math.min(1, Math.max(0, SCALES[scale].along(weight / top))) : 0;
 }
 
 // A picture of height x width weights; masked ones stay clear, so that what lies behind shows through.

@@ -1,13 +1,15 @@
 // The large map of one head: cells, token labels along both sides, a cross over the cell in question, zoom and pan.
 //
-// `base` is the whole map, pooled where a text is longer than FULL tokens; `detail` is then the part in sight, once it is
-// looked at closer than the base can show.
+// plates[0] is the whole map, pooled where a text is longer than FULL tokens; plates[1] is then the part in sight, once it
+// is looked at closer than the first can show.
 
-const FULL = 1024; // up to this many tokens the base has every cell
+const FULL = 1024; // up to this many tokens the whole map has every cell
 const LABEL = 12; // pixels of a label's line
 const WIDEST = 44; // pixels of a cell in a short text that is not zoomed
 const CLOSEST = 72;
-const UPRIGHT = /^(.|[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Emoji_Presentation}]+)$/u; // needs no turning on its side
+// Labels that stand upright over a column: one letter, or characters that are never turned.
+const UPRIGHT =
+  /^(.|[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Emoji_Presentation}]+)$/u;
 
 class HeatMap {
   constructor(canvas, onCell) {
@@ -239,8 +241,8 @@ class HeatMap {
     context.font = this.font();
     context.fillStyle = style.faint;
     context.textAlign = "right";
-    context.fillText("to →", plot.left - 7, plot.top - LABEL - 18);
-    context.fillText("from ↓", plot.left - 7, plot.top - 16);
+    context.fillText("to →", plot.left - 11, plot.top - LABEL - 18);
+    context.fillText("from ↓", plot.left - 11, plot.top - 16);
   }
 
   drawGrid([row0, row1], [col0, col1]) {

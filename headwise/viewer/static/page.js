@@ -1,6 +1,8 @@
 // The page: which text, layer, head and cell are looked at, and everything around the large map.
 
 const THUMB = 48; // a thumbnail has at most this many cells a side
+const MANY = 64; // in a text of more tokens most weights are small: it opens on a scale that shows them
+
 const $ = (id) => document.getElementById(id);
 const element = (name, properties, ...children) => {
   const made = Object.assign(document.createElement(name), properties);
@@ -9,7 +11,8 @@ const element = (name, properties, ...children) => {
 };
 
 const source = embeddedSource(document);
-const at = { text: 0, layer: 0, head: 0, scale: "linear" }; // layer: a place in text.layers
+// What is looked at; layer is a place in text.layers.
+const at = { text: 0, layer: 0, head: 0, scale: source.texts[0].labels.length > MANY ? "root" : "linear" };
 const map = new HeatMap($("map"), showCell);
 const thumbs = new Map(); // canvas -> { layer, head, weights }
 const waiting = new Set(); // thumbnails that are in sight and not yet computed
@@ -23,6 +26,7 @@ const sight = new IntersectionObserver((entries) => {
 
 const text = () => source.texts[at.text];
 const layer = () => text().layers[at.layer];
+
 // What the map and the read-out ask of the source, for the head that is looked at now.
 function tileOfHead() {
   const [asked, { layer: name }, { head }] = [text(), layer(), at];
@@ -154,7 +158,8 @@ function thumb(name, row, head) {
   return button;
 }
 
-const idle = () => new Promise((go) => (window.requestIdleCallback ? requestIdleCallback(go, { timeout: 500 }) : setTimeout(go, 20)));
+const whenIdle = window.requestIdleCallback ?? ((go) => setTimeout(go, 20)); // Safari has none
+const idle = () => new Promise((go) => whenIdle(go, { timeout: 500 }));
 
 let filling = false;
 async function fillThumbs() {
@@ -194,7 +199,9 @@ function restyle() {
   for (const button of document.querySelectorAll("[data-scale]")) {
     button.setAttribute("aria-pressed", button.dataset.scale === at.scale);
   }
-  $("ramp").getContext("2d").putImageData(picture(Float32Array.from({ length: 120 }, (_, i) => i), 1, 120, 119, "linear", style.table), 0, 0);
+  const { width } = $("ramp");
+  const even = Float32Array.from({ length: width }, (_, i) => i);
+  $("ramp").getContext("2d").putImageData(picture(even, 1, width, width - 1, "linear", style.table), 0, 0);
   map.recolour(style);
   for (const [canvas, facts] of thumbs) paintThumb(canvas, facts);
 }
@@ -217,9 +224,9 @@ function hatch(fill, line) {
 }
 
 function showLegend() {
-  const round = (weight) => String(Number(weight.toPrecision(2)));
-  $("low").textContent = at.scale === "log" ? `≤ ${round(map.top / 10 ** DECADES)}` : "0";
-  $("high").textContent = round(map.top);
+  const tick = (t) => String(Number((map.top * SCALES[at.scale].back(t)).toPrecision(2)));
+  const ticks = [(at.scale === "log" ? "≤ " : "") + tick(0), tick(0.5), tick(1)];
+  $("ticks").replaceChildren(...ticks.map((textContent) => element("span", { textContent })));
 }
 
 function setScale(scale) {
@@ -260,7 +267,9 @@ document.addEventListener("keydown", (event) => {
 $("in").addEventListener("click", KEYS["+"]);
 $("out").addEventListener("click", KEYS["-"]);
 $("fit").addEventListener("click", KEYS[0]);
-for (const button of document.querySelectorAll("[data-scale]")) button.addEventListener("click", () => setScale(button.dataset.scale));
+for (const button of document.querySelectorAll("[data-scale]")) {
+  button.addEventListener("click", () => setScale(button.dataset.scale));
+}
 darkness.addEventListener("change", restyle);
 
 $("picker").hidden = source.texts.length < 2;
