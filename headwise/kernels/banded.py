@@ -31,16 +31,16 @@ def run(call: AttentionCall) -> Tensor:
 
 
 def schedule(call: AttentionCall) -> Schedule:
-    """One tile for every 64 queries, over the keys from the first query's lowest to the last query's highest."""
-    assert call.mask is not None
-    return call.mask.remember(("band schedule", *call.shape[2:]), lambda: _schedule(call))
-
-
-def _schedule(call: AttentionCall) -> Schedule:
-    assert call.mask is not None
-    band = call.mask.band()
+    """The tiles of the call's band."""
+    mask = call.mask
+    assert mask is not None
+    band = mask.band()
     assert band is not None
-    q_len, k_len = call.shape[2:]
+    return mask.remember(("band schedule", *call.shape[2:]), lambda: band_schedule(band, *call.shape[2:]))
+
+
+def band_schedule(band: tuple[float, float], q_len: int, k_len: int) -> Schedule:
+    """One tile for every 64 queries, over the keys from the first query's lowest to the last query's highest."""
     low, high = (max(-q_len, int(max(band[0], -q_len))), int(min(band[1], k_len)))
     tiles, full, partial, columns = [], 0, 0, -(-k_len // BLOCK)
     for q_lo in range(0, q_len, BLOCK):

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.kernels import tiled
+from headwise.kernels.banded import band_schedule
 from headwise.kernels.kernel import Blocks, Cost
 from headwise.kernels.tiled import Schedule, Section, Tile, grid_runs
 from headwise.masks import Extent
@@ -41,6 +42,9 @@ def schedule(call: AttentionCall) -> Schedule:
 def _schedule(call: AttentionCall) -> Schedule:
     assert call.mask is not None
     q_len, k_len = call.shape[2:]
+    band = call.mask.band()
+    if band is not None:  # known from its rows alone, without a grid of blocks
+        return band_schedule(band, q_len, k_len)
     block = 64 if max(q_len, k_len) <= 2**15 else 128
     codes = call.mask.blocks(q_len, k_len, block)
     sections = []

@@ -107,13 +107,14 @@ def cost(call: AttentionCall, schedule: Schedule) -> Cost:
     """The cost of a schedule: its cells, and an overhead for each tile."""
     flops = matrix_flops(call, schedule.cells(call))
     moved, calls, largest = input_output_bytes(call), 0, 0
+    alike = _looks_alike_everywhere(call)
     for section in schedule.sections:
         for tile in section.tiles:
             gathered = tile.keys * (call.k.shape[-1] + call.v.shape[-1]) * call.q.element_size() * call.k.shape[1]
             mask = (tile.hi - tile.lo) * tile.keys * 4 if any(run.masked for run in tile.runs) else 0
             moved += gathered + mask
             largest = max(largest, gathered + mask)
-            calls += 1 if not mask else 3
+            calls += 1 if alike or not mask else 3
     time = flops / (0.85 * FLOPS_PER_SECOND) + input_output_bytes(call) / BYTES_PER_SECOND + calls * SECONDS_PER_CALL
     return Cost(flops, moved, output_bytes(call) + largest, time, schedule.blocks)
 
@@ -278,10 +279,10 @@ class _Part:
 def _parts(call: AttentionCall, schedule: Schedule) -> Iterator[tuple[Tile, _Part]]:
     """The tiles with their masks. A band looks the same from every tile, so its few patterns are made once."""
     patterns: dict[Any, _Pattern] = {}
-    shift_invariant = call.bias is None and call.mask is not None and call.mask.band() is not None
+    alike = _looks_alike_everywhere(call)
     for section in schedule.sections:
         for tile in section.tiles:
-            if shift_invariant:
+            if alike:
                 seen_from_tile = (tile.hi - tile.lo, *((r.lo - tile.lo, r.hi - tile.lo, r.masked) for r in tile.runs))
                 if seen_from_tile not in patterns:
                     patterns[seen_from_tile] = _pattern(call, section, tile)
@@ -289,6 +290,10 @@ def _parts(call: AttentionCall, schedule: Schedule) -> Iterator[tuple[Tile, _Par
             else:
                 pattern = _pattern(call, section, tile)
             yield tile, _Part(tile, section, call.heads_per_key_head, pattern)
+
+
+def _looks_alike_everywhere(call: AttentionCall) -> bool:
+    return call.bias is None and call.mask is not None and call.mask.band() is not None
 
 
 def _pattern(call: AttentionCall, section: Section, tile: Tile) -> _Pattern:

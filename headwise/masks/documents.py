@@ -33,8 +33,8 @@ def documents(ids: Sequence[int] | Tensor) -> Mask:
 class Documents(Mask):
     """ids[b, q + offset] == ids[b, k] >= 0.
 
-    Its rectangles are exact where the ids of a row never decrease (padding at the end); else a rectangle that crosses a
-    boundary between documents is called SOME.
+    Its rectangles are exact where the ids of a row never decrease (padding at the ends); else a rectangle that crosses
+    a boundary between documents is called SOME.
     """
 
     ids: Tensor  # [B, K], or [1, K] for all examples
@@ -59,16 +59,20 @@ class Documents(Mask):
         # One document throughout where no id changes between the first and the last position.
         one_q = changes[:, q_hi + offset] == changes[:, q_lo + offset + 1]
         one_k = changes[:, k_hi] == changes[:, k_lo + 1]
-        all_allowed = one_q & one_k & (first_q == first_k) & (first_q != _PADDING)
-        apart_in_order = (last_q < first_k) | (last_k < first_q) | (first_q == _PADDING) | (first_k == _PADDING)
-        apart = one_q & one_k & (first_q != first_k) | (one_q & (first_q == _PADDING)) | (one_k & (first_k == _PADDING))
-        row = ordered.view(-1, *[1] * (apart.ndim - 1))
-        return extent_of(~(apart | (row & apart_in_order)), all_allowed)[:, None]
+        padding = (one_q & _is_padding(first_q)) | (one_k & _is_padding(first_k))
+        all_allowed = one_q & one_k & (first_q == first_k) & ~padding
+        apart = padding | (one_q & one_k & (first_q != first_k))
+        # In order, the ids of two rectangles meet only if their ranges do, and padding is all before or all after.
+        apart_in_order = (last_q < first_k) | (last_k < first_q) | (last_q < 0) | (last_k < 0)
+        apart_in_order |= (first_q == _AFTER) | (first_k == _AFTER)
+        in_order = ordered.view(-1, *[1] * (apart.ndim - 1))
+        return extent_of(~(apart | (in_order & apart_in_order)), all_allowed)[:, None]
 
     def _tables(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(ids with padding as the largest id, running counts of the changes, whether a row's ids never decrease)."""
+        """(ids with padding first or last in order, running counts of the changes, whether a row is in order)."""
         ids = self.ids.cpu()
-        ids = torch.where(ids < 0, _PADDING, ids)
+        started = (ids >= 0).cummax(-1).values
+        ids = torch.where(ids >= 0, ids, torch.where(started, _AFTER, -1))
         steps = ids[:, 1:] != ids[:, :-1]
         changed = torch.nn.functional.pad(steps, (1, 0))
         return ids, counts(changed), (ids[:, 1:] >= ids[:, :-1]).all(-1)
@@ -90,4 +94,8 @@ class Documents(Mask):
         return f"documents({self.ids[0].tolist()})" if rows == 1 and length <= 12 else f"documents(<ids {shape}>)"
 
 
-_PADDING = 2**62
+_AFTER = 2**62
+
+
+def _is_padding(ids: Tensor) -> Tensor:
+    return (ids < 0) | (ids == _AFTER)

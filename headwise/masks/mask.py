@@ -151,7 +151,7 @@ class Mask:
             *_count_and_order(partial),
             *_count_and_order(full),
             BLOCK_SIZE=block_size,
-            mask_mod=mask.allows,
+            mask_mod=lambda b, h, q, k: mask.allows(b, h, q, k),  # torch tells mask_mods by their four parameters
             seq_lengths=(q_len, k_len),
         )
 

@@ -1,0 +1,175 @@
+"""headwise.attention against scaled_dot_product_attention with the same mask, dense, and compiled FlexAttention.
+
+    python benchmarks/attention.py                    # all of it; some minutes, most of them FlexAttention compiling
+    python benchmarks/attention.py --lengths 2048 --rounds 5 --no-flex
+    python benchmarks/attention.py --json results.json
+
+Every figure is a ratio: the contestants take turns in the same process (A B C, A B C, ...), each round gives a ratio, and
+the table shows the median ratio. Above 1× headwise is faster. FlexAttention has no backward on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import headwise
+from headwise import masks
+
+HEADS, HEAD_DIM = 12, 64
+
+CASES: dict[str, Callable[[int], masks.Mask | None]] = {
+    "dense": lambda n: None,
+    "causal window 256": lambda n: masks.causal() & masks.window(256, 0),
+    "packed, 512 each": lambda n: masks.documents(torch.arange(n) // 512),
+    "packed, causal": lambda n: masks.documents(torch.arange(n) // 512) & masks.causal(),
+    "prefix-LM, half": lambda n: masks.prefix(n // 2),
+    "BigBird, 64": lambda n: masks.big_bird(n, block_size=64),
+}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--lengths", type=int, nargs="+", default=[2048, 8192, 16384])
+    arguments.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    arguments.add_argument(
+        "--no-flex", action="store_true", help="leave out FlexAttention, which takes long to compile"
+    )
+    arguments.add_argument("--no-backward", action="store_true")
+    arguments.add_argument("--json", help="also write the figures to this file")
+    chosen = arguments.parse_args()
+
+    console = Console()
+    about = {
+        "machine": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads",
+        "torch": torch.__version__,
+        "headwise": headwise.__version__,
+        "shape": f"B=1, H={HEADS}, D={HEAD_DIM}, {chosen.dtype}",
+        "rounds": chosen.rounds,
+    }
+    console.print("  ".join(f"{name} {value}" for name, value in about.items()), highlight=False)
+    table = Table("mask", "length", "pass", "kernel", "headwise", "SDPA, same mask", "Flex, compiled", "×SDPA", "×Flex")
+    for column in table.columns[1:2] + table.columns[4:]:
+        column.justify = "right"
+    rows = []
+    for name in chosen.cases:
+        for length in chosen.lengths:
+            for backward in [False] if chosen.no_backward else [False, True]:
+                flex = not chosen.no_flex and not backward and name != "dense"
+                console.print(
+                    f"[dim]{name}, {length}, {'forward+backward' if backward else 'forward'} …[/dim]", end="\r"
+                )
+                row = measure(name, length, getattr(torch, chosen.dtype), chosen.rounds, backward=backward, flex=flex)
+                rows.append(row)
+                table.add_row(*show(row))
+    console.print(table)
+    record = measure_record(getattr(torch, chosen.dtype), chosen.rounds)
+    console.print(f"attention(..., record=True) takes {record:.3f}× the time of record=False (dense, 2048)")
+    if chosen.json:
+        with open(chosen.json, "w", encoding="utf-8") as file:
+            json.dump({"about": about, "rows": rows, "record_ratio": record}, file, indent=1)
+
+
+def measure(name: str, length: int, dtype: torch.dtype, rounds: int, *, backward: bool, flex: bool) -> dict[str, Any]:
+    """Median seconds of each contestant and the median of the rounds' ratios."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, HEADS, length, HEAD_DIM, dtype=dtype, requires_grad=backward) for _ in range(3))
+    d_out = torch.randn_like(q)
+    mask = CASES[name](length)
+    dense = None if mask is None else mask.to_bool(length)
+
+    def ours() -> Tensor:
+        return headwise.attention(q, k, v, mask=mask)
+
+    def sdpa() -> Tensor:
+        return scaled_dot_product_attention(q, k, v, attn_mask=dense)
+
+    contestants = {"headwise": ours, "sdpa": sdpa}
+    if flex:
+        contestants["flex"] = compiled_flex(q, k, v, mask)
+
+    def once(run: Callable[[], Tensor]) -> float:
+        start = time.perf_counter()
+        out = run()
+        if backward:
+            torch.autograd.grad(out, (q, k, v), d_out)
+        return time.perf_counter() - start
+
+    with torch.set_grad_enabled(backward):
+        outputs = {who: run() for who, run in contestants.items()}  # warms up, and checks that they agree
+        for who, out in outputs.items():
+            torch.testing.assert_close(
+                out, outputs["sdpa"], rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-4, msg=who
+            )
+        del outputs
+        times: dict[str, list[float]] = {who: [] for who in contestants}
+        for _ in range(rounds):
+            for who, run in contestants.items():
+                times[who].append(once(run))
+    ratios = {
+        who: statistics.median(theirs / our for theirs, our in zip(times[who], times["headwise"], strict=True))
+        for who in contestants
+    }
+    return {
+        "mask": name,
+        "length": length,
+        "pass": "forward+backward" if backward else "forward",
+        "kernel": headwise.plan(q, k, v, mask=mask).kernel,
+        "seconds": {who: statistics.median(values) for who, values in times.items()},
+        "ratio": {who: ratio for who, ratio in ratios.items() if who != "headwise"},
+    }
+
+
+def compiled_flex(q: Tensor, k: Tensor, v: Tensor, mask: masks.Mask | None) -> Callable[[], Tensor]:
+    """FlexAttention, compiled for this mask; its BlockMask is made before the clock starts."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    assert mask is not None
+    torch._dynamo.reset()
+    compiled = torch.compile(flex_attention, dynamic=False)
+    block_mask = mask.to_block_mask(q.shape[2])
+    return lambda: compiled(q, k, v, block_mask=block_mask)
+
+
+def measure_record(dtype: torch.dtype, rounds: int) -> float:
+    """The time of attention with a record as a multiple of the time without."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, HEADS, 2048, HEAD_DIM, dtype=dtype) for _ in range(3))
+    ratios = []
+    with torch.inference_mode():
+        headwise.attention(q, k, v)
+        for _ in range(4 * rounds):
+            start = time.perf_counter()
+            headwise.attention(q, k, v)
+            middle = time.perf_counter()
+            headwise.attention(q, k, v, record=True)
+            ratios.append((time.perf_counter() - middle) / (middle - start))
+    return statistics.median(ratios)
+
+
+def show(row: dict[str, Any]) -> list[str]:
+    seconds = {who: f"{value * 1000:,.1f} ms" for who, value in row["seconds"].items()}
+    ratio = {who: f"{value:.2f}×" for who, value in row["ratio"].items()}
+    return [
+        *(row["mask"], f"{row['length']:,}", row["pass"], row["kernel"]),
+        *(seconds["headwise"], seconds["sdpa"], seconds.get("flex", "–"), ratio["sdpa"], ratio.get("flex", "–")),
+    ]
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", category=UserWarning, module="torch")
+    main()

@@ -1,0 +1,121 @@
+"""Every mask, alone and composed, through every kernel, against the reference in float64: outputs and gradients.
+
+A kernel that refuses must refuse with a reason, and is then not run; that each kernel takes what it is made for is
+pinned in test_plan.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import headwise
+from headwise.call import make_call
+from headwise.kernels import KERNELS
+from headwise.masks import Mask
+from tests.mask_zoo import ZOO, compositions, fits
+
+# Longer than one tile of 64, and no multiple of it.
+SIZES = [(2, 4, 100, 100), (2, 4, 30, 100), (2, 4, 1, 70), (2, 4, 100, 30)]
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+
+
+def check_every_kernel(mask: Mask | None, inputs: dict[str, Tensor], **options: Any) -> set[str]:
+    """Compare outputs and gradients of the kernels that take the call with the float64 reference; return who ran."""
+    exact = {name: x.detach().double().requires_grad_(x.requires_grad) for name, x in inputs.items()}
+    truth = headwise.attention(**exact, mask=mask, kernel="reference", **options)
+    d_out = torch.randn_like(truth)
+    wanted = [x for x in exact.values() if x.requires_grad]
+    true_grads = torch.autograd.grad(truth, wanted, d_out) if wanted else ()
+    ran = set()
+    for name, kernel in KERNELS.items():
+        for trains in (True, False):
+            given_inputs = inputs if trains else {key: x.detach() for key, x in inputs.items()}
+            reason = kernel.refuse(make_call(**given_inputs, mask=mask, **options))
+            if reason is not None:
+                assert len(reason) > 10, f"{name} must say why it refuses"
+                with pytest.raises(headwise.errors.KernelRefused, match=name):
+                    headwise.attention(**given_inputs, mask=mask, kernel=name, **options)
+                continue
+            out = headwise.attention(**given_inputs, mask=mask, kernel=name, **options)
+            tolerance = TOLERANCE[out.dtype]
+            assert out.dtype == inputs["q"].dtype
+            torch.testing.assert_close(
+                out.double(), truth, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+            )
+            if trains and wanted:
+                leaves = [x for x in inputs.values() if x.requires_grad]
+                grads = torch.autograd.grad(out, leaves, d_out.to(out.dtype))
+                for grad, true_grad in zip(grads, true_grads, strict=True):
+                    scale = max(1.0, float(true_grad.abs().max()))
+                    torch.testing.assert_close(
+                        grad.double() / scale,
+                        true_grad / scale,
+                        rtol=tolerance,
+                        atol=tolerance,
+                        msg=lambda m, n=name: f"{n}: {m}",
+                    )
+            ran.add(name)
+    return ran
+
+
+def random_inputs(
+    sizes: tuple[int, int, int, int], *, key_heads: int = 2, d: int = 8, e: int = 8, dtype: torch.dtype = torch.float32
+) -> dict[str, Tensor]:
+    batch, heads, q_len, k_len = sizes
+    shapes = {"q": (batch, heads, q_len, d), "k": (batch, key_heads, k_len, d), "v": (batch, key_heads, k_len, e)}
+    return {name: torch.randn(shape).to(dtype).requires_grad_() for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"), [(n, sizes) for sizes in SIZES for n in ZOO if fits(n, *sizes[2:])], ids=str
+)
+def test_every_mask_in_every_kernel(name: str, sizes: tuple[int, int, int, int]) -> None:
+    ran = check_every_kernel(ZOO[name](*sizes), random_inputs(sizes))
+    assert {"reference", "sdpa", "flex"} <= ran
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_random_compositions_options_and_sizes(data: st.DataObject) -> None:
+    heads, key_heads = data.draw(st.sampled_from([(4, 4), (4, 2), (6, 2), (3, 1), (1, 1)]))
+    q_len = data.draw(st.sampled_from([1, 2, 17, 64, 65, 130]))
+    k_len = data.draw(st.sampled_from([q_len, q_len + 1, q_len + 70, 64, 1]))
+    sizes = (data.draw(st.integers(1, 3)), heads, q_len, k_len)
+    mask = data.draw(st.none() | compositions(sizes))
+    d, e = data.draw(st.sampled_from([(8, 8), (8, 5), (4, 12)]))
+    dtype = data.draw(st.sampled_from([torch.float64, torch.float32, torch.float32, torch.bfloat16, torch.float16]))
+    inputs = random_inputs(sizes, key_heads=key_heads, d=d, e=e, dtype=dtype)
+    options: dict[str, Any] = {}
+    if data.draw(st.booleans()):
+        inputs["sinks"] = torch.randn(heads).to(dtype).requires_grad_()
+    if data.draw(st.booleans()):
+        shape = data.draw(st.sampled_from([(q_len, k_len), (heads, q_len, k_len), (sizes[0], 1, 1, k_len)]))
+        inputs["bias"] = torch.randn(shape).to(dtype).requires_grad_(data.draw(st.booleans()))
+    if data.draw(st.booleans()):
+        options["softcap"] = 3.0
+    if data.draw(st.booleans()):
+        options["scale"] = 0.7
+    check_every_kernel(mask, inputs, **options)
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "banded", "block_sparse", "packed", "reference"])
+def test_gradients_are_the_numerical_ones(kernel: str) -> None:
+    mask = {
+        "banded": headwise.masks.window(3, 0),
+        "packed": headwise.masks.documents([0, 0, 0, 1, 1, -1]) & headwise.masks.causal(),
+        "block_sparse": headwise.masks.block_sparse(torch.tensor([[True, False], [True, True]]), 64),
+    }.get(kernel, headwise.masks.causal())
+    length = 128 if kernel == "block_sparse" else 6
+    inputs = random_inputs((1, 2, length, length), key_heads=1, d=3, e=2, dtype=torch.float64)
+    sinks = torch.randn(2, dtype=torch.float64, requires_grad=True)
+
+    def run(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+        return headwise.attention(q, k, v, mask=mask, sinks=sinks, kernel=kernel)
+
+    assert torch.autograd.gradcheck(run, (*inputs.values(), sinks), fast_mode=True)

@@ -1,0 +1,125 @@
+"""The plan: what runs, why not the others, and FLOP figures that agree with a count by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import headwise
+from headwise import masks
+from headwise.kernels.kernel import Blocks
+
+N = 1024
+
+
+def plan_for(mask: masks.Mask | None, length: int = N, **options: object) -> headwise.kernels.Plan:  # type: ignore[name-defined]
+    q = torch.empty(1, 4, length, 64)
+    return headwise.plan(q, q, q, mask=mask, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("mask", "kernel"),
+    [
+        (None, "sdpa"),
+        (masks.causal(), "sdpa"),
+        (masks.window(64, 0), "banded"),
+        (masks.causal() & masks.window(100, 100), "banded"),
+        (masks.documents(torch.arange(8192) // 512), "packed"),
+        (masks.documents(torch.arange(8192) // 512) & masks.causal(), "packed"),
+        (masks.window(64, 64) | masks.global_tokens([0]), "block_sparse"),
+        (masks.big_bird(8192), "block_sparse"),
+        (masks.prefix(100), "block_sparse"),
+    ],
+    ids=repr,
+)
+def test_the_cheapest_kernel_that_can_is_chosen(mask: masks.Mask | None, kernel: str) -> None:
+    assert plan_for(mask, 8192).kernel == kernel
+
+
+def test_a_decoding_step_with_a_window_touches_only_the_window() -> None:
+    q, k = torch.empty(1, 4, 1, 64), torch.empty(1, 4, 4096, 64)
+    step = headwise.plan(q, k, k, mask=masks.window(255, 0))
+    assert step.kernel == "banded"
+    assert step.cost.flops == 4 * 256 * 4 * 64  # heads · keys · (2 · D + 2 · E)
+
+
+def test_dense_flops_by_hand() -> None:
+    plan = plan_for(None)
+    assert plan.cost.flops == plan.dense_flops == 4 * N * N * (2 * 64 + 2 * 64)
+    assert plan_for(masks.causal(), kernel="sdpa").cost.flops == 4 * N * (N + 1) // 2 * 256
+    q, v = torch.empty(2, 6, 10, 32), torch.empty(2, 3, 20, 48)
+    assert headwise.plan(q, torch.empty(2, 3, 20, 32), v).cost.flops == 2 * 6 * 10 * 20 * (2 * 32 + 2 * 48)
+
+
+def test_banded_flops_and_blocks_by_hand() -> None:
+    # Tiles of 64 queries; with window(64, 0) the first needs 64 keys, each of the other 15 needs 128.
+    cost = plan_for(masks.window(64, 0), kernel="banded").cost
+    assert cost.flops == 4 * (64 * 64 + 15 * 64 * 128) * 256
+    assert cost.blocks == Blocks(64, full=0, partial=16 + 15, skipped=16 * 16 - 31)
+    # window(127, 0): the block left of the diagonal is seen whole, the one before it in part.
+    cost = plan_for(masks.window(127, 0), kernel="banded").cost
+    assert cost.blocks == Blocks(64, full=15, partial=16 + 14, skipped=16 * 16 - 45)
+
+
+@pytest.mark.parametrize("lengths", [(1024, 1024), (100, 1000), (1000, 130), (64, 64)], ids=str)
+@pytest.mark.parametrize(
+    "mask",
+    [masks.window(64, 0), masks.window(127, 70), masks.causal(), masks.causal(offset=-70), masks.window(0, 0)],
+    ids=repr,
+)
+def test_the_blocks_of_a_band_are_those_of_its_grid(mask: masks.Mask, lengths: tuple[int, int]) -> None:
+    q, k = torch.empty(1, 1, lengths[0], 8), torch.empty(1, 1, lengths[1], 8)
+    blocks = headwise.plan(q, k, k, mask=mask, kernel="banded").cost.blocks
+    codes = mask.blocks(*lengths, 64)
+    assert blocks == Blocks(64, *[int((codes == extent).sum()) for extent in (2, 1, 0)])
+
+
+def test_packed_and_block_sparse_flops_by_hand() -> None:
+    cost = plan_for(masks.documents(torch.arange(N) // 256), kernel="packed").cost
+    assert cost.flops == 4 * 4 * 256 * 256 * 256  # heads · documents · 256² cells · (2 D + 2 E)
+    layout = torch.eye(16, dtype=torch.bool)
+    layout[3, 9] = True
+    cost = plan_for(masks.block_sparse(layout, 64), kernel="block_sparse").cost
+    assert cost.flops == 4 * 17 * 64 * 64 * 256
+    assert cost.blocks == Blocks(64, full=17, partial=0, skipped=16 * 16 - 17)
+
+
+def test_a_mask_that_sdpa_can_express_is_not_made_dense() -> None:
+    output = 4 * N * 64 * 4
+    for mask in (None, masks.causal(), masks.padding([700]), masks.window(None, None), masks.prefix(N)):
+        assert plan_for(mask, kernel="sdpa").cost.peak == output
+    assert plan_for(masks.window(64, 0), kernel="sdpa").cost.peak == output + N * N * (1 + 4)
+
+
+def test_the_plan_reads_like_explain() -> None:
+    q = torch.empty(1, 4, 8192, 64)
+    lines = str(headwise.plan(q, q, q, mask=masks.causal() & masks.window(256, 0))).splitlines()
+    assert lines[:4] == [
+        "call          q [1, 4, 8192, 64]  k [1, 4, 8192, 64]  v [1, 4, 8192, 64]",
+        "              float32 on cpu",
+        "mask          causal(offset=0) & window(256, 0, offset=0)",
+        "kernel        banded",
+    ]
+    assert lines[4] == "  flops       2.64 GFLOP, 3.8% of the dense 68.7 GFLOP"
+    assert lines[7] == "  blocks      378 full, 252 partial, 15,754 skipped (of 64 × 64)"
+    assert any(line.startswith("  sdpa        could, at ") and "335 MB at the peak" not in line for line in lines)
+    assert "  packed      refuses: the mask is not documents, documents & causal, or padding" in "\n".join(lines)
+
+
+def test_every_refusal_names_its_cause() -> None:
+    q = torch.empty(1, 4, 100, 64)
+    plan = headwise.plan(q, q, q, mask=masks.window(4, 0), softcap=30.0)
+    refusals = {verdict.kernel: verdict.refusal for verdict in plan.verdicts}
+    assert plan.kernel == "reference"
+    assert refusals["sdpa"] == "scaled_dot_product_attention has no softcap"
+    assert refusals["banded"] == refusals["block_sparse"] == "it has no softcap"
+    assert refusals["reference"] is None
+    dropped = headwise.plan(q, q, q, mask=masks.window(4, 0), dropout=0.1)
+    assert {v.refusal for v in dropped.verdicts if v.kernel in ("banded", "block_sparse")} == {"it has no dropout"}
+
+
+def test_a_plan_runs_nothing_and_builds_no_matrix() -> None:
+    q = torch.empty(1, 1, 2**18, 8)  # the matrix would have 2^36 cells
+    plan = headwise.plan(q, q, q, mask=masks.window(256, 0))
+    assert plan.kernel == "banded"
+    assert plan.cost.peak < 2**26

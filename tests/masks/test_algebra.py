@@ -1,0 +1,151 @@
+"""&, |, ~, equality, repr, and the same predicate on ints, NumPy arrays and tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwise import masks
+from headwise.errors import DtypeError, HeadwiseError, MaskError
+from tests.mask_zoo import ZOO, compositions, fits
+
+SIZES = (2, 3, 12, 12)
+
+
+@given(st.data())
+def test_operators_mean_what_they_say_cell_by_cell(data: st.DataObject) -> None:
+    a, b = data.draw(compositions(SIZES)), data.draw(compositions(SIZES))
+    x, y = a.to_bool(12), b.to_bool(12)
+    assert torch.equal((a & b).to_bool(12), x & y)
+    assert torch.equal((a | b).to_bool(12), x | y)
+    assert torch.equal((~a).to_bool(12), ~x)
+    assert ~~a == a
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_ints_arrays_and_tensors_get_the_same_answer(name: str) -> None:
+    lengths = (10, 12) if fits(name, 10, 12) else (12, 12)
+    mask = ZOO[name](2, 3, *lengths).aligned(*lengths)
+    dense = mask.to_bool(*lengths).expand(2, 3, *lengths)
+    if name.startswith("predicate"):
+        return  # the function is the user's; it is promised tensors
+    b, h, q, k = (index.numpy() for index in torch.meshgrid(*(torch.arange(n) for n in dense.shape), indexing="ij"))
+    assert np.array_equal(mask.allows(b, h, q, k), dense.numpy())
+    for cell in [(0, 0, 0, 0), (1, 2, 9, 3), (1, 1, 4, 11)]:
+        allowed = mask.allows(*cell)
+        assert allowed in (True, False)
+        assert (~mask).allows(*cell) is not allowed
+        assert bool(allowed) == bool(dense[cell])
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_equal_masks_are_equal_and_hash_alike(name: str) -> None:
+    a, b = ZOO[name](*SIZES), ZOO[name](*SIZES)
+    assert a == b
+    assert hash(a) == hash(b)
+    assert a != masks.window(1, 7)
+    assert a.aligned(12, 12) == b.aligned(12, 12)
+
+
+@pytest.mark.parametrize(
+    ("mask", "text"),
+    [
+        (masks.causal() & masks.window(256, 0), "causal() & window(256, 0)"),
+        (~(masks.causal(offset=2) | masks.dilated(2)), "~(causal(offset=2) | dilated(2))"),
+        (
+            masks.causal() & (masks.prefix(3) | masks.global_tokens([0, 5])),
+            "causal() & (prefix(3) | global_tokens([0, 5]))",
+        ),
+        (masks.padding([3, 5]) & ~masks.window(None, 4), "padding([3, 5]) & ~window(None, 4)"),
+        (masks.documents([0, 0, 1, -1]), "documents([0, 0, 1, -1])"),
+        (masks.from_tensor(torch.ones(4, 4, dtype=torch.bool)), "from_tensor(<bool [1, 1, 4, 4]>)"),
+        (masks.causal().aligned(3, 5), "causal(offset=2)"),
+    ],
+)
+def test_a_mask_reads_as_it_was_written(mask: masks.Mask, text: str) -> None:
+    assert repr(mask) == text
+
+
+def test_the_last_query_stands_at_the_last_key() -> None:
+    assert masks.causal().draw(2, 4) == "■ ■ ■ ·\n■ ■ ■ ■"
+    assert masks.causal(offset=0).draw(2, 4) == "■ · · ·\n■ ■ · ·"
+    assert masks.window(1, 0).draw(1, 4) == "· · ■ ■"
+    assert masks.documents([0, 0, 1, 1]).draw(1, 4) == "· · ■ ■"
+    assert masks.prefix(1).draw(2, 4) == "■ ■ ■ ·\n■ ■ ■ ■"
+
+
+def test_additive_and_boolean_forms() -> None:
+    additive = masks.causal().to_additive(2, dtype=torch.float64)
+    assert additive.tolist() == [[[[0.0, -torch.inf], [0.0, 0.0]]]]
+    assert additive.dtype == torch.float64
+    assert masks.padding([1, 2]).to_bool(2).tolist() == [[[[True, False]] * 2], [[[True, True]] * 2]]
+
+
+def test_joined_bands_are_one_band() -> None:
+    assert (masks.causal() & masks.window(256, 3)).aligned(9, 9).band() == (-256, 0)
+    assert masks.window(2, 1).aligned(4, 6).band() == (0, 3)
+    assert (masks.causal() | masks.window(2, 2)).band() is None
+
+
+def test_a_drawing_in_the_terminal() -> None:
+    from rich.console import Console
+
+    console = Console(width=60, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 (closed with the console)
+    console.print(masks.documents([0, 0, 1]))
+    console.print(masks.big_bird(4096))
+    shown = console.export_text()
+    console.file.close()
+    assert "documents([0, 0, 1])" in shown
+    assert "■ ■ ·" in shown
+    assert "block_sparse(<layout [1, 1, 64, 64]>, 64)" in shown
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda: masks.window(-1, 0), MaskError, r"window: left must be at least 0. Received: -1"),
+        (lambda: masks.window(1.5, 0), DtypeError, r"window: left must be an int. Received: 1.5"),
+        (lambda: masks.causal("a"), DtypeError, r"offset must be an int or None. Received: 'a'"),
+        (lambda: masks.dilated(0), MaskError, r"dilated: step must be at least 1. Received: 0"),
+        (lambda: masks.padding([3, -1]), MaskError, r"lengths must not be negative. Received: \[3, -1\]"),
+        (lambda: masks.padding(torch.tensor([0.5])), DtypeError, r"expected lengths \[B\] \(int\).*float32"),
+        (lambda: masks.padding([9]).to_bool(4), MaskError, r"must not exceed the 4 keys. Received: \[9\]"),
+        (lambda: masks.padding(torch.ones(2, 3, dtype=torch.bool)).to_bool(4), MaskError, r"K = 4. Received: \[2, 3\]"),
+        (lambda: masks.prefix(5).to_bool(4), MaskError, r"prefix: n must not exceed the 4 keys"),
+        (lambda: masks.prefix(-1), MaskError, r"prefix: n must not be negative"),
+        (lambda: masks.documents([0, 1]).to_bool(3), MaskError, r"an id for each of the 3 keys.*\[1, 2\]"),
+        (lambda: masks.documents([0.5, 1.0]), DtypeError, r"documents: ids must hold integers"),
+        (lambda: masks.global_tokens([]), DtypeError, r"must hold integers"),
+        (lambda: masks.global_tokens([7]).to_bool(4), MaskError, r"positions below the 4 keys"),
+        (lambda: masks.global_tokens([-1]), MaskError, r"positions count from 0"),
+        (
+            lambda: masks.block_sparse(torch.ones(2, 2), 8),
+            DtypeError,
+            r"layout must be a bool tensor. Received: torch.float32",
+        ),
+        (
+            lambda: masks.block_sparse(torch.ones(2, 2, dtype=torch.bool), 8).to_bool(32),
+            MaskError,
+            r"32 queries and 32 keys in blocks of 8 need a layout of \[4, 4\] blocks. Received: \[2, 2\]",
+        ),
+        (lambda: masks.big_bird(64, window_blocks=2), MaskError, r"window_blocks must be odd"),
+        (lambda: masks.from_tensor(torch.zeros(2, 2)), DtypeError, r"torch.float32. An additive mask goes in bias="),
+        (lambda: masks.from_tensor(torch.ones(2, 2, dtype=torch.int64)), DtypeError, r"pass mask.bool\(\)"),
+        (lambda: masks.from_tensor(torch.ones(2, dtype=torch.bool)), MaskError, r"expected \[Q, K\].*Received: \[2\]"),
+        (lambda: masks.from_tensor(torch.ones(2, 3, dtype=torch.bool)).to_bool(4), MaskError, r"Q = 4 and K = 4"),
+        (lambda: masks.from_predicate(3), DtypeError, r"expected a function \(b, h, q, k\) -> bool. Received: int"),
+        (lambda: masks.from_predicate(lambda b, h, q, k: q - k).to_bool(3), DtypeError, r"must return bool"),
+        (lambda: (masks.padding([1, 2]) & masks.padding([1, 2, 3])).batch, MaskError, r"numbers of examples.*\[2, 3\]"),
+    ],
+)
+def test_bad_input_is_named(make: object, kind: type[HeadwiseError], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        make()  # type: ignore[operator]
+
+
+def test_only_masks_combine() -> None:
+    with pytest.raises(TypeError):
+        masks.causal() & torch.ones(2, 2, dtype=torch.bool)  # type: ignore[operator]

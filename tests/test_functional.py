@@ -1,0 +1,247 @@
+"""What `attention` promises, with numbers a reader can work out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import headwise
+from headwise import masks
+from headwise.errors import ArgumentError, DtypeError, HeadwiseError, KernelRefused, MaskError, RecordError, ShapeError
+from headwise.functional import listening
+from headwise.kernels import KERNELS
+from headwise.records import AttentionRecord
+
+CPU_KERNELS = ["reference", "sdpa", "banded", "block_sparse", "packed", "flex"]
+
+
+def heads(*rows: list[float]) -> Tensor:
+    """One example, one head: [1, 1, len(rows), len(row)]."""
+    return torch.tensor(rows)[None, None]
+
+
+# One query that scores its three keys 0, log 2 and log 4: weights 1/7, 2/7, 4/7.
+Q = heads([1.0])
+K = heads([0.0], [math.log(2)], [math.log(4)])
+V = heads([7.0, 0.0], [7.0, 7.0], [0.0, 7.0])
+
+
+@pytest.mark.parametrize("kernel", ["reference", "sdpa", "flex"])
+def test_a_worked_example(kernel: str) -> None:
+    out = headwise.attention(Q, K, V, kernel=kernel)
+    torch.testing.assert_close(out, heads([3.0, 6.0]))  # 7 · 1/7 + 7 · 2/7 = 3;  7 · 2/7 + 7 · 4/7 = 6
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"mask": torch.tensor([[True, True, False]])}, [7.0, 14 / 3]),  # weights 1/3, 2/3
+        ({"scale": 2.0}, [(7 + 28) / 21, (28 + 112) / 21]),  # weights 1, 4, 16 of 21
+        ({"bias": torch.tensor([[0.0, 0.0, -math.log(4)]])}, [21 / 4, 21 / 4]),  # weights 1/4, 2/4, 1/4
+        ({"sinks": torch.tensor([0.0])}, [21 / 8, 42 / 8]),  # the sink adds 1 to the sum of 7
+        ({"bias": torch.tensor([[0.0, -math.inf, -math.inf]])}, [7.0, 0.0]),
+    ],
+    ids=["mask", "scale", "bias", "sinks", "bias of -inf"],
+)
+@pytest.mark.parametrize("kernel", ["reference", "sdpa", "flex"])
+def test_options_worked_by_hand(kernel: str, options: dict[str, Any], expected: list[float]) -> None:
+    torch.testing.assert_close(headwise.attention(Q, K, V, kernel=kernel, **options), heads(expected))
+
+
+def test_softcap_comes_before_the_bias() -> None:
+    bias = torch.tensor([[0.0, 1.0, 2.0]])
+    s = torch.tanh(torch.tensor([0.0, math.log(2), math.log(4)]) / 0.5) * 0.5 + bias[0]
+    expected = torch.softmax(s, 0) @ V[0, 0]
+    torch.testing.assert_close(headwise.attention(Q, K, V, softcap=0.5, bias=bias)[0, 0, 0], expected)
+
+
+def test_a_query_head_reads_the_key_head_of_its_group() -> None:
+    q = torch.zeros(1, 4, 1, 1)
+    v = torch.tensor([1.0, 2.0]).view(1, 2, 1, 1)
+    assert headwise.attention(q, v, v).flatten().tolist() == [1.0, 1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("kernel", CPU_KERNELS)
+def test_a_query_that_may_attend_to_nothing_gets_zero_and_zero_gradients(kernel: str) -> None:
+    mask: masks.Mask = {
+        "banded": masks.causal(offset=-2),
+        "packed": masks.documents([-1, -1, 0, 0]) & masks.causal(),
+        "block_sparse": masks.causal(offset=-2),
+    }.get(kernel, masks.causal(offset=-2))
+    trains = kernel != "flex"
+    length = 130 if kernel == "block_sparse" else 4
+    if kernel == "block_sparse":
+        mask = masks.causal(offset=-64) & masks.dilated(1)
+    q, k, v = (torch.randn(1, 2, length, 8, requires_grad=trains) for _ in range(3))
+    out = headwise.attention(q, k, v, mask=mask, kernel=kernel)
+    assert torch.equal(out[:, :, :2], torch.zeros(1, 2, 2, 8))
+    assert out[:, :, -1].abs().min() > 0
+    if trains:
+        out.sum().backward()
+        assert q.grad is not None
+        assert torch.equal(q.grad[:, :, :2], torch.zeros(1, 2, 2, 8))
+        assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+@pytest.mark.parametrize("kernel", CPU_KERNELS)
+def test_what_a_key_that_nobody_sees_holds_cannot_spread(kernel: str, poison: float) -> None:
+    mask: masks.Mask = {
+        "banded": masks.window(3, 0),
+        "packed": masks.documents([0, 0, 1, 1, -1, -1]),
+        "block_sparse": masks.padding([4]) & masks.window(64, 0),
+    }.get(kernel, masks.padding([4]))
+    length = 130 if kernel == "block_sparse" else 6
+    trains = kernel != "flex"
+    q_len = 2 if kernel == "banded" else length  # the window of the last two queries leaves the first key out
+    unseen = slice(0, 1) if kernel == "banded" else slice(4, None)
+    q = torch.randn(1, 2, q_len, 8, requires_grad=trains)
+    k, v = (torch.randn(1, 2, length, 8, requires_grad=trains) for _ in range(2))
+    clean = headwise.attention(q, k, v, mask=mask, kernel=kernel)
+    with torch.no_grad():
+        k[:, :, unseen], v[:, :, unseen] = poison, poison
+    out = headwise.attention(q, k, v, mask=mask, kernel=kernel)
+    assert torch.equal(out, clean)
+    if trains:
+        out.sum().backward()
+        assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
+        assert k.grad is not None
+        assert not k.grad[:, :, unseen].any()
+
+
+@pytest.mark.parametrize("kernel", ["reference", "auto"])
+def test_no_queries_and_no_keys(kernel: str) -> None:
+    x, none = torch.randn(2, 4, 3, 8), torch.randn(2, 4, 0, 8)
+    assert headwise.attention(none, x, x, kernel=kernel).shape == (2, 4, 0, 8)
+    assert torch.equal(headwise.attention(x, none, none, kernel=kernel), torch.zeros(2, 4, 3, 8))
+    assert torch.equal(headwise.attention(x, none, none, mask=masks.causal(), kernel=kernel), torch.zeros(2, 4, 3, 8))
+
+
+@pytest.mark.parametrize("kernel", ["reference", "sdpa"])
+def test_dropout_drops_that_share_and_keeps_the_mean(kernel: str) -> None:
+    x = torch.zeros(1, 1, 64, 1)
+    v = torch.ones(1, 1, 64, 1)
+    outs = torch.stack([headwise.attention(x, x, v, dropout=0.5, kernel=kernel) for _ in range(64)])
+    assert abs(float(outs.mean()) - 1.0) < 0.02  # a weight of 1/64 is kept half of the time, and doubled
+    assert outs.std() > 0.05
+
+
+def test_half_precision_softmax_is_computed_in_float32() -> None:
+    # 4096 equal weights of 2^-12: added up in bfloat16 the sum would stop growing at 256.
+    q, k = torch.zeros(1, 1, 1, 8, dtype=torch.bfloat16), torch.zeros(1, 1, 4096, 8, dtype=torch.bfloat16)
+    v = torch.ones(1, 1, 4096, 8, dtype=torch.bfloat16)
+    for kernel in ("reference", "sdpa"):
+        assert headwise.attention(q, k, v, kernel=kernel).float().sub(1).abs().max() < 0.01
+
+
+def test_large_logits_do_not_overflow() -> None:
+    q = torch.full((1, 1, 2, 4), 1e4)
+    out = headwise.attention(q, q, q, mask=masks.causal())
+    assert torch.equal(out, q)
+
+
+def test_a_bool_tensor_is_a_mask_and_needs_no_wrapping() -> None:
+    q = torch.randn(2, 3, 5, 4)
+    allowed = torch.rand(2, 1, 5, 5) > 0.3
+    expected = headwise.attention(q, q, q, mask=masks.from_tensor(allowed))
+    assert torch.equal(headwise.attention(q, q, q, mask=allowed), expected)
+
+
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_tensors_that_are_not_contiguous(name: str) -> None:
+    x = torch.randn(2, 70, 4, 8).transpose(1, 2)  # what a model's view(B, S, H, D).transpose(1, 2) gives
+    mask = {"packed": masks.documents(torch.arange(70) // 10)}.get(name, masks.window(2, 0))
+    expected = headwise.attention(x.contiguous(), x.contiguous(), x.contiguous(), mask=mask, kernel="reference")
+    torch.testing.assert_close(headwise.attention(x, x, x, mask=mask, kernel=name), expected)
+
+
+def test_inputs_are_left_as_they_were() -> None:
+    q, k, v = (torch.randn(1, 2, 70, 8) for _ in range(3))
+    before = [x.clone() for x in (q, k, v)]
+    for name in KERNELS:
+        mask = masks.documents(torch.arange(70) // 10) if name == "packed" else masks.window(2, 0)
+        headwise.attention(q, k, v, mask=mask, sinks=torch.zeros(2), kernel=name)
+    assert all(torch.equal(x, y) for x, y in zip((q, k, v), before, strict=True))
+
+
+def test_listeners_hear_every_call_in_order_and_only_inside() -> None:
+    q = torch.randn(1, 2, 4, 8)
+    outer: list[AttentionRecord] = []
+    inner: list[AttentionRecord] = []
+    with listening(outer.append):
+        headwise.attention(q, q, q, scale=0.1)
+        with listening(inner.append):
+            headwise.attention(q, q, q, scale=0.2)
+        with pytest.raises(ShapeError), listening(inner.append):
+            headwise.attention(q, q[0], q)
+    headwise.attention(q, q, q, scale=0.3)
+    assert [record.scale for record in outer] == [0.1, 0.2]
+    assert [record.scale for record in inner] == [0.2]
+
+
+X = torch.zeros(2, 4, 5, 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"q": X[0]}, ShapeError, r"q must be \[B, H, Q, D\]. Received: q: \[4, 5, 8\]"),
+        ({"q": [1.0]}, DtypeError, r"q must be a tensor \[B, H, Q, D\]. Received: list"),
+        ({"k": X[:1]}, ShapeError, r"same batch size B. Received: q: \[2, 4, 5, 8\], k: \[1, 4, 5, 8\]"),
+        ({"v": X[:, :, :3]}, ShapeError, r"k and v must have the same heads G and length K"),
+        ({"k": X[..., :3]}, ShapeError, r"q and k must have the same head dimension D"),
+        ({"k": X[:, :3], "v": X[:, :3]}, ShapeError, r"query heads H must be a multiple of the key/value heads G"),
+        ({"q": X[:, :, :, :0], "k": X[..., :0]}, ShapeError, r"B, H, D and E must be at least 1"),
+        ({"q": X.long()}, DtypeError, r"q must be float16, bfloat16, float32 or float64. Received: torch.int64"),
+        ({"k": X.double()}, DtypeError, r"q, k and v must have one dtype.*k: torch.float64"),
+        ({"k": X.to("meta"), "v": X.to("meta")}, DtypeError, r"q, k and v must be on one device.*k: meta"),
+        ({"mask": torch.zeros(5, 5)}, DtypeError, r"expected a bool tensor.*float32. An additive mask goes in bias="),
+        (
+            {"mask": torch.ones(5, 5, dtype=torch.int32)},
+            DtypeError,
+            r"torch.int32. If 1 means may attend, pass mask.bool",
+        ),
+        ({"mask": "causal"}, DtypeError, r"mask must be a headwise mask, a bool tensor or None. Received: str"),
+        ({"mask": torch.ones(5, 5, dtype=torch.bool, device="meta")}, DtypeError, r"mask is on another device than q"),
+        (
+            {"mask": torch.ones(2, 5, dtype=torch.bool)},
+            MaskError,
+            r"A mask over keys alone, \[B, K\], is masks.padding",
+        ),
+        ({"mask": torch.ones(3, 1, 5, 5, dtype=torch.bool)}, ShapeError, r"made for B = 3, the call has B = 2"),
+        ({"mask": torch.ones(3, 5, 5, dtype=torch.bool)}, ShapeError, r"made for H = 3, the call has H = 4"),
+        ({"mask": masks.padding([6, 2])}, MaskError, r"lengths must not exceed the 5 keys. Received: \[6, 2\]"),
+        ({"bias": torch.ones(5, 5, dtype=torch.bool)}, DtypeError, r"Received: torch.bool. A bool mask goes in mask="),
+        (
+            {"bias": torch.ones(5, 4)},
+            ShapeError,
+            r"bias must broadcast to \[B, H, Q, K\] = \[2, 4, 5, 5\]. Received: \[5, 4\]",
+        ),
+        ({"sinks": torch.ones(3)}, ShapeError, r"sinks must be \[H\] = \[4\].*Received: \[3\]"),
+        ({"scale": math.nan}, ArgumentError, r"scale must be a finite number.*nan"),
+        ({"softcap": 0.0}, ArgumentError, r"softcap must be a positive number, or None. Received: 0.0"),
+        ({"dropout": 1.0}, ArgumentError, r"dropout must be a probability in \[0, 1\). Received: 1.0"),
+        ({"kernel": "fast"}, ArgumentError, r"kernel must be 'auto' or one of sdpa, .*Received: 'fast'"),
+        ({"kernel": "banded"}, KernelRefused, r"kernel 'banded' cannot run this call: the call has no mask"),
+        ({"dropout": 0.1, "record": True}, RecordError, r"a record cannot represent dropout \(received dropout=0.1\)"),
+    ],
+)
+def test_bad_input_gets_one_line_that_names_it(
+    arguments: dict[str, Any], kind: type[HeadwiseError], message: str
+) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        headwise.attention(**{"q": X, "k": X, "v": X, **arguments})
+    assert "\n" not in str(caught.value)
+
+
+def test_errors_are_also_the_built_in_kind() -> None:
+    with pytest.raises(ValueError, match="q must be"):
+        headwise.attention(X[0], X, X)
+    with pytest.raises(TypeError, match="q must be a tensor"):
+        headwise.attention(None, X, X)  # type: ignore[call-overload]
+    with pytest.raises(RuntimeError, match="cannot run"):
+        headwise.attention(X, X, X, kernel="packed")
