@@ -1,7 +1,7 @@
 // The large map of one head: cells, token labels along both sides, a cross over the cell in question, zoom and pan.
 //
-// plates[0] is the whole map, pooled where a text is longer than FULL tokens; plates[1] is then the part in sight, once it
-// is looked at closer than the first can show.
+// plates[0] is the whole map, pooled where a text is longer than FULL tokens; plates[1] is then the part in sight, once
+// it is looked at closer than the first can show.
 
 const FULL = 1024; // up to this many tokens the whole map has every cell
 const LABEL = 12; // pixels of a label's line
@@ -64,7 +64,7 @@ class HeatMap {
     const { clientWidth: width, clientHeight: height } = this.canvas;
     this.canvas.width = width * devicePixelRatio;
     this.canvas.height = height * devicePixelRatio;
-    this.context.font = this.font();
+    this.context.font = this.font(700);
     const widest = Math.max(...this.labels.map((label) => this.context.measureText(label).width));
     const gutter = Math.ceil(Math.max(48, Math.min(widest, 0.24 * width, 120))) + 10;
     this.plot = { left: gutter, top: gutter, width: width - gutter - 2, height: height - gutter - 2 };

@@ -62,7 +62,8 @@ function showHead() {
   for (const label of $("heads").querySelectorAll("span")) {
     label.className = label.dataset.layer === String(at.layer) || label.dataset.head === String(at.head) ? "on" : "";
   }
-  $("map").setAttribute("aria-label", `Attention of layer ${layer().layer}, head ${at.head}: arrow keys move from cell to cell`);
+  const name = `layer ${layer().layer}, head ${at.head}`;
+  $("map").setAttribute("aria-label", `Attention of ${name}: arrow keys move from cell to cell`);
   map.setHead(tileOfHead()).then(showLegend);
   if (map.cursor) showCell(map.cursor.row, map.cursor.col);
   else showHint();
@@ -73,10 +74,10 @@ function showHead() {
 function showHint() {
   delete $("cell").dataset.weight;
   delete $("cell").dataset.cell;
-  $("cell").replaceChildren(place(), element("span", { textContent: "point at a cell to read its weight" }));
+  $("cell").replaceChildren(element("div", {}, "Point at a cell to read its weight", place()));
 }
 
-const place = () => element("span", { textContent: `layer ${layer().layer} · head ${at.head}` });
+const place = () => element("div", { textContent: `layer ${layer().layer} · head ${at.head}` });
 
 let asked = 0;
 async function showCell(row, col) {
@@ -86,13 +87,12 @@ async function showCell(row, col) {
   if (question !== asked) return; // the pointer is elsewhere by now
   const weight = weights[col];
   const masked = Number.isNaN(weight);
+  const name = (token) => element("bdi", { textContent: labels[token], title: labels[token] });
   $("cell").dataset.weight = weight || 0;
   $("cell").dataset.cell = `${row},${col}`;
   $("cell").replaceChildren(
     element("b", { textContent: masked ? "masked" : digits(weight) }),
-    element("span", { className: "pair" },
-      element("bdi", { textContent: labels[row] }), ` ${row} → `, element("bdi", { textContent: labels[col] }), ` ${col}`),
-    place(),
+    element("div", {}, name(row), ` ${row} → `, name(col), ` ${col}`, place()),
   );
   const top = largest(weights);
   for (const [i, word] of words.entries()) {
@@ -158,15 +158,16 @@ function thumb(name, row, head) {
   return button;
 }
 
-const whenIdle = window.requestIdleCallback ?? ((go) => setTimeout(go, 20)); // Safari has none
+// The time that is left in an idle moment; Safari knows of none.
+const whenIdle = window.requestIdleCallback ?? ((go) => setTimeout(() => go({ timeRemaining: () => 0 }), 4));
 const idle = () => new Promise((go) => whenIdle(go, { timeout: 500 }));
 
 let filling = false;
 async function fillThumbs() {
   if (filling) return;
   filling = true;
-  while (waiting.size) {
-    await idle();
+  for (let moment = await idle(); waiting.size; ) {
+    if (moment.timeRemaining() < 4) moment = await idle();
     const [canvas] = waiting;
     const facts = thumbs.get(canvas);
     waiting.delete(canvas);

@@ -114,7 +114,8 @@ class EmbeddedText {
     });
   }
 
-  // The keys each query may attend to: row i owns runs places[i] .. places[i + 1], run r is keys runs[2r] .. runs[2r + 1].
+  // The keys each query may attend to: row i owns the runs from places[i] to places[i + 1], and run r is the keys from
+  // runs[2r] to runs[2r + 1].
   plane(number) {
     return this.once(`plane${number ?? " of all"}`, (name) => {
       const tokens = this.labels.length;
