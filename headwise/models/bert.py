@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, silu
+from torch.overrides import TorchFunctionMode
 
 from headwise import masks
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
@@ -116,7 +117,7 @@ class Bert(nn.Module):
         folder = checkpoint.resolve(path_or_id)
         config = BertConfig.from_json(checkpoint.read_config(folder))
         tensors = _encoder_tensors(checkpoint.load_tensors(folder))
-        with torch.device("meta"):  # no memory and no random numbers for weights that are about to be replaced
+        with torch.device("meta"), _NoInitialisation():  # no memory and no numbers for what is about to be replaced
             bert = cls(replace(config, pooler="pooler.dense.weight" in tensors))
         bert.load_state_dict({name: t.to(dtype) for name, t in _match(bert, tensors).items()}, assign=True)
         return bert.eval()
@@ -237,6 +238,18 @@ def _initialise(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear):
         nn.init.zeros_(module.bias)
+
+
+class _NoInitialisation(TorchFunctionMode):
+    """Skips `torch.nn.init`, which computes nothing on the meta device but imports 800 modules there, in a second."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
 
 
 # --- What forward() accepts -------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +297,27 @@ class TestCheckpoints:
     def test_loaded_weights_train(self, tiny: Path) -> None:
         bert = Bert.from_pretrained(tiny)
         assert all(p.requires_grad and p.is_leaf and p.device.type == "cpu" for p in bert.parameters())
+
+    def test_training_leaves_the_file_as_it_was(self, tiny: Path) -> None:
+        before = (tiny / "model.safetensors").read_bytes()  # the weights are mapped from it, not read
+        with torch.no_grad():
+            for parameter in Bert.from_pretrained(tiny).parameters():
+                parameter.add_(1)
+        assert (tiny / "model.safetensors").read_bytes() == before
+
+    def test_loading_draws_no_random_numbers(self, tiny: Path) -> None:
+        state = torch.get_rng_state()
+        Bert.from_pretrained(tiny)
+        assert torch.equal(torch.get_rng_state(), state)
+
+    def test_loading_does_not_wake_the_compiler(self, tiny: Path) -> None:
+        # It is 800 modules and a second; initialising weights on the meta device would import it.
+        code = (
+            "import sys; from headwise.models import Bert; Bert.from_pretrained(sys.argv[1]); "
+            "print([name for name in ('torch._refs', 'torch._dynamo', 'transformers') if name in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", code, str(tiny)], capture_output=True, check=True, text=True)
+        assert done.stdout == "[]\n"
 
 
 class TestCheckpointsRefused:
