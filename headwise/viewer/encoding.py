@@ -29,7 +29,6 @@ class EncodedGroup:
     """The query heads of one layer that read one key/value head."""
 
     bits: int  # 16 or 24, of each number of q and k
-    error: float  # the largest of any weight
     data: bytes
 
 
@@ -86,7 +85,7 @@ def encode_groups(record: AttentionRecord, allowed: Array | None, name: str) -> 
         high = [(whole >> (bits - 16)).astype("<i2") for whole in (q_whole, k_whole)]
         low = [(whole & 255).astype("u1") for whole in (q_whole, k_whole) if bits == 24]
         arrays = [*(each.astype("<f4") for each in (lse, q_scale, k_scale)), *high, *low]
-        yield EncodedGroup(bits, error, b"".join(each.tobytes() for each in arrays))
+        yield EncodedGroup(bits, b"".join(each.tobytes() for each in arrays))
 
 
 def _numpy(tensor: torch.Tensor) -> Array:
@@ -135,5 +134,6 @@ def _lse_and_error(
         with np.errstate(divide="ignore"):
             lse[:, rows] = top + np.log(np.exp(scores - top[..., None]).sum(axis=-1) + np.exp(sinks - top))
         weights = np.exp(scores - np.where(np.isfinite(lse[:, rows]), lse[:, rows], 0)[..., None])
-        error = max(error, float(np.abs(weights - _numpy(record.weights(rows=rows, heads=heads))[0]).max()))
-    return lse, error
+        away = np.abs(weights - _numpy(record.weights(rows=rows, heads=heads))[0]).max()
+        error = np.maximum(error, away)  # keeps a NaN, which is no weight to draw
+    return lse, float(error)

@@ -20,7 +20,7 @@ from typing import Any
 from headwise.errors import ArgumentError, FileError, RecordError
 from headwise.records import AttentionRecord
 from headwise.text import Tokens
-from headwise.viewer.encoding import allowed_cells, encode_groups, layer_facts, runs_of
+from headwise.viewer.encoding import TOLERANCE, allowed_cells, encode_groups, layer_facts, runs_of
 
 SCRIPTS = ("source.js", "colour.js", "heatmap.js", "page.js")  # each uses only what stands before it
 
@@ -99,7 +99,7 @@ def _page(texts: Sequence[TextAttention], title: str) -> Iterator[str]:
         for name, data in blocks:
             yield f'<script type="text/plain" id="text{number}-{name}">{base64.b64encode(data).decode()}</script>\n'
     # ASCII only, and no "<": nothing in a text can end the element, and no line separator stands bare.
-    safe = json.dumps({"texts": facts}, separators=(",", ":")).replace("<", r"\u003c")
+    safe = json.dumps({"tolerance": TOLERANCE, "texts": facts}, separators=(",", ":")).replace("<", r"\u003c")
     yield f'<script type="application/json" id="facts">{safe}</script>\n'
     yield after.replace("/* script */", script)
 
@@ -121,7 +121,7 @@ def _text_layers(text: TextAttention, where: str) -> tuple[list[dict[str, Any]],
                 of_heads = [planes.setdefault(runs_of(matrix).tobytes(), len(planes)) for matrix in allowed]
             groups = []
             for number, group in enumerate(encode_groups(record, allowed, f"{where}, layer {layer}")):
-                groups.append({"bits": group.bits, "error": group.error})
+                groups.append({"bits": group.bits})
                 yield f"layer{layer}-group{number}", group.data
             facts.append({"layer": layer, **layer_facts(record, of_heads), "groups": groups})
         for data, number in planes.items():

@@ -90,21 +90,22 @@ REFUSED = {
     "other keys than tokens": (fewer_keys, "Q = K = 9.*K = 5"),
     "a bias": (lambda: record(bias=torch.randn(1, 2, 9, 9)), "additive bias"),
     "NaN": (nan_where_it_is_seen, "finite"),
-    "weights it would get wrong": (lambda: Wrong(record()), "off the record"),
+    "weights it would get wrong": (lambda: Wrong(record(), 0.9), "off the record"),
+    "weights that are NaN": (lambda: Wrong(record(), float("nan")), "off the record"),
 }
 
 
 class Wrong:
     """A record whose weights follow from something that the page knows nothing of."""
 
-    def __init__(self, seen: AttentionRecord) -> None:
-        self.seen = seen
+    def __init__(self, seen: AttentionRecord, factor: float) -> None:
+        self.seen, self.factor = seen, factor
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.seen, name)
 
     def weights(self, **choice: object) -> torch.Tensor:
-        return self.seen.weights(**choice) * 0.9
+        return self.seen.weights(**choice) * self.factor
 
 
 @pytest.mark.parametrize("reason", REFUSED)

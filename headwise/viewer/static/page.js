@@ -38,11 +38,10 @@ function showText(number) {
   at.layer = Math.min(at.layer, text().layers.length - 1);
   const { labels, layers, cut } = text();
   const heads = Math.max(...layers.map((each) => each.heads));
-  const error = Math.max(...layers.flatMap((each) => each.groups.map((group) => group.error)));
   $("model").textContent = [
     `${layers.length} ${layers.length === 1 ? "layer" : "layers"} × ${heads} heads`,
     `${labels.length} tokens${cut ? ` (${cut} more did not fit)` : ""}`,
-    `weights within ${error.toExponential(0)} of the model's`,
+    `weights within ${source.tolerance} of the model's`,
   ].join(" · ");
   $("masked").hidden = layers.every((each) => !each.planes);
   map.cursor = null;

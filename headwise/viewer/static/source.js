@@ -1,7 +1,8 @@
 // Where the page's numbers come from: here, from the queries and keys that the file itself carries.
 //
-// A source is { texts: [{ labels, pieces, gaps, special, cut, layers: [{ layer, heads, ... }], tile }] }, and `tile` is
-// the one question the page asks of it, so that another source (a server) need answer nothing else:
+// A source is { tolerance, texts: [{ labels, pieces, gaps, special, unknown, cut, tile, layers }] }, with `layers` a list
+// of { layer, heads, planes }. `tile` is the one question the page asks of it, so that another source (a server) need
+// answer nothing else:
 //
 //   await text.tile(layer, head, [row, pastRow], [col, pastCol], height, width, how)
 //
@@ -22,7 +23,8 @@ function embeddedSource(page) {
     for (let i = 0; i < out.length; i++) out[i] = binary.charCodeAt(i);
     return out.buffer;
   };
-  return { texts: facts.texts.map((text, i) => new EmbeddedText(text, (name) => bytes(`text${i}-${name}`))) };
+  const { tolerance } = facts;
+  return { tolerance, texts: facts.texts.map((text, i) => new EmbeddedText(text, (name) => bytes(`text${i}-${name}`))) };
 }
 
 class EmbeddedText {
