@@ -4,8 +4,8 @@
     python benchmarks/attention.py --lengths 2048 --rounds 5 --no-flex
     python benchmarks/attention.py --json results.json
 
-Every figure is a ratio: the contestants take turns in the same process (A B C, A B C, ...), each round gives a ratio, and
-the table shows the median ratio. Above 1× headwise is faster. FlexAttention has no backward on the CPU.
+Every figure is a ratio: the contestants take turns in the same process (A B C, A B C, ...), each round gives a ratio,
+and the table shows the median ratio. Above 1× headwise is faster. FlexAttention has no backward on the CPU.
 """
 
 from __future__ import annotations

@@ -7,10 +7,7 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.kernels import tiled
 from headwise.kernels.kernel import Blocks, Cost
-from headwise.kernels.tiled import Run, Schedule, Section, Tile
-
-# Small tiles waste little at a band's slanted edges; the fused kernel is nearly as fast on 64 queries as on 1024.
-BLOCK = 64
+from headwise.kernels.tiled import HEIGHTS, WIDTH, Run, Schedule, Section, Tile
 
 
 def refuse(call: AttentionCall) -> str | None:
@@ -23,28 +20,34 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
+    """That of the band's tiles."""
     return tiled.cost(call, schedule(call))
 
 
 def run(call: AttentionCall) -> Tensor:
+    """The output, computed over the band's tiles."""
     return tiled.run(call, schedule(call))
 
 
 def schedule(call: AttentionCall) -> Schedule:
-    """The tiles of the call's band."""
+    """The band cut into tiles of the height that should be quickest: low for narrow bands, high for wide ones."""
     mask = call.mask
     assert mask is not None
     band = mask.band()
     assert band is not None
-    return mask.remember(("band schedule", *call.shape[2:]), lambda: band_schedule(band, *call.shape[2:]))
+
+    def cut() -> Schedule:
+        return tiled.quickest(call, [_tiles(band, *call.shape[2:], height) for height in HEIGHTS])
+
+    return mask.remember(("band schedule", *call.shape[2:]), cut)
 
 
-def band_schedule(band: tuple[float, float], q_len: int, k_len: int) -> Schedule:
-    """One tile for every 64 queries, over the keys from the first query's lowest to the last query's highest."""
-    low, high = (max(-q_len, int(max(band[0], -q_len))), int(min(band[1], k_len)))
-    tiles, full, partial, columns = [], 0, 0, -(-k_len // BLOCK)
-    for q_lo in range(0, q_len, BLOCK):
-        q_hi = min(q_len, q_lo + BLOCK)
+def _tiles(band: tuple[float, float], q_len: int, k_len: int, height: int) -> Schedule:
+    """Tiles of `height` queries, over the keys from the first query's lowest to the last query's highest."""
+    low, high = int(max(band[0], -q_len)), int(min(band[1], k_len))
+    tiles, full, partial, columns = [], 0, 0, -(-k_len // WIDTH)
+    for q_lo in range(0, q_len, height):
+        q_hi = min(q_len, q_lo + height)
         k_lo, k_hi = max(0, q_lo + low), min(k_len, q_hi + high)
         if k_lo >= k_hi:
             continue
@@ -57,9 +60,9 @@ def band_schedule(band: tuple[float, float], q_len: int, k_len: int) -> Schedule
             runs = [Run(k_lo, k_hi, True)]
         tiles.append(Tile(q_lo, q_hi, tuple(run for run in runs if run.lo < run.hi)))
         # In the regular grid of blocks: those that are touched, and those wholly inside.
-        touched = -(-k_hi // BLOCK) - k_lo // BLOCK
-        last = columns if inner_hi == k_len else inner_hi // BLOCK
-        inside = max(0, last - -(-inner_lo // BLOCK))
+        touched = -(-k_hi // WIDTH) - k_lo // WIDTH
+        last = columns if inner_hi == k_len else inner_hi // WIDTH
+        inside = max(0, last - -(-inner_lo // WIDTH))
         full, partial = full + inside, partial + touched - inside
-    rows = -(-q_len // BLOCK)
-    return Schedule((Section(None, None, tuple(tiles)),), Blocks(BLOCK, full, partial, rows * columns - full - partial))
+    blocks = Blocks(height, WIDTH, full, partial, -(-q_len // height) * columns - full - partial)
+    return Schedule((Section(None, None, tuple(tiles)),), blocks)

@@ -1,60 +1,67 @@
-"""Any mask with empty blocks: only the other blocks are computed, forward and backward."""
+"""Any mask: the blocks in which it allows nothing are not computed, forward or backward, and no Q × K mask is built."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.kernels import tiled
-from headwise.kernels.banded import band_schedule
+from headwise.kernels import banded, tiled
 from headwise.kernels.kernel import Blocks, Cost
-from headwise.kernels.tiled import Schedule, Section, Tile, grid_runs
+from headwise.kernels.tiled import HEIGHTS, WIDTH, Schedule, Section, Tile, runs_of
 from headwise.masks import Extent
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Calls without a mask, masks that leave no block empty, and what no tiled kernel can do."""
-    if call.mask is None:
-        return "the call has no mask"
-    reason = tiled.refuse(call)
-    if reason is None:
-        blocks = schedule(call).blocks
-        assert blocks is not None
-        if not blocks.skipped and blocks.full + blocks.partial > 1:
-            return f"the mask leaves no block of {blocks.size} × {blocks.size} empty"
-    return reason
+    """Calls without a mask, and what no tiled kernel can do."""
+    return "the call has no mask" if call.mask is None else tiled.refuse(call)
 
 
 def cost(call: AttentionCall) -> Cost:
+    """That of the blocks that are not empty."""
     return tiled.cost(call, schedule(call))
 
 
 def run(call: AttentionCall) -> Tensor:
+    """The output, computed over the blocks that are not empty."""
     return tiled.run(call, schedule(call))
 
 
 def schedule(call: AttentionCall) -> Schedule:
-    """One tile for every row of blocks: the blocks in which the mask allows anything."""
-    assert call.mask is not None
-    return call.mask.remember(("block schedule", *call.shape[2:]), lambda: _schedule(call))
+    """The blocks that are not empty, joined to tiles of the height that should be quickest."""
+    mask = call.mask
+    assert mask is not None
+    if mask.band() is not None:  # known from its rows alone, without a grid of blocks
+        return banded.schedule(call)
+
+    def cut() -> Schedule:
+        lowest = min(HEIGHTS) if max(call.shape[2:]) <= 2**15 else 256  # for long inputs a coarser grid
+        codes = mask.blocks(*call.shape[2:], lowest, WIDTH)
+        return tiled.quickest(call, [_tiles(call, codes, lowest, height) for height in HEIGHTS if height >= lowest])
+
+    return mask.remember(("block schedule", *call.shape[2:]), cut)
 
 
-def _schedule(call: AttentionCall) -> Schedule:
+def _tiles(call: AttentionCall, codes: Tensor, lowest: int, height: int) -> Schedule:
+    """One tile for each row of blocks of this height, from the codes of rows of the lowest height."""
     assert call.mask is not None
     q_len, k_len = call.shape[2:]
-    band = call.mask.band()
-    if band is not None:  # known from its rows alone, without a grid of blocks
-        return band_schedule(band, q_len, k_len)
-    block = 64 if max(q_len, k_len) <= 2**15 else 128
-    codes = call.mask.blocks(q_len, k_len, block)
+    codes = _joined_rows(codes, height // lowest)
     sections = []
     for b, example in enumerate(codes.tolist()):
         for h, grid in enumerate(example):
             tiles = (
-                Tile(i * block, min(q_len, (i + 1) * block), runs)
+                Tile(i * height, min(q_len, (i + 1) * height), runs)
                 for i, row in enumerate(grid)
-                if (runs := grid_runs(row, block, k_len))
+                if (runs := runs_of(row, WIDTH, k_len))
             )
             sections.append(Section(b if call.mask.batch else None, h if call.mask.heads else None, tuple(tiles)))
     counted = [int((codes == extent).sum()) for extent in (Extent.ALL, Extent.SOME, Extent.NONE)]
-    return Schedule(tuple(sections), Blocks(block, *counted))
+    return Schedule(tuple(sections), Blocks(height, WIDTH, *counted))
+
+
+def _joined_rows(codes: Tensor, n: int) -> Tensor:
+    """The extent codes of n rows of blocks as one: ALL or NONE only if all of them are."""
+    lowest = torch.stack([rows.amin(-2) for rows in codes.split(n, dim=-2)], dim=-2)
+    highest = torch.stack([rows.amax(-2) for rows in codes.split(n, dim=-2)], dim=-2)
+    return torch.where(lowest == highest, lowest, Extent.SOME)

@@ -42,7 +42,7 @@ def cost(call: AttentionCall) -> Cost:
     if call.mask is not None:
         codes = call.mask.blocks(*call.shape[2:], BLOCK)
         counted = [int((codes == extent).sum()) for extent in (Extent.ALL, Extent.SOME, Extent.NONE)]
-        blocks, share = Blocks(BLOCK, *counted), 1 - counted[2] / codes.numel()
+        blocks, share = Blocks(BLOCK, BLOCK, *counted), 1 - counted[2] / codes.numel()
     dense = reference.cost(call)
     flops = int(share * matrix_flops(call, call.q.shape[:3].numel() * call.k.shape[2]))
     moved = dense.bytes - 8 * call.q.shape[:3].numel() * call.k.shape[2] * max(4, call.q.element_size())

@@ -23,9 +23,10 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """How a kernel divides the Q × K matrix; `size` queries × `size` keys a block."""
+    """How a kernel divides the Q × K matrix: into blocks of `height` queries × `width` keys."""
 
-    size: int
+    height: int
+    width: int
     full: int  # computed without looking at the mask
     partial: int  # computed and masked
     skipped: int  # not computed

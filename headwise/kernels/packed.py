@@ -8,7 +8,7 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.kernels import tiled
 from headwise.kernels.kernel import Cost
-from headwise.kernels.tiled import Run, Schedule, Section, Tile, grid_runs
+from headwise.kernels.tiled import Run, Schedule, Section, Tile, runs_of
 from headwise.masks.band import Band
 from headwise.masks.documents import Documents
 from headwise.masks.mask import And, Extent, Mask
@@ -46,7 +46,7 @@ def _schedule(call: AttentionCall) -> Schedule:
     if found is None:
         keys = torch.arange(k_len)
         real = mask.cells(keys[:1], keys)[:, 0, 0].to(torch.int8) * Extent.ALL
-        tiles = [[Tile(0, q_len, runs)] if (runs := grid_runs(row, 1, k_len)) else [] for row in real.tolist()]
+        tiles = [[Tile(0, q_len, runs)] if (runs := runs_of(row, 1, k_len)) else [] for row in real.tolist()]
     else:
         documents, causal = found
         tiles = [_document_tiles(row, causal, q_len, k_len) for row in documents.ids.tolist()]

@@ -96,7 +96,10 @@ class Plan:
         if cost.blocks is not None:
             b = cost.blocks
             lines.append(
-                ("  blocks", f"{b.full:,} full, {b.partial:,} partial, {b.skipped:,} skipped (of {b.size} × {b.size})")
+                (
+                    "  blocks",
+                    f"{b.full:,} full, {b.partial:,} partial, {b.skipped:,} skipped (of {b.height} × {b.width})",
+                )
             )
         lines.append(("others", ""))
         for verdict in self.verdicts:
@@ -110,7 +113,7 @@ class Plan:
                         f"could, at {ratio:.3g}× the time and {_bytes(verdict.cost.peak)} at the peak",
                     )
                 )
-        return "\n".join(f"{name:<14}{text}".rstrip() for name, text in lines)
+        return "\n".join(f"{name:<16}{text}".rstrip() for name, text in lines)
 
     __repr__ = __str__
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -70,6 +70,14 @@ class Section(NamedTuple):
     tiles: tuple[Tile, ...]
 
 
+# Keys are taken in blocks of this many: small enough to follow a mask closely.
+WIDTH = 64
+
+# Queries in a tile, and the share of the speed of large matrix products that the fused kernel reaches with that many,
+# over up to 2048 keys and over more (12 heads of 64 on two cores; over many keys, low tiles read each key too often).
+HEIGHTS = {768: (0.95, 0.95), 256: (0.90, 0.80), 64: (0.85, 0.70)}
+
+
 @dataclasses.dataclass(frozen=True)
 class Schedule:
     """All that will be computed. Queries that are in no tile attend to nothing."""
@@ -77,15 +85,28 @@ class Schedule:
     sections: tuple[Section, ...]
     blocks: Blocks | None = None
 
+    def time(self, call: AttentionCall) -> float:
+        """Nominal seconds in matrix products and calls into torch."""
+        seconds = 0.0
+        calls_for_mask = 0 if _looks_alike_everywhere(call) else 2
+        for section in self.sections:
+            matrices = matrix_flops(call, self._heads(call, section))
+            for tile in section.tiles:
+                few_keys, many_keys = next(HEIGHTS[h] for h in HEIGHTS if tile.hi - tile.lo >= h or h == min(HEIGHTS))
+                speed = FLOPS_PER_SECOND * (few_keys if tile.keys <= 2048 else many_keys)
+                masked = any(run.masked for run in tile.runs)
+                seconds += tile.cells * matrices / speed + SECONDS_PER_CALL * (1 + calls_for_mask * masked)
+        return seconds
+
     def cells(self, call: AttentionCall) -> int:
         """The computed cells of the [B, H, Q, K] matrix."""
+        return sum(self._heads(call, section) * sum(tile.cells for tile in section.tiles) for section in self.sections)
+
+    @staticmethod
+    def _heads(call: AttentionCall, section: Section) -> int:
+        """How many matrices of the [B, H] the section's tiles are cut from."""
         batch, heads = call.q.shape[:2]
-        return sum(
-            sum(tile.cells for tile in section.tiles)
-            * (batch if section.b is None else 1)
-            * (heads if section.h is None else 1)
-            for section in self.sections
-        )
+        return (batch if section.b is None else 1) * (heads if section.h is None else 1)
 
 
 def refuse(call: AttentionCall) -> str | None:
@@ -104,19 +125,20 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall, schedule: Schedule) -> Cost:
-    """The cost of a schedule: its cells, and an overhead for each tile."""
-    flops = matrix_flops(call, schedule.cells(call))
-    moved, calls, largest = input_output_bytes(call), 0, 0
-    alike = _looks_alike_everywhere(call)
+    """The cost of a schedule: its cells, the keys its tiles read, and their masks."""
+    moved, largest = input_output_bytes(call), 0
     for section in schedule.sections:
         for tile in section.tiles:
-            gathered = tile.keys * (call.k.shape[-1] + call.v.shape[-1]) * call.q.element_size() * call.k.shape[1]
-            mask = (tile.hi - tile.lo) * tile.keys * 4 if any(run.masked for run in tile.runs) else 0
-            moved += gathered + mask
-            largest = max(largest, gathered + mask)
-            calls += 1 if alike or not mask else 3
-    time = flops / (0.85 * FLOPS_PER_SECOND) + input_output_bytes(call) / BYTES_PER_SECOND + calls * SECONDS_PER_CALL
-    return Cost(flops, moved, output_bytes(call) + largest, time, schedule.blocks)
+            keys = tile.keys * (call.k.shape[-1] + call.v.shape[-1]) * call.q.element_size() * call.k.shape[1]
+            mask = (tile.hi - tile.lo) * tile.keys * call.q.element_size() if any(r.masked for r in tile.runs) else 0
+            moved, largest = moved + keys + mask, max(largest, keys + mask)
+    time = schedule.time(call) + input_output_bytes(call) / BYTES_PER_SECOND
+    return Cost(matrix_flops(call, schedule.cells(call)), moved, output_bytes(call) + largest, time, schedule.blocks)
+
+
+def quickest(call: AttentionCall, schedules: Iterable[Schedule]) -> Schedule:
+    """The schedule that should take the least time."""
+    return min(schedules, key=lambda schedule: schedule.time(call))
 
 
 def run(call: AttentionCall, schedule: Schedule) -> Tensor:
@@ -129,13 +151,13 @@ def run(call: AttentionCall, schedule: Schedule) -> Tensor:
     return out[..., :width]
 
 
-def grid_runs(codes: list[int], block: int, length: int) -> tuple[Run, ...]:
+def runs_of(codes: list[int], width: int, length: int) -> tuple[Run, ...]:
     """The runs of one row of blocks from its extent codes (0 none, 1 some, 2 all); equal neighbours are joined."""
     runs = []
     for code, group in itertools.groupby(range(len(codes)), key=codes.__getitem__):
         if code:
             columns = list(group)
-            runs.append(Run(columns[0] * block, min(length, (columns[-1] + 1) * block), code == 1))
+            runs.append(Run(columns[0] * width, min(length, (columns[-1] + 1) * width), code == 1))
     return tuple(runs)
 
 

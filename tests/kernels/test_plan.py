@@ -55,10 +55,10 @@ def test_banded_flops_and_blocks_by_hand() -> None:
     # Tiles of 64 queries; with window(64, 0) the first needs 64 keys, each of the other 15 needs 128.
     cost = plan_for(masks.window(64, 0), kernel="banded").cost
     assert cost.flops == 4 * (64 * 64 + 15 * 64 * 128) * 256
-    assert cost.blocks == Blocks(64, full=0, partial=16 + 15, skipped=16 * 16 - 31)
+    assert cost.blocks == Blocks(64, 64, full=0, partial=16 + 15, skipped=16 * 16 - 31)
     # window(127, 0): the block left of the diagonal is seen whole, the one before it in part.
     cost = plan_for(masks.window(127, 0), kernel="banded").cost
-    assert cost.blocks == Blocks(64, full=15, partial=16 + 14, skipped=16 * 16 - 45)
+    assert cost.blocks == Blocks(64, 64, full=15, partial=16 + 14, skipped=16 * 16 - 45)
 
 
 @pytest.mark.parametrize("lengths", [(1024, 1024), (100, 1000), (1000, 130), (64, 64)], ids=str)
@@ -70,8 +70,9 @@ def test_banded_flops_and_blocks_by_hand() -> None:
 def test_the_blocks_of_a_band_are_those_of_its_grid(mask: masks.Mask, lengths: tuple[int, int]) -> None:
     q, k = torch.empty(1, 1, lengths[0], 8), torch.empty(1, 1, lengths[1], 8)
     blocks = headwise.plan(q, k, k, mask=mask, kernel="banded").cost.blocks
-    codes = mask.blocks(*lengths, 64)
-    assert blocks == Blocks(64, *[int((codes == extent).sum()) for extent in (2, 1, 0)])
+    assert blocks is not None
+    codes = mask.blocks(*lengths, blocks.height, blocks.width)
+    assert blocks == Blocks(blocks.height, 64, *[int((codes == extent).sum()) for extent in (2, 1, 0)])
 
 
 def test_packed_and_block_sparse_flops_by_hand() -> None:
@@ -81,7 +82,7 @@ def test_packed_and_block_sparse_flops_by_hand() -> None:
     layout[3, 9] = True
     cost = plan_for(masks.block_sparse(layout, 64), kernel="block_sparse").cost
     assert cost.flops == 4 * 17 * 64 * 64 * 256
-    assert cost.blocks == Blocks(64, full=17, partial=0, skipped=16 * 16 - 17)
+    assert cost.blocks == Blocks(64, 64, full=17, partial=0, skipped=16 * 16 - 17)
 
 
 def test_a_mask_that_sdpa_can_express_is_not_made_dense() -> None:
@@ -95,15 +96,15 @@ def test_the_plan_reads_like_explain() -> None:
     q = torch.empty(1, 4, 8192, 64)
     lines = str(headwise.plan(q, q, q, mask=masks.causal() & masks.window(256, 0))).splitlines()
     assert lines[:4] == [
-        "call          q [1, 4, 8192, 64]  k [1, 4, 8192, 64]  v [1, 4, 8192, 64]",
-        "              float32 on cpu",
-        "mask          causal(offset=0) & window(256, 0, offset=0)",
-        "kernel        banded",
+        "call            q [1, 4, 8192, 64]  k [1, 4, 8192, 64]  v [1, 4, 8192, 64]",
+        "                float32 on cpu",
+        "mask            causal(offset=0) & window(256, 0, offset=0)",
+        "kernel          banded",
     ]
-    assert lines[4] == "  flops       2.64 GFLOP, 3.8% of the dense 68.7 GFLOP"
-    assert lines[7] == "  blocks      378 full, 252 partial, 15,754 skipped (of 64 × 64)"
-    assert any(line.startswith("  sdpa        could, at ") and "335 MB at the peak" not in line for line in lines)
-    assert "  packed      refuses: the mask is not documents, documents & causal, or padding" in "\n".join(lines)
+    assert lines[4] == "  flops         2.64 GFLOP, 3.8% of the dense 68.7 GFLOP"
+    assert lines[7] == "  blocks        378 full, 252 partial, 15,754 skipped (of 64 × 64)"
+    assert any(line.startswith("  sdpa          could, at ") and "335 MB at the peak" not in line for line in lines)
+    assert "  packed        refuses: the mask is not documents, documents & causal, or padding" in "\n".join(lines)
 
 
 def test_every_refusal_names_its_cause() -> None:
