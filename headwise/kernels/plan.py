@@ -18,6 +18,9 @@ KERNELS: dict[str, Kernel] = {
     "reference": reference,
 }
 
+# Nominal seconds of a call below which comparing the kernels would take longer than the best of them could save.
+WORTH_PLANNING = 2e-4
+
 
 def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
     """The kernel asked for by name, or the cheapest that does not refuse.
@@ -32,8 +35,8 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
                 f"kernel {kernel!r} cannot run this call: {reason}. Use kernel='auto', or see plan(...)"
             )
         return asked
-    if call.mask is None and sdpa.refuse(call) is None:
-        return sdpa  # nothing can be skipped, and nothing computes every cell faster
+    if sdpa.refuse(call) is None and (call.mask is None or sdpa.cost(call).time < WORTH_PLANNING):
+        return sdpa  # nothing can be skipped, or too little to be worth a look
     ready = [candidate for candidate in KERNELS.values() if candidate.refuse(call) is None]
     return min(ready, key=lambda candidate: candidate.cost(call).time)
 

@@ -98,7 +98,7 @@ def _needs_dense_mask(call: AttentionCall) -> bool:
 
 
 def _allows_all(mask: Mask, call: AttentionCall) -> bool:
-    return bool(mask.extent(0, call.shape[2], 0, call.shape[3]) == Extent.ALL)
+    return not mask.cellwise and mask.extent(0, call.shape[2], 0, call.shape[3]) is Extent.ALL
 
 
 def _attn_mask(call: AttentionCall) -> Tensor | None:

@@ -143,7 +143,7 @@ def quickest(call: AttentionCall, schedules: Iterable[Schedule]) -> Schedule:
 
 def run(call: AttentionCall, schedule: Schedule) -> Tensor:
     """The output [B, H, Q, E] of a call cut into tiles."""
-    q, k, v, width = _same_head_dims(call)
+    q, k, v, width = _as_the_kernel_wants(call)
     if call.trains:
         out = _Tiled.apply(q, k, v, call.sinks, call, schedule)
     else:
@@ -161,15 +161,20 @@ def runs_of(codes: list[int], width: int, length: int) -> tuple[Run, ...]:
     return tuple(runs)
 
 
-def _same_head_dims(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, int]:
-    """q, k and v with zeros added until D == E, which the fused kernel wants, and the width E of the output."""
+def _as_the_kernel_wants(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, int]:
+    """q, k and v with zeros added until D == E, their rows in one piece; and the width E of the output."""
     q, k, v = call.q, call.k, call.v
     d, e = q.shape[-1], v.shape[-1]
     if d < e:
         q, k = pad(q, (0, e - d)), pad(k, (0, e - d))
     elif e < d:
         v = pad(v, (0, d - e))
-    return q, k, v, e
+    return _rows_in_one_piece(q), _rows_in_one_piece(k), _rows_in_one_piece(v), e
+
+
+def _rows_in_one_piece(x: Tensor) -> Tensor:
+    """x, copied if need be: the fused kernel takes any strides, but trusts that of the last dimension to be 1."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 class _Tiled(torch.autograd.Function):
@@ -188,6 +193,7 @@ class _Tiled(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, sinks, out, lse = ctx.saved_tensors
+        d_out = _rows_in_one_piece(d_out)
         dq, dk, dv = _attend_backward(d_out, q, k, v, out, lse, ctx.call, ctx.schedule)
         d_sinks = None
         if sinks is not None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import DtypeError, MaskError
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Allowed, Index, Mask, extent_of
 from headwise.masks.tables import look_up
 
 
@@ -99,6 +99,19 @@ class Dense(Mask):
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
         return look_up(self.allowed, b if self.batch else b * 0, h if self.heads else h * 0, q, k)
+
+    def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
+        def reduced(fill: bool, reduce: Callable[..., Tensor]) -> Tensor:
+            # Blocks at the end are filled up with what does not change the answer.
+            size = (0, -k_len % block_k, 0, -q_len % block_q)
+            cells = torch.nn.functional.pad(self.allowed, size, value=fill).view(torch.uint8)
+            by_row = reduce(cells.unflatten(-1, (-1, block_k)), dim=-1)
+            return reduce(by_row.unflatten(-2, (-1, block_q)), dim=-2).bool()
+
+        return extent_of(reduced(False, torch.amax), reduced(True, torch.amin)).cpu()
+
+    def seen_keys(self, q_len: int, k_len: int) -> Tensor:
+        return self.allowed.any(-2).cpu()
 
     def align(self, q_len: int, k_len: int) -> Mask:
         if list(self.allowed.shape[2:]) != [q_len, k_len]:

@@ -76,6 +76,27 @@ class Mask:
         """
         return _evaluate_rectangles(self, q_lo, q_hi, k_lo, k_hi, wanted)
 
+    @property
+    def cellwise(self) -> bool:
+        """Whether rectangles are answered by evaluating their cells, which costs as much as the dense mask."""
+        return type(self).rectangles is Mask.rectangles
+
+    def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
+        """What `blocks` does, for an aligned mask and without its memory."""
+        q_lo = torch.arange(0, q_len, block_q, dtype=torch.int32)[:, None]
+        k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32)[None, :]
+        q_hi, k_hi = (q_lo + block_q).clamp(max=q_len), (k_lo + block_k).clamp(max=k_len)
+        # In strips, so that the temporaries stay small beside the grid itself.
+        strip = max(1, 2**22 // max(1, k_lo.numel()))
+        strips = range(0, len(q_lo), strip)
+        return torch.cat(
+            [self.rectangles(q_lo[i : i + strip], q_hi[i : i + strip], k_lo, k_hi) for i in strips], dim=-2
+        )
+
+    def seen_keys(self, q_len: int, k_len: int) -> Tensor:
+        """What `used_keys` does, for an aligned mask and without its memory: bool [B|1, H|1, K], on the CPU."""
+        return _seen_keys(self, q_len, k_len)
+
     def align(self, q_len: int, k_len: int) -> Mask:
         """What `aligned` does, without its memory; MaskError if the mask cannot meet these lengths."""
         return self
@@ -158,23 +179,8 @@ class Mask:
     def blocks(self, q_len: int, k_len: int, block_q: int, block_k: int | None = None) -> Tensor:
         """Extent codes of the grid of blocks, int8 [B|1, H|1, ⌈Q/block_q⌉, ⌈K/block_k⌉]; blocks at the end are cut."""
         block_k = block_q if block_k is None else block_k
-        mask = self.aligned(q_len, k_len)
-
-        def evaluate() -> Tensor:
-            q_lo = torch.arange(0, q_len, block_q, dtype=torch.int32)[:, None]
-            k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32)[None, :]
-            q_hi, k_hi = (q_lo + block_q).clamp(max=q_len), (k_lo + block_k).clamp(max=k_len)
-            # In strips, so that the temporaries stay small beside the grid itself.
-            strip = max(1, 2**22 // max(1, k_lo.numel()))
-            return torch.cat(
-                [
-                    mask.rectangles(q_lo[i : i + strip], q_hi[i : i + strip], k_lo, k_hi)
-                    for i in range(0, len(q_lo), strip)
-                ],
-                dim=-2,
-            )
-
-        return mask.remember(("blocks", q_len, k_len, block_q, block_k), evaluate).clone()
+        mask, sizes = self.aligned(q_len, k_len), (q_len, k_len, block_q, block_k)
+        return mask.remember(("blocks", *sizes), lambda: mask.grid(*sizes)).clone()
 
     def used_keys(self, q_len: int, k_len: int) -> Tensor | None:
         """The keys that at least one query may attend to, bool [B|1, H|1, K]; None if that is all of them. Exact.
@@ -182,7 +188,12 @@ class Mask:
         A key that nobody may attend to may hold NaN or inf, and must not reach the output.
         """
         mask = self.aligned(q_len, k_len)
-        return mask.remember(("used", q_len, k_len), lambda: _used_keys(mask, q_len, k_len))
+
+        def find() -> Tensor | None:
+            used = mask.seen_keys(q_len, k_len)
+            return None if bool(used.all()) else used
+
+        return mask.remember(("used", q_len, k_len), find)
 
     def to(self, device: torch.device | str) -> Mask:
         """This mask with its tensors on `device`."""
@@ -211,11 +222,17 @@ class Mask:
     def remember(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """`make()`, kept for the next call with this key: layers and steps that share a mask share the work."""
         memo: dict[tuple[Any, ...], Any] = self.__dict__.setdefault("_memo", {})
-        if key not in memo:
-            if len(memo) >= 8:  # a decoding loop asks for new lengths at every step
-                memo.pop(next(iter(memo)))
-            memo[key] = make()
-        return memo[key]
+        if key in memo:
+            return memo[key]
+        value = make()
+        if len(memo) >= 8:  # a decoding loop asks for new lengths at every step
+            memo.pop(next(iter(memo)), None)
+        memo[key] = value
+        return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was remembered is not pickled or copied: it can be large, and can be made again.
+        return {name: value for name, value in self.__dict__.items() if name != "_memo"}
 
     def __and__(self, other: Mask) -> Mask:
         return And(_parts(And, self, other)) if isinstance(other, Mask) else NotImplemented
@@ -266,6 +283,10 @@ class _Parts(Mask):
     @property
     def key_only(self) -> bool:
         return all(part.key_only for part in self.parts)
+
+    @property
+    def cellwise(self) -> bool:
+        return any(part.cellwise for part in self.parts)
 
     def align(self, q_len: int, k_len: int) -> Mask:
         return dataclasses.replace(self, parts=tuple(part.aligned(q_len, k_len) for part in self.parts))
@@ -341,6 +362,10 @@ class Not(Mask):
     def key_only(self) -> bool:
         return self.part.key_only
 
+    @property
+    def cellwise(self) -> bool:
+        return self.part.cellwise
+
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
         return self.part.allows(b, h, q, k) ^ True  # `~` of a Python bool would be an int
 
@@ -374,7 +399,7 @@ def _combine(
     wanted: Tensor | None,
 ) -> Tensor:
     """Join the parts' answers; a mask that must evaluate cells is asked last, and only where nothing is settled yet."""
-    cheap_first = sorted(parts, key=lambda part: type(part).rectangles is Mask.rectangles)
+    cheap_first = sorted(parts, key=lambda part: part.cellwise)
     codes = cheap_first[0].rectangles(*bounds, wanted)
     for part in cheap_first[1:]:
         open_ = (codes != settled).flatten(0, 1).any(0)
@@ -413,7 +438,7 @@ def _evaluate_rectangles(
     return codes
 
 
-def _used_keys(mask: Mask, q_len: int, k_len: int) -> Tensor | None:
+def _seen_keys(mask: Mask, q_len: int, k_len: int) -> Tensor:
     # Nearly every mask lets a key be seen by the query at its own position: one cheap look settles those keys.
     k = torch.arange(k_len, device=mask.device)
     own = (k - (k_len - q_len)).clamp(0, q_len - 1)
@@ -434,7 +459,7 @@ def _used_keys(mask: Mask, q_len: int, k_len: int) -> Tensor | None:
         for i in range(0, len(unsure), chunk):
             keys = unsure[i : i + chunk]
             used[..., keys] |= mask.cells(queries, keys.to(queries.device)).any(-2).cpu()
-    return None if bool(used.all()) else used
+    return used
 
 
 def _count_and_order(blocks: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,13 +25,15 @@ SIZES = [(2, 4, 100, 100), (2, 4, 30, 100), (2, 4, 1, 70), (2, 4, 100, 30)]
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
 
-def check_every_kernel(mask: Mask | None, inputs: dict[str, Tensor], **options: Any) -> set[str]:
+def check_every_kernel(
+    mask: Mask | None, inputs: dict[str, Tensor], *, d_out: Tensor | None = None, **options: Any
+) -> set[str]:
     """Compare outputs and gradients of the kernels that take the call with the float64 reference; return who ran."""
     exact = {name: x.detach().double().requires_grad_(x.requires_grad) for name, x in inputs.items()}
     truth = headwise.attention(**exact, mask=mask, kernel="reference", **options)
-    d_out = torch.randn_like(truth)
+    d_out = torch.randn_like(truth) if d_out is None else d_out
     wanted = [x for x in exact.values() if x.requires_grad]
-    true_grads = torch.autograd.grad(truth, wanted, d_out) if wanted else ()
+    true_grads = torch.autograd.grad(truth, wanted, d_out.double()) if wanted else ()
     ran = set()
     for name, kernel in KERNELS.items():
         for trains in (True, False):
@@ -102,6 +104,27 @@ def test_random_compositions_options_and_sizes(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         options["scale"] = 0.7
     check_every_kernel(mask, inputs, **options)
+
+
+LAYOUTS = {
+    "heads last": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "strided rows": lambda x: x.mT.contiguous().mT,
+    "every other row": lambda x: x.repeat_interleave(2, dim=2)[:, :, ::2],
+    "one example for all": lambda x: x[:1].expand(2, -1, -1, -1),
+    "one row for all": lambda x: x[:, :, :1].expand(-1, -1, x.shape[2], -1),
+    "one number for all": lambda x: x[:1, :1, :1, :1].expand(x.shape),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_any_strides_of_inputs_and_gradients(layout: str, dtype: torch.dtype) -> None:
+    sizes = (2, 4, 100, 100)
+    inputs = {
+        name: LAYOUTS[layout](x.detach()).requires_grad_() for name, x in random_inputs(sizes, dtype=dtype).items()
+    }
+    for name in ("window", "documents", "global tokens", "padding, lengths"):
+        check_every_kernel(ZOO[name](*sizes), inputs, d_out=LAYOUTS[layout](torch.randn(2, 4, 100, 8)))
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "banded", "block_sparse", "packed", "reference"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -144,6 +147,15 @@ def test_a_drawing_in_the_terminal() -> None:
 def test_bad_input_is_named(make: object, kind: type[HeadwiseError], message: str) -> None:
     with pytest.raises(kind, match=message):
         make()  # type: ignore[operator]
+
+
+def test_masks_can_be_pickled_and_copied_without_what_they_remember() -> None:
+    mask = masks.documents([0, 0, 1]) & masks.causal()
+    mask.to_block_mask(3)
+    mask.blocks(3, 3, 1)
+    for copied in (pickle.loads(pickle.dumps(mask)), copy.deepcopy(mask)):
+        assert copied == mask
+        assert "_memo" not in copied.__dict__
 
 
 def test_only_masks_combine() -> None:
