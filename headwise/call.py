@@ -14,6 +14,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -57,7 +59,8 @@ class Scores:
         )
         q, k = self.q[:, heads][:, :, rows], self._usable_keys[:, :, cols]
         dtype = torch.promote_types(q.dtype, torch.float32)
-        s = _products(q.to(dtype), k.to(dtype), key_heads) * self.scale
+        with as_written(q.device):
+            s = _products(q.to(dtype), k.to(dtype), key_heads) * self.scale
         if self.softcap is not None:
             s = self.softcap * torch.tanh(s / self.softcap)
         if self.bias is not None:
@@ -117,6 +120,13 @@ class AttentionCall(Scores):
         inputs = (self.q, self.k, self.v, self.bias, self.sinks)
         return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
 
+    @property
+    def kind(self) -> tuple[Hashable, ...]:
+        """What a kernel's choice may depend on: calls of one kind, with one mask, are planned alike."""
+        bias = None if self.bias is None else (self.bias.shape, self.bias.requires_grad)
+        options = (self.softcap is None, self.sinks is None, self.dropout > 0.0, self.trains)
+        return (self.q.shape, self.k.shape, self.v.shape, self.q.dtype, self.q.device, bias, *options)
+
     def without_values(self) -> Scores:
         """What a record keeps: the tensors detached, the values left out."""
 
@@ -140,6 +150,7 @@ def make_call(
     dropout: float = 0.0,
 ) -> AttentionCall:
     """Check the arguments of `attention` and put them into one object. Raises ShapeError, DtypeError, MaskError."""
+    q, k, v = _autocast(q, k, v)
     shapes.check_qkv(q, k, v)
     shapes.check_numbers(scale, softcap, dropout)
     if bias is not None:
@@ -150,6 +161,23 @@ def make_call(
         mask = _check_mask(mask, q, k)
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     return AttentionCall(q, k, mask, bias, scale, softcap, sinks, v, dropout)
+
+
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Inside torch.autocast the tensors in its dtype, as scaled_dot_product_attention takes them; else as they are."""
+    first = tensors[0]
+    if not isinstance(first, Tensor) or not torch.is_autocast_enabled(first.device.type):
+        return tensors
+    dtype = torch.get_autocast_dtype(first.device.type)
+    lowered = (torch.float16, torch.bfloat16, torch.float32)
+    return tuple(x.to(dtype) if isinstance(x, Tensor) and x.dtype in lowered else x for x in tensors)
+
+
+def as_written(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, torch computes in the dtypes that the code says: autocast would lower the products of the scores."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def _check_mask(mask: Mask | Tensor, q: Tensor, k: Tensor) -> Mask:

@@ -9,7 +9,7 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from headwise.call import make_call
+from headwise.call import as_written, make_call
 from headwise.kernels import Plan, choose, make_plan
 from headwise.masks import Mask
 from headwise.records.record import AttentionRecord
@@ -84,8 +84,9 @@ def attention(
         record: also return an `AttentionRecord`, which can answer for the weights.
 
     Returns:
-        The output [B, H, Q, E] in q's dtype; with `record=True` (output, AttentionRecord). A query that may attend to
-        nothing gets 0, and gradients of 0. A key that nobody may attend to may hold NaN.
+        The output [B, H, Q, E] in q's dtype, or inside torch.autocast in that dtype; with `record=True` (output,
+        AttentionRecord). A query that may attend to nothing gets 0, and gradients of 0. A key that nobody may attend to
+        may hold NaN.
 
     Raises:
         ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
@@ -93,7 +94,8 @@ def attention(
         RecordError: a record was asked for that could not tell the truth (dropout).
     """
     call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
-    out = choose(call, kernel).run(call)
+    with as_written(call.q.device):
+        out = choose(call, kernel).run(call)
     listeners = _listeners.get()
     if not record and not listeners:
         return out

@@ -138,6 +138,22 @@ def test_half_precision_softmax_is_computed_in_float32() -> None:
         assert headwise.attention(q, k, v, kernel=kernel).float().sub(1).abs().max() < 0.01
 
 
+@pytest.mark.parametrize("kernel", ["reference", "sdpa", "banded", "block_sparse", "flex"])
+def test_autocast_lowers_the_inputs_and_nothing_else(kernel: str) -> None:
+    q, k, v = (torch.randn(1, 2, 70, 8) for _ in range(3))
+    mask = masks.causal()
+    low = [x.bfloat16() for x in (q, k, v)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, record = headwise.attention(q, k, v, mask=mask, kernel=kernel, record=True)
+        weights = record.weights()
+        double = headwise.attention(q.double(), k.double(), v.double(), mask=mask, kernel=kernel)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out, headwise.attention(*low, mask=mask, kernel=kernel))
+    expected = headwise.attention(*low, mask=mask, record=True)[1].weights()
+    assert torch.equal(weights, expected)  # float32, of the lowered inputs
+    torch.testing.assert_close(double, headwise.attention(q.double(), k.double(), v.double(), mask=mask))
+
+
 def test_large_logits_do_not_overflow() -> None:
     q = torch.full((1, 1, 2, 4), 1e4)
     out = headwise.attention(q, q, q, mask=masks.causal())

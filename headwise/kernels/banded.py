@@ -7,7 +7,7 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.kernels import tiled
 from headwise.kernels.kernel import Blocks, Cost
-from headwise.kernels.tiled import HEIGHTS, WIDTH, Run, Schedule, Section, Tile
+from headwise.kernels.schedule import HEIGHTS, WIDTH, Run, Schedule, Section, Tile, cut, quickest
 
 
 def refuse(call: AttentionCall) -> str | None:
@@ -21,7 +21,7 @@ def refuse(call: AttentionCall) -> str | None:
 
 def cost(call: AttentionCall) -> Cost:
     """That of the band's tiles."""
-    return tiled.cost(call, schedule(call))
+    return schedule(call).cost(call)
 
 
 def run(call: AttentionCall) -> Tensor:
@@ -36,16 +36,17 @@ def schedule(call: AttentionCall) -> Schedule:
     band = mask.band()
     assert band is not None
 
-    def cut() -> Schedule:
-        return tiled.quickest(call, [_tiles(band, *call.shape[2:], height) for height in HEIGHTS])
+    def choose() -> Schedule:
+        return quickest(call, [_tiles(band, *call.shape[2:], height) for height in HEIGHTS])
 
-    return mask.remember(("band schedule", *call.shape[2:]), cut)
+    return mask.remember(("band schedule", *call.shape, call.trains), choose)
 
 
 def _tiles(band: tuple[float, float], q_len: int, k_len: int, height: int) -> Schedule:
     """Tiles of `height` queries, over the keys from the first query's lowest to the last query's highest."""
     low, high = int(max(band[0], -q_len)), int(min(band[1], k_len))
-    tiles, full, partial, columns = [], 0, 0, -(-k_len // WIDTH)
+    tiles: list[Tile] = []
+    full, partial, columns = 0, 0, -(-k_len // WIDTH)
     for q_lo in range(0, q_len, height):
         q_hi = min(q_len, q_lo + height)
         k_lo, k_hi = max(0, q_lo + low), min(k_len, q_hi + high)
@@ -58,11 +59,11 @@ def _tiles(band: tuple[float, float], q_len: int, k_len: int, height: int) -> Sc
         else:
             inner_lo = inner_hi = k_lo
             runs = [Run(k_lo, k_hi, True)]
-        tiles.append(Tile(q_lo, q_hi, tuple(run for run in runs if run.lo < run.hi)))
+        tiles.extend(cut(q_lo, q_hi, runs))
         # In the regular grid of blocks: those that are touched, and those wholly inside.
         touched = -(-k_hi // WIDTH) - k_lo // WIDTH
         last = columns if inner_hi == k_len else inner_hi // WIDTH
         inside = max(0, last - -(-inner_lo // WIDTH))
         full, partial = full + inside, partial + touched - inside
     blocks = Blocks(height, WIDTH, full, partial, -(-q_len // height) * columns - full - partial)
-    return Schedule((Section(None, None, tuple(tiles)),), blocks)
+    return Schedule((Section(None, None, tuple(tiles)),), blocks, alike=True)

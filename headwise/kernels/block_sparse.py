@@ -8,7 +8,7 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.kernels import banded, tiled
 from headwise.kernels.kernel import Blocks, Cost
-from headwise.kernels.tiled import HEIGHTS, WIDTH, Schedule, Section, Tile, runs_of
+from headwise.kernels.schedule import HEIGHTS, WIDTH, Schedule, Section, cut, quickest, runs_of
 from headwise.masks import Extent
 
 
@@ -19,7 +19,7 @@ def refuse(call: AttentionCall) -> str | None:
 
 def cost(call: AttentionCall) -> Cost:
     """That of the blocks that are not empty."""
-    return tiled.cost(call, schedule(call))
+    return schedule(call).cost(call)
 
 
 def run(call: AttentionCall) -> Tensor:
@@ -34,12 +34,12 @@ def schedule(call: AttentionCall) -> Schedule:
     if mask.band() is not None:  # known from its rows alone, without a grid of blocks
         return banded.schedule(call)
 
-    def cut() -> Schedule:
+    def choose() -> Schedule:
         lowest = min(HEIGHTS) if max(call.shape[2:]) <= 2**15 else 256  # for long inputs a coarser grid
         codes = mask.blocks(*call.shape[2:], lowest, WIDTH)
-        return tiled.quickest(call, [_tiles(call, codes, lowest, height) for height in HEIGHTS if height >= lowest])
+        return quickest(call, [_tiles(call, codes, lowest, height) for height in HEIGHTS if height >= lowest])
 
-    return mask.remember(("block schedule", *call.shape[2:]), cut)
+    return mask.remember(("block schedule", *call.shape, call.trains), choose)
 
 
 def _tiles(call: AttentionCall, codes: Tensor, lowest: int, height: int) -> Schedule:
@@ -50,11 +50,11 @@ def _tiles(call: AttentionCall, codes: Tensor, lowest: int, height: int) -> Sche
     sections = []
     for b, example in enumerate(codes.tolist()):
         for h, grid in enumerate(example):
-            tiles = (
-                Tile(i * height, min(q_len, (i + 1) * height), runs)
+            tiles = [
+                tile
                 for i, row in enumerate(grid)
-                if (runs := runs_of(row, WIDTH, k_len))
-            )
+                for tile in cut(i * height, min(q_len, (i + 1) * height), runs_of(row, WIDTH, k_len))
+            ]
             sections.append(Section(b if call.mask.batch else None, h if call.mask.heads else None, tuple(tiles)))
     counted = [int((codes == extent).sum()) for extent in (Extent.ALL, Extent.SOME, Extent.NONE)]
     return Schedule(tuple(sections), Blocks(height, WIDTH, *counted))

@@ -1,4 +1,4 @@
-"""Packed documents and padding: each document is computed by itself, and padding not at all."""
+"""Packed documents and padding: a document sees itself alone, and padding is not computed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.kernels import tiled
 from headwise.kernels.kernel import Cost
-from headwise.kernels.tiled import Run, Schedule, Section, Tile, runs_of
+from headwise.kernels.schedule import HEIGHTS, Run, Schedule, Section, Tile, cut, quickest, runs_of
 from headwise.masks.band import Band
 from headwise.masks.documents import Documents
 from headwise.masks.mask import And, Extent, Mask
@@ -25,7 +25,7 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    return tiled.cost(call, schedule(call))
+    return schedule(call).cost(call)
 
 
 def run(call: AttentionCall) -> Tensor:
@@ -33,25 +33,28 @@ def run(call: AttentionCall) -> Tensor:
 
 
 def schedule(call: AttentionCall) -> Schedule:
-    """One tile a document, or one an example without its padding."""
-    assert call.mask is not None
-    return call.mask.remember(("packed schedule", *call.shape[2:]), lambda: _schedule(call))
-
-
-def _schedule(call: AttentionCall) -> Schedule:
+    """The tiles of each document, or of each example without its padding, of the height that should be quickest."""
     mask = call.mask
     assert mask is not None
-    q_len, k_len = call.shape[2:]
+
+    def choose() -> Schedule:
+        return quickest(call, [_tiles(mask, *call.shape[2:], height) for height in (call.shape[2], *HEIGHTS)])
+
+    return mask.remember(("packed schedule", *call.shape, call.trains), choose)
+
+
+def _tiles(mask: Mask, q_len: int, k_len: int, height: int) -> Schedule:
     found = _documents(mask)
     if found is None:
         keys = torch.arange(k_len)
         real = mask.cells(keys[:1], keys)[:, 0, 0].to(torch.int8) * Extent.ALL
-        tiles = [[Tile(0, q_len, runs)] if (runs := runs_of(row, 1, k_len)) else [] for row in real.tolist()]
+        rows = [_cut_rows(0, q_len, runs_of(row, 1, k_len), height) for row in real.tolist()]
     else:
         documents, causal = found
-        tiles = [_document_tiles(row, causal, q_len, k_len) for row in documents.ids.tolist()]
-    sections = (Section(b if mask.batch else None, None, tuple(row)) for b, row in enumerate(tiles))
-    return Schedule(tuple(sections))
+        rows = [_document_tiles(row, causal, q_len, k_len, height) for row in documents.ids.tolist()]
+    sections = (Section(b if mask.batch else None, None, tuple(tiles)) for b, tiles in enumerate(rows))
+    # All that is masked within a document is the diagonal, which looks the same from every tile.
+    return Schedule(tuple(sections), alike=True)
 
 
 def _documents(mask: Mask) -> tuple[Documents, bool] | None:
@@ -66,8 +69,8 @@ def _documents(mask: Mask) -> tuple[Documents, bool] | None:
     return documents[0], bool(causal)
 
 
-def _document_tiles(ids: list[int], causal: bool, q_len: int, k_len: int) -> list[Tile]:
-    """One tile a document; a document in several pieces gets one a piece, each over the keys of all."""
+def _document_tiles(ids: list[int], causal: bool, q_len: int, k_len: int, height: int) -> list[Tile]:
+    """The tiles of one row of packed documents; those of a document in pieces take the keys of all its pieces."""
     pieces: dict[int, list[Run]] = {}
     lo = 0
     for position in range(1, k_len + 1):
@@ -75,14 +78,29 @@ def _document_tiles(ids: list[int], causal: bool, q_len: int, k_len: int) -> lis
             if ids[lo] >= 0:
                 pieces.setdefault(ids[lo], []).append(Run(lo, position, False))
             lo = position
-    tiles = []
+    tiles: list[Tile] = []
     offset = k_len - q_len
     for runs in pieces.values():
         for piece in runs:
             q_lo, q_hi = max(0, piece.lo - offset), piece.hi - offset
-            if q_lo >= q_hi:
-                continue
-            square = len(runs) == 1 and q_hi - q_lo == piece.hi - piece.lo
-            keys = runs if not causal or square else [Run(run.lo, run.hi, True) for run in runs if run.lo < piece.hi]
-            tiles.append(Tile(q_lo, q_hi, tuple(keys), causal=causal and square))
+            whole = len(runs) == 1 and q_hi - q_lo == piece.hi - piece.lo <= height
+            if not causal:
+                tiles.extend(_cut_rows(q_lo, q_hi, tuple(runs), height))
+            elif whole:
+                tiles.append(Tile(q_lo, q_hi, (piece,), causal=True))
+            else:
+                for lo in range(q_lo, q_hi, height):
+                    hi = min(q_hi, lo + height)
+                    tiles.extend(cut(lo, hi, _up_to_diagonal(runs, lo + offset, hi + offset)))
     return tiles
+
+
+def _cut_rows(q_lo: int, q_hi: int, runs: tuple[Run, ...], height: int) -> list[Tile]:
+    return [tile for lo in range(q_lo, q_hi, height) for tile in cut(lo, min(q_hi, lo + height), runs)]
+
+
+def _up_to_diagonal(runs: list[Run], first: int, past: int) -> list[Run]:
+    """The keys that queries at the positions [first, past) see: all up to the first's own, and then a triangle."""
+    seen_by_all = [Run(run.lo, min(run.hi, first + 1), False) for run in runs]
+    triangle = [Run(max(run.lo, first + 1), min(run.hi, past), True) for run in runs]
+    return seen_by_all + triangle

@@ -9,11 +9,12 @@ from headwise.errors import ArgumentError, KernelRefused
 from headwise.kernels import banded, block_sparse, flex, packed, reference, sdpa
 from headwise.kernels.kernel import Cost, Kernel, matrix_flops
 
+# Of two that cost the same, the first is taken.
 KERNELS: dict[str, Kernel] = {
     "sdpa": sdpa,
     "banded": banded,
-    "block_sparse": block_sparse,
     "packed": packed,
+    "block_sparse": block_sparse,
     "flex": flex,
     "reference": reference,
 }
@@ -35,6 +36,12 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
                 f"kernel {kernel!r} cannot run this call: {reason}. Use kernel='auto', or see plan(...)"
             )
         return asked
+    if call.mask is None:
+        return _cheapest(call)
+    return call.mask.remember(("kernel", *call.kind), lambda: _cheapest(call))
+
+
+def _cheapest(call: AttentionCall) -> Kernel:
     if sdpa.refuse(call) is None and (call.mask is None or sdpa.cost(call).time < WORTH_PLANNING):
         return sdpa  # nothing can be skipped, or too little to be worth a look
     ready = [candidate for candidate in KERNELS.values() if candidate.refuse(call) is None]

@@ -19,7 +19,7 @@ from headwise.kernels.kernel import (
     matrix_flops,
     output_bytes,
 )
-from headwise.kernels.tiled import Run, Schedule, Section, Tile
+from headwise.kernels.schedule import Run, Schedule, Section, Tile
 from headwise.masks import Extent, Mask
 
 
