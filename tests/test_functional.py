@@ -87,6 +87,22 @@ def test_a_query_that_may_attend_to_nothing_gets_zero_and_zero_gradients(kernel:
         assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
 
 
+@pytest.mark.parametrize("kernel", ["reference", "sdpa", "block_sparse"])
+def test_a_query_emptied_by_the_bias_is_empty_too(kernel: str) -> None:
+    q, k, v = (torch.randn(1, 2, 70, 8, requires_grad=True) for _ in range(3))
+    bias = torch.zeros(70, 70)
+    bias[5] = -torch.inf
+    mask = masks.causal() & masks.dilated(1)
+    out = headwise.attention(q, k, v, mask=mask, bias=bias, kernel=kernel)
+    assert not out[:, :, 5].any()
+    out.sum().backward()
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
+    assert q.grad is not None
+    assert not q.grad[:, :, 5].any()
+    _, record = headwise.attention(q, k, v, mask=mask, bias=bias, record=True)
+    assert not record.weights(rows=5).any()
+
+
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 @pytest.mark.parametrize("kernel", CPU_KERNELS)
 def test_what_a_key_that_nobody_sees_holds_cannot_spread(kernel: str, poison: float) -> None:

@@ -140,7 +140,7 @@ def _weigh(part: _Part, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor
             by_head[..., keys_of_piece] += piece
     out = torch.bmm(torch.softmax(scores, dim=-1), v.flatten(0, 1)).view(*q.shape[:3], -1)
     empty = part.pattern.empty_rows
-    return out if empty is None else out.masked_fill(empty[:, None], 0.0)
+    return out if empty is None else out.masked_fill(empty[..., None], 0.0)
 
 
 def _merge(out: Tensor, lse: Tensor, more_out: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,8 +177,8 @@ class _Pattern:
 
     shape: tuple[int, int]  # queries, keys
     pieces: tuple[tuple[slice, Tensor], ...] = ()  # keys of the tile, and what is added to their scores
-    empty_rows: Tensor | None = None  # queries that may attend to nothing, where there are any
-    dead_keys: Tensor | None = None  # keys that no query of the tile may attend to, where there are any
+    empty_rows: Tensor | None = None  # queries that may attend to nothing, [queries] or [B|1, H|1, queries], if any
+    dead_keys: Tensor | None = None  # keys that the mask keeps from every query of the tile, [keys, 1], if any
 
     @functools.cached_property
     def additive(self) -> Tensor | None:
@@ -251,10 +251,9 @@ def _parts(call: AttentionCall, schedule: Schedule) -> Iterator[_Part]:
 
 def _pattern(call: AttentionCall, section: Section, tile: Tile) -> _Pattern:
     shape, dtype, device = (tile.hi - tile.lo, tile.keys), call.q.dtype, call.q.device
-    pieces = []
+    pieces: list[tuple[slice, Tensor]] = []
     some_rows, some_keys = torch.zeros(shape[0], dtype=torch.bool), torch.ones(shape[1], dtype=torch.bool)
     at, rows = 0, torch.arange(tile.lo, tile.hi, device=device)
-    bias = None if call.bias is None else _bias_of(call, section, tile).to(dtype)
     for run in tile.runs:
         keys = slice(at, at + run.hi - run.lo)
         at = keys.stop
@@ -267,8 +266,9 @@ def _pattern(call: AttentionCall, section: Section, tile: Tile) -> _Pattern:
             some_keys[keys] = allowed[0, 0].any(0)
         else:
             some_rows |= True
-    if bias is not None:
-        pieces = [(slice(0, at), functools.reduce(_add_to_keys, pieces, bias))]
+    if call.bias is not None:
+        bias = functools.reduce(_add_to_keys, pieces, _bias_of(call, section, tile).to(dtype))
+        pieces, some_rows = [(slice(0, at), bias)], (bias != -math.inf).any(-1)
     return _Pattern(
         shape,
         tuple(pieces),

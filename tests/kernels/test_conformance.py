@@ -16,7 +16,7 @@ from torch import Tensor
 
 import headwise
 from headwise.call import make_call
-from headwise.kernels import KERNELS
+from headwise.kernels import KERNELS, block_sparse, schedule
 from headwise.masks import Mask
 from tests.mask_zoo import ZOO, compositions, fits
 
@@ -123,7 +123,39 @@ def test_any_strides_of_inputs_and_gradients(layout: str, dtype: torch.dtype) ->
         name: LAYOUTS[layout](x.detach()).requires_grad_() for name, x in random_inputs(sizes, dtype=dtype).items()
     }
     for name in ("window", "documents", "global tokens", "padding, lengths"):
-        check_every_kernel(ZOO[name](*sizes), inputs, d_out=torch.ones(()).expand(2, 4, 100, 8))
+        for d_out in (LAYOUTS[layout](torch.randn(2, 4, 100, 8)), torch.ones(()).expand(2, 4, 100, 8)):
+            check_every_kernel(ZOO[name](*sizes), inputs, d_out=d_out.to(dtype))
+
+
+@pytest.fixture
+def as_if_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengths of some hundreds are cut into tiles as lengths of many thousands are."""
+    monkeypatch.setattr(schedule, "MANY_KEYS", 32)
+    for height in (256, 768):
+        monkeypatch.delitem(schedule.HEIGHTS, height)
+
+
+@pytest.mark.parametrize("name", ["causal", "prefix", "documents, in pieces", "big bird", "padding, lengths"])
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+@pytest.mark.usefixtures("as_if_long")
+def test_wide_tiles_are_split_and_merged(name: str, bias: bool) -> None:
+    sizes = (2, 4, 200, 200)
+    inputs = random_inputs(sizes)
+    if bias:
+        inputs["bias"] = torch.randn(200, 200).masked_fill(torch.rand(200, 200) < 0.1, -torch.inf)
+        inputs["bias"][[3, 150]] = -torch.inf  # two queries that attend to nothing, and
+        inputs["bias"][70, :100] = -torch.inf  # one that sees nothing of the first tile
+    inputs["sinks"] = torch.randn(4, requires_grad=True)
+    check_every_kernel(ZOO[name](*sizes), inputs)
+    del inputs["sinks"]
+    ran = check_every_kernel(ZOO[name](*sizes), inputs)
+    assert "block_sparse" in ran
+
+
+@pytest.mark.usefixtures("as_if_long")
+def test_the_wide_tiles_of_that_test_are_split() -> None:
+    call = make_call(**random_inputs((2, 4, 200, 200)), mask=headwise.masks.prefix(60))
+    assert any(tile.shared for section in block_sparse.schedule(call).sections for tile in section.tiles)
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "banded", "block_sparse", "packed", "reference"])

@@ -8,7 +8,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 from tests.mask_zoo import ZOO, fits
 
-LENGTHS = [(256, 256), (128, 384)]
+LENGTHS = [(256, 256), (128, 384), (200, 300), (100, 256)]
 
 
 @pytest.mark.parametrize(("name", "lengths"), [(n, x) for x in LENGTHS for n in ZOO if fits(n, *x)], ids=str)
