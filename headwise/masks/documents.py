@@ -62,9 +62,8 @@ class Documents(Mask):
         padding = (one_q & _is_padding(first_q)) | (one_k & _is_padding(first_k))
         all_allowed = one_q & one_k & (first_q == first_k) & ~padding
         apart = padding | (one_q & one_k & (first_q != first_k))
-        # In order, the ids of two rectangles meet only if their ranges do, and padding is all before or all after.
-        apart_in_order = (last_q < first_k) | (last_k < first_q) | (last_q < 0) | (last_k < 0)
-        apart_in_order |= (first_q == _AFTER) | (first_k == _AFTER)
+        # In order, the documents of queries and keys meet only if their ranges do; padding is all before or all after.
+        apart_in_order = (last_q < first_k) | (last_k < first_q)
         in_order = ordered.view(-1, *[1] * (apart.ndim - 1))
         return extent_of(~(apart | (in_order & apart_in_order)), all_allowed)[:, None]
 

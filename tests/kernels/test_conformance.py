@@ -16,7 +16,7 @@ from torch import Tensor
 
 import headwise
 from headwise.call import make_call
-from headwise.kernels import KERNELS, block_sparse, schedule
+from headwise.kernels import KERNELS, banded, block_sparse, packed, schedule, tiled
 from headwise.masks import Mask
 from tests.mask_zoo import ZOO, compositions, fits
 
@@ -125,6 +125,33 @@ def test_any_strides_of_inputs_and_gradients(layout: str, dtype: torch.dtype) ->
     for name in ("window", "documents", "global tokens", "padding, lengths"):
         for d_out in (LAYOUTS[layout](torch.randn(2, 4, 100, 8)), torch.ones(()).expand(2, 4, 100, 8)):
             check_every_kernel(ZOO[name](*sizes), inputs, d_out=d_out.to(dtype))
+
+
+@pytest.mark.parametrize("height", [16, 64, 100, 256])
+@pytest.mark.parametrize("offset", [0, 60], ids=["square", "cached"])
+def test_tiles_of_any_height_compute_the_same(height: int, offset: int) -> None:
+    k_len, q_len = 200, 200 - offset
+    ids = torch.tensor([-1] * 5 + [0] * 90 + [1] * 60 + [2] * 30 + [1] * 10 + [-1] * 5)
+    documents = headwise.masks.documents(ids)
+    window = headwise.masks.window(20, 3)
+    grid = (window | documents).aligned(q_len, k_len)
+    schedules = [
+        (window, banded._tiles(window.aligned(q_len, k_len).band(), q_len, k_len, height)),  # type: ignore[arg-type]
+        (documents, packed._tiles(documents.aligned(q_len, k_len), q_len, k_len, height)),
+        *(
+            (mask, packed._tiles(mask.aligned(q_len, k_len), q_len, k_len, height))
+            for mask in [documents & headwise.masks.causal(), headwise.masks.padding([150])]
+        ),
+    ]
+    inputs = random_inputs((2, 4, q_len, k_len), dtype=torch.float64)
+    call = make_call(**inputs, mask=grid)
+    schedules.append((grid, block_sparse._tiles(call, grid.grid(q_len, k_len, 4, schedule.WIDTH), 4, height)))
+    for mask, cut in schedules:
+        truth = headwise.attention(**inputs, mask=mask, kernel="reference")
+        call = make_call(**inputs, mask=mask)
+        torch.testing.assert_close(tiled.run(call, cut), truth)
+        with torch.no_grad():
+            torch.testing.assert_close(tiled.run(call, cut), truth)
 
 
 @pytest.fixture

@@ -147,9 +147,11 @@ def test_statistics_equal_those_of_the_eager_weights(name: str, block_bytes: int
 def test_a_sink_counts_as_a_key_in_the_entropy() -> None:
     q = torch.zeros(1, 1, 1, 1)
     k = torch.zeros(1, 1, 3, 1)
-    _, seen = headwise.attention(q, k, k, sinks=torch.zeros(1), record=True)
-    torch.testing.assert_close(seen.entropy(), torch.full((1, 1, 1), math.log(4)))
-    torch.testing.assert_close(seen.weights(), torch.full((1, 1, 1, 3), 0.25))
+    _, seen = headwise.attention(q, k, k, sinks=torch.tensor([math.log(5)]), record=True)
+    # Weights 1/8, 1/8, 1/8, and 5/8 on the sink.
+    torch.testing.assert_close(seen.weights(), torch.full((1, 1, 1, 3), 0.125))
+    expected = 3 / 8 * math.log(8) + 5 / 8 * math.log(8 / 5)
+    torch.testing.assert_close(seen.entropy(), torch.full((1, 1, 1), expected))
 
 
 def test_distance_counts_from_the_query_s_own_position() -> None:
