@@ -14,6 +14,7 @@ import argparse
 import json
 import platform
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -53,7 +54,7 @@ def main() -> None:
     arguments.add_argument("--json", help="also write the figures to this file")
     chosen = arguments.parse_args()
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 140)
     about = {
         "machine": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
@@ -70,9 +71,9 @@ def main() -> None:
         for length in chosen.lengths:
             for backward in [False] if chosen.no_backward else [False, True]:
                 flex = not chosen.no_flex and not backward and name != "dense"
-                console.print(
-                    f"[dim]{name}, {length}, {'forward+backward' if backward else 'forward'} …[/dim]", end="\r"
-                )
+                what = "training" if backward else "forward"
+                if console.is_terminal:
+                    console.print(f"[dim]{name}, {length}, {what} …[/dim]", end="\r")
                 row = measure(name, length, getattr(torch, chosen.dtype), chosen.rounds, backward=backward, flex=flex)
                 rows.append(row)
                 table.add_row(*show(row))

@@ -134,7 +134,14 @@ def test_no_queries_and_no_keys(kernel: str) -> None:
     x, none = torch.randn(2, 4, 3, 8), torch.randn(2, 4, 0, 8)
     assert headwise.attention(none, x, x, kernel=kernel).shape == (2, 4, 0, 8)
     assert torch.equal(headwise.attention(x, none, none, kernel=kernel), torch.zeros(2, 4, 3, 8))
-    assert torch.equal(headwise.attention(x, none, none, mask=masks.causal(), kernel=kernel), torch.zeros(2, 4, 3, 8))
+    for mask in (masks.causal(), masks.padding([2, 1]), masks.window(1, 0) | masks.prefix(0)):
+        assert headwise.attention(none, x, x, mask=mask, kernel=kernel).shape == (2, 4, 0, 8)
+    for mask in (masks.causal(), masks.padding([0, 0]), masks.window(1, 0) | masks.prefix(0)):
+        out, record = headwise.attention(x, none, none, mask=mask, kernel=kernel, record=True)
+        assert torch.equal(out, torch.zeros(2, 4, 3, 8))
+        assert record.weights().shape == (2, 4, 3, 0)
+        assert torch.equal(record.lse, torch.full((2, 4, 3), -math.inf))
+        assert not record.entropy().any()
 
 
 @pytest.mark.parametrize("kernel", ["reference", "sdpa"])

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.kernels import reference
-from headwise.kernels.kernel import SECONDS_PER_CALL, Blocks, Cost, matrix_flops
+from headwise.kernels.kernel import Blocks, Cost, input_output_bytes, machine, matrix_flops, output_bytes
 from headwise.masks import Extent
 
 BLOCK = 128
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Dropout, gradients on the CPU, gradients to sinks' log-sum-exp inputs it cannot give, and empty calls."""
+    """Dropout, gradients on the CPU, and empty calls."""
     if call.dropout:
         return "FlexAttention has no dropout"
     if call.q.device.type == "cpu" and call.trains:
@@ -43,10 +43,9 @@ def cost(call: AttentionCall) -> Cost:
         codes = call.mask.blocks(*call.shape[2:], BLOCK)
         counted = [int((codes == extent).sum()) for extent in (Extent.ALL, Extent.SOME, Extent.NONE)]
         blocks, share = Blocks(BLOCK, BLOCK, *counted), 1 - counted[2] / codes.numel()
-    dense = reference.cost(call)
     flops = int(share * matrix_flops(call, call.q.shape[:3].numel() * call.k.shape[2]))
-    moved = dense.bytes - 8 * call.q.shape[:3].numel() * call.k.shape[2] * max(4, call.q.element_size())
-    return Cost(flops, moved, moved, flops / 1e14 + moved / 1e12 + SECONDS_PER_CALL, blocks)
+    moved = input_output_bytes(call)
+    return Cost(flops, moved, output_bytes(call), machine(call).time(flops, moved, share=0.7), blocks)
 
 
 def run(call: AttentionCall) -> Tensor:

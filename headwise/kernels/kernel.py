@@ -45,10 +45,26 @@ class Kernel(Protocol):
         """The output [B, H, Q, E], in the dtype of the query."""
 
 
-# Nominal speeds of two CPU cores for `Cost.time`: float32 matrix products, memory, and one call into torch.
-FLOPS_PER_SECOND = 1.6e11
-BYTES_PER_SECOND = 1.5e10
-SECONDS_PER_CALL = 15e-6
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """Nominal speeds, for `Cost.time`: what kernels are compared by."""
+
+    flops: float  # a second, in large matrix products
+    bytes: float  # a second, from and to memory
+    call: float  # seconds that one call into torch takes
+
+    def time(self, flops: int, bytes_: int, *, share: float = 1.0, calls: int = 1) -> float:
+        """Seconds for this work, the matrix products at a share of the full speed."""
+        return flops / (share * self.flops) + bytes_ / self.bytes + calls * self.call
+
+
+CPU = Machine(flops=1.6e11, bytes=1.5e10, call=15e-6)  # two cores, float32
+CUDA = Machine(flops=1e14, bytes=1e12, call=10e-6)
+
+
+def machine(call: AttentionCall) -> Machine:
+    """The nominal machine that a call runs on."""
+    return CPU if call.q.device.type == "cpu" else CUDA
 
 
 def matrix_flops(call: AttentionCall, cells: int) -> int:

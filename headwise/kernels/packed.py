@@ -11,7 +11,8 @@ from headwise.kernels.kernel import Cost
 from headwise.kernels.schedule import HEIGHTS, Run, Schedule, Section, Tile, cut, quickest, runs_of
 from headwise.masks.band import Band
 from headwise.masks.documents import Documents
-from headwise.masks.mask import And, Extent, Mask
+from headwise.masks.extent import Extent
+from headwise.masks.mask import And, Mask
 from headwise.masks.padding import PaddingKeys, PaddingLengths
 
 

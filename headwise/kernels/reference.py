@@ -7,10 +7,9 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.kernels.kernel import (
-    BYTES_PER_SECOND,
-    FLOPS_PER_SECOND,
     Cost,
     input_output_bytes,
+    machine,
     matrix_flops,
     output_bytes,
 )
@@ -27,8 +26,7 @@ def cost(call: AttentionCall) -> Cost:
     flops = matrix_flops(call, cells)
     matrix = cells * max(4, call.q.element_size())
     moved = input_output_bytes(call) + 8 * matrix
-    time = flops / FLOPS_PER_SECOND + moved / BYTES_PER_SECOND
-    return Cost(flops, moved, 3 * matrix + output_bytes(call), time)
+    return Cost(flops, moved, 3 * matrix + output_bytes(call), machine(call).time(flops, moved))
 
 
 def run(call: AttentionCall) -> Tensor:

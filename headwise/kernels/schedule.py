@@ -14,12 +14,10 @@ from typing import NamedTuple
 
 from headwise.call import AttentionCall
 from headwise.kernels.kernel import (
-    BYTES_PER_SECOND,
-    FLOPS_PER_SECOND,
-    SECONDS_PER_CALL,
     Blocks,
     Cost,
     input_output_bytes,
+    machine,
     matrix_flops,
     output_bytes,
 )
@@ -66,9 +64,15 @@ class Tile:
 
     @property
     def cells(self) -> int:
-        """The cells that are computed."""
+        """The cells that count."""
         rows = self.hi - self.lo
         return rows * (rows + 1) // 2 if self.causal else rows * self.keys
+
+    @property
+    def cells_computed(self) -> int:
+        """Of a causal square the fused kernel leaves out only whole blocks of 512 keys."""
+        rows = self.hi - self.lo
+        return rows * min(rows, (rows + 512) // 2) if self.causal else rows * self.keys
 
 
 class Section(NamedTuple):
@@ -94,10 +98,10 @@ class Schedule:
             matrices = matrix_flops(call, matrices_of(call, section))
             for tile in section.tiles:
                 few_keys, many_keys = next(HEIGHTS[h] for h in HEIGHTS if tile.hi - tile.lo >= h or h == min(HEIGHTS))
-                speed = FLOPS_PER_SECOND * (few_keys if tile.keys <= MANY_KEYS else many_keys)
-                speed *= CACHED_GAIN if not call.trains and stays_in_cache(call, section, tile) else 1.0
+                share = few_keys if tile.keys <= MANY_KEYS else many_keys
+                share *= CACHED_GAIN if not call.trains and stays_in_cache(call, section, tile) else 1.0
                 calls = 3 if tile.masked_keys and not self.alike else 1  # two for the mask
-                seconds += tile.cells * matrices / speed + calls * SECONDS_PER_CALL
+                seconds += machine(call).time(tile.cells_computed * matrices, 0, share=share, calls=calls)
         return seconds
 
     def covers(self, q_len: int) -> bool:
@@ -120,7 +124,7 @@ class Schedule:
                 in_cache = not call.trains and stays_in_cache(call, section, tile)
                 scores = 2 * cells * matrices_of(call, section) if in_cache else 0
                 moved, largest = moved + keys + mask, max(largest, keys + mask + scores)
-        time = self.time(call) + input_output_bytes(call) / BYTES_PER_SECOND
+        time = self.time(call) + machine(call).time(0, input_output_bytes(call), calls=0)
         return Cost(matrix_flops(call, self.cells(call)), moved, output_bytes(call) + largest, time, self.blocks)
 
 

@@ -11,11 +11,9 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from headwise.call import AttentionCall
 from headwise.kernels import tiled
 from headwise.kernels.kernel import (
-    BYTES_PER_SECOND,
-    FLOPS_PER_SECOND,
-    SECONDS_PER_CALL,
     Cost,
     input_output_bytes,
+    machine,
     matrix_flops,
     output_bytes,
 )
@@ -42,17 +40,17 @@ def cost(call: AttentionCall) -> Cost:
     halved = call.sinks is None and _is_causal(call)
     computed = batch * heads * _causal_cells(q_len, k_len) if halved else cells
     flops, moved, peak = matrix_flops(call, computed), input_output_bytes(call), output_bytes(call)
-    rate = 0.95 * FLOPS_PER_SECOND
+    share = 0.95
     if _needs_dense_mask(call):
         dense = (call.mask.batch or 1) * (call.mask.heads or 1) * q_len * k_len if call.mask else 0
         dense_bytes = dense * (1 + call.q.element_size())  # bool, then added to the scores
         moved, peak = moved + 2 * dense_bytes, peak + dense_bytes
+        share = 0.95 if call.q.device.type == "cpu" else 0.4  # on CUDA the fastest fused kernel takes no mask
     if call.dropout or (call.bias is not None and call.bias.requires_grad):
         # torch then falls back to its unfused path, which holds the matrix of weights.
         matrix = cells * max(4, call.q.element_size())
         moved, peak = moved + 6 * matrix, peak + 2 * matrix
-    time = flops / rate + moved / BYTES_PER_SECOND + SECONDS_PER_CALL
-    return Cost(flops, moved, peak, time)
+    return Cost(flops, moved, peak, machine(call).time(flops, moved, share=share))
 
 
 def run(call: AttentionCall) -> Tensor:

@@ -9,8 +9,9 @@ from headwise.masks.block_sparse import big_bird, block_sparse
 from headwise.masks.cellwise import from_predicate, from_tensor
 from headwise.masks.dilated import dilated, strided
 from headwise.masks.documents import documents
+from headwise.masks.extent import Extent
 from headwise.masks.global_tokens import global_tokens
-from headwise.masks.mask import Extent, Mask
+from headwise.masks.mask import Mask
 from headwise.masks.padding import padding
 from headwise.masks.prefix import prefix
 

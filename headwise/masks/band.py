@@ -8,7 +8,8 @@ import math
 from torch import Tensor
 
 from headwise.errors import DtypeError
-from headwise.masks.mask import Allowed, Index, Mask, extent_of
+from headwise.masks.extent import extent_of
+from headwise.masks.mask import Allowed, Index, Mask
 from headwise.masks.tables import index_at
 
 

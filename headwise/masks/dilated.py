@@ -7,7 +7,8 @@ import dataclasses
 from torch import Tensor
 
 from headwise.masks.band import causal, window
-from headwise.masks.mask import Allowed, Index, Mask, extent_of
+from headwise.masks.extent import extent_of
+from headwise.masks.mask import Allowed, Index, Mask
 from headwise.masks.tables import index_at
 
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from headwise.errors import MaskError
+from headwise.masks import cells
+from headwise.masks.extent import Extent
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -29,19 +30,6 @@ Index = Any
 Allowed = Any
 
 T = TypeVar("T")
-
-
-class Extent(IntEnum):
-    """How many pairs of a rectangle are allowed. By Kleene's logic `&` is the minimum, `|` the maximum, `~` 2 - x."""
-
-    NONE = 0
-    SOME = 1
-    ALL = 2
-
-
-def extent_of(any_allowed: Tensor, all_allowed: Tensor) -> Tensor:
-    """The int8 extent codes of rectangles from "is any pair allowed" and "are all pairs allowed"."""
-    return any_allowed.to(torch.int8) + all_allowed.to(torch.int8)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -74,7 +62,7 @@ class Mask:
         The bounds are integer tensors that broadcast to `shape`. ALL and NONE are never wrong. Where `wanted` (bool,
         `shape`) is False the answer does not matter and need not be worked out. This default evaluates every cell.
         """
-        return _evaluate_rectangles(self, q_lo, q_hi, k_lo, k_hi, wanted)
+        return cells.evaluate_rectangles(self, q_lo, q_hi, k_lo, k_hi, wanted)
 
     @property
     def cellwise(self) -> bool:
@@ -95,7 +83,7 @@ class Mask:
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
         """What `used_keys` does, for an aligned mask and without its memory: bool [B|1, H|1, K], on the CPU."""
-        return _seen_keys(self, q_len, k_len)
+        return cells.seen_keys(self, q_len, k_len)
 
     def align(self, q_len: int, k_len: int) -> Mask:
         """What `aligned` does, without its memory; MaskError if the mask cannot meet these lengths."""
@@ -131,8 +119,8 @@ class Mask:
 
     def cells(self, q: Tensor, k: Tensor, *, b: int | None = None, h: int | None = None) -> Tensor:
         """The cells of queries `q` [Q'] and keys `k` [K']: bool [B|1, H|1, Q', K'], of one example or head if given."""
-        b_index = _axis(self.batch, b, q.device)
-        h_index = _axis(self.heads, h, q.device)
+        b_index = cells.axis(self.batch, b, q.device)
+        h_index = cells.axis(self.heads, h, q.device)
         allowed = self.allows(b_index[:, None, None, None], h_index[:, None, None], q[:, None], k[None, :])
         return torch.broadcast_to(allowed, (len(b_index), len(h_index), len(q), len(k)))
 
@@ -408,70 +396,10 @@ def _combine(
     return codes
 
 
-def _evaluate_rectangles(
-    mask: Mask, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None
-) -> Tensor:
-    """Extent codes by evaluating every cell of the wanted rectangles, some rectangles at a time."""
-    shape = torch.broadcast_shapes(q_lo.shape, q_hi.shape, k_lo.shape, k_hi.shape)
-    keep = torch.ones(shape, dtype=torch.bool) if wanted is None else torch.broadcast_to(wanted, shape)
-    device = mask.device
-    q0, q1, k0, k1 = (torch.broadcast_to(x, shape)[keep].to(device=device) for x in (q_lo, q_hi, k_lo, k_hi))
-    b_size, h_size = mask.batch or 1, mask.heads or 1
-    codes = torch.zeros((b_size, h_size, *shape), dtype=torch.int8)
-    if not len(q0):
-        return codes
-    # A rectangle smaller than the largest repeats its last row and column, which changes neither "any" nor "all".
-    rows = torch.arange(int((q1 - q0).max()), device=device)
-    cols = torch.arange(int((k1 - k0).max()), device=device)
-    b_index = torch.arange(b_size, device=device)[:, None, None, None, None]
-    h_index = torch.arange(h_size, device=device)[:, None, None, None]
-    chunk = max(1, 2**22 // (len(rows) * len(cols) * b_size * h_size))
-    found = []
-    for i in range(0, len(q0), chunk):
-        part = slice(i, i + chunk)
-        q = torch.minimum(q0[part, None] + rows, q1[part, None] - 1)[:, :, None]
-        k = torch.minimum(k0[part, None] + cols, k1[part, None] - 1)[:, None, :]
-        allowed = mask.allows(b_index, h_index, q, k)
-        allowed = torch.broadcast_to(allowed, (b_size, h_size, len(q), len(rows), len(cols)))
-        found.append(extent_of(allowed.flatten(-2).any(-1), allowed.flatten(-2).all(-1)))
-    codes[:, :, keep] = torch.cat(found, dim=-1).cpu()
-    return codes
-
-
-def _seen_keys(mask: Mask, q_len: int, k_len: int) -> Tensor:
-    # Nearly every mask lets a key be seen by the query at its own position: one cheap look settles those keys.
-    k = torch.arange(k_len, device=mask.device)
-    own = (k - (k_len - q_len)).clamp(0, q_len - 1)
-    b_index = _axis(mask.batch, None, k.device)[:, None, None]
-    h_index = _axis(mask.heads, None, k.device)[:, None]
-    shape = (len(b_index), len(h_index), k_len)
-    used = torch.broadcast_to(mask.allows(b_index, h_index, own, k), shape).cpu().clone()
-    left = (~used).flatten(0, 1).any(0).nonzero()[:, 0]
-    if len(left):
-        zero = torch.zeros_like(left)
-        codes = mask.rectangles(zero, zero + q_len, left, left + 1)
-        sure = codes != Extent.SOME
-        used[..., left] |= codes == Extent.ALL
-        # SOME may be conservative in a composition, and is a true "some" elsewhere; evaluating the column settles it.
-        unsure = left[(~sure & ~used[..., left]).flatten(0, 1).any(0)]
-        queries = torch.arange(q_len, device=mask.device)
-        chunk = max(1, 2**22 // (q_len * used.shape[0] * used.shape[1]))
-        for i in range(0, len(unsure), chunk):
-            keys = unsure[i : i + chunk]
-            used[..., keys] |= mask.cells(queries, keys.to(queries.device)).any(-2).cpu()
-    return used
-
-
 def _count_and_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """Per row of blocks: how many are set, and the columns with the set ones first, as FlexAttention wants them."""
     order = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), order.to(torch.int32)
-
-
-def _axis(size: int | None, only: int | None, device: torch.device | None) -> Tensor:
-    if size is None:
-        return torch.zeros(1, dtype=torch.long, device=device)
-    return torch.arange(size, device=device) if only is None else torch.tensor([only], device=device)
 
 
 def _one_size(what: str, sizes: list[int | None]) -> int | None:

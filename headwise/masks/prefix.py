@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from headwise.errors import MaskError
-from headwise.masks.mask import Allowed, Index, Mask, extent_of
+from headwise.masks.extent import extent_of
+from headwise.masks.mask import Allowed, Index, Mask
 from headwise.masks.tables import integer_table, look_up
 
 

@@ -8,6 +8,7 @@ import torch
 import headwise
 from headwise import masks
 from headwise.kernels.kernel import Blocks
+from tests.largest import Largest
 
 N = 1024
 
@@ -90,6 +91,31 @@ def test_a_mask_that_sdpa_can_express_is_not_made_dense() -> None:
     for mask in (None, masks.causal(), masks.padding([700]), masks.window(None, None), masks.prefix(N)):
         assert plan_for(mask, kernel="sdpa").cost.peak == output
     assert plan_for(masks.window(64, 0), kernel="sdpa").cost.peak == output + N * N * (1 + 4)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        None,
+        masks.causal(),
+        masks.padding([3000]),
+        masks.padding(torch.arange(4096)[None] > 500),
+        masks.causal() & masks.window(100, 0),
+        masks.documents(torch.arange(4096) // 500) & masks.causal(),
+        masks.prefix(700),
+        masks.big_bird(4096),
+        masks.window(64, 64) | masks.global_tokens([0]),
+        masks.from_predicate(lambda b, h, q, k: (q - k) % 97 < 40) & masks.window(200, 0),
+    ],
+    ids=repr,
+)
+def test_no_call_makes_anything_of_the_size_of_the_matrix(mask: masks.Mask | None) -> None:
+    q = torch.randn(1, 1, 4096, 8, requires_grad=True)
+    with Largest() as largest:
+        plan = headwise.plan(q, q, q, mask=mask)
+        headwise.attention(q, q, q, mask=mask).sum().backward()
+    assert plan.cost.peak < 4096 * 4096
+    assert largest.bytes < 4096 * 4096  # a bool mask would have as many, a float mask four times as many
 
 
 def test_the_plan_reads_like_explain() -> None:

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import headwise
 from headwise import masks
 from headwise.errors import ArgumentError, RecordError
 from headwise.records import AttentionRecord, record
+from tests.largest import Largest
 from tests.mask_zoo import ZOO, compositions
 
 
@@ -158,19 +158,6 @@ def test_distance_counts_from_the_query_s_own_position() -> None:
     q, k = torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 5, 1)
     _, seen = headwise.attention(q, k, k, mask=masks.window(1, 0), record=True)
     assert seen.distance().item() == 0.5  # keys 3 and 4, and the query stands at 4
-
-
-class Largest(TorchDispatchMode):
-    """Notes the largest tensor that any operation makes."""
-
-    bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(x, Tensor) and x._base is None:
-                self.bytes = max(self.bytes, x.untyped_storage().nbytes())
-        return out
 
 
 @pytest.mark.parametrize("question", ["lse", "entropy", "distance", "received", "top_k", "pooled"])
