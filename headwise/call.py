@@ -82,10 +82,15 @@ class Scores:
     def usable(self, x: Tensor) -> Tensor:
         """Keys or values [B, G, K, ·] with 0 for those that nobody may attend to: what they hold cannot spread.
 
-        (NaN times a weight of 0 is NaN.) Without such keys this is `x` itself.
+        (NaN times a weight of 0 is NaN.) Without such keys, or where nothing could spread, this is `x` itself.
         """
         used = self.used_keys
-        return x if used is None else x.masked_fill(~used[..., None], 0.0)
+        if used is None:
+            return x
+        # Reading is cheaper than copying: a finite sum has only finite terms. On other devices it would have to wait.
+        if x.device.type == "cpu" and bool(x.detach().sum().isfinite()):
+            return x
+        return x.masked_fill(~used[..., None], 0.0)
 
     @functools.cached_property
     def _usable_keys(self) -> Tensor:

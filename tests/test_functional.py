@@ -134,9 +134,10 @@ def test_no_queries_and_no_keys(kernel: str) -> None:
     x, none = torch.randn(2, 4, 3, 8), torch.randn(2, 4, 0, 8)
     assert headwise.attention(none, x, x, kernel=kernel).shape == (2, 4, 0, 8)
     assert torch.equal(headwise.attention(x, none, none, kernel=kernel), torch.zeros(2, 4, 3, 8))
-    for mask in (masks.causal(), masks.padding([2, 1]), masks.window(1, 0) | masks.prefix(0)):
+    allowed = torch.ones(0, 3, dtype=torch.bool)
+    for mask in (masks.causal(), masks.padding([2, 1]), masks.window(1, 0) | masks.prefix(0), allowed):
         assert headwise.attention(none, x, x, mask=mask, kernel=kernel).shape == (2, 4, 0, 8)
-    for mask in (masks.causal(), masks.padding([0, 0]), masks.window(1, 0) | masks.prefix(0)):
+    for mask in (masks.causal(), masks.padding([0, 0]), masks.window(1, 0) | masks.prefix(0), allowed.T):
         out, record = headwise.attention(x, none, none, mask=mask, kernel=kernel, record=True)
         assert torch.equal(out, torch.zeros(2, 4, 3, 8))
         assert record.weights().shape == (2, 4, 3, 0)

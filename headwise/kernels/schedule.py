@@ -35,6 +35,10 @@ MANY_KEYS = 2048
 CACHED_SCORES = 2**23
 CACHED_GAIN = 1.15
 
+# Calls into torch that a tile takes, and those that its mask takes; and seconds for each cell of the mask.
+CALLS, CALLS_FOR_MASK = 2, 6
+SECONDS_PER_MASK_CELL = 3e-9
+
 
 class Run(NamedTuple):
     """Consecutive keys [lo, hi) of a tile. `masked`: some pair may be forbidden, so the mask must be evaluated."""
@@ -100,7 +104,10 @@ class Schedule:
                 few_keys, many_keys = next(HEIGHTS[h] for h in HEIGHTS if tile.hi - tile.lo >= h or h == min(HEIGHTS))
                 share = few_keys if tile.keys <= MANY_KEYS else many_keys
                 share *= CACHED_GAIN if not call.trains and stays_in_cache(call, section, tile) else 1.0
-                calls = 3 if tile.masked_keys and not self.alike else 1  # two for the mask
+                calls = CALLS
+                if tile.masked_keys and not self.alike:
+                    calls += CALLS_FOR_MASK
+                    seconds += (tile.hi - tile.lo) * tile.masked_keys * SECONDS_PER_MASK_CELL
                 seconds += machine(call).time(tile.cells_computed * matrices, 0, share=share, calls=calls)
         return seconds
 

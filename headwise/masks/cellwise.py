@@ -101,18 +101,26 @@ class Dense(Mask):
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
         return look_up(self.allowed, b if self.batch else b * 0, h if self.heads else h * 0, q, k)
 
+    def cells(self, q: Tensor, k: Tensor, *, b: int | None = None, h: int | None = None) -> Tensor:
+        examples = slice(None) if b is None or not self.batch else slice(b, b + 1)
+        heads = slice(None) if h is None or not self.heads else slice(h, h + 1)
+        return self.allowed[examples, heads].to(q.device)[:, :, _as_slice(q)][..., _as_slice(k)]
+
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
         def reduced(fill: bool, reduce: Callable[..., Tensor]) -> Tensor:
             # Blocks at the end are filled up with what does not change the answer.
             size = (0, -k_len % block_k, 0, -q_len % block_q)
-            cells = torch.nn.functional.pad(self.allowed, size, value=fill).view(torch.uint8)
+            cells = torch.nn.functional.pad(self.allowed, size, value=fill) if any(size) else self.allowed
+            cells = cells.view(torch.uint8)
             by_row = reduce(cells.unflatten(-1, (-1, block_k)), dim=-1)
             return reduce(by_row.unflatten(-2, (-1, block_q)), dim=-2).bool()
 
         return extent_of(reduced(False, torch.amax), reduced(True, torch.amin)).cpu()
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
-        return self.allowed.any(-2).cpu()
+        if not q_len:
+            return super().seen_keys(q_len, k_len)
+        return self.allowed.view(torch.uint8).amax(-2).bool().cpu()  # four times as fast as any(-2)
 
     def align(self, q_len: int, k_len: int) -> Mask:
         if list(self.allowed.shape[2:]) != [q_len, k_len]:
@@ -127,3 +135,12 @@ class Dense(Mask):
 
     def __repr__(self) -> str:
         return f"from_tensor(<bool {list(self.allowed.shape)}>)"
+
+
+def _as_slice(index: Tensor) -> slice | Tensor:
+    """An index tensor as the slice that it is, if it is one: much quicker on the CPU (elsewhere a look would wait)."""
+    if index.device.type != "cpu" or not len(index):
+        return index
+    first, last = int(index[0]), int(index[-1])
+    consecutive = last - first + 1 == len(index) and bool((index[1:] - index[:-1] == 1).all())
+    return slice(first, last + 1) if consecutive else index
