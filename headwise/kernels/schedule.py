@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 from headwise.call import AttentionCall
@@ -65,6 +65,11 @@ class Tile:
     @functools.cached_property
     def masked_keys(self) -> int:
         return sum(run.hi - run.lo for run in self.runs if run.masked)
+
+    @functools.cached_property
+    def shape(self) -> tuple[Hashable, ...]:
+        """How many queries, and where the keys are as seen from the first."""
+        return (self.hi - self.lo, *((run.lo - self.lo, run.hi - self.lo, run.masked) for run in self.runs))
 
     @property
     def cells(self) -> int:

@@ -203,14 +203,14 @@ class _Part(NamedTuple):
 
     def queries(self, x: Tensor) -> Tensor:
         """A view of the tile's queries in x [B, H, Q, ...]."""
-        return self._section(x, self.section.h)[:, :, self.tile.lo : self.tile.hi]
+        return self._section(x, self.section.h).narrow(2, self.tile.lo, self.tile.hi - self.tile.lo)
 
     def keys(self, x: Tensor) -> Tensor:
         """The tile's keys in x [B, G, K, ·]: a view where they are consecutive. Dead keys are replaced by 0."""
         x = self._section(x, self._key_head)
         runs = self.tile.runs
         if runs[-1].hi - runs[0].lo == self.tile.keys:
-            x = x[:, :, runs[0].lo : runs[-1].hi]
+            x = x.narrow(2, runs[0].lo, self.tile.keys)
         else:
             x = torch.cat([x[:, :, run.lo : run.hi] for run in runs], dim=2)
         dead = self.pattern.dead_keys
@@ -239,10 +239,9 @@ def _parts(call: AttentionCall, schedule: Schedule) -> Iterator[_Part]:
     for section in schedule.sections:
         for tile in section.tiles:
             if schedule.alike and call.bias is None:
-                seen_from_tile = (tile.hi - tile.lo, *((r.lo - tile.lo, r.hi - tile.lo, r.masked) for r in tile.runs))
-                if seen_from_tile not in patterns:
-                    patterns[seen_from_tile] = _pattern(call, section, tile)
-                pattern = patterns[seen_from_tile]
+                if tile.shape not in patterns:
+                    patterns[tile.shape] = _pattern(call, section, tile)
+                pattern = patterns[tile.shape]
             else:
                 pattern = _pattern(call, section, tile)
             yield _Part(tile, section, call, pattern)
