@@ -120,7 +120,7 @@ def plan(
 ) -> Plan:
     """How `attention` with the same arguments would run: the kernel, its cost, and why not the others. Runs nothing.
 
-    The tensors' contents do not matter: `torch.empty(..., device="meta")` does not suit, `torch.empty` does.
+    What the tensors hold does not matter (`torch.empty` will do), their shapes, dtype, device and requires_grad do.
     """
     call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
     return make_plan(call, kernel)

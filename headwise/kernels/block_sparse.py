@@ -56,8 +56,7 @@ def _tiles(call: AttentionCall, codes: Tensor, lowest: int, height: int) -> Sche
                 for tile in cut(i * height, min(q_len, (i + 1) * height), runs_of(row, WIDTH, k_len))
             ]
             sections.append(Section(b if call.mask.batch else None, h if call.mask.heads else None, tuple(tiles)))
-    counted = [int((codes == extent).sum()) for extent in (Extent.ALL, Extent.SOME, Extent.NONE)]
-    return Schedule(tuple(sections), Blocks(height, WIDTH, *counted))
+    return Schedule(tuple(sections), Blocks.of(codes, height, WIDTH))
 
 
 def _joined_rows(codes: Tensor, n: int) -> Tensor:

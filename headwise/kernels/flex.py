@@ -17,7 +17,6 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.kernels import reference
 from headwise.kernels.kernel import Blocks, Cost, input_output_bytes, machine, matrix_flops, output_bytes
-from headwise.masks import Extent
 
 BLOCK = 128
 
@@ -41,8 +40,8 @@ def cost(call: AttentionCall) -> Cost:
     blocks, share = None, 1.0
     if call.mask is not None:
         codes = call.mask.blocks(*call.shape[2:], BLOCK)
-        counted = [int((codes == extent).sum()) for extent in (Extent.ALL, Extent.SOME, Extent.NONE)]
-        blocks, share = Blocks(BLOCK, BLOCK, *counted), 1 - counted[2] / codes.numel()
+        blocks = Blocks.of(codes, BLOCK, BLOCK)
+        share = 1 - blocks.skipped / codes.numel()
     flops = int(share * matrix_flops(call, call.q.shape[:3].numel() * call.k.shape[2]))
     moved = input_output_bytes(call)
     return Cost(flops, moved, output_bytes(call), machine(call).time(flops, moved, share=0.7), blocks)

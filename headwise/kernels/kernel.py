@@ -6,8 +6,10 @@ import dataclasses
 from typing import Protocol
 
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headwise.call import AttentionCall
+from headwise.masks import Extent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +32,12 @@ class Blocks:
     full: int  # computed without looking at the mask
     partial: int  # computed and masked
     skipped: int  # not computed
+
+    @classmethod
+    def of(cls, codes: Tensor, height: int, width: int) -> Blocks:
+        """Counted from the extent codes of a grid of such blocks."""
+        full, partial, skipped = (int((codes == extent).sum()) for extent in (Extent.ALL, Extent.SOME, Extent.NONE))
+        return cls(height, width, full, partial, skipped)
 
 
 class Kernel(Protocol):
@@ -65,6 +73,25 @@ CUDA = Machine(flops=1e14, bytes=1e12, call=10e-6)
 def machine(call: AttentionCall) -> Machine:
     """The nominal machine that a call runs on."""
     return CPU if call.q.device.type == "cpu" else CUDA
+
+
+def same_head_dims(call: AttentionCall, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The call's q with these k and v, zeros added until D == E, as fused kernels want it; that changes no score.
+
+    The output is then as wide as the wider of the two: `cut_to_values` takes the zeros off.
+    """
+    q, d, e = call.q, k.shape[-1], v.shape[-1]
+    if d < e:
+        q, k = pad(q, (0, e - d)), pad(k, (0, e - d))
+    elif e < d:
+        v = pad(v, (0, d - e))
+    return q, k, v
+
+
+def cut_to_values(call: AttentionCall, out: Tensor) -> Tensor:
+    """An output of `same_head_dims` as wide as the call's values; a needless slice would cost its backward a copy."""
+    width = call.v.shape[-1]
+    return out if out.shape[-1] == width else out[..., :width]
 
 
 def matrix_flops(call: AttentionCall, cells: int) -> int:

@@ -7,7 +7,8 @@ import dataclasses
 from headwise.call import AttentionCall
 from headwise.errors import ArgumentError, KernelRefused
 from headwise.kernels import banded, block_sparse, flex, packed, reference, sdpa
-from headwise.kernels.kernel import Cost, Kernel, matrix_flops
+from headwise.kernels.kernel import Blocks, Cost, Kernel, matrix_flops
+from headwise.masks import Mask
 
 # Of two that cost the same, the first is taken.
 KERNELS: dict[str, Kernel] = {
@@ -111,6 +112,10 @@ class Plan:
                     f"{b.full:,} full, {b.partial:,} partial, {b.skipped:,} skipped (of {b.height} × {b.width})",
                 )
             )
+        elif call.mask is not None and 0 not in call.shape:
+            b = mask_blocks(call.mask, *call.shape[2:])
+            counts = f"{b.full:,} full, {b.partial:,} partial, {b.skipped:,} empty"
+            lines.append(("  blocks", f"of the mask: {counts} ({b.height} × {b.width})"))
         lines.append(("others", ""))
         for verdict in self.verdicts:
             if verdict.refusal is not None:
@@ -126,6 +131,14 @@ class Plan:
         return "\n".join(f"{name:<16}{text}".rstrip() for name, text in lines)
 
     __repr__ = __str__
+
+
+def mask_blocks(mask: Mask, q_len: int, k_len: int) -> Blocks:
+    """How full a mask is, for kernels that count no blocks: of 64 × 64, or larger so that the count stays quick."""
+    size = 64
+    while (q_len // size) * (k_len // size) > 2**22:
+        size *= 2
+    return Blocks.of(mask.blocks(q_len, k_len, size), size, size)
 
 
 def _named(kernel: str) -> Kernel:

@@ -6,16 +6,18 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from headwise.call import AttentionCall
 from headwise.kernels import tiled
 from headwise.kernels.kernel import (
     Cost,
+    cut_to_values,
     input_output_bytes,
     machine,
     matrix_flops,
     output_bytes,
+    same_head_dims,
 )
 from headwise.kernels.schedule import Run, Schedule, Section, Tile
 from headwise.masks import Extent, Mask
@@ -61,13 +63,7 @@ def run(call: AttentionCall) -> Tensor:
         by_head = range(call.shape[1]) if call.mask and call.mask.heads else [None]
         return tiled.run(call, Schedule(tuple(Section(b, h, (tile,)) for b in by_example for h in by_head)))
     is_causal = _is_causal(call)
-    q, k, v = call.q, call.usable(call.k), call.usable(call.v)
-    d, e = q.shape[-1], v.shape[-1]
-    # The fused kernels want D == E; zeros added to either change nothing.
-    if d < e:
-        q, k = pad(q, (0, e - d)), pad(k, (0, e - d))
-    elif e < d:
-        v = pad(v, (0, d - e))
+    q, k, v = same_head_dims(call, call.usable(call.k), call.usable(call.v))
     out = scaled_dot_product_attention(
         q,
         k,
@@ -78,7 +74,7 @@ def run(call: AttentionCall) -> Tensor:
         scale=call.scale,
         enable_gqa=call.heads_per_key_head > 1,
     )
-    return out[..., :e]
+    return cut_to_values(call, out)
 
 
 def _is_causal(call: AttentionCall) -> bool:

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from headwise.call import AttentionCall
+from headwise.kernels.kernel import cut_to_values, same_head_dims
 from headwise.kernels.schedule import Schedule, Section, Tile, stays_in_cache
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -42,23 +42,12 @@ def refuse(call: AttentionCall) -> str | None:
 
 def run(call: AttentionCall, schedule: Schedule) -> Tensor:
     """The output [B, H, Q, E] of a call cut into tiles."""
-    q, k, v, width = _as_the_kernel_wants(call)
+    q, k, v = (_rows_in_one_piece(x) for x in same_head_dims(call, call.k, call.v))
     if call.trains:
         out = _Tiled.apply(q, k, v, call.sinks, call, schedule)
     else:
         out, _ = _attend(q, k, v, call.sinks, call, schedule, trains=False)
-    return out if out.shape[-1] == width else out[..., :width]  # a needless slice costs its backward a copy
-
-
-def _as_the_kernel_wants(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, int]:
-    """q, k and v with zeros added until D == E, their rows in one piece; and the width E of the output."""
-    q, k, v = call.q, call.k, call.v
-    d, e = q.shape[-1], v.shape[-1]
-    if d < e:
-        q, k = pad(q, (0, e - d)), pad(k, (0, e - d))
-    elif e < d:
-        v = pad(v, (0, d - e))
-    return _rows_in_one_piece(q), _rows_in_one_piece(k), _rows_in_one_piece(v), e
+    return cut_to_values(call, out)
 
 
 def _rows_in_one_piece(x: Tensor) -> Tensor:

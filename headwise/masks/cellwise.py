@@ -35,6 +35,8 @@ def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, head
 def from_tensor(allowed: Tensor) -> Mask:
     """The pairs that are True in a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K].
 
+    The tensor is kept, not copied, and a mask remembers what it worked out: do not change the tensor afterwards.
+
     >>> print(from_tensor(torch.tensor([[True, False], [True, True]])).draw(2))
     ■ ·
     ■ ■

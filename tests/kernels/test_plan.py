@@ -133,6 +133,14 @@ def test_the_plan_reads_like_explain() -> None:
     assert "  packed        refuses: the mask is not documents, documents & causal, or padding" in "\n".join(lines)
 
 
+def test_the_plan_counts_the_blocks_of_the_mask_where_the_kernel_counts_none() -> None:
+    plan = plan_for(masks.documents(torch.arange(N) // 256), kernel="packed")
+    assert "  blocks        of the mask: 64 full, 0 partial, 192 empty (64 × 64)" in str(plan)
+    plan = plan_for(masks.causal(), kernel="sdpa")
+    assert "  blocks        of the mask: 120 full, 16 partial, 120 empty (64 × 64)" in str(plan)
+    assert "blocks" not in str(plan_for(None))
+
+
 def test_every_refusal_names_its_cause() -> None:
     q = torch.empty(1, 4, 100, 64)
     plan = headwise.plan(q, q, q, mask=masks.window(4, 0), softcap=30.0)
