@@ -71,6 +71,15 @@ class Scores:
             s = s.masked_fill(~allowed, -math.inf)
         return s
 
+    def without_values(self) -> Scores:
+        """What a record keeps: the tensors detached, the values left out."""
+
+        def detach(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.detach()
+
+        q, k = self.q.detach(), self.k.detach()
+        return Scores(q, k, self.mask, detach(self.bias), self.scale, self.softcap, detach(self.sinks))
+
     def bias_tile(self, rows: Index = EVERY, cols: Index = EVERY, heads: Index = EVERY) -> Tensor:
         """The part of the bias that falls on a tile: rank 4, size 1 where it is the same for all."""
         assert self.bias is not None
@@ -131,15 +140,6 @@ class AttentionCall(Scores):
         bias = None if self.bias is None else (self.bias.shape, self.bias.requires_grad)
         options = (self.softcap is None, self.sinks is None, self.dropout > 0.0, self.trains)
         return (self.q.shape, self.k.shape, self.v.shape, self.q.dtype, self.q.device, bias, *options)
-
-    def without_values(self) -> Scores:
-        """What a record keeps: the tensors detached, the values left out."""
-
-        def detach(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x.detach()
-
-        q, k = self.q.detach(), self.k.detach()
-        return Scores(q, k, self.mask, detach(self.bias), self.scale, self.softcap, detach(self.sinks))
 
 
 def make_call(

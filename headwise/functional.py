@@ -9,14 +9,15 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from headwise.call import as_written, make_call
+from headwise.call import AttentionCall, as_written, make_call
 from headwise.kernels import Plan, choose, make_plan
 from headwise.masks import Mask
 from headwise.records.record import AttentionRecord
 
-Listener = Callable[[AttentionRecord], object]
+Listener = Callable[[AttentionCall, Tensor], object]
 
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_listeners", default=())
+_running: ContextVar[bool] = ContextVar("headwise_running", default=False)
 
 
 @overload
@@ -81,7 +82,7 @@ def attention(
         sinks: [H], one logit a head that takes its share of the softmax and gives nothing (gpt-oss).
         dropout: probability with which a weight is dropped, now: pass 0.0 when evaluating.
         kernel: "auto", or the name of one kernel, which then raises rather than fall back. `plan(...)` explains.
-        record: also return an `AttentionRecord`, which can answer for the weights.
+        record: also return an `AttentionRecord`, which can answer for the weights (before dropout).
 
     Returns:
         The output [B, H, Q, E] in q's dtype, or inside torch.autocast in that dtype; with `record=True` (output,
@@ -91,18 +92,17 @@ def attention(
     Raises:
         ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
         KernelRefused: the kernel that was asked for cannot run this call.
-        RecordError: a record was asked for that could not tell the truth (dropout).
     """
     call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
-    with as_written(call.q.device):
-        out = choose(call, kernel).run(call)
-    listeners = _listeners.get()
-    if not record and not listeners:
-        return out
-    seen = AttentionRecord(call)
-    for listener in listeners:
-        listener(seen)
-    return (out, seen) if record else out
+    running = _running.set(True)
+    try:
+        with as_written(call.q.device):
+            out = choose(call, kernel).run(call)
+    finally:
+        _running.reset(running)
+    for listener in _listeners.get():
+        listener(call, out)
+    return (out, AttentionRecord(call)) if record else out
 
 
 def plan(
@@ -128,9 +128,14 @@ def plan(
 
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Inside this context every `attention` call of this thread or task hands its record to `listener`, in order."""
+    """Inside this context every `attention` call of this thread or task hands itself and its output to `listener`."""
     token = _listeners.set((*_listeners.get(), listener))
     try:
         yield
     finally:
         _listeners.reset(token)
+
+
+def running() -> bool:
+    """Whether a kernel of `attention` is at work: what torch computes now is part of a call that listeners will hear of."""
+    return _running.get()

@@ -11,10 +11,11 @@ from torch import Tensor
 
 import headwise
 from headwise import masks
-from headwise.errors import ArgumentError, DtypeError, HeadwiseError, KernelRefused, MaskError, RecordError, ShapeError
+from headwise.call import AttentionCall
+from headwise.errors import ArgumentError, DtypeError, HeadwiseError, KernelRefused, MaskError, ShapeError
 from headwise.functional import listening
 from headwise.kernels import KERNELS
-from headwise.records import AttentionRecord
+
 
 CPU_KERNELS = ["reference", "sdpa", "banded", "block_sparse", "packed", "flex"]
 
@@ -210,17 +211,30 @@ def test_inputs_are_left_as_they_were() -> None:
 
 def test_listeners_hear_every_call_in_order_and_only_inside() -> None:
     q = torch.randn(1, 2, 4, 8)
-    outer: list[AttentionRecord] = []
-    inner: list[AttentionRecord] = []
-    with listening(outer.append):
+    outer: list[float] = []
+    inner: list[float] = []
+
+    def inner_listener(call: AttentionCall, out: Tensor) -> None:
+        assert out.shape == q.shape
+        inner.append(call.scale)
+
+    with listening(lambda call, _: outer.append(call.scale)):
         headwise.attention(q, q, q, scale=0.1)
-        with listening(inner.append):
+        with listening(inner_listener):
             headwise.attention(q, q, q, scale=0.2)
-        with pytest.raises(ShapeError), listening(inner.append):
+        with pytest.raises(ShapeError), listening(inner_listener):
             headwise.attention(q, q[0], q)
     headwise.attention(q, q, q, scale=0.3)
-    assert [record.scale for record in outer] == [0.1, 0.2]
-    assert [record.scale for record in inner] == [0.2]
+    assert outer == [0.1, 0.2]
+    assert inner == [0.2]
+
+
+def test_a_record_of_a_call_with_dropout_holds_the_weights_before_it() -> None:
+    q, k, v = (torch.randn(1, 2, 4, 8) for _ in range(3))
+    _, record = headwise.attention(q, k, v, dropout=0.5, record=True)
+    _, without = headwise.attention(q, k, v, record=True)
+    assert record.dropout == 0.5
+    assert torch.equal(record.weights(), without.weights())
 
 
 X = torch.zeros(2, 4, 5, 8)
@@ -267,7 +281,6 @@ X = torch.zeros(2, 4, 5, 8)
         ({"dropout": 1.0}, ArgumentError, r"dropout must be a probability in \[0, 1\). Received: 1.0"),
         ({"kernel": "fast"}, ArgumentError, r"kernel must be 'auto' or one of sdpa, .*Received: 'fast'"),
         ({"kernel": "banded"}, KernelRefused, r"kernel 'banded' cannot run this call: the call has no mask"),
-        ({"dropout": 0.1, "record": True}, RecordError, r"a record cannot represent dropout \(received dropout=0.1\)"),
     ],
 )
 def test_bad_input_gets_one_line_that_names_it(

@@ -92,7 +92,7 @@ def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText, shown: Sequence[in
     if tokens.cut:
         _tell_cut(named, tokens)
     records: list[AttentionRecord] = []
-    with torch.no_grad(), listening(records.append):
+    with torch.no_grad(), listening(lambda call, _: records.append(AttentionRecord(call))):
         bert(torch.tensor([tokens.ids]))
     return TextAttention(tokens=tokens, records=[records[layer] for layer in shown], layers=shown)
 

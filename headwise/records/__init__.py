@@ -1,5 +1,8 @@
 """What a call saw, kept in linear memory: the weights are worked out again, exactly, where they are asked for."""
 
-from headwise.records.record import AttentionRecord
+from headwise.records.coverage import CallSite, Coverage
+from headwise.records.record import AttentionRecord, Extras
+from headwise.records.seen import Seen
+from headwise.records.site import Site
 
-__all__ = ["AttentionRecord"]
+__all__ = ["AttentionRecord", "CallSite", "Coverage", "Extras", "Seen", "Site"]

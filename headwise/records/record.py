@@ -6,6 +6,7 @@ A[i, j] = exp(s[i, j] - lse[i]).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
@@ -16,6 +17,7 @@ from torch import Tensor
 from headwise.call import EVERY, AttentionCall, Scores
 from headwise.errors import ArgumentError, RecordError
 from headwise.masks import Mask
+from headwise.records.site import Site
 
 # What a row block of scores may take. Statistics hold a few such blocks at once, whatever the length.
 BLOCK_BYTES = 2**25
@@ -23,19 +25,31 @@ BLOCK_BYTES = 2**25
 Choice = int | slice | Sequence[int] | None
 
 
+@dataclasses.dataclass
+class Extras:
+    """What only some analyses need; None = not kept."""
+
+    v: Tensor | None = None  # [B, G, K, E]
+    grad: Tensor | None = None  # dL/dO [B, H, Q, E]
+    output_weight: Tensor | None = None  # W_O [H, E, M]
+
+
 class AttentionRecord:
     """The attention weights of one call, [B, H, Q, K], without ever holding them.
 
     The tensors are the call's own, detached. If they are changed in place afterwards the record can no longer say what
-    the call saw, and raises RecordError.
+    the call saw, and raises RecordError. The weights are those of the softmax, before dropout.
+
+    Args:
+        call: what the weights are made of.
+        values: keep the call's values too.
+        site: where in a model the call was made; None if nobody knows.
     """
 
-    def __init__(self, call: AttentionCall) -> None:
-        if call.dropout:
-            raise RecordError(
-                f"a record cannot represent dropout (received dropout={call.dropout}): which weights were dropped is "
-                "not kept. Record the call with dropout=0.0, or the module in eval()"
-            )
+    def __init__(self, call: Scores, *, values: bool = False, site: Site | None = None) -> None:
+        self.dropout = call.dropout if isinstance(call, AttentionCall) else 0.0  #: how much of the weights was dropped
+        self.site = site
+        self.extras = Extras(v=call.v.detach() if values and isinstance(call, AttentionCall) else None)
         self._call = call.without_values()
         self._versions = _versions(self._call)
 
@@ -82,6 +96,28 @@ class AttentionRecord:
     def sinks(self) -> Tensor | None:
         """One logit a head, [H]."""
         return self._scores.sinks
+
+    @property
+    def v(self) -> Tensor:
+        """Values [B, G, K, E]. RecordError if they were not kept."""
+        return self._extra("v", "values", "values=True")
+
+    @property
+    def grad(self) -> Tensor:
+        """The gradient of the loss by this call's output, [B, H, Q, E]. RecordError if it was not kept."""
+        return self._extra("grad", "output gradients", "gradients=True, and call backward() inside the context")
+
+    @property
+    def output_weight(self) -> Tensor:
+        """W_O, what the output of each head is multiplied with next, [H, E, M]. RecordError if it is not known."""
+        return self._extra("output_weight", "the output projection", "values=True")
+
+    def _extra(self, name: str, what: str, option: str) -> Tensor:
+        kept: Tensor | None = getattr(self.extras, name)
+        if kept is None:
+            where = f" of {self.site.name}" if self.site else ""
+            raise RecordError(f"this record{where} does not have {what}. Watch the model with {option}")
+        return kept
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

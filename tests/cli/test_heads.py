@@ -60,7 +60,7 @@ def test_agrees_with_the_weights_of_an_eager_model(tiny_bert: Path) -> None:
     tokens = Tokenizer.from_pretrained(tiny_bert).encode("the cat sat on the mat. the cat running on.")
     ids = torch.tensor([tokens.ids])
     records: list = []
-    with torch.no_grad(), listening(records.append):
+    with torch.no_grad(), listening(lambda call, _: records.append(AttentionRecord(call))):
         Bert.from_pretrained(tiny_bert)(ids)
         eager = BertModel.from_pretrained(tiny_bert, attn_implementation="eager").eval()
         attentions = eager(ids, output_attentions=True).attentions
