@@ -16,7 +16,6 @@ from headwise.errors import ArgumentError, DtypeError, HeadwiseError, KernelRefu
 from headwise.functional import listening
 from headwise.kernels import KERNELS
 
-
 CPU_KERNELS = ["reference", "sdpa", "banded", "block_sparse", "packed", "flex"]
 
 

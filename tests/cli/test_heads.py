@@ -12,6 +12,7 @@ from torch import Tensor
 from headwise.cli.heads import HeadSummary, summarise
 from headwise.functional import attention, listening
 from headwise.models.bert import Bert
+from headwise.records import AttentionRecord
 from headwise.text import Tokenizer, Tokens
 from headwise.viewer import TextAttention
 
