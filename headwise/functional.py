@@ -137,5 +137,5 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def running() -> bool:
-    """Whether a kernel of `attention` is at work: what torch computes now belongs to a call that listeners will hear of."""
+    """Whether a kernel of `attention` is at work: what torch computes now is part of a call that listeners hear of."""
     return _running.get()
