@@ -64,7 +64,12 @@ class Scores:
         if self.softcap is not None:
             s = self.softcap * torch.tanh(s / self.softcap)
         if self.bias is not None:
-            s = s + self.bias_tile(rows, cols, heads).to(dtype)
+            bias = self.bias_tile(rows, cols, heads).to(dtype)
+            s = s + bias
+            if bias.shape[-1] == 1 and self.sinks is None:
+                # The softmax does not see what a row has in common, only that adding it may round the scores: finfo.min
+                # makes them all equal. Left in, it would round the log-sum-exp too.
+                s = s - bias.masked_fill(bias == -math.inf, 0.0)
         if self.mask is not None:
             allowed = self.mask.cells(self._positions(2, rows), self._positions(3, cols))
             allowed = allowed[:, heads] if allowed.shape[1] > 1 else allowed

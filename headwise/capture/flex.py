@@ -1,0 +1,110 @@
+"""FlexAttention's two functions, read as a mask, a bias and a softcap.
+
+A `mask_mod` is asked for its cells. A `score_mod` is a program; it is tried on some positions with several scores. What
+is a bias (f(s) = s + b), a softcap (c · tanh(s / c)) or both is kept as such, anything else is refused. The caller
+compares the result with what FlexAttention gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise import masks
+from headwise.call import AttentionCall, make_call
+from headwise.errors import RecordError
+from headwise.masks import Mask
+
+# Beyond so many cells a mask is kept as its function.
+DENSE = 2**28
+_TRIED = 64
+
+
+def read(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Callable[..., Tensor],
+    block_mask: tuple[Any, ...],
+    scale: float,
+    *_: Any,
+    **__: Any,
+) -> AttentionCall:
+    """The call of FlexAttention's operator. Raises RecordError for a score_mod that is no bias and no softcap."""
+    shape = (*query.shape[:3], key.shape[2])
+    key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
+    softcap, bias = _read_score_mod(score_mod, shape, query)
+    mask = _read_mask_mod(block_mask[-1], shape, query.device)
+    return make_call(query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap)
+
+
+def _read_mask_mod(mask_mod: Callable[..., Tensor], shape: tuple[int, ...], device: torch.device) -> Mask | None:
+    lead = _lead(lambda *at: torch.vmap(mask_mod)(*at), shape, device)
+    if lead[0] * lead[1] * shape[2] * shape[3] > DENSE:
+        return masks.from_predicate(mask_mod, batch=_many(lead[0]), heads=_many(lead[1]))
+    return masks.recognise(_dense(mask_mod, (*lead, *shape[2:]), device).bool())
+
+
+def _read_score_mod(
+    score_mod: Callable[..., Tensor], shape: tuple[int, ...], query: Tensor
+) -> tuple[float | None, Tensor | None]:
+    """(softcap, bias)"""
+    at = _positions(shape, query.device)
+
+    def tried(s: float) -> Tensor:
+        return torch.vmap(score_mod)(torch.full((_TRIED,), s, dtype=torch.float64, device=query.device), *at)
+
+    scores = (-30.0, -2.0, 0.5, 8.0)
+    base = tried(0.0)
+    moved = torch.stack([tried(s) - base for s in scores])
+    if not bool(torch.isclose(moved, moved[:, :1], rtol=1e-4, atol=1e-4).all()):
+        raise RecordError(
+            "its score_mod is neither a bias nor a softcap: what it does to a score depends on the position"
+        )
+    softcap = _softcap(scores, moved[:, 0].tolist(), float((tried(1e9) - base)[0]))
+    if bool((base == 0).all()):
+        return softcap, None
+    lead = _lead(lambda *i: torch.vmap(score_mod)(torch.zeros(_TRIED, dtype=torch.float64), *i), shape, query.device)
+    zero = torch.zeros((), dtype=query.dtype, device=query.device)
+    return softcap, _dense(lambda *i: score_mod(zero, *i), (*lead, *shape[2:]), query.device)
+
+
+def _softcap(scores: tuple[float, ...], moved: list[float], limit: float) -> float | None:
+    def fits(f: Callable[[float], float]) -> bool:
+        return all(abs(f(s) - m) <= 1e-3 * max(1.0, abs(s)) for s, m in zip(scores, moved, strict=True))
+
+    if fits(lambda s: s):
+        return None
+    if limit > 0 and fits(lambda s: limit * float(torch.tanh(torch.tensor(s / limit)))):
+        return limit
+    raise RecordError("its score_mod is neither a bias nor a softcap")
+
+
+def _positions(shape: tuple[int, ...], device: torch.device) -> list[Tensor]:
+    """Some positions (b, h, q, k), the same every time."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(size, (_TRIED,), generator=generator).to(device) for size in shape]
+
+
+def _lead(function: Callable[..., Tensor], shape: tuple[int, ...], device: torch.device) -> tuple[int, int]:
+    """(B or 1, H or 1): 1 where the tried positions do not depend on it."""
+    at = _positions(shape, device)
+    here = function(*at)
+    sizes = []
+    for dim in (0, 1):
+        others = (function(*at[:dim], torch.full_like(at[dim], i), *at[dim + 1 :]) for i in range(shape[dim]))
+        sizes.append(shape[dim] if any(not torch.equal(here, other) for other in others) else 1)
+    return sizes[0], sizes[1]
+
+
+def _dense(function: Callable[..., Tensor], shape: tuple[int, ...], device: torch.device) -> Tensor:
+    for dims in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)):
+        function = torch.vmap(function, in_dims=dims)
+    return function(*(torch.arange(size, device=device) for size in shape))
+
+
+def _many(size: int) -> int | None:
+    return size if size > 1 else None

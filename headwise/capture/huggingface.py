@@ -1,0 +1,169 @@
+"""What only Hugging Face models do: attention functions chosen by name from a registry, and `generate`.
+
+Most of the registry's functions are made of torch functions that are seen anyway. One that is not (flash attention, a
+kernel from the hub) is read off its arguments, and kept if that explains its output. transformers is never imported
+here: a model of its kind has imported it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise import masks
+from headwise.call import make_call
+from headwise.errors import RecordError
+from headwise.masks import Mask
+
+if TYPE_CHECKING:
+    from headwise.capture.functions import Functions
+    from headwise.capture.watcher import Watcher
+
+
+@contextlib.contextmanager
+def seen_through(model: nn.Module, watcher: Watcher, functions: Functions) -> Iterator[None]:
+    """Inside, the registry's functions and `model.generate` tell of themselves. For other models: nothing."""
+    transformers = sys.modules.get("transformers")
+    base = getattr(transformers, "PreTrainedModel", None)
+    theirs = [] if base is None else [module for module in model.modules() if isinstance(module, base)]
+    if not theirs:
+        yield
+        return
+    with _REGISTRY.heard_by(functions), contextlib.ExitStack() as stack:
+        for module in theirs:
+            if callable(getattr(module, "generate", None)):
+                stack.enter_context(_beams_chosen(module, watcher))
+        yield
+
+
+class _Registry:
+    """The registry with every function wrapped, as long as somebody listens; each thread has its own listeners."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._originals: dict[str, Callable[..., Any]] = {}
+        self._here = threading.local()
+
+    @contextlib.contextmanager
+    def heard_by(self, functions: Functions) -> Iterator[None]:
+        mapping: dict[str, Callable[..., Any]] = sys.modules["transformers"].AttentionInterface._global_mapping
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._originals = dict(mapping)
+                mapping.update({name: self._wrap(name, function) for name, function in mapping.items()})
+        before = self._listeners
+        self._here.listeners = (*before, functions)
+        try:
+            yield
+        finally:
+            self._here.listeners = before
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    # Functions that were registered meanwhile stay.
+                    mapping.update({name: self._originals[name] for name in self._originals if name in mapping})
+                    self._originals = {}
+
+    @property
+    def _listeners(self) -> tuple[Functions, ...]:
+        return getattr(self._here, "listeners", ())
+
+    def _wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def heard(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+            listeners = self._listeners
+            before = [each.heard for each in listeners]
+            for each in listeners:
+                each.sinks, each.asked = kwargs.get("s_aux"), query.shape
+            try:
+                result = function(module, query, key, value, *args, **kwargs)
+            finally:
+                for each in listeners:
+                    each.sinks, each.asked = None, None
+            for each, count in zip(listeners, before, strict=True):
+                if each.heard == count:
+                    each.opaque(name, module, query, key, value, result, *args, **kwargs)
+            return result
+
+        return heard
+
+
+_REGISTRY = _Registry()
+
+
+def read(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    is_causal: bool | None = None,
+    **_: Any,
+) -> Any:
+    """The call of a registry function, from what it was called with. Raises RecordError for what is not known."""
+    if dropout:
+        raise RecordError("its dropout leaves nothing to compare the record with; use model.eval()")
+    q_len, k_len = query.shape[2], key.shape[2]
+    mask: Mask | None = None
+    bias = None
+    if attention_mask is not None and attention_mask.ndim == 4:
+        allowed = attention_mask[..., :k_len]
+        mask, bias = (
+            (masks.recognise(allowed.expand(*allowed.shape[:2], q_len, k_len)), None)
+            if allowed.dtype == torch.bool
+            else masks.recognise_additive(allowed.expand(*allowed.shape[:2], q_len, k_len))
+        )
+    else:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        parts: list[Mask] = [masks.causal()] if causal and q_len > 1 else []
+        if sliding_window is not None and sliding_window < k_len:
+            parts.append(masks.window(sliding_window - 1, 0 if causal else sliding_window - 1))
+        if attention_mask is not None:
+            parts.append(masks.padding(attention_mask[:, -k_len:].bool()))
+        for part in parts:
+            mask = part if mask is None else mask & part
+    return make_call(query, key, value, mask=mask, bias=bias, scale=scaling, softcap=softcap, sinks=s_aux)
+
+
+@contextlib.contextmanager
+def _beams_chosen(model: nn.Module, watcher: Watcher) -> Iterator[None]:
+    """Inside, `model.generate` with beams tells which beams it returned."""
+    had = model.__dict__.get("generate")
+    original: Callable[..., Any] = model.generate  # type: ignore[assignment]
+
+    @functools.wraps(original)
+    def generate(*args: Any, **kwargs: Any) -> Any:
+        config = kwargs.get("generation_config") or getattr(model, "generation_config", None)
+        beams = kwargs.get("num_beams") or getattr(config, "num_beams", None) or 1
+        if beams == 1:
+            return original(*args, **kwargs)
+        asked = kwargs.get("return_dict_in_generate")
+        asked = getattr(config, "return_dict_in_generate", False) if asked is None else asked
+        out = original(*args, **{**kwargs, "return_dict_in_generate": True})
+        if getattr(out, "beam_indices", None) is not None:
+            watcher.choose_beams(out.beam_indices)
+        return out if asked else out.sequences
+
+    model.__dict__["generate"] = generate
+    try:
+        yield
+    finally:
+        if had is None:
+            model.__dict__.pop("generate", None)
+        else:
+            model.__dict__["generate"] = had

@@ -1,0 +1,80 @@
+"""Any arrangement of batch and heads, brought to q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E]."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the leading dimensions of a model's tensors are read: `lead` becomes (B, H)."""
+
+    lead: tuple[int, ...]
+    batch: int
+    heads: int
+
+    def fold(self, x: Tensor) -> Tensor:
+        """[*lead, r, c], or what broadcasts to it, as [B, H, r, c]."""
+        rows = x.shape[-2:]
+        return x.expand(*self.lead, *rows).reshape(self.batch, self.heads, *rows)
+
+    def fold_keys(self, x: Tensor) -> Tensor:
+        """Keys or values [*lead, K, ·] as [B, G, K, ·]: heads that share theirs are kept once."""
+        if len(self.lead) == 3:
+            missing = (1,) * (5 - x.ndim)
+            shared = x.reshape(*missing, *x.shape)
+            if shared.shape[2] == 1 or shared.stride(2) == 0:  # [B, G, 1, K, ·] for H = G · n heads
+                shared = shared[:, :, 0]
+                return shared.expand(self.batch, self.lead[1], *shared.shape[2:])
+        return self.fold(x)
+
+    def fold_mask(self, x: Tensor) -> Tensor:
+        """A mask or bias that broadcasts to [*lead, Q, K] as [B|1, H|1, r, c], without growing it where that can be."""
+        x = x[(None,) * (2 - x.ndim)] if x.ndim < 2 else x
+        lead = (1,) * (len(self.lead) - x.ndim + 2) + tuple(x.shape[:-2])
+        rows = x.shape[-2:]
+        if len(self.lead) == 2:
+            return x.reshape(*lead, *rows)
+        if all(size == 1 for size in lead):
+            return x.reshape(1, 1, *rows)
+        if len(self.lead) > 2 and self.batch == self.lead[0] and all(size == 1 for size in lead[1:]):
+            return x.reshape(lead[0], 1, *rows)
+        return self.fold(x.reshape(*lead, *rows))
+
+
+def read_layout(lead: tuple[int, ...], heads: int | None) -> Layout:
+    """The layout of scores [*lead, Q, K]. `heads`: how many the module says it has; None if it does not say."""
+    if len(lead) == 0:
+        return Layout(lead, 1, 1)
+    if len(lead) == 1:
+        # Batch and heads in one dimension, as torch.bmm wants them; or a batch of a single head.
+        n = lead[0]
+        folded = heads if heads and n % heads == 0 else 1
+        return Layout(lead, n // folded, folded)
+    return Layout(lead, lead[0], math.prod(lead[1:]))
+
+
+def share_heads(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values whose heads were repeated for grouped queries, [B, H, K, ·], as the [B, G, K, ·] they were.
+
+    Looks at the numbers, because there are many ways to repeat. Without repetition a look at a few keys is enough.
+    """
+    heads = k.shape[1]
+    if heads == 1 or not k.shape[2] or not k.numel():
+        return k, v
+    few = k[:, :, : min(4, k.shape[2])]
+    same = (few[:, 1:] == few[:, :1]).flatten(2).all(-1).all(0).tolist()
+    n = 1 + next((i for i, equal in enumerate(same) if not equal), heads - 1)
+    if n == 1 or heads % n:
+        return k, v
+
+    def shared(x: Tensor) -> Tensor | None:
+        groups = x.unflatten(1, (heads // n, n))
+        return groups[:, :, 0].clone() if torch.equal(groups, groups[:, :, :1].expand_as(groups)) else None
+
+    keys, values = shared(k), shared(v)
+    return (k, v) if keys is None or values is None else (keys, values)

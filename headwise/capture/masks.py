@@ -1,0 +1,100 @@
+"""The masks and biases that models pass around, as records keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise import masks
+from headwise.masks import Mask
+
+Found = tuple[Mask | None, Tensor | None]
+
+# A pass has few distinct masks (a full and a sliding one); each is recognised once.
+REMEMBERED = 4
+
+
+@dataclass(frozen=True)
+class _Known:
+    x: Tensor  # kept alive, so that no other tensor can stand at its address
+    version: int | None
+    shape: tuple[int, ...]
+    found: Found
+
+
+class Recognised:
+    """What dense masks and biases are; layers that share a tensor share the work and what is kept of it."""
+
+    def __init__(self) -> None:
+        self._known: list[_Known] = []
+
+    def mask(self, allowed: Tensor, shape: tuple[int, ...]) -> Mask | None:
+        """The mask of a bool tensor of rank 4 that broadcasts to `shape`, [B, H, Q, K]. True = may attend."""
+        return self._remember(allowed, shape, lambda: (_recognise(allowed, shape), None))[0]
+
+    def additive(self, bias: Tensor, shape: tuple[int, ...]) -> Found:
+        """(mask, bias): what a float tensor of rank 4 means that is added to scores of `shape`, [B, H, Q, K]."""
+
+        def find() -> Found:
+            if bias.shape[-1] == 1:  # one number a row forbids nothing
+                return None, bias
+            mask, rest = masks.recognise_additive(bias.expand(*bias.shape[:3], shape[3]))
+            if mask is not None and bias.shape[2] == 1:
+                device = bias.device
+                mask = _recognise(
+                    mask.cells(torch.arange(1, device=device), torch.arange(shape[3], device=device)), shape
+                )
+            return mask, rest
+
+        return self._remember(bias, shape, find)
+
+    def filled(self, forbidden: Tensor, value: float, shape: tuple[int, ...]) -> Found:
+        """(mask, bias): what scores mean that were filled with `value` where `forbidden` is True.
+
+        A row that is filled as a whole with a finite value still attends, to all keys alike: as if finfo.min was added.
+        """
+
+        def find() -> Found:
+            allowed = ~forbidden
+            empty = ~allowed.any(-1, keepdim=True)
+            if value == -torch.inf or not bool(empty.any()):
+                return _recognise(allowed, shape), None
+            lowest = torch.finfo(torch.float32).min
+            rows = torch.zeros(empty.shape, device=empty.device).masked_fill(empty, lowest)
+            return _recognise(allowed | empty, shape), rows
+
+        return self._remember(forbidden, (*shape, value == -torch.inf), find)
+
+    def forget(self) -> None:
+        """Let go of the tensors."""
+        self._known.clear()
+
+    def _remember(self, x: Tensor, shape: tuple[int, ...], find: Callable[[], Found]) -> Found:
+        for known in self._known:
+            if known.shape == shape and _is_same(x, known):
+                return known.found
+        found = find()
+        inference = x.is_inference()
+        kept = x.clone() if inference else x.detach()
+        self._known = [*self._known[1 - REMEMBERED :], _Known(kept, None if inference else x._version, shape, found)]
+        return found
+
+
+def _is_same(x: Tensor, known: _Known) -> bool:
+    y = known.x
+    if x.shape != y.shape or x.dtype != y.dtype or x.device != y.device:
+        return False
+    if known.version is None or x.is_inference():
+        return torch.equal(x, y)
+    here = x.data_ptr() == y.data_ptr() and x.stride() == y.stride()
+    return here and x._version == known.version
+
+
+def _recognise(allowed: Tensor, shape: tuple[int, ...]) -> Mask | None:
+    if allowed.shape[2] == 1 and shape[2] != 1 and allowed.shape[1] == 1 and allowed.shape[3] == shape[3]:
+        # The same for every query: padding, whatever a single row might look like.
+        return None if bool(allowed.all()) else masks.padding(allowed[:, 0, 0].clone())
+    return masks.recognise(allowed.expand(*allowed.shape[:2], *shape[2:]))

@@ -1,0 +1,161 @@
+"""The mask of a generation, put together from the masks of its steps, in linear size where it can be.
+
+Nearly always the whole is causal, or a window, over the keys that are no padding. That is supposed, and checked against
+every step; once a step disagrees, the steps' own masks are kept.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headwise import masks
+from headwise.errors import RecordError
+from headwise.masks import Mask
+from headwise.masks.band import Band
+from headwise.masks.mask import And
+
+_OWN_MASKS = "a beam search whose examples have masks of their own, other than padding, is not recorded"
+
+
+class MaskRows:
+    """The mask of a sequence whose rows come step by step."""
+
+    def __init__(self, mask: Mask | None, q_len: int, k_len: int) -> None:
+        self.steps = [(q_len, k_len, k_len)]  # (queries, keys they could see, keys there were in all) of each step
+        self._first = mask
+        self._grows: bool | None = (
+            None  # whether keys come with the queries (self), or stay (cross): the second step tells
+        )
+        self._left: int | None = None  # the window, where there is one
+        self._real: Tensor | None = None  # [B, K], False for padding; None = no padding
+        self._kept: list[tuple[Mask | None, int, int, int]] | None = None  # the steps' own masks, where all else failed
+
+    def append(self, mask: Mask | None, q_len: int, k_len: int, total: int) -> None:
+        """A step of `q_len` queries that could see the last `k_len` of now `total` keys."""
+        q_before, k_before = sum(q for q, _, _ in self.steps), self.steps[-1][2]
+        if self._grows is None:
+            self._grows = total > k_before
+            self._suppose()
+        self.steps.append((q_len, k_len, total))
+        if self._kept is None:
+            before = (self._left, self._real)
+            if self._agrees(mask, q_len, k_len, k_before, total):
+                return
+            self._left, self._real = before
+            self._kept = [(self._supposed(k_before - q_before, self._real), q_before, k_before, k_before)]
+        self._kept.append((mask, q_len, k_len, total))
+
+    def reorder(self, parents: Tensor) -> None:
+        """The batch's rows are now those of `parents` (beam search)."""
+        if self._real is not None and len(self._real) > 1:
+            self._real = self._real[parents]
+        kept = self._kept if self._kept is not None else [(self._first, 0, 0, 0)]
+        if any(mask is not None and mask.batch for mask, *_ in kept) and self._real is None:
+            raise RecordError(
+                "a beam search whose examples have masks of their own, other than padding, is not recorded"
+            )
+
+    def mask(self, q_len: int, k_len: int) -> Mask | None:
+        """The mask of all rows so far."""
+        if len(self.steps) == 1:
+            return self._first
+        if self._kept is None:
+            return self._supposed(k_len - q_len, self._real)
+        parts = [part for part, *_ in self._kept if part is not None]
+        lead = [max([1, *(getattr(part, name) or 1 for part in parts)]) for name in ("batch", "heads")]
+        device = next((part.device for part in parts if part.device is not None), torch.device("cpu"))
+        allowed = torch.zeros(*lead, q_len, k_len, dtype=torch.bool, device=device)
+        row = 0
+        for part, q, k, total in self._kept:
+            allowed[:, :, row : row + q, total - k : total] = _cells(part, q, k, device)
+            row += q
+        return masks.recognise(allowed)
+
+    def of_beams(self, mask: Mask | None, beams: Tensor, steps: list[int], batch: int) -> Mask | None:
+        """The mask of the beams [N, steps]: a beam that ended early (-1) has no keys after its end."""
+        if mask is not None and mask.batch and self._kept is not None:
+            raise RecordError(
+                "a beam search whose examples have masks of their own, other than padding, is not recorded"
+            )
+        real = torch.ones(len(beams), steps[-1], dtype=torch.bool, device=beams.device)
+        if self._real is not None:
+            real &= self._real[beams[:, 0]] if len(self._real) > 1 else self._real
+        if self._grows:
+            for step in range(1, len(steps)):
+                real[:, steps[step - 1] : steps[step]] &= (beams[:, step] >= 0)[:, None]
+        return self._supposed(steps[-1] - sum(q for q, _, _ in self.steps), None if bool(real.all()) else real)
+
+    def _suppose(self) -> None:
+        q_len, k_len, _ = self.steps[0]
+        parts = self._first.parts if isinstance(self._first, And) else [] if self._first is None else [self._first]
+        bands = [part for part in parts if isinstance(part, Band)]
+        keys = [part for part in parts if part.key_only and not part.heads]
+        fits = len(bands) + len(keys) == len(parts)
+        if self._grows:
+            causal = len(bands) == 1 and bands[0].right == 0 and (bands[0].offset or 0) == k_len - q_len
+            fits &= causal or (not bands and q_len == 1)
+        else:
+            fits &= not bands
+        if not fits:
+            self._kept = [(self._first, *self.steps[0])]
+            return
+        self._left = bands[0].left if bands else None
+        for part in keys:
+            real = _cells(part, 1, k_len, part.device)[:, 0, 0]
+            self._real = real if self._real is None else self._real & real
+
+    def _agrees(self, mask: Mask | None, q_len: int, k_len: int, k_before: int, total: int) -> bool:
+        """Whether the step is as supposed, perhaps with more padding or with the first sight of the window."""
+        device = None if mask is None else mask.device
+        allowed = _cells(mask, q_len, k_len, device)
+        if allowed.shape[1] > 1:
+            return False
+        allowed = allowed[:, 0]  # [B|1, q, k]
+        if self._grows:
+            new = allowed[:, -1, k_len - (total - k_before) :]
+            if self._real is not None or not bool(new.all()):
+                old = torch.ones(1, k_before, dtype=torch.bool, device=new.device) if self._real is None else self._real
+                batch = max(len(old), len(new))
+                self._real = torch.cat([old.expand(batch, -1), new.expand(batch, -1)], dim=1)
+        if self._real is not None and self._real.shape[1] != total:
+            return False
+        if self._grows and self._left is None:
+            seen = int(allowed[:, -1].any(0).int().argmax()) + total - k_len  # the first key that the last row sees
+            real_from = 0 if self._real is None else int(self._real.any(0).int().argmax())
+            if seen > real_from:
+                self._left = total - 1 - seen
+                if k_before > self._left + 1:
+                    return False  # rows before saw more
+        expected = self._supposed_cells(q_len, k_len, total, allowed.device)
+        if k_len < total and bool(
+            self._supposed_cells(q_len, total, total, allowed.device)[..., : total - k_len].any()
+        ):
+            return False
+        return bool((expected == allowed).all())
+
+    def _supposed_cells(self, q_len: int, k_len: int, total: int, device: torch.device) -> Tensor:
+        """The last `q_len` rows and `k_len` columns of what is supposed, [B|1, q, k]."""
+        q = torch.arange(total - q_len, total, device=device)[:, None]
+        k = torch.arange(total - k_len, total, device=device)
+        allowed = torch.ones(1, q_len, k_len, dtype=torch.bool, device=device)
+        if self._grows:
+            allowed = allowed & (k <= q)
+            allowed = allowed if self._left is None else allowed & (k >= q - self._left)
+        if self._real is not None:
+            allowed = allowed & self._real[:, None, total - k_len :].to(device)
+        return allowed
+
+    def _supposed(self, offset: int, real: Tensor | None) -> Mask | None:
+        band = Band(self._left, 0, offset) if self._grows else None
+        keys = None if real is None else masks.padding(real)
+        if band is None or keys is None:
+            return band or keys
+        return band & keys
+
+
+def _cells(mask: Mask | None, q_len: int, k_len: int, device: torch.device | None) -> Tensor:
+    """[B|1, H|1, q, k]"""
+    if mask is None:
+        return torch.ones(1, 1, q_len, k_len, dtype=torch.bool, device=device)
+    return mask.cells(torch.arange(q_len, device=device), torch.arange(k_len, device=device))

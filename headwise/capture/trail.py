@@ -1,0 +1,434 @@
+"""The way of a score tensor through a model's own operations, from the product q kᵀ to the softmax.
+
+Hand-written attention is recognised from what it computes, whatever it is called:
+
+    s = q @ k.mT · scale;  s = cap · tanh(s / cap);  s = s + bias;  s = s.masked_fill(m, -inf);  softmax(s) @ v
+
+A `Trail` is what is known of one such tensor. `step` says what an operation makes of it. What cannot be said in those
+terms leaves a `problem` behind, so that the computation is refused with a reason instead of shown wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# A score below this takes no part in a softmax in float32: exp(-1e4) is 0.
+FORBIDDEN = -1e4
+
+
+@dataclasses.dataclass(frozen=True)
+class Trail:
+    """s = Σ terms + factor · [tanh](inner · q kᵀ), and -inf where one of `fills` is True; then perhaps its softmax."""
+
+    q: Tensor  # [*lead, Q, D]
+    k: Tensor  # [*lead, K, D]
+    lead: tuple[int, ...]  # the scores are [*lead, Q, K]
+    dtype: torch.dtype  # in which the scores were computed
+    factor: float = 1.0
+    inner: float | None = None  # the factor before a tanh
+    terms: tuple[tuple[Tensor, float], ...] = ()  # (what was added, times what)
+    fills: tuple[tuple[Tensor, float], ...] = ()  # (True = forbidden, filled with what)
+    sinks: Tensor | None = None  # a column of scores, [*lead, Q, 1], that stands beside the keys
+    sinks_first: bool = False
+    sinks_cut: bool = False  # their column was taken away again, after the softmax
+    softmax: Tensor | None = None  # the weights, where the softmax was taken
+    dropout: float = 0.0
+    problem: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the tensor itself."""
+        extra = 0 if self.sinks is None or self.sinks_cut else 1
+        return (*self.lead, self.q.shape[-2], self.k.shape[-2] + extra)
+
+
+class Trails:
+    """The trails of the tensors that are alive."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[weakref.ref[Tensor], Trail]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def get(self, x: Any) -> Trail | None:
+        found = self._of.get(id(x))
+        return found[1] if found is not None and found[0]() is x else None
+
+    def put(self, x: Tensor, trail: Trail | None) -> None:
+        key = id(x)
+        if trail is None:
+            self._of.pop(key, None)
+        else:
+            of = self._of
+            of[key] = (weakref.ref(x, lambda _: of.pop(key, None)), trail)
+
+
+def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Trail | None:
+    """The trail of a product that may be q kᵀ: of matmul, bmm, baddbmm, einsum."""
+    if not out.is_floating_point() or out.ndim < 2:
+        return None
+    terms: tuple[tuple[Tensor, float], ...] = ()
+    factor = 1.0
+    if name == "einsum":
+        operands = einsum_operands(args)
+        if operands is None or (roles := _einsum_roles(*operands)) is None:
+            return None
+        q, k = roles
+    elif name in ("baddbmm", "baddbmm_"):
+        base, q, k = (*args, *kwargs.values())[:3]
+        factor, beta = float(kwargs.get("alpha", 1)), float(kwargs.get("beta", 1))
+        k = k.mT
+        if beta:
+            # In place, what was added is gone: the scores stand where it stood.
+            terms = ((base, beta),) if name == "baddbmm" else ()
+            if name == "baddbmm_":
+                return Trail(q, k, tuple(out.shape[:-2]), out.dtype, problem="baddbmm_ overwrote what it added")
+    else:
+        q, k = (*args, *kwargs.values())[:2]
+        if name == "__rmatmul__":
+            q, k = k, q
+        if not isinstance(q, Tensor) or not isinstance(k, Tensor) or min(q.ndim, k.ndim) < 2:
+            return None
+        k = k.mT
+    return Trail(q, k, tuple(out.shape[:-2]), out.dtype, factor=factor, terms=terms)
+
+
+def einsum_operands(args: Sequence[Any]) -> tuple[str, Tensor, Tensor] | None:
+    """(equation, first, second) of an einsum of two tensors; None for any other."""
+    if len(args) < 2 or not isinstance(args[0], str):
+        return None
+    tensors = args[1] if isinstance(args[1], (list, tuple)) else args[1:]
+    return (args[0].replace(" ", ""), *tensors) if len(tensors) == 2 and "." not in args[0] else None
+
+
+def _einsum_roles(equation: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
+    """q [*lead, Q, D] and k [*lead, K, D] of an equation such as "bihd,bjhd->bhij"; None if it is not of that form."""
+    inputs, _, output = equation.partition("->")
+    one, _, two = inputs.partition(",")
+    if len(output) < 2 or len(set(one)) != len(one) or len(set(two)) != len(two):
+        return None
+    summed = (set(one) & set(two)) - set(output)
+    *lead, i, j = list(output)
+    if not summed or set(one) | set(two) != set(output) | summed:
+        return None
+    if i in two and j in one and i not in one and j not in two:
+        (one, a), (two, b) = (two, b), (one, a)
+    if i not in one or j not in two or i in two or j in one:
+        return None
+    d = sorted(summed)
+
+    def arrange(x: Tensor, letters: str, row: str) -> Tensor:
+        order = [*(letter for letter in lead if letter in letters), row, *d]
+        x = x.permute([letters.index(letter) for letter in order]).flatten(-len(d))
+        for at, letter in enumerate(lead):
+            if letter not in letters:
+                x = x.unsqueeze(at)
+        return x
+
+    return arrange(a, one, i), arrange(b, two, j)
+
+
+def values(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails
+) -> tuple[Trail, Tensor, Callable[[Tensor], Tensor]] | None:
+    """Where weights meet their values: (their trail, v [*lead, K, E], what brings the output to [*lead, Q, E])."""
+    if name == "einsum":
+        operands = einsum_operands(args)
+        if operands is None:
+            return None
+        return _einsum_values(*operands, trails)
+    weights, v = (*args, *kwargs.values())[1 if "baddbmm" in name else 0 :][:2]
+    if name == "__rmatmul__":
+        weights, v = v, weights
+    trail = trails.get(weights)
+    if trail is None or trail.softmax is None or not isinstance(v, Tensor) or v.ndim < 2:
+        return None
+    return trail, v, lambda out: out
+
+
+def _einsum_values(
+    equation: str, a: Tensor, b: Tensor, trails: Trails
+) -> tuple[Trail, Tensor, Callable[[Tensor], Tensor]] | None:
+    inputs, _, output = equation.partition("->")
+    one, _, two = inputs.partition(",")
+    if trails.get(a) is None:
+        (one, a), (two, b) = (two, b), (one, a)
+    trail = trails.get(a)
+    if trail is None or trail.softmax is None or len(one) < 2:
+        return None
+    *lead, i, j = list(one)
+    extra = [letter for letter in two if letter not in one]
+    if j not in two or j in output or i in two or len(extra) != 1 or set(output) != {*lead, i, *extra}:
+        return None
+    order = [letter for letter in lead if letter in two]
+    v = b.permute([two.index(letter) for letter in (*order, j, *extra)])
+    for at, letter in enumerate(lead):
+        if letter not in two:
+            v = v.unsqueeze(at)
+    back = [output.index(letter) for letter in (*lead, i, *extra)]
+    return trail, v, lambda out: out.permute(back)
+
+
+def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+    """Note what operation `name` made of the tracked tensors among its arguments."""
+    if name == "__setitem__":
+        trail = trails.get(args[0])
+        if trail is not None:
+            trails.put(args[0], _assign(trail, args[1], args[2]))
+        return
+    if not isinstance(out, Tensor):
+        return
+    operands = (*args, *kwargs.values())
+    if name in ("cat", "concat", "concatenate"):
+        trail = _concatenate(trails, *operands[:2], out=out)
+        if trail is not None:
+            trails.put(out, trail)
+        return
+    at = next((i for i, x in enumerate(operands) if trails.get(x) is not None), None)
+    if at is None:
+        return
+    trail = trails.get(operands[at])
+    assert trail is not None
+    if trail.problem:
+        if name == "softmax":
+            trail = dataclasses.replace(trail, softmax=out)
+        trails.put(out, trail if out.numel() >= trail.q.shape[-2] * trail.k.shape[-2] else None)
+        return
+    rule = (_AFTER if trail.softmax is not None else _BEFORE).get(name, _unknown)
+    trails.put(out, rule(trail, _Step(name, args, dict(kwargs), operands, at, out)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    name: str
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    operands: tuple[Any, ...]
+    at: int  # which operand is tracked
+    out: Tensor
+
+    def other(self) -> Any:
+        return self.operands[1 - self.at] if len(self.operands) > 1 and self.at < 2 else None
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
+
+
+Rule = Callable[[Trail, _Step], Trail | None]
+
+
+def _unknown(trail: Trail, step: _Step) -> Trail | None:
+    if step.out.ndim < 2 or step.out.numel() < trail.q.shape[-2] * trail.k.shape[-2]:
+        return None  # a statistic of the scores, not scores
+    what = "weights" if trail.softmax is not None else "scores"
+    return _problem(trail, f"the {what} went through `{step.name}`, which a record cannot represent")
+
+
+def _problem(trail: Trail, problem: str) -> Trail:
+    return trail if trail.problem else dataclasses.replace(trail, problem=problem)
+
+
+def _same(trail: Trail, step: _Step) -> Trail | None:
+    """For what changes the dtype or the memory, not the numbers."""
+    return trail if tuple(step.out.shape) == trail.shape else _unknown(trail, step)
+
+
+def _scaled(trail: Trail, step: _Step) -> Trail | None:
+    other = step.other()
+    divided = step.name.strip("_") in ("div", "true_divide", "truediv", "itruediv", "divide")
+    if divided and (step.at == 1 or "rounding_mode" in step.kwargs):
+        return _unknown(trail, step)
+    if isinstance(other, Tensor) and other.numel() != 1:
+        return _scaled_by_rows(trail, step, 1 / other if divided else other)
+    c = float(other)
+    c = 1 / c if divided and c else c
+    if not math.isfinite(c):
+        return _unknown(trail, step)
+    sinks = None if trail.sinks is None else trail.sinks * c
+    terms = tuple((x, coefficient * c) for x, coefficient in trail.terms)
+    return dataclasses.replace(trail, factor=trail.factor * c, terms=terms, sinks=sinks)
+
+
+def _scaled_by_rows(trail: Trail, step: _Step, by: Tensor) -> Trail | None:
+    """Scores times one number a row or a head (a learned temperature): the queries may as well be multiplied."""
+    if trail.inner is not None or trail.sinks is not None or by.shape[-1] != 1 or by.ndim > len(trail.shape):
+        return _unknown(trail, step)
+    terms = tuple((x * by, coefficient) for x, coefficient in trail.terms)
+    return dataclasses.replace(trail, q=trail.q * by, terms=terms)
+
+
+def _added(trail: Trail, step: _Step) -> Trail | None:
+    other, sign = step.other(), 1.0
+    if step.name.strip("_") in ("sub", "subtract", "isub"):
+        if step.at == 1:
+            return _unknown(trail, step)
+        sign = -1.0
+    sign *= float(step.kwargs.get("alpha", 1))
+    if tuple(step.out.shape) != trail.shape:
+        return _unknown(trail, step)
+    if not isinstance(other, Tensor):
+        other = torch.tensor(float(other), dtype=trail.dtype, device=step.out.device)
+    if trail.sinks is not None:
+        # One number a row, for all its scores and the sink: the softmax does not see it.
+        return trail if other.ndim and other.shape[-1] == 1 else _unknown(trail, step)
+    return dataclasses.replace(trail, terms=(*trail.terms, (other, sign)))
+
+
+def _capped(trail: Trail, step: _Step) -> Trail | None:
+    if trail.terms or trail.fills or trail.inner is not None or trail.sinks is not None:
+        return _unknown(trail, step)
+    return dataclasses.replace(trail, inner=trail.factor, factor=1.0)
+
+
+def _filled(trail: Trail, step: _Step) -> Trail | None:
+    forbidden, value = step.argument(1, "mask"), step.argument(2, "value")
+    return _fill(trail, forbidden, value) if step.at == 0 else _unknown(trail, step)
+
+
+def _chosen(trail: Trail, step: _Step) -> Trail | None:
+    """torch.where(condition, scores, value), or the other way round."""
+    condition = step.argument(0, "condition")
+    if step.at == 1:
+        return _fill(trail, ~condition, step.argument(2, "other"))
+    return _fill(trail, condition, step.argument(1, "input")) if step.at == 2 else _unknown(trail, step)
+
+
+def _assign(trail: Trail, where: Any, value: Any) -> Trail:
+    """scores[mask] = -inf, in place."""
+    if trail.softmax is None and isinstance(where, Tensor) and where.dtype == torch.bool:
+        where = where[(...,) + (None,) * (len(trail.shape) - where.ndim)]
+        return _fill(trail, where, value)
+    return _problem(trail, "the scores were assigned to in place")
+
+
+def _fill(trail: Trail, forbidden: Any, value: Any) -> Trail:
+    if not isinstance(forbidden, Tensor) or forbidden.dtype not in (torch.bool, torch.uint8):
+        return _problem(trail, "the scores were filled under a mask that is no bool tensor")
+    if isinstance(value, Tensor) and value.numel() != 1:
+        return _problem(trail, "the scores were replaced by other scores under a mask")
+    if trail.sinks is not None or not float(value) <= FORBIDDEN:
+        return _problem(trail, f"the scores were filled with {float(value):g}, which does not forbid anything")
+    return dataclasses.replace(trail, fills=(*trail.fills, (forbidden.bool(), float(value))))
+
+
+def _concatenate(trails: Trails, parts: Any, dim: Any = 0, *, out: Tensor) -> Trail | None:
+    """Scores with a column of sinks beside them."""
+    if not isinstance(parts, (list, tuple)) or len(parts) != 2:
+        return None
+    first = 0 if trails.get(parts[0]) is not None else 1
+    trail, sinks = trails.get(parts[first]), parts[1 - first]
+    if trail is None:
+        return None
+    fits = dim in (-1, out.ndim - 1) and sinks.shape[-1] == 1 and trail.softmax is None and trail.sinks is None
+    if not fits:
+        return _problem(trail, "the scores were concatenated with something that is no column of sinks")
+    return dataclasses.replace(trail, sinks=sinks, sinks_first=first == 1)
+
+
+def _reshaped(trail: Trail, step: _Step) -> Trail | None:
+    """Another arrangement of batch and heads; queries and keys stay where they are."""
+    shape, out = trail.shape, tuple(step.out.shape)
+    if out == shape:
+        return trail
+    if len(out) < 2 or out[-2:] != shape[-2:] or math.prod(out) != math.prod(shape) or trail.sinks is not None:
+        return _unknown(trail, step)
+    lead = out[:-2]
+    q, k = (x.expand(*trail.lead, *x.shape[-2:]).reshape(*lead, *x.shape[-2:]) for x in (trail.q, trail.k))
+
+    def follow(x: Tensor) -> Tensor:
+        if all(size == 1 for size in x.shape[:-2]):
+            return x[(0,) * (x.ndim - 2)] if x.ndim > 2 else x
+        return x.expand(*trail.lead, *x.shape[-2:]).reshape(*lead, *x.shape[-2:])
+
+    terms, fills = tuple((follow(x), c) for x, c in trail.terms), tuple((follow(x), value) for x, value in trail.fills)
+    softmax = None if trail.softmax is None else trail.softmax.reshape(out)
+    return dataclasses.replace(trail, q=q, k=k, lead=lead, terms=terms, fills=fills, softmax=softmax)
+
+
+def _normalised(trail: Trail, step: _Step) -> Trail | None:
+    dim = step.argument(1, "dim")
+    if dim not in (-1, step.out.ndim - 1):
+        return _problem(
+            dataclasses.replace(trail, softmax=step.out),
+            f"the softmax was taken over dimension {dim}, not over the keys",
+        )
+    return dataclasses.replace(trail, softmax=step.out)
+
+
+def _dropped(trail: Trail, step: _Step) -> Trail | None:
+    training = step.argument(2, "training", step.argument(2, "train", True))
+    p = float(step.argument(1, "p", 0.5)) if training else 0.0
+    return dataclasses.replace(trail, dropout=1 - (1 - trail.dropout) * (1 - p))
+
+
+def _cut(trail: Trail, step: _Step) -> Trail | None:
+    """weights[..., :-1]: the sink's share is left out. Or a slice that takes all."""
+    if tuple(step.out.shape) == trail.shape:
+        return trail
+    index = step.args[1][-1] if isinstance(step.args[1], tuple) else None
+    wanted = slice(1, None, None) if trail.sinks_first else slice(None, -1, None)
+    last_only = tuple(step.out.shape) == (*trail.lead, trail.q.shape[-2], trail.k.shape[-2])
+    whole = slice(None, trail.k.shape[-2], None)
+    if trail.sinks is None or not last_only or index not in ((wanted,) if trail.sinks_first else (wanted, whole)):
+        return _unknown(trail, step)
+    return dataclasses.replace(trail, sinks_cut=True, softmax=step.out)
+
+
+def _unchanged(trail: Trail, step: _Step) -> Trail | None:
+    """For what may change weights (a head mask, nan_to_num) and usually does not: look."""
+    if tuple(step.out.shape) == trail.shape and trail.softmax is not None and step.out is not trail.softmax:
+        before = step.operands[step.at]
+        if step.out is not before and torch.equal(step.out, before):
+            return trail
+    return _unknown(trail, step)
+
+
+_PLAIN = (
+    "to",
+    "float",
+    "half",
+    "bfloat16",
+    "double",
+    "type",
+    "type_as",
+    "contiguous",
+    "clone",
+    "detach",
+    "cpu",
+    "cuda",
+)
+_SHAPES = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "view_as", "reshape_as")
+_MULTIPLY = ("mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply")
+_DIVIDE = ("div", "div_", "true_divide", "__truediv__", "__div__", "__itruediv__", "divide")
+_ADD = ("add", "add_", "__add__", "__radd__", "__iadd__", "sub", "sub_", "__sub__", "__isub__", "subtract")
+
+_BEFORE: dict[str, Rule] = {
+    **dict.fromkeys(_PLAIN, _same),
+    # Limits that only guard against overflow; what they really did is checked against the weights.
+    **dict.fromkeys(("clamp", "clamp_", "clamp_min", "clip", "max", "maximum", "nan_to_num"), _same),
+    **dict.fromkeys(_SHAPES, _reshaped),
+    **dict.fromkeys((*_MULTIPLY, *_DIVIDE), _scaled),
+    **dict.fromkeys(_ADD, _added),
+    **dict.fromkeys(("masked_fill", "masked_fill_"), _filled),
+    "where": _chosen,
+    "tanh": _capped,
+    "tanh_": _capped,
+    "softmax": _normalised,
+    "_safe_softmax": _normalised,
+    "__getitem__": _same,
+}
+_AFTER: dict[str, Rule] = {
+    **dict.fromkeys(_PLAIN, _same),
+    **dict.fromkeys(_SHAPES, _reshaped),
+    **dict.fromkeys(("dropout", "dropout_"), _dropped),
+    **dict.fromkeys((*_MULTIPLY, "nan_to_num", "masked_fill", "where"), _unchanged),
+    "__getitem__": _cut,
+}

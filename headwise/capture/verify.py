@@ -1,0 +1,56 @@
+"""Whether a record tells the truth: what it says of a few rows against what the model itself computed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headwise.call import AttentionCall, as_written
+from headwise.capture.trail import FORBIDDEN
+from headwise.records import AttentionRecord
+
+
+def wrong_weights(call: AttentionCall, weights: Tensor, scores_dtype: torch.dtype) -> str | None:
+    """Why a record of `call` would be wrong, given the model's own weights [B, H, Q, K]; None if it is right.
+
+    The model may round its scores to half precision, a record does not: that much they may differ.
+    """
+    rows = _rows(call.shape[2])
+    record = AttentionRecord(call)
+    expected = record.weights(rows=rows)
+    actual = weights[:, :, rows].to(expected.dtype)
+    s = record.scores(rows=rows)
+    # Beside finfo.min scores are all alike; only what scores are made of otherwise is rounded.
+    largest = s.masked_fill(s <= FORBIDDEN, 0.0).abs().amax(-1, keepdim=True)
+    # Three roundings of a score of that size; twice that, because the row's sum carries as much.
+    rounding = torch.expm1((8 * torch.finfo(scores_dtype).eps * largest).clamp(max=2.0))
+    allowed = expected * (rounding + 1e-4) + 4 * torch.finfo(weights.dtype).eps + 1e-6
+    return _first_difference(expected, actual, allowed, rows, "weight")
+
+
+def wrong_output(call: AttentionCall, out: Tensor) -> str | None:
+    """Why a record of `call` would be wrong, given the model's own output [B, H, Q, E]; None if it is right."""
+    rows = _rows(call.shape[2])
+    weights = AttentionRecord(call).weights(rows=rows)
+    v = call.usable(call.v).to(weights.dtype).repeat_interleave(call.heads_per_key_head, 1)
+    with as_written(v.device):
+        expected = weights @ v
+    actual = out[:, :, rows].to(expected.dtype)
+    size = v.abs().amax((-1, -2), keepdim=True)
+    allowed = (size * (1e-4 + 16 * torch.finfo(out.dtype).eps)).expand_as(expected)
+    return _first_difference(expected, actual, allowed, rows, "output")
+
+
+def _rows(q_len: int) -> list[int]:
+    return sorted({0, q_len // 3, q_len // 2, q_len - 1}) if q_len else []
+
+
+def _first_difference(expected: Tensor, actual: Tensor, allowed: Tensor, rows: list[int], what: str) -> str | None:
+    bad = ~((expected - actual).abs() <= allowed)
+    if not bool(bad.any()):
+        return None
+    b, h, r, c = bad.nonzero()[0].tolist()
+    return (
+        f"its {what}s could not be explained: in example {b}, head {h}, row {rows[r]}, column {c} the model computed "
+        f"{float(actual[b, h, r, c]):.4g}, softmax(q kᵀ) as recognised gives {float(expected[b, h, r, c]):.4g}"
+    )

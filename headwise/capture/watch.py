@@ -1,0 +1,154 @@
+"""`watch`: see the attention of any PyTorch model."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from headwise.capture import huggingface
+from headwise.capture.functions import Functions
+from headwise.capture.keep import Keeper, half_of_memory
+from headwise.capture.watcher import Only, Watcher
+from headwise.errors import ArgumentError, DtypeError
+from headwise.functional import listening
+from headwise.records import AttentionRecord, Coverage, Seen
+
+
+def watch(
+    model: nn.Module,
+    *,
+    only: Only = None,
+    values: bool = False,
+    gradients: bool = False,
+    offload: Literal["cpu", "disk"] | None = None,
+    dtype: torch.dtype | None = None,
+    every: int = 1,
+    max_bytes: int | Literal["half"] | None = "half",
+    tokens: Any = None,
+) -> Watch:
+    """See the attention that a model computes inside this context, at the speed of the model's own kernels.
+
+        with headwise.watch(model) as seen:
+            model(**inputs)
+        seen["encoder.layer.3"].weights(rows=5)      # exact, worked out now
+        print(seen.coverage())                       # what was seen, and what was not, and why
+
+    Every computation of softmax(q kᵀ) v becomes an `AttentionRecord`, which keeps q and k, not the weights: memory is
+    linear in the length. A generation becomes one record a layer, whose rows are all positions. The model computes what
+    it would compute without the watch, except that nn.MultiheadAttention and nn.TransformerEncoder leave their fused
+    fast path, and that what torch.compile made runs eagerly; `seen.coverage()` says so. Leaving the context takes
+    everything out of the model again, also after an exception. Only this thread is watched.
+
+    Args:
+        model: any module. Its modules' paths are the names of the records.
+        only: which call sites: layers (ints), paths or parts of them ("layer.3", "encoder"), patterns ("*.self_attn"),
+            or several of these. None = all.
+        values: keep the values and find the output projections: norm-based weights need them.
+        gradients: keep the gradient of each computation's output through a backward pass, and the values.
+        offload: "cpu" moves what is kept there; "disk" maps it from a file without a name.
+        dtype: keep queries and keys in this dtype. The weights are then those of the rounded ones.
+        every: keep each n-th forward pass, for training loops.
+        max_bytes: how much may be kept; "half" = half of this machine's memory, None = no bound.
+        tokens: what to call the positions, as for `Seen.tokens`.
+
+    Raises:
+        DtypeError, ArgumentError: an argument that makes no sense, named.
+        RecordError: inside the context, where the records pass `max_bytes`.
+    """
+    return Watch(
+        model,
+        only=only,
+        values=values,
+        gradients=gradients,
+        offload=offload,
+        dtype=dtype,
+        every=every,
+        max_bytes=max_bytes,
+        tokens=tokens,
+    )
+
+
+class Watch:
+    """The context of `watch`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        only: Only,
+        values: bool,
+        gradients: bool,
+        offload: Literal["cpu", "disk"] | None,
+        dtype: torch.dtype | None,
+        every: int,
+        max_bytes: int | Literal["half"] | None,
+        tokens: Any,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            hint = ": pass its .model" if isinstance(getattr(model, "model", None), nn.Module) else ""
+            raise DtypeError(f"watch: expected a torch.nn.Module. Received: {type(model).__name__}{hint}")
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ArgumentError(f"watch: every must be an int of at least 1. Received: {every!r}")
+        bound = half_of_memory() if max_bytes == "half" else max_bytes
+        self._model = model
+        self._keeper = Keeper(dtype, offload, bound)
+        self._options = {"only": only, "values": values, "gradients": gradients, "every": every}
+        self._tokens = tokens
+        self._stack: contextlib.ExitStack | None = None
+
+    def __enter__(self) -> Seen:
+        if self._stack is not None:
+            raise ArgumentError("watch: this context is entered already; make another with headwise.watch(model)")
+        watcher = Watcher(self._model, self._keeper, **self._options)  # type: ignore[arg-type]
+        seen = LiveSeen(watcher)
+        with contextlib.ExitStack() as stack:
+            stack.callback(seen.close, self._tokens)
+            stack.callback(watcher.stop)
+            watcher.start()
+            functions = Functions(watcher)
+            if "torch._dynamo" in sys.modules:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            if any(_is_compiled(module) for module in self._model.modules()):
+                watcher.notes.append("what torch.compile made ran eagerly")
+            stack.enter_context(huggingface.seen_through(self._model, watcher, functions))
+            stack.enter_context(listening(watcher.heard))
+            stack.enter_context(functions)
+            self._stack = stack.pop_all()
+        return seen
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            stack.__exit__(kind, error, traceback)
+
+
+class LiveSeen(Seen):
+    """What is seen so far, while the context is open."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        super().__init__()
+        self._watcher: Watcher | None = watcher
+
+    @property
+    def records(self) -> list[AttentionRecord]:
+        return self._records if self._watcher is None else self._watcher.records()
+
+    def coverage(self) -> Coverage:
+        return self._coverage if self._watcher is None else self._watcher.coverage()
+
+    def close(self, tokens: Any) -> None:
+        """The context ended: let go of the model."""
+        self._records, self._coverage, self._watcher = self.records, self.coverage(), None
+        if tokens is not None:
+            self.tokens = tokens
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None

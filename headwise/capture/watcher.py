@@ -1,0 +1,343 @@
+"""What a watch does with the attention computations it hears of: names them, keeps them, and keeps the books."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from headwise import masks
+from headwise.call import AttentionCall
+from headwise.capture.keep import Keeper, TooMuch
+from headwise.capture.sequence import Sequence as Generation
+from headwise.capture.sites import Place, attention_modules, find_place, kind_of, module_names, stack_of
+from headwise.errors import HeadwiseError
+from headwise.records import AttentionRecord, CallSite, Coverage, Site
+
+# A mask known only cell by cell is not asked for more cells than these to learn whether it is causal.
+LOOKED_AT = 2**24
+
+Only = str | int | Sequence[str | int] | None
+
+
+@dataclasses.dataclass(eq=False)
+class Entry:
+    """One record in the making: a call, or the steps of a generation."""
+
+    site: Site
+    kept: AttentionCall | Generation
+    values: bool
+    extras: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+    built: AttentionRecord | None = None
+
+    def record(self) -> AttentionRecord:
+        """The record as it stands."""
+        if self.built is None:
+            call = self.kept.call() if isinstance(self.kept, Generation) else self.kept
+            site = self.site
+            if isinstance(self.kept, Generation) and self.kept.continued:
+                site = dataclasses.replace(site, causal=site.kind == "self" and _is_causal(call))
+            self.built = AttentionRecord(call, values=self.values, site=site)
+            for name, x in self.extras.items():
+                setattr(self.built.extras, name, x)
+        return self.built
+
+    def keep(self, name: str, x: Tensor) -> None:
+        """An extra that came later: its gradient, its output projection."""
+        self.extras[name] = x
+        setattr(self.record().extras, name, x)
+
+    def keep_output_weight(self, weight: Tensor) -> None:
+        """W_O [H, E, M], which the output met."""
+        self.keep("output_weight", weight)
+
+
+@dataclasses.dataclass(eq=False)
+class _State:
+    """The books of one call site."""
+
+    name: str
+    layer: int
+    how: str = ""
+    seen: int = 0
+    refused: Counter[str] = dataclasses.field(default_factory=Counter)
+    generation: Entry | None = None  # what a next step may continue
+    waiting: list[tuple[Entry, Tensor]] = dataclasses.field(default_factory=list)  # (without a gradient yet, its q)
+
+
+class Watcher:
+    """The records and the books of one watch of one model, in one thread."""
+
+    def __init__(
+        self, model: nn.Module, keeper: Keeper, *, only: Only, values: bool, gradients: bool, every: int
+    ) -> None:
+        self.values = values or gradients
+        self.entries: list[Entry] = []
+        self.notes: list[str] = []
+        self._gradients = gradients
+        self._model = model
+        self._names = module_names(model)
+        self._keeper = keeper
+        self._only = _selector(only)
+        self._every = every
+        self._thread = threading.get_ident()
+        self._states: dict[tuple[str, int], _State] = {}
+        self._runs: Counter[int] = Counter()  # how often each module was called
+        self._last: dict[int, tuple[int, int]] = {}  # module -> (its run, computations in it so far)
+        self._handles: dict[int, RemovableHandle] = {}
+        self._beams: Tensor | None = None  # which beams the last self-attention continued; None = it began anew
+        self._stacks: Counter[str] = Counter()
+
+    def start(self) -> None:
+        """Count the calls of everything that is called attention, so that nothing is missed unnoticed."""
+        for _, module in attention_modules(self._model):
+            self._count_runs(module)
+
+    def stop(self) -> None:
+        """Take everything out of the model again."""
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles.clear()
+
+    def _count_runs(self, module: nn.Module) -> None:
+        key = id(module)
+
+        def count(*_: Any) -> None:
+            if threading.get_ident() == self._thread and not _in_backward():
+                self._runs[key] += 1
+
+        if key not in self._handles:
+            self._handles[key] = module.register_forward_pre_hook(count)
+
+    def place(self) -> Place | None:
+        """Which of the model's modules is running; None if none is."""
+        return find_place(self._names)
+
+    def heard(self, call: AttentionCall, out: Tensor) -> None:
+        """headwise's own attention was called."""
+        place = self.place()
+        if place is not None:
+            with torch.no_grad():
+                self.found(place, call, out, lambda x: x, "headwise.attention")
+
+    def note(self, note: str) -> None:
+        """Something that the watch changed in how the model ran."""
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def refuse(self, place: Place, reason: str) -> None:
+        """A computation that cannot be shown."""
+        if not _in_backward():
+            state, _ = self._state(place)
+            if self._only(state.name, state.layer):
+                state.refused[" ".join(reason.split())] += 1
+
+    def found(
+        self, place: Place, call: AttentionCall, out: Tensor, arrange: Callable[[Tensor], Tensor], how: str
+    ) -> Entry | None:
+        """A computation was recognised; `arrange` brings its output to [B, H, Q, E]."""
+        if _in_backward():  # gradient checkpointing computes it again
+            self._found_again(place, call, out, arrange)
+            return None
+        state, run = self._state(place)
+        if not self._only(state.name, state.layer):
+            return None
+        state.how = how
+        kind = kind_of(place, call.shape[2], call.shape[3], _is_causal(call))
+        call = _without_empty_buffer(call)
+        if not call.q.requires_grad and self._continues(state, call, kind == "cross"):
+            return None
+        if run % self._every:
+            state.generation = None
+            return None
+        causal, heads, key_heads = kind == "self" and _is_causal(call), call.q.shape[1], call.k.shape[1]
+        site = Site(state.name, state.layer, kind, causal, heads, key_heads, call=run)
+        kept = self._keeper.call(call, values=self.values)
+        entry = Entry(site, kept, self.values)
+        state.generation = None
+        if not call.q.requires_grad:
+            entry.kept = Generation(kept, values=self.values)
+            state.generation = entry
+            if kind == "self":
+                self._beams = None
+        entry.record()  # now: it notices what is changed in place from here on
+        state.seen += 1
+        self.entries.append(entry)
+        if self._gradients:
+            self._await_gradient(state, entry, call.q, out, arrange)
+        return entry
+
+    def _continues(self, state: _State, call: AttentionCall, cross: bool) -> bool:
+        entry = state.generation
+        if entry is None or not isinstance(entry.kept, Generation):
+            return False
+        # Another sequence's keys stay the same from step to step, and also if the same is asked twice: only where the
+        # model's self-attention goes on does this go on.
+        going_on = [] if self._beams is None else [self._beams]
+        ways: list[Tensor | None] = [*going_on] if cross else [None, *going_on]
+        q, k, v = (self._keeper.convert(x) for x in (call.q, call.k, call.v))
+        step = dataclasses.replace(call, q=q, k=k, v=v)
+        before = entry.kept.nbytes
+        for way in ways:
+            beams = entry.kept.extend(step, among=way)
+            if beams is not None:
+                entry.built = None
+                self._keeper.count_growth(max(0, entry.kept.nbytes - before))
+                self._beams = beams if way is None else self._beams
+                return True
+        return False
+
+    def _await_gradient(
+        self, state: _State, entry: Entry, q: Tensor, out: Tensor, arrange: Callable[[Tensor], Tensor]
+    ) -> None:
+        if not out.requires_grad:
+            state.waiting = [*state.waiting[-7:], (entry, q.detach())]
+            return
+
+        def keep(gradient: Tensor) -> None:
+            with torch.no_grad():
+                entry.keep("grad", self._keeper.tensor(arrange(gradient)))
+
+        out.register_hook(keep)
+
+    def _found_again(self, place: Place, call: AttentionCall, out: Tensor, arrange: Callable[[Tensor], Tensor]) -> None:
+        """A checkpoint's second computation: the first one ran without a graph, so the gradient comes to this one."""
+        for (name, _), state in self._states.items():
+            if name == _name(place):
+                for i, (entry, q) in enumerate(state.waiting):
+                    if torch.equal(q, call.q) and out.requires_grad:
+                        del state.waiting[i]
+                        self._await_gradient(state, entry, q, out, arrange)
+                        return
+
+    def _state(self, place: Place) -> tuple[_State, int]:
+        """The books of a place, and which run of its module this is."""
+        key = id(place.module)
+        if key not in self._handles:
+            self._count_runs(place.module)
+            self._runs[key] = 1
+        run = self._runs[key]
+        last_run, number = self._last.get(key, (0, 0))
+        number = number + 1 if last_run == run else 0
+        self._last[key] = (run, number)
+        name = _name(place)
+        state = self._states.get((name, number))
+        if state is None:
+            shown = name if not number else f"{name}#{number + 1}"
+            stack = stack_of(shown)
+            state = self._states[name, number] = _State(shown, self._stacks[stack])
+            self._stacks[stack] += 1
+        return state, max(0, run - 1)
+
+    def choose_beams(self, beams: Tensor) -> None:
+        """A beam search ended with the beams [N, steps]: keep those."""
+        for state in self._states.values():
+            entry = state.generation
+            if entry is None or not isinstance(entry.kept, Generation) or not entry.kept.continued:
+                continue
+            try:
+                entry.kept = entry.kept.call(beams)
+            except HeadwiseError as error:
+                state.refused[str(error)] += 1
+                state.seen -= 1
+                self.entries.remove(entry)
+            entry.built, state.generation = None, None
+
+    def records(self) -> list[AttentionRecord]:
+        """What was seen, as it stands."""
+        return [entry.record() for entry in self.entries]
+
+    def coverage(self) -> Coverage:
+        """Every place that computes attention, or looks as if it did."""
+        sites: list[CallSite] = []
+        for state in self._states.values():
+            if state.seen:
+                sites.append(CallSite(state.name, "seen", state.seen, state.how))
+            sites += [CallSite(state.name, "refused", n, reason) for reason, n in state.refused.items()]
+        known = {name for name, _ in self._states}
+        for path, module in attention_modules(self._model):
+            runs, name = self._runs[id(module)], path or type(module).__name__
+            if runs and not any(other == name or other.startswith(f"{name}.") for other in known):
+                reason = (
+                    f"a {type(module).__name__} ran, but no softmax(q kᵀ) v was recognised in it: linear attention, a "
+                    "kernel of its own, or none at all"
+                )
+                sites.append(CallSite(name, "missed", runs, reason))
+        notes = list(self.notes)
+        if not sites:
+            notes.append(
+                "no attention was seen: looked for scaled_dot_product_attention, nn.MultiheadAttention, "
+                "flex_attention, headwise.attention, and matmul, softmax, matmul, in every module of the "
+                f"{type(self._model).__name__} that ran inside the context"
+            )
+        return Coverage(tuple(sites), tuple(notes))
+
+
+def _name(place: Place) -> str:
+    return place.name or type(place.module).__name__
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+def _is_causal(call: AttentionCall) -> bool:
+    """Whether no query may attend to a key after its own position."""
+    q_len, k_len = call.shape[2:]
+    if call.mask is None:
+        return q_len == 1
+    if call.mask.cellwise and q_len * k_len > LOOKED_AT:
+        return False
+    q = torch.arange(q_len)
+    first_later = q + k_len - q_len + 1
+    q, first_later = q[first_later < k_len], first_later[first_later < k_len]
+    if not len(q):
+        return True
+    later = call.mask.rectangles(q, q + 1, first_later, torch.full_like(q, k_len))
+    return bool((later == masks.Extent.NONE).all())
+
+
+def _without_empty_buffer(call: AttentionCall) -> AttentionCall:
+    """Without the end of a static cache that is not filled yet: zeros that nobody may attend to."""
+    used = call.used_keys
+    if used is None:
+        return call
+    filled = int(used.any(0).any(0).nonzero().max()) + 1 if bool(used.any()) else 0
+    if filled in (0, call.shape[3]) or bool(call.k[:, :, filled:].any()):
+        return call
+    assert call.mask is not None
+    device = call.q.device
+    rows, cols = torch.arange(call.shape[2], device=device), torch.arange(filled, device=device)
+    bias = call.bias
+    if bias is not None and bias.ndim and bias.shape[-1] > 1:
+        bias = bias[..., :filled]
+    # Copies: the buffer will be written to.
+    k, v = call.k[:, :, :filled].clone(), call.v[:, :, :filled].clone()
+    mask = masks.recognise(call.mask.cells(rows, cols))
+    mask = None if mask is None else mask.aligned(call.shape[2], filled)
+    return dataclasses.replace(call, k=k, v=v, bias=bias, mask=mask)
+
+
+def _selector(only: Only) -> Callable[[str, int], bool]:
+    """Whether a site is wanted: by layer, by path or part of it, or by pattern."""
+    if only is None:
+        return lambda name, layer: True
+    chosen = [only] if isinstance(only, (str, int)) else list(only)
+
+    def wanted(name: str, layer: int) -> bool:
+        return any(
+            layer == each if isinstance(each, int) else fnmatch.fnmatchcase(name, each) or f".{each}." in f".{name}."
+            for each in chosen
+        )
+
+    return wanted
+
+
+__all__ = ["Entry", "TooMuch", "Watcher"]
