@@ -1,45 +1,17 @@
-"""Text to tokens, with labels that a person can read.
-
-A model reads token ids; a person reads the text. `Tokens` keeps both side by side: every label is cut out of the
-original text, so Chinese, accents and emoji appear as they were written, whatever the tokenizer made of them.
-"""
+"""A checkpoint's own tokenizer, read from its folder: text to ids, offsets and labels."""
 
 from __future__ import annotations
 
 import json
-import unicodedata
-from collections import Counter
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, CheckpointError, DtypeError
+from headwise.text.labels import label
+from headwise.text.tokens import Tokens
 
 if TYPE_CHECKING:
     import tokenizers
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """One text as a model reads it, and as a person does. Every tuple has one entry a token.
-
-    A label shows the whole characters that its token stands for, and where it helps one of these:
-
-        ##ing      the token continues the word of the token before it (the mark that readers of BERT know)
-        🐈(2/3)    three tokens share this one character, and this is the second of them
-        ⏎ ⇥ ␣      a newline, a tab, a token that is nothing but a space
-
-    A special token shows its name, [CLS]. An [UNK] shows the text that it hides, and is flagged in `unknown`.
-    """
-
-    ids: tuple[int, ...]
-    labels: tuple[str, ...]
-    offsets: tuple[tuple[int, int], ...]  # the tokenizer's own: it read text[start:end]; (0, 0) for what it added
-    special: tuple[bool, ...]  # [CLS], [SEP], [MASK]: to the model a sign, not text
-    text: str
-    cut: int = 0  # how many tokens at the end of the text did not fit
-    unknown: tuple[bool, ...] = ()  # the vocabulary has no token for this text: all the model sees is [UNK]
 
 
 class Tokenizer:
@@ -94,7 +66,9 @@ class Tokenizer:
         encoding = self._backend.encode(text)
         ids, offsets = encoding.ids, encoding.offsets  # every access makes a new list
         special = [id_ in self._special_ids for id_ in ids]
-        labels = self._label(text, encoding, special)  # before the cut: of a cat cut in half, 🐈(1/3) still says 3
+        word_ids = [None if sign else word for word, sign in zip(encoding.word_ids, special, strict=True)]
+        # Before the cut: of a cat cut in half, 🐈(1/3) still says 3.
+        labels = label(text, encoding.tokens, offsets, word_ids, special)
         kept = _fit(encoding.special_tokens_mask, max_length)
         return Tokens(
             ids=tuple(ids[i] for i in kept),
@@ -104,39 +78,8 @@ class Tokenizer:
             text=text,
             cut=len(ids) - len(kept),
             unknown=tuple(ids[i] == self._unknown_id for i in kept),
+            word_ids=tuple(word_ids[i] for i in kept),
         )
-
-    def _label(self, text: str, encoding: tokenizers.Encoding, special: list[bool]) -> list[str]:
-        ids, names = encoding.ids, encoding.tokens
-        character_at = _characters(text)
-        # The characters of each token, whole even where it holds only some bytes of one.
-        touched = [
-            [] if is_special else list(dict.fromkeys(character_at[start:end]))
-            for (start, end), is_special in zip(encoding.offsets, special, strict=True)
-        ]
-        sharing = Counter(span for spans in touched for span in spans)
-        seen: Counter[tuple[int, int]] = Counter()
-        labels = []
-        for i, (word_before, word) in enumerate(pairwise([None, *encoding.word_ids])):
-            spans = touched[i]
-            seen.update(spans)
-            if special[i]:
-                label = names[i]
-            elif not spans:  # byte-level tokenizers may give a lone space an empty offset
-                label = _trim(self._backend.decode([ids[i]]))
-            else:
-                label = _trim("".join(_visible(text, span) + _part(seen[span], sharing[span]) for span in spans))
-                start = spans[0][0]
-                continues = (
-                    word is not None
-                    and word == word_before
-                    and seen[spans[0]] == 1  # (2/3) says it already
-                    and not text[start].isspace()
-                    and not text[start - 1].isspace()  # " w" in two tokens: the second begins the word
-                )
-                label = f"##{label}" if continues else label
-            labels.append(label)
-        return labels
 
 
 def _fit(added: list[int], max_length: int | None) -> list[int]:
@@ -148,65 +91,6 @@ def _fit(added: list[int], max_length: int | None) -> list[int]:
         raise ArgumentError(f"max_length: expected at least {sum(added)}, the special tokens, received {max_length}")
     tail = added[::-1].index(0)
     return [*range(max_length - tail), *range(size - tail, size)]
-
-
-# --- What a person calls a character ----------------------------------------------------------------------------------
-
-_ZERO_WIDTH_JOINER = "\u200d"
-_PICTURES = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
-
-
-def _characters(text: str) -> list[tuple[int, int]]:
-    """For every code point the (start, end) of the character it is part of: é may be two code points, 👨‍👩‍👧 is five.
-
-    These are the grapheme clusters of Unicode (UAX 29) as far as texts need them; the standard library has none.
-    """
-    if text.isascii():
-        return [(i, i + 1) for i in range(len(text))]
-    spans: list[tuple[int, int]] = []
-    start = 0
-    for end in range(1, len(text) + 1):
-        if end < len(text) and _joins(text[start:end], text[end]):
-            continue
-        spans += [(start, end)] * (end - start)
-        start = end
-    return spans
-
-
-def _joins(character: str, following: str) -> bool:
-    """Whether a code point belongs to the character before it."""
-    if character in _PICTURES:
-        return False
-    category = unicodedata.category(following)
-    return (
-        category in ("Mn", "Mc", "Me")  # accents, vowel signs, variation selectors
-        or following == _ZERO_WIDTH_JOINER
-        or (character[-1] == _ZERO_WIDTH_JOINER and category == "So")  # the next person of 👨‍👩‍👧
-        or "\U0001f3fb" <= following <= "\U0001f3ff"  # skin tones
-        or "\U000e0020" <= following <= "\U000e007f"  # tags, which spell the flag of Scotland
-        or (len(character) == 1 and _is_regional(character) and _is_regional(following))  # two letters make a flag
-    )
-
-
-def _is_regional(code_point: str) -> bool:
-    return "\U0001f1e6" <= code_point <= "\U0001f1ff"
-
-
-def _visible(text: str, span: tuple[int, int]) -> str:
-    """Newlines and tabs as pictures; other lone characters without ink, some of which reorder a page, by number."""
-    character = text[slice(*span)]
-    if character in _PICTURES:
-        return _PICTURES[character]
-    return character if len(character) > 1 or character.isprintable() else f"<U+{ord(character):04X}>"
-
-
-def _part(number: int, count: int) -> str:
-    return f"({number}/{count})" if count > 1 else ""
-
-
-def _trim(label: str) -> str:
-    """Without spaces around it, unless spaces are all there is."""
-    return label.strip(" ") or "␣" * len(label)
 
 
 # --- Reading a tokenizer's files --------------------------------------------------------------------------------------

@@ -1,0 +1,16 @@
+"""What a model reads, as a person reads it: tokens with labels, their words and sentences, the patches of an image.
+
+Tokens      one text as a model reads it: ids, labels, offsets
+Tokenizer   a checkpoint's own tokenizer
+as_tokens   Tokens from what Hugging Face tokenizers return, or from a list of names
+Patches     the tokens of an image
+Groups      which tokens make up which word, or which sentence
+"""
+
+from headwise.text.groups import Groups
+from headwise.text.patches import Patches
+from headwise.text.sources import as_tokens
+from headwise.text.tokenizer import Tokenizer
+from headwise.text.tokens import Tokens
+
+__all__ = ["Groups", "Patches", "Tokenizer", "Tokens", "as_tokens"]

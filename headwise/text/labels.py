@@ -1,0 +1,138 @@
+"""What a token is called: the whole characters that it stands for, and signs for what has no ink."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+
+def label(
+    text: str,
+    names: Sequence[str],
+    offsets: Sequence[tuple[int, int]],
+    word_ids: Sequence[int | None],
+    special: Sequence[bool],
+) -> list[str]:
+    """The label of each token of `text`, as `Tokens` describes them.
+
+    Args:
+        text: the text that the offsets point into.
+        names: each token in the spelling of its vocabulary; shown of special tokens.
+        offsets: each token read text[start:end].
+        word_ids: tokens with the same number are pieces of one word; None = of no word.
+        special: which tokens are signs, not text.
+    """
+    character_at = characters(text)
+    # The characters of each token, whole even where it holds only some bytes of one.
+    touched = [
+        [] if sign or added else list(dict.fromkeys(character_at[start:end]))
+        for (start, end), sign, added in zip(offsets, special, _added_spaces(names, offsets), strict=True)
+    ]
+    sharing = Counter(span for spans in touched for span in spans)
+    seen: Counter[tuple[int, int]] = Counter()
+    labels = []
+    for i, (word_before, word) in enumerate(pairwise([None, *word_ids])):
+        spans = touched[i]
+        seen.update(spans)
+        if special[i]:
+            name = names[i].strip(" ")  # some take the space before them along
+        elif not spans:  # byte-level tokenizers may give a lone space an empty offset
+            name = _trim(names[i].translate(_SPACES))
+        else:
+            name = _trim("".join(_visible(text[slice(*span)]) + _part(seen[span], sharing[span]) for span in spans))
+            start = spans[0][0]
+            continues = (
+                word is not None
+                and word == word_before
+                and touched[i - 1]  # after a space without ink it begins the word
+                and seen[spans[0]] == 1  # (2/3) says it already
+                and not (text[start].isspace() or _is_loose_byte(text[start]))
+                and not text[start - 1].isspace()  # " w" in two tokens: the second begins the word
+            )
+            name = f"##{name}" if continues else name
+        labels.append(name)
+    return labels
+
+
+def shown(text: str) -> str:
+    """A piece of text on one line, with nothing in it that a page would obey: for the label of a word or sentence."""
+    seen = dict.fromkeys(characters(text))
+    return _trim("".join(_visible(text[slice(*span)]) for span in seen))
+
+
+_SPACES = str.maketrans("▁Ġ", "  ")  # as the vocabularies of sentencepiece and GPT-2 write them
+
+
+def _added_spaces(names: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[bool]:
+    """Which tokens are a space that the tokenizer put in front of a word: they have the offset of what comes next."""
+    return [
+        name in ("▁", "Ġ") and start == following
+        for name, (start, _), (following, _) in zip(names, offsets, [*offsets[1:], (-1, -1)], strict=False)
+    ]
+
+
+# --- What a person calls a character ----------------------------------------------------------------------------------
+
+_ZERO_WIDTH_JOINER = "\u200d"
+_PICTURES = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
+
+
+def characters(text: str) -> list[tuple[int, int]]:
+    """For every code point the (start, end) of the character it is part of: é may be two code points, 👨‍👩‍👧 is five.
+
+    These are the grapheme clusters of Unicode (UAX 29) as far as texts need them; the standard library has none.
+    """
+    if text.isascii():
+        return [(i, i + 1) for i in range(len(text))]
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for end in range(1, len(text) + 1):
+        if end < len(text) and _joins(text[start:end], text[end]):
+            continue
+        spans += [(start, end)] * (end - start)
+        start = end
+    return spans
+
+
+def _joins(character: str, following: str) -> bool:
+    """Whether a code point belongs to the character before it."""
+    if character in _PICTURES or _is_loose_byte(character):
+        return False
+    category = unicodedata.category(following)
+    return (
+        category in ("Mn", "Mc", "Me")  # accents, vowel signs, variation selectors
+        or following == _ZERO_WIDTH_JOINER
+        or (character[-1] == _ZERO_WIDTH_JOINER and category == "So")  # the next person of 👨‍👩‍👧
+        or "\U0001f3fb" <= following <= "\U0001f3ff"  # skin tones
+        or "\U000e0020" <= following <= "\U000e007f"  # tags, which spell the flag of Scotland
+        or (len(character) == 1 and _is_regional(character) and _is_regional(following))  # two letters make a flag
+    )
+
+
+def _is_loose_byte(character: str) -> bool:
+    """Half a surrogate pair: so Python writes a byte that is part of no character (errors="surrogateescape")."""
+    return "\udc80" <= character <= "\udcff"
+
+
+def _is_regional(code_point: str) -> bool:
+    return "\U0001f1e6" <= code_point <= "\U0001f1ff"
+
+
+def _visible(character: str) -> str:
+    """Newlines and tabs as pictures; other lone characters without ink, some of which reorder a page, by number."""
+    if character in _PICTURES:
+        return _PICTURES[character]
+    if _is_loose_byte(character):
+        return f"<0x{ord(character) - 0xDC00:02X}>"
+    return character if len(character) > 1 or character.isprintable() else f"<U+{ord(character):04X}>"
+
+
+def _part(number: int, count: int) -> str:
+    return f"({number}/{count})" if count > 1 else ""
+
+
+def _trim(label: str) -> str:
+    """Without spaces around it, unless spaces are all there is."""
+    return label.strip(" ") or "␣" * len(label)

@@ -1,0 +1,88 @@
+"""The tokens of an image: a grid of patches, read row by row, behind the tokens that a model puts before them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headwise.errors import ArgumentError
+from headwise.text.tokens import Tokens
+
+
+@dataclass(frozen=True)
+class Patches:
+    """`rows` × `cols` patches, from the top left, after the tokens named in `prefix`.
+
+    >>> vit = Patches.of_image((224, 224), patch=16)  # one [CLS], 14 rows, 14 columns
+    >>> len(vit), vit.labels[:3], vit.position(15), vit.index(1, 0)
+    (197, ('[CLS]', '(0, 0)', '(0, 1)'), (1, 0), 15)
+
+    A model without [CLS] has `prefix=()`; one with four registers after it ("[CLS]", "[REG1]", …, "[REG4]").
+
+    Raises:
+        ArgumentError: less than one row or column.
+    """
+
+    rows: int
+    cols: int
+    prefix: tuple[str, ...] = ("[CLS]",)
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.cols < 1:
+            raise ArgumentError(f"patches: expected at least 1 row and 1 column. Received: {self.rows} × {self.cols}")
+        if isinstance(self.prefix, str):
+            raise ArgumentError(f"patches: prefix is a tuple of names, ({self.prefix!r},). Received: {self.prefix!r}")
+        object.__setattr__(self, "prefix", tuple(self.prefix))
+
+    @classmethod
+    def of_image(
+        cls, image: tuple[int, int], patch: int | tuple[int, int], prefix: tuple[str, ...] = ("[CLS]",)
+    ) -> Patches:
+        """The patches of an image of (height, width) pixels; `patch` is (height, width) too, or one number for both.
+
+        Raises:
+            ArgumentError: the patches do not cover the image exactly.
+        """
+        height, width = (patch, patch) if isinstance(patch, int) else patch
+        if min(height, width, *image) < 1 or image[0] % height or image[1] % width:
+            raise ArgumentError(
+                f"patches: {image[0]} × {image[1]} pixels do not divide into patches of {height} × {width}; "
+                "give the size that the image has when the model sees it"
+            )
+        return cls(image[0] // height, image[1] // width, prefix)
+
+    def __len__(self) -> int:
+        return len(self.prefix) + self.rows * self.cols
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The prefix's names, then "(row, column)" of each patch, both from 0."""
+        return (*self.prefix, *(f"({row}, {col})" for row in range(self.rows) for col in range(self.cols)))
+
+    def position(self, token: int) -> tuple[int, int] | None:
+        """The (row, column) of a token, None for one of the prefix. ArgumentError, with the range, past the last."""
+        if not 0 <= token < len(self):
+            raise ArgumentError(f"patches: tokens are 0 … {len(self) - 1}. Received: {token}")
+        patch = token - len(self.prefix)
+        return None if patch < 0 else divmod(patch, self.cols)
+
+    def index(self, row: int, col: int) -> int:
+        """The token that is the patch in this row and column. ArgumentError, with the ranges, outside the grid."""
+        if not (0 <= row < self.rows and 0 <= col < self.cols):
+            raise ArgumentError(
+                f"patches: rows are 0 … {self.rows - 1}, columns 0 … {self.cols - 1}. Received: ({row}, {col})"
+            )
+        return len(self.prefix) + row * self.cols + col
+
+    def tokens(self) -> Tokens:
+        """The same as `Tokens`, without text; those of the prefix are special."""
+        size = len(self)
+        return Tokens(
+            ids=(-1,) * size,
+            labels=self.labels,
+            offsets=((0, 0),) * size,
+            special=tuple(i < len(self.prefix) for i in range(size)),
+            text="",
+            unknown=(False,) * size,
+            word_ids=(None,) * size,
+            patches=self,
+        )

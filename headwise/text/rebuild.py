@@ -1,0 +1,135 @@
+"""The text that tokens stand for, put together again, where nobody kept it.
+
+Each token spells some bytes of UTF-8 (`Spelling`), so a character that is cut over several tokens is whole again, and
+every token knows which characters it is part of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headwise.text.spelling import WORD_END, Spelling, is_piece, is_sign
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+Span = tuple[int, int]
+
+
+def rebuild_from_offsets(encoding: Encoding, special: list[bool], spelling: Spelling) -> tuple[str, list[Span]]:
+    """The text that the tokens spell, with a space for each gap in the offsets if their names have no spaces."""
+    names, offsets, sequences = encoding.tokens, encoding.offsets, encoding.sequence_ids
+    parts: list[Part | None] = []
+    end_before, word_before, sequence_before = 0, None, None
+    section = 0  # where the text began that the tokenizer may have put a space in front of
+    apart = False  # by special tokens that are not in the text, or by belonging to the other text of a pair
+    for i, (name, (start, end), word) in enumerate(zip(names, offsets, encoding.word_ids, strict=True)):
+        if special[i] and start == end:
+            parts.append(None)
+            apart, section, end_before = True, 0, 0
+            continue
+        if sequences[i] != sequence_before:
+            apart, section, end_before = True, 0, 0
+        gap = start > end_before or (start < end_before and word != word_before)  # words split before: each from 0
+        if special[i]:
+            spelt = name.strip(" ").encode()
+            gap = gap or end - start > len(spelt)
+            section = end
+        else:
+            within = word is not None and word == word_before and not special[i - 1]
+            spelt = spelling.bytes_of(name[2:] if is_piece(name) and within and not spelling.has_spaces else name)
+            if spelling.has_spaces and start == section and (i == 0 or special[i - 1] or apart):
+                followers = offsets[i + 1 : i + 2] if not any(special[i + 1 : i + 2]) else []
+                spelt = _without_added_space(spelt, (start, end), followers)
+            gap = gap and not spelling.has_spaces
+        parts.append(Part(spelt, "\n" if apart else " " if gap else ""))
+        end_before, word_before, sequence_before, apart = end, word, sequences[i], False
+    return _join(parts)
+
+
+def _without_added_space(spelt: bytes, read: Span, followers: list[Span]) -> bytes:
+    """What the first token spells, without a space that the tokenizer put before the text: its offset has no room."""
+    shared = any(start == read[0] for start, _ in followers)
+    added = shared or read[1] - read[0] < len(spelt.decode("utf-8", "replace"))
+    return spelt.removeprefix(b" ") if added else spelt
+
+
+def rebuild_from_names(names: list[str], special: list[bool], spelling: Spelling) -> tuple[str, list[Span], list[bool]]:
+    """The text that the tokens spell, and which of them begin a word."""
+    parts: list[Part | None] = []
+    begins = []
+    words = [name.removesuffix(WORD_END) for name in names]
+    before = ""  # the name before, if it is in the text
+    apart = False
+    for i, (name, sign) in enumerate(zip(names, special, strict=True)):
+        if sign and "mask" not in name.lower():
+            parts.append(None)
+            begins.append(False)
+            before, apart = "", True
+            continue
+        piece, between = name.encode("utf-8", "replace") if sign else spelling.bytes_of(name), ""
+        continues = bool(before) and not sign and not is_sign(before)
+        if spelling.has_spaces:
+            if spelling.spaces_are_marked and not before:
+                piece = piece.removeprefix(b" ")  # sentencepiece puts one there
+            between = " " if sign and before and parts[-1] and not parts[-1].spelt[-1:].isspace() else ""
+            continues = continues and not name.startswith("▁")
+        else:
+            continues = continues and spelling.continues(name, before)
+            if continues and is_piece(name):
+                piece = spelling.bytes_of(name[2:])
+            between = "" if continues or not before or _touch(words[max(0, i - 2) : i + 1]) else " "
+        parts.append(Part(piece, "\n" if apart else between))
+        begins.append(not (sign or continues))
+        before, apart = name, False
+    return *_join(parts), begins
+
+
+def _touch(words: list[str]) -> bool:
+    """Whether the last of two or three stands right behind the one before, as in "Dr." and "3.5"; no name says so."""
+    earlier, before, word = words if len(words) == 3 else ["", *words]
+    number = earlier.isdigit() and before in (".", ",") and word.isdigit()
+    return number or word in _CLOSING or before in _OPENING
+
+
+_CLOSING = frozenset(".,!?;:)]}%。，！？；：、”’")
+_OPENING = frozenset("([{“‘$")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one token spells, in UTF-8, and what stands before it."""
+
+    spelt: bytes
+    between: str = ""
+
+
+def _join(parts: Iterable[Part | None]) -> tuple[str, list[Span]]:
+    """The text, in which a byte that is part of no character is half a surrogate pair, and the offsets of the parts."""
+    data = bytearray()
+    ranges = []
+    for part in parts:
+        if part is None:
+            ranges.append((0, 0))
+            continue
+        if data:
+            data += part.between.encode()
+        ranges.append((len(data), len(data) + len(part.spelt)))
+        data += part.spelt
+    text = data.decode("utf-8", "surrogateescape")
+    if text.isascii():
+        return text, ranges
+    character_of = [i for i, character in enumerate(text) for _ in character.encode("utf-8", "surrogateescape")]
+    character_of.append(len(text))
+    return text, [(character_of[a], character_of[b - 1] + 1 if b > a else character_of[a]) for a, b in ranges]
+
+
+def without_loose_bytes(text: str) -> str:
+    """The text as it can be written to a file: � for a byte that is part of no character."""
+    return _LOOSE_BYTE.sub("\ufffd", text)
+
+
+_LOOSE_BYTE = re.compile("[\udc80-\udcff]")

@@ -1,0 +1,198 @@
+"""Tokens from what a person has at hand: what a Hugging Face tokenizer returned, a list of names, an image's patches.
+
+What a tokenizer returns does not carry its text. `as_tokens` is given it, or puts it together from the names of the
+tokens, so that labels are whole characters either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from headwise.errors import ArgumentError, DtypeError
+from headwise.text.groups import number_words
+from headwise.text.labels import label
+from headwise.text.patches import Patches
+from headwise.text.rebuild import rebuild_from_names, rebuild_from_offsets, without_loose_bytes
+from headwise.text.spelling import Spelling, is_sign, is_unknown
+from headwise.text.tokens import Tokens
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+Text = str | tuple[str, str]  # a pair for a tokenizer that was given pairs
+Span = tuple[int, int]
+
+
+def as_tokens(value: Any, text: Text | Sequence[Text] | None = None) -> list[Tokens]:
+    """One `Tokens` for each example of a batch.
+
+    `value` is one of these, or a list with one of them for each example:
+
+        tokenizer(texts, return_tensors="pt")       of a fast Hugging Face tokenizer; padding is kept, as special tokens
+        tokenizer.convert_ids_to_tokens(ids)        of any other: a list of strings
+        ["first", "second"]                         names of one's own, shown as they are
+        Patches(14, 14)                             an image's
+        tokenizers.Encoding, Tokens
+
+    With `text`, the text (or texts) that was encoded, labels are cut out of it, as `Tokenizer.encode` does, and show
+    case, accents and unknown characters as they were written; a tokenizer given pairs takes `text` as (first, second).
+
+    Without it the text is put together again from the tokens: Ġ, ▁ and ## are read, and bytes become the characters
+    that they are part of. `offsets` then point into that text. Where a vocabulary has no spaces, each gap in the
+    tokenizer's offsets is one. A text read by GPT-2 or Llama 3 comes back exactly, but perhaps for its first space.
+
+    Two things cannot be known from names: what an [UNK] hides, and whether a text of nothing but ASCII and its control
+    characters has them (Ā may be a letter). Give `text` where that matters. Ids are -1 where only names were given.
+
+    Raises:
+        DtypeError: `value` is none of these; the message says what to pass.
+        ArgumentError: it is empty, or `text` is not the text of these tokens.
+    """
+    sources, sample_of = _examples(value)
+    texts = _texts(text, sample_of)
+    spelling = Spelling.of([name for name in _names(source) if not is_sign(name)] for source in sources)
+    return [_tokens(source, each, spelling) for source, each in zip(sources, texts, strict=True)]
+
+
+def _examples(value: Any) -> tuple[list[Any], list[int]]:
+    """The examples of a batch, and which text each is of."""
+    if hasattr(value, "input_ids") or (isinstance(value, dict) and "input_ids" in value):
+        encodings = getattr(value, "encodings", None)
+        if encodings is None:
+            raise DtypeError(
+                f"tokens: expected what a fast tokenizer returns. Received: {type(value).__name__} without encodings, "
+                "from a slow tokenizer or made a dict; pass [tokenizer.convert_ids_to_tokens(ids) for ids in input_ids]"
+            )
+        samples = value.get("overflow_to_sample_mapping")
+        return list(encodings), list(range(len(encodings)) if samples is None else map(int, samples))
+    if _is_example(value):
+        return [value], [0]
+    received = type(value).__name__
+    if isinstance(value, (list, tuple)):
+        if not value:
+            raise ArgumentError("tokens: expected at least one token or example. Received: an empty list")
+        odd = next((each for each in value if not (_is_example(each) or (isinstance(each, list) and not each))), None)
+        if odd is None:
+            return list(value), list(range(len(value)))
+        received = f"a list with {type(odd).__name__}"
+    raise DtypeError(
+        "tokens: expected what a fast tokenizer returns, Tokens, Patches or lists of strings. "
+        f"Received: {received}; of ids pass tokenizer.convert_ids_to_tokens(ids), of a text tokenizer(text)"
+    )
+
+
+def _is_example(value: Any) -> bool:
+    from tokenizers import Encoding
+
+    return isinstance(value, (Encoding, Tokens, Patches)) or (
+        isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(name, str) for name in value)
+    )
+
+
+def _texts(text: Text | Sequence[Text] | None, sample_of: list[int]) -> list[Text | None]:
+    """The text of each example."""
+    if text is None:
+        return [None] * len(sample_of)
+    samples = max(sample_of) + 1
+    one = isinstance(text, str) or (_is_pair(text) and isinstance(text, tuple) and samples == 1)
+    given: list[Any] = [text] if one else list(text)
+    if not all(isinstance(each, str) or _is_pair(each) for each in given):
+        raise DtypeError("text: expected strings, or pairs of strings for a tokenizer that was given pairs")
+    if len(given) != samples:
+        raise ArgumentError(f"text: expected one for each of the {samples} examples. Received: {len(given)}")
+    return [given[sample] for sample in sample_of]
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(each, str) for each in value)
+
+
+def _names(source: Any) -> list[str]:
+    """The names of an example's tokens, empty if it needs no reading."""
+    if isinstance(source, (Tokens, Patches)):
+        return []
+    return list(source if isinstance(source, (list, tuple)) else source.tokens)
+
+
+def _tokens(source: Any, text: Text | None, spelling: Spelling) -> Tokens:
+    names = _names(source)
+    if not isinstance(source, (Tokens, Patches, list, tuple)):
+        return _of_encoding(source, names, text, spelling)
+    if text is not None:
+        raise ArgumentError(
+            "text: goes with what a fast tokenizer returns, whose offsets point into it. "
+            f"Received: a text for {type(source).__name__}; leave it out"
+        )
+    if isinstance(source, Tokens):
+        return source
+    return source.tokens() if isinstance(source, Patches) else _of_names(names, spelling)
+
+
+def _of_encoding(encoding: Encoding, names: list[str], text: Text | None, spelling: Spelling) -> Tokens:
+    # Not special_tokens_mask: it misses those written in the text, and flags the whole second text of a pair.
+    special = [word is None or is_sign(name) for word, name in zip(encoding.word_ids, names, strict=True)]
+    sequences = encoding.sequence_ids
+    firsts = [word for word, sequence in zip(encoding.word_ids, sequences, strict=True) if sequence == 0]
+    after_first = 1 + max((word for word in firsts if word is not None), default=-1)
+    word_ids = [
+        None if word is None or sign else word + (after_first if sequence == 1 else 0)
+        for word, sign, sequence in zip(encoding.word_ids, special, sequences, strict=True)
+    ]
+    if text is None:
+        whole, offsets = rebuild_from_offsets(encoding, special, spelling)
+    else:
+        whole, offsets = _place(text, encoding, special, spelling)
+    return _build(encoding.ids, names, whole, offsets, word_ids, special)
+
+
+def _of_names(names: list[str], spelling: Spelling) -> Tokens:
+    special = [is_sign(name) for name in names]
+    text, offsets, begins = rebuild_from_names(names, special, spelling)
+    if spelling.letters_are_bytes and spelling.has_spaces:
+        numbers = number_words(text, offsets, special)
+    else:
+        numbers = [count - 1 for count in accumulate(begins)]
+    word_ids = [None if sign else number for number, sign in zip(numbers, special, strict=True)]
+    return _build([-1] * len(names), names, text, offsets, word_ids, special)
+
+
+def _build(
+    ids: list[int], names: list[str], text: str, offsets: list[Span], word_ids: list[int | None], special: list[bool]
+) -> Tokens:
+    return Tokens(
+        ids=tuple(ids),
+        labels=tuple(label(text, names, offsets, word_ids, special)),
+        offsets=tuple(offsets),
+        special=tuple(special),
+        text=without_loose_bytes(text),
+        unknown=tuple(is_unknown(name) for name in names),
+        word_ids=tuple(word_ids),
+    )
+
+
+def _place(text: Text, encoding: Encoding, special: list[bool], spelling: Spelling) -> tuple[str, list[Span]]:
+    """The text, a pair's joined by a newline, and where each token lies in it. ArgumentError if it is another text."""
+    parts = [text] if isinstance(text, str) else list(text)
+    sequences = encoding.sequence_ids
+    if max((sequence for sequence in sequences if sequence is not None), default=0) >= len(parts):
+        raise ArgumentError("text: the tokenizer was given pairs; expected (first, second). Received: one string")
+    placed: list[Span] = []
+    compared = alike = 0
+    for name, (start, end), sign, sequence in zip(encoding.tokens, encoding.offsets, special, sequences, strict=True):
+        part = parts[sequence or 0]
+        read = part[start:end].strip()
+        spelt = spelling.bytes_of(name).decode("utf-8", "replace").strip().removeprefix("##")
+        if not sign and (end > len(part) or (read.isascii() and spelt.isascii() and spelt.isalnum())):
+            compared += 1
+            alike += end <= len(part) and read.casefold() == spelt.casefold()
+        shift = len(parts[0]) + 1 if sequence == 1 else 0
+        placed.append((start + shift, end + shift))
+    if 2 * alike < compared:
+        raise ArgumentError(
+            "text: expected what the tokenizer was given. Received: a text in which "
+            f"{compared - alike} of {compared} tokens are not where they should be; "
+            "leave it out if the tokenizer was given words already split"
+        )
+    return "\n".join(parts), placed

@@ -1,0 +1,122 @@
+"""How vocabularies spell their tokens, and back: from the names of tokens to the text that they stand for.
+
+    Ġthe ĊçĮ«       GPT-2, Llama 3, Qwen: each byte of the UTF-8 text has a letter of its own, a space Ġ
+    ▁the ▁ <0xE7>   sentencepiece, T5, Llama 2, Gemma: ▁ is a space, and bytes are numbered where a character is unknown
+    un ##believ     WordPiece, BERT: ## continues the word
+    un believ</w>   GPT, CLIP: </w> ends the word; CLIP's bytes have GPT-2's letters
+
+Nothing but the names says which of them it is, so this looks at all the names of a batch. A name that is none of these
+stands for itself.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
+
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>\Z")
+_CONTINUES = re.compile(r"##[^#]")  # "##" alone and "###" are headings
+WORD_END = "</w>"
+
+_SIGN = re.compile(
+    r"\[(CLS|SEP|PAD|MASK|BOS|EOS|unused\d+)\]|<[|｜].+[|｜]>"
+    r"|</?(s|pad|mask|cls|sep|bos|eos|mask_\d+|unused\d+|extra_id_\d+|(start|end)_of_(turn|image)|image(_soft_token)?)>"
+)
+
+
+def is_sign(name: str) -> bool:
+    """Whether this is the name of a special token: [CLS], <s>, <|im_start|>. [UNK] is none: it stands for text."""
+    return _SIGN.fullmatch(name.strip(" ")) is not None  # some take the space before them along
+
+
+def is_unknown(name: str) -> bool:
+    """Whether this is the name of the token that stands for all text without one."""
+    return name in ("[UNK]", "<unk>")
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How the tokens of one vocabulary are spelt."""
+
+    letters_are_bytes: bool = False  # Ġ
+    spaces_are_marked: bool = False  # ▁
+    word_ends_are_marked: bool = False  # </w>
+
+    @classmethod
+    def of(cls, batch: Iterable[Sequence[str]]) -> Spelling:
+        """The spelling of these texts' names, without their special tokens."""
+        batch = [list(names) for names in batch]
+        every = {name for names in batch for name in names}
+        ended = any(name.endswith(WORD_END) and name != WORD_END for name in every)
+        pieces = any(map(_CONTINUES.match, every))
+        if not pieces and any("▁" in name for name in every):
+            return cls(spaces_are_marked=True)
+        return cls(
+            letters_are_bytes=_are_bytes([[name.removesuffix(WORD_END) for name in names] for names in batch]),
+            word_ends_are_marked=ended,
+        )
+
+    @property
+    def has_spaces(self) -> bool:
+        """Whether spaces are in the names themselves."""
+        return self.spaces_are_marked or (self.letters_are_bytes and not self.word_ends_are_marked)
+
+    def bytes_of(self, name: str) -> bytes:
+        """The part of the UTF-8 text that an ordinary token stands for; ## is not part of it, nor is </w>."""
+        if self.word_ends_are_marked:
+            name = name.removesuffix(WORD_END)
+        if self.letters_are_bytes:
+            known = all(letter in _BYTES for letter in name)  # else a token that was added to the vocabulary
+            return bytes(_BYTES[letter] for letter in name) if known else _utf8(name)
+        if byte := _BYTE.match(name):
+            return bytes([int(byte[1], 16)])
+        return _utf8(name.replace("▁", " ") if self.spaces_are_marked else name)
+
+    def continues(self, name: str, before: str) -> bool:
+        """Whether a token continues the word of the one before it; for spellings that do not have spaces."""
+        if self.word_ends_are_marked:
+            return not before.endswith(WORD_END)
+        if _BYTE.match(name) and _BYTE.match(before):
+            return True
+        return is_piece(name)
+
+
+def is_piece(name: str) -> bool:
+    """Whether this is WordPiece's name for the continuation of a word."""
+    return _CONTINUES.match(name) is not None
+
+
+def _utf8(name: str) -> bytes:
+    return name.encode("utf-8", "replace")  # half a surrogate pair becomes a question mark
+
+
+def _are_bytes(batch: list[list[str]]) -> bool:
+    """Whether the names spell bytes in GPT-2's letters.
+
+    They do if what they spell is UTF-8, but for characters cut off at its ends, and has a space, a newline or a
+    character beyond ASCII. (ASCII without spaces reads the same either way.) In text spelt otherwise é, ü or Ā would
+    have to stand next to letters that by chance complete a UTF-8 sequence.
+    """
+    evidence = False
+    for names in batch:
+        for in_alphabet, run in groupby(names, key=lambda name: all(letter in _BYTES for letter in name)):
+            if not in_alphabet:
+                continue
+            spelt = "".join(run)
+            data = bytes(_BYTES[letter] for letter in spelt)
+            whole = data.lstrip(bytes(range(0x80, 0xC0)))
+            if len(data) - len(whole) > 3:
+                return False
+            try:
+                text = codecs.getincrementaldecoder("utf-8")().decode(whole)
+            except UnicodeDecodeError:
+                return False
+            evidence |= not text.isascii() or any(letter in spelt for letter in "ĠĊĉč")
+    return evidence
