@@ -66,7 +66,7 @@ class Scores:
         if self.bias is not None:
             bias = self.bias_tile(rows, cols, heads).to(dtype)
             s = s + bias
-            if bias.shape[-1] == 1 and self.sinks is None:
+            if self.bias.shape[-1] == 1 and self.sinks is None:
                 # The softmax does not see what a row has in common, only that adding it may round the scores: finfo.min
                 # makes them all equal. Left in, it would round the log-sum-exp too.
                 s = s - bias.masked_fill(bias == -math.inf, 0.0)

@@ -13,7 +13,7 @@ import headwise
 from headwise import masks
 from headwise.call import AttentionCall
 from headwise.errors import ArgumentError, DtypeError, HeadwiseError, KernelRefused, MaskError, ShapeError
-from headwise.functional import listening
+from headwise.functional import listening, running
 from headwise.kernels import KERNELS
 
 CPU_KERNELS = ["reference", "sdpa", "banded", "block_sparse", "packed", "flex"]
@@ -234,6 +234,41 @@ def test_a_record_of_a_call_with_dropout_holds_the_weights_before_it() -> None:
     _, without = headwise.attention(q, k, v, record=True)
     assert record.dropout == 0.5
     assert torch.equal(record.weights(), without.weights())
+
+
+def test_a_row_that_is_pushed_down_as_a_whole_attends_to_all_keys_alike() -> None:
+    """What an additive mask of finfo.min makes of a query of padding: its scores all round to the same number."""
+    bias = torch.tensor([[torch.finfo(torch.float32).min], [0.0]])
+    q = torch.cat([Q, Q], dim=2)
+    for kernel in ("reference", "sdpa"):
+        out, record = headwise.attention(q, K, V, bias=bias, kernel=kernel, record=True)
+        torch.testing.assert_close(record.weights()[0, 0], torch.tensor([[1 / 3] * 3, [1 / 7, 2 / 7, 4 / 7]]))
+        torch.testing.assert_close(record.entropy()[0, 0, 0], torch.tensor(math.log(3)))
+        torch.testing.assert_close(out, record.weights() @ V)
+
+
+def test_one_column_of_the_weights_knows_its_bias() -> None:
+    _, record = headwise.attention(Q, K, V, bias=torch.tensor([math.log(6), 0.0, 0.0]), record=True)
+    assert record.weights(cols=0).item() == pytest.approx(6 / 12)
+
+
+def test_nobody_who_looks_at_torch_sees_a_call_twice() -> None:
+    q = torch.randn(1, 2, 4, 8)
+    seen: list[bool] = []
+
+    class Look(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if "scaled_dot_product" in getattr(func, "__name__", ""):
+                seen.append(running())
+            return func(*args, **(kwargs or {}))
+
+    with Look():
+        headwise.attention(q, q, q, kernel="sdpa")
+    assert seen == [True]
+    assert not running()
+    with pytest.raises(KernelRefused):
+        headwise.attention(q, q, q, kernel="banded")
+    assert not running()
 
 
 X = torch.zeros(2, 4, 5, 8)

@@ -1,0 +1,30 @@
+"""Analyses over layers: what attention says when it is followed through a model, weighed, or set beside another run.
+
+They ask records only, some rows at a time: nothing of the size of a matrix is made that is not itself the answer.
+"""
+
+from headwise.analyses.attention_flow import flow
+from headwise.analyses.attention_rollout import rollout
+from headwise.analyses.comparison import Comparison, compare
+from headwise.analyses.gradient_relevance import cross_relevance, relevance
+from headwise.analyses.importance import head_importance
+from headwise.analyses.norms import norm_based, summed_norm_based, value_norms
+from headwise.analyses.patterns import PatternScores, pattern_scores, repeated_block
+from headwise.analyses.sinks import sink_rate
+
+__all__ = [
+    "Comparison",
+    "PatternScores",
+    "compare",
+    "cross_relevance",
+    "flow",
+    "head_importance",
+    "norm_based",
+    "pattern_scores",
+    "relevance",
+    "repeated_block",
+    "rollout",
+    "sink_rate",
+    "summed_norm_based",
+    "value_norms",
+]

@@ -1,0 +1,92 @@
+"""Attention flow: the attention of several layers as a network of pipes, for small inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.analyses.attention_rollout import Fusion, mixing
+from headwise.analyses.stack import Choice, consecutive, dtype_of, positions
+from headwise.errors import ArgumentError
+from headwise.records import AttentionRecord
+
+# A maximum flow takes up to V E² steps, and there is one for every pair of positions.
+MOST_EDGES = 2**14
+
+
+def flow(
+    records: Iterable[AttentionRecord],
+    *,
+    rows: Choice = None,
+    residual: float = 0.5,
+    heads: Fusion = "mean",
+    normalise: bool = False,
+) -> Tensor:
+    """Attention flow over consecutive layers. Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers".
+
+        flow[i, j] = the maximum flow from position i of the top layer to input token j, through a network whose pipe
+                     from position a of layer l to position b of layer l - 1 has the capacity Â_l[a, b]
+
+    with Â of `rollout`. It is found with networkx, by shortest augmenting paths, once for every position and token.
+    Where `rollout` takes milliseconds this takes seconds, so it refuses networks of more than L · N² = 16384 pipes (12
+    layers of 36 tokens).
+
+    Args:
+        records: a `Seen` or any sequence of self-attention records of one forward pass, lowest layer first.
+        rows: which positions of the top layer: None (all), an int, a slice or a sequence of ints.
+        residual: the share of the residual connection in Â, 0 … 1.
+        heads: how the heads of a layer become one: "mean", "max" or "min".
+        normalise: divide each row by its sum, as the authors' code does (`compute_flows` of
+            samiraabnar/attention_flow).
+
+    Returns:
+        [B, r, N]. Rows do not sum to 1 unless `normalise`: flows to different tokens may use the same pipes.
+
+    Raises:
+        RecordError: a record, named, that is no self-attention over the same tokens as the others.
+        ArgumentError: no records, too large an input, or rows, residual or heads out of range.
+    """
+    layers = consecutive(records, "flow")
+    batch, length = layers[0].shape[0], layers[0].shape[3]
+    edges = len(layers) * length**2
+    if edges > MOST_EDGES:
+        raise ArgumentError(
+            f"flow is for small inputs: at most {MOST_EDGES} pipes, L · N². Received: {len(layers)} layers of {length} "
+            f"tokens, {edges} pipes. Use rollout"
+        )
+    chosen = positions(rows, length, "rows")
+    matrix, every = mixing(residual, heads), list(range(length))
+    capacities = [matrix(record)(every).double().cpu() for record in layers]
+    found = torch.stack([_flows([c[b] for c in capacities], chosen) for b in range(batch)])
+    if normalise:
+        total = found.sum(-1, keepdim=True)
+        found = found / total.masked_fill(total == 0, 1.0)
+    return found.to(layers[0].q.device, dtype_of(layers[0]))
+
+
+def _flows(capacities: list[Tensor], rows: list[int]) -> Tensor:
+    """The flows of one example, [r, N], from its Â, lowest layer first, each [N, N]."""
+    # It comes with torch, and takes a while to import.
+    import networkx
+    from networkx.algorithms.flow import build_residual_network, shortest_augmenting_path
+
+    length = len(capacities[0])
+    network: Any = networkx.DiGraph()
+    network.add_nodes_from((layer, i) for layer in range(len(capacities) + 1) for i in range(length))
+    for layer, matrix in enumerate(capacities, start=1):
+        for i, row in enumerate(matrix.tolist()):
+            network.add_edges_from(
+                ((layer, i), (layer - 1, j), {"capacity": capacity}) for j, capacity in enumerate(row) if capacity > 0.0
+            )
+    residual = build_residual_network(network, "capacity")
+    top = len(capacities)
+
+    def flow_value(i: int, j: int) -> float:
+        return networkx.maximum_flow_value(
+            network, (top, i), (0, j), flow_func=shortest_augmenting_path, residual=residual
+        )
+
+    return torch.tensor([[flow_value(i, j) for j in range(length)] for i in rows], dtype=torch.float64)

@@ -1,0 +1,72 @@
+"""Head importance: how much the loss would change if a head were taken away, by its first derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headwise.analyses.stack import (
+    attended_values,
+    by_key_head,
+    by_layer_and_head,
+    dtype_of,
+    in_full_precision,
+    listed,
+    row_blocks,
+    without_dropout,
+)
+from headwise.errors import ArgumentError
+from headwise.records import AttentionRecord
+
+
+@in_full_precision
+def head_importance(
+    records: Iterable[AttentionRecord], *, absolute: Literal["example", "token"] = "example", normalise: bool = False
+) -> Tensor:
+    """How much the loss rests on each head. Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?".
+
+        I_h = E_x |O_h(x)ᵀ ∂L/∂O_h(x)| = mean over B of |Σ_i Σ_e O_h[i, e] · ∇O_h[i, e]|        (absolute="example")
+
+    section 4.1: the derivative of the loss by a factor ξ_h on the head's output. The authors' code takes the absolute
+    value of each token before it sums,
+
+        I_h = mean over B of Σ_i |Σ_e O_h[i, e] · ∇O_h[i, e]|                                   (absolute="token")
+
+    and divides by the tokens, not the examples: one factor for all heads. O = A V is worked out again some rows at a
+    time; V and ∇O are the record's. The loss should be a sum over the examples: a mean makes all importances smaller by
+    a factor of B.
+
+    Args:
+        records: a `Seen` or any sequence of records, self- or cross-attention, watched with
+            `values=True, gradients=True`.
+        absolute: of what the absolute value is taken: the sum over an example, or each token of it.
+        normalise: divide each layer's importances by their ℓ2 norm, as the paper does before it compares layers.
+
+    Returns:
+        [L, H], one row a record.
+
+    Raises:
+        RecordError: a record, named, without values or gradients, or with dropout; or layers that differ in H.
+        ArgumentError: no records, or an unknown `absolute`.
+    """
+    layers = listed(records, "head_importance")
+    if absolute not in ("example", "token"):
+        raise ArgumentError(f'absolute must be "example" or "token". Received: {absolute!r}')
+    without_dropout(layers, "head_importance")
+    found = by_layer_and_head([_importance(record, absolute) for record in layers], "head_importance")
+    if normalise:
+        norm = found.norm(dim=1, keepdim=True)
+        found = found / norm.masked_fill(norm == 0, 1.0)
+    return found
+
+
+def _importance(record: AttentionRecord, absolute: str) -> Tensor:
+    grad, values = record.grad.to(dtype_of(record)), attended_values(record)
+    total = torch.zeros(record.shape[:2], dtype=dtype_of(record), device=record.q.device)
+    for rows in row_blocks(record):
+        share = (by_key_head(record.weights(rows=rows), values) * grad[:, :, rows]).sum(-1)
+        total += (share.abs() if absolute == "token" else share).sum(-1)
+    return total.abs().mean(0)

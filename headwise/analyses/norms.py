@@ -1,0 +1,149 @@
+"""Norm-based weights: a key matters by its weight and by the length of the vector that the weight is put on."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headwise.analyses.stack import Choice, attended_values, blocks, dtype_of, in_full_precision, positions
+from headwise.errors import DtypeError, ShapeError
+from headwise.records import AttentionRecord
+
+
+@in_full_precision
+def value_norms(record: AttentionRecord, *, output_weight: Tensor | None = None) -> Tensor:
+    """The length of what each key would give to the output, ||f_h(x_j)||. Kobayashi et al. 2020.
+
+        f_h(x_j) = v_j^h W_O^h
+
+    Args:
+        record: watched with `values=True`. The values hold the bias of their projection, as in the paper.
+        output_weight: W_O [H, E, M] where the record does not know it, or instead of the one it knows. That of a
+            `torch.nn.Linear` is `linear.weight.T.unflatten(0, (H, E))`.
+
+    Returns:
+        [B, H, K]; 0 for a key that nobody may attend to.
+
+    Raises:
+        RecordError: the record has no values, or no output weight and none was given.
+        ShapeError, DtypeError: output_weight is no float tensor [H, E, M].
+    """
+    keys, heads = list(range(record.shape[3])), list(range(record.shape[1]))
+    return _Transformed(record, output_weight, heads).norms(keys)
+
+
+@in_full_precision
+def norm_based(
+    record: AttentionRecord,
+    rows: Choice = None,
+    cols: Choice = None,
+    heads: Choice = None,
+    *,
+    output_weight: Tensor | None = None,
+) -> Tensor:
+    """Norm-based weights of each head, for any tile. Kobayashi et al. 2020, "Attention is Not Only a Weight".
+
+        ||α_ij^h f_h(x_j)|| = α_ij^h ||f_h(x_j)||,   f_h(x_j) = v_j^h W_O^h
+
+    the `weighted_norm` of gorokoba560/norm-analysis-of-transformer. Rows do not sum to 1.
+
+    Args:
+        record: watched with `values=True`.
+        rows, cols, heads: as of `record.weights`: None (all), an int, a slice or a sequence of ints.
+        output_weight: W_O [H, E, M]; None = the record's.
+
+    Returns:
+        [B, heads, rows, cols].
+
+    Raises:
+        RecordError: the record has no values, or no output weight and none was given.
+        ShapeError, DtypeError: output_weight is no float tensor [H, E, M].
+        ArgumentError: rows, cols or heads out of range.
+    """
+    chosen_heads, keys = positions(heads, record.shape[1], "heads"), positions(cols, record.shape[3], "cols")
+    norms = _Transformed(record, output_weight, chosen_heads).norms(keys)
+    return record.weights(rows, cols, heads) * norms[:, :, None]
+
+
+@in_full_precision
+def summed_norm_based(
+    record: AttentionRecord,
+    rows: Choice = None,
+    cols: Choice = None,
+    heads: Choice = None,
+    *,
+    output_weight: Tensor | None = None,
+) -> Tensor:
+    """Norm-based weights of all heads together, for any tile. Kobayashi et al. 2020, "Attention is Not Only a Weight".
+
+        ||Σ_h α_ij^h f_h(x_j)||,   f_h(x_j) = v_j^h W_O^h
+
+    the `summed_weighted_norm` of gorokoba560/norm-analysis-of-transformer: what key j adds to the output at query i,
+    where heads may cancel one another. Costs a vector of M numbers and head for every cell, some cells at a time.
+
+    Args:
+        record: watched with `values=True`.
+        rows, cols: as of `record.weights`: None (all), an int, a slice or a sequence of ints.
+        heads: which heads the sum is over; None = all.
+        output_weight: W_O [H, E, M]; None = the record's.
+
+    Returns:
+        [B, rows, cols].
+
+    Raises:
+        RecordError: the record has no values, or no output weight and none was given.
+        ShapeError, DtypeError: output_weight is no float tensor [H, E, M].
+        ArgumentError: rows, cols or heads out of range.
+    """
+    batch, all_heads, q_len, k_len = record.shape
+    queries, keys = positions(rows, q_len, "rows"), positions(cols, k_len, "cols")
+    chosen_heads = positions(heads, all_heads, "heads")
+    transformed = _Transformed(record, output_weight, chosen_heads)
+    size = batch * dtype_of(record).itemsize
+    found = []
+    for part in blocks(queries, size * len(chosen_heads) * len(keys)):
+        weights = record.weights(part, cols, heads).permute(0, 3, 2, 1)  # [B, cols, rows, heads]
+        columns, lo = [], 0
+        for some in blocks(keys, size * transformed.width * max(len(part), len(chosen_heads))):
+            vectors = transformed.vectors(some).transpose(1, 2)  # [B, cols, heads, M]
+            columns.append((weights[:, lo : lo + len(some)] @ vectors).norm(dim=-1))
+            lo += len(some)
+        found.append(torch.cat(columns, dim=1).mT)
+    return torch.cat(found, dim=1)
+
+
+class _Transformed:
+    """The vectors f_h(x_j) of some heads, for some keys at a time."""
+
+    def __init__(self, record: AttentionRecord, output_weight: Tensor | None, heads: list[int]) -> None:
+        self.values = attended_values(record)
+        projection = _checked(output_weight, record) if output_weight is not None else record.output_weight
+        self.projection = projection.to(self.values)[heads]
+        self.key_heads = [h // (record.shape[1] // self.values.shape[1]) for h in heads]
+
+    @property
+    def width(self) -> int:
+        """M"""
+        return self.projection.shape[2]
+
+    def vectors(self, keys: list[int]) -> Tensor:
+        """[B, heads, keys, M]"""
+        return self.values[:, self.key_heads][:, :, keys] @ self.projection
+
+    def norms(self, keys: list[int]) -> Tensor:
+        """[B, heads, keys]"""
+        size = self.values.shape[0] * len(self.key_heads) * self.width * self.values.itemsize
+        return torch.cat([self.vectors(part).norm(dim=-1) for part in blocks(keys, size)], dim=2)
+
+
+def _checked(output_weight: Tensor, record: AttentionRecord) -> Tensor:
+    heads, width = record.shape[1], record.v.shape[3]
+    if not isinstance(output_weight, Tensor) or not output_weight.is_floating_point():
+        received = output_weight.dtype if isinstance(output_weight, Tensor) else type(output_weight).__name__
+        raise DtypeError(f"output_weight must be a float tensor [H, E, M]. Received: {received}")
+    if output_weight.ndim != 3 or output_weight.shape[:2] != (heads, width):
+        raise ShapeError(
+            f"output_weight must be [H, E, M] = [{heads}, {width}, M]. Received: {list(output_weight.shape)}. That of "
+            "a torch.nn.Linear is linear.weight.T.unflatten(0, (H, E))"
+        )
+    return output_weight.detach()

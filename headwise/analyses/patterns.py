@@ -1,0 +1,113 @@
+"""What heads do on a random block that comes twice: look one back, at the same token, or at what followed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.analyses.stack import by_layer_and_head, named, self_attention
+from headwise.errors import ArgumentError, RecordError
+from headwise.records import AttentionRecord
+
+
+@dataclass(frozen=True, eq=False)
+class PatternScores:
+    """Mean weights on three diagonals, each [L, H] and in 0 … 1. See `pattern_scores`."""
+
+    previous_token: Tensor
+    duplicate_token: Tensor
+    induction: Tensor
+
+
+def repeated_block(
+    vocab_size: int,
+    length: int,
+    batch: int = 1,
+    *,
+    seed: int = 0,
+    bos: int | None = None,
+    exclude: Sequence[int] = (),
+) -> Tensor:
+    """Token ids of a random block that comes twice, for `pattern_scores`: [B, 2 · length], one more with `bos`.
+
+    A block's tokens are drawn without replacement, so that every token of the second half has exactly one earlier
+    place. Olsson et al. 2022 repeat 25 random tokens four times, after a token that starts the sequence.
+
+    Args:
+        vocab_size: ids are drawn from 0 … vocab_size - 1.
+        length: T, the tokens of a block.
+        batch: B, each example a block of its own.
+        seed: the same seed gives the same ids.
+        bos: an id to put first. Models trained with one attend to it when there is nothing else to attend to.
+        exclude: ids not to draw (special tokens); `bos` is never drawn.
+
+    Raises:
+        ArgumentError: length or batch is less than 1, or there are fewer ids to draw from than the block needs.
+    """
+    if length < 1 or batch < 1:
+        raise ArgumentError(f"length and batch must be at least 1. Received: length={length}, batch={batch}")
+    left_out = {*exclude, bos}
+    ids = torch.tensor([i for i in range(vocab_size) if i not in left_out], dtype=torch.long)
+    if len(ids) < length:
+        raise ArgumentError(
+            f"a block of {length} different tokens needs as many ids to draw from. Received: {len(ids)} "
+            f"(vocab_size={vocab_size}, less those excluded)"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    block = torch.stack([ids[torch.randperm(len(ids), generator=generator)[:length]] for _ in range(batch)])
+    start = torch.full((batch, 0 if bos is None else 1), 0 if bos is None else bos)
+    return torch.cat([start, block, block], dim=1)
+
+
+def pattern_scores(records: Iterable[AttentionRecord], length: int) -> PatternScores:
+    """Previous-token, duplicate-token and induction scores of every head, over a block of T tokens that comes twice.
+
+        previous_token   mean of A[i, i - 1]          over every row but the first
+        duplicate_token  mean of A[i, i - T]          over the T rows of the second block
+        induction        mean of A[i, i - (T - 1)]    over the T rows of the second block
+
+    and over the examples. The induction score is the "prefix matching" of Olsson et al. 2022, "In-context Learning and
+    Induction Heads": the weight on the token that followed the last time. It is that of TransformerLens's demos (the
+    mean of a diagonal), less the one cell of it that lies in the first block. `detect_head` of TransformerLens is
+    another score: the share of *all* of a head's attention, first block included, that falls on such cells of a text,
+    which on one repeat is about half as large.
+
+    Args:
+        records: a `Seen` or any sequence of self-attention records of a model that read `repeated_block(...)`: N
+            tokens, of which the last 2 T are the blocks.
+        length: T, the length of the block.
+
+    Returns:
+        PatternScores, each [L, H], one row a record.
+
+    Raises:
+        RecordError: a record, named, that is no self-attention or has fewer than 2 T tokens; layers that differ in H.
+        ArgumentError: no records, or length is less than 1.
+    """
+    layers = self_attention(records, "pattern_scores")
+    if length < 1:
+        raise ArgumentError(f"length must be at least 1. Received: {length}")
+    for i, record in enumerate(layers):
+        if record.shape[3] < 2 * length:
+            raise RecordError(
+                f"pattern_scores needs the block twice, {2 * length} tokens or more; {named(record, i)} has "
+                f"{record.shape[3]}. Give the model repeated_block(..., length={length})"
+            )
+    offsets = (1, length, length - 1)
+    found = [_asked(record.statistics("offset_mass", offsets=offsets).offset_mass) for record in layers]
+    second = slice(-length, None)
+
+    def mean(which: int, rows: slice) -> Tensor:
+        return by_layer_and_head([mass[:, :, rows, which].mean((0, 2)) for mass in found], "pattern_scores")
+
+    return PatternScores(
+        previous_token=mean(0, slice(1, None)), duplicate_token=mean(1, second), induction=mean(2, second)
+    )
+
+
+def _asked(statistic: Tensor | None) -> Tensor:
+    assert statistic is not None  # it was asked for
+    return statistic

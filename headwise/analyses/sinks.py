@@ -1,0 +1,50 @@
+"""Attention sinks: heads that put much of their attention on one token, whatever it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from headwise.analyses.stack import named, self_attention
+from headwise.errors import ArgumentError
+from headwise.records import AttentionRecord
+
+
+def sink_rate(records: Iterable[AttentionRecord], key: int = 0, threshold: float = 0.3) -> Tensor:
+    """The share of heads for which a token is a sink. Gu et al. 2025, "When Attention Sink Emerges in Language Models".
+
+        Sink_k = 1/L Σ_l 1/H Σ_h 1[α_k > ε],        α_k = 1/(T - k) Σ_{i ≥ k} A[i, k]        (k from 0, T tokens)
+
+    as `compute_attention_sink` of sail-sg/Attention-Sink has it. Its models are causal, so that no row before k sees
+    k; without a causal mask those rows are left out here as in the formula. The paper averages over examples of one
+    length (64 tokens) without padding: α falls with the length. The logit of `sinks=` (gpt-oss) is no token, and
+    takes its share away from all of them.
+
+    Args:
+        records: a `Seen` or any sequence of self-attention records.
+        key: k, the position of the token; the first one by default.
+        threshold: ε; 0.3 in the paper.
+
+    Returns:
+        [B], each in 0 … 1. Its mean over the examples is the paper's number, there in percent.
+
+    Raises:
+        RecordError: a record, named, that is no self-attention.
+        ArgumentError: no records, a record too short to have the key, or records of different batch sizes.
+    """
+    layers = self_attention(records, "sink_rate")
+    found = []
+    for i, record in enumerate(layers):
+        batch, _, length, _ = record.shape
+        if not 0 <= key < length:
+            raise ArgumentError(f"key must lie in 0 … {length - 1}, the tokens of {named(record, i)}. Received: {key}")
+        if batch != layers[0].shape[0]:
+            raise ArgumentError(
+                f"sink_rate needs records of one batch size: record 0 has B={layers[0].shape[0]}, {named(record, i)} "
+                f"has B={batch}"
+            )
+        alpha = record.weights(cols=key)[:, :, key:, 0].mean(-1)
+        found.append((alpha > threshold).to(alpha.dtype).mean(1).to(layers[0].q.device))
+    return torch.stack(found).mean(0)
