@@ -38,6 +38,12 @@ ZOO: dict[str, Callable[[int, int, int, int], Mask]] = {
     "block sparse, by head": lambda B, H, Q, K: masks.block_sparse(_random(H, -(-Q // 8), -(-K // 8)), 8),
     "predicate": lambda B, H, Q, K: masks.from_predicate(_near_and_even),
     "predicate, by head": lambda B, H, Q, K: masks.from_predicate(_by_head, heads=H),
+    "bits": lambda B, H, Q, K: masks.bits(_random(Q, K)),
+    "bits, by example and head": lambda B, H, Q, K: masks.bits(_random(B, H, Q, K)),
+    "runs": lambda B, H, Q, K: masks.runs(
+        [q % 5 * K // 5 for q in range(Q)], [q % 5 * K // 5 + K // 6 for q in range(Q)]
+    ),
+    "runs, by example and head": lambda B, H, Q, K: masks.runs(*_two_ordered(K, B, H, Q)),
     "tensor": lambda B, H, Q, K: masks.from_tensor(_random(Q, K)),
     "tensor, by example and head": lambda B, H, Q, K: masks.from_tensor(_random(B, H, Q, K)),
 }
@@ -66,6 +72,11 @@ def compositions(draw: st.DrawFn, sizes: tuple[int, int, int, int]) -> Mask:
 
 def _random(*shape: int) -> torch.Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(7)) > 0.5
+
+
+def _two_ordered(most: int, *shape: int) -> torch.Tensor:
+    drawn = torch.randint(0, most + 1, (2, *shape), generator=torch.Generator().manual_seed(7))
+    return drawn.sort(dim=0).values
 
 
 def _near_and_even(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:

@@ -20,12 +20,17 @@ def test_public_names_are_pinned() -> None:
     assert headwise.__all__ == [
         "AttentionRecord",
         "Bert",
+        "Seen",
         "__version__",
+        "analyses",
         "attention",
+        "capture",
         "errors",
+        "load",
         "masks",
         "models",
         "plan",
+        "watch",
     ]
     for name in headwise.__all__:
         assert getattr(headwise, name) is not None
@@ -37,6 +42,7 @@ def test_public_masks_are_pinned() -> None:
         "Extent",
         "Mask",
         "big_bird",
+        "bits",
         "block_sparse",
         "causal",
         "dilated",
@@ -46,6 +52,9 @@ def test_public_masks_are_pinned() -> None:
         "global_tokens",
         "padding",
         "prefix",
+        "recognise",
+        "recognise_additive",
+        "runs",
         "strided",
         "window",
     ]
@@ -93,7 +102,7 @@ def test_import_headwise_does_not_wait_for_torch() -> None:
     assert {"torch", "numpy"}.isdisjoint(imported_by("import headwise"))
 
 
-@pytest.mark.parametrize("name", ["attention", "masks", "plan", "Bert", "AttentionRecord"])
+@pytest.mark.parametrize("name", ["attention", "masks", "plan", "Bert", "AttentionRecord", "load", "Seen", "watch"])
 def test_a_public_name_imports_torch_and_nothing_else_that_is_heavy(name: str) -> None:
     before = imported_by("import torch")
     heavy = {"transformers", "tokenizers", "huggingface_hub", "rich", "click", "typer", "hypothesis", "pandas", "scipy"}

@@ -5,6 +5,7 @@ matrix. See `headwise.masks.mask` for what a mask can answer.
 """
 
 from headwise.masks.band import causal, window
+from headwise.masks.bits import bits
 from headwise.masks.block_sparse import big_bird, block_sparse
 from headwise.masks.cellwise import from_predicate, from_tensor
 from headwise.masks.dilated import dilated, strided
@@ -14,11 +15,14 @@ from headwise.masks.global_tokens import global_tokens
 from headwise.masks.mask import Mask
 from headwise.masks.padding import padding
 from headwise.masks.prefix import prefix
+from headwise.masks.recognise import recognise, recognise_additive
+from headwise.masks.runs import runs
 
 __all__ = [
     "Extent",
     "Mask",
     "big_bird",
+    "bits",
     "block_sparse",
     "causal",
     "dilated",
@@ -28,6 +32,9 @@ __all__ = [
     "global_tokens",
     "padding",
     "prefix",
+    "recognise",
+    "recognise_additive",
+    "runs",
     "strided",
     "window",
 ]

@@ -106,7 +106,7 @@ class Dense(Mask):
     def cells(self, q: Tensor, k: Tensor, *, b: int | None = None, h: int | None = None) -> Tensor:
         examples = slice(None) if b is None or not self.batch else slice(b, b + 1)
         heads = slice(None) if h is None or not self.heads else slice(h, h + 1)
-        return self.allowed[examples, heads].to(q.device)[:, :, _as_slice(q)][..., _as_slice(k)]
+        return self.allowed[examples, heads].to(q.device)[:, :, as_slice(q)][..., as_slice(k)]
 
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
         def reduced(fill: bool, reduce: Callable[..., Tensor]) -> Tensor:
@@ -139,7 +139,7 @@ class Dense(Mask):
         return f"from_tensor(<bool {list(self.allowed.shape)}>)"
 
 
-def _as_slice(index: Tensor) -> slice | Tensor:
+def as_slice(index: Tensor) -> slice | Tensor:
     """An index tensor as the slice that it is, if it is one: much quicker on the CPU (elsewhere a look would wait)."""
     if index.device.type != "cpu" or not len(index):
         return index

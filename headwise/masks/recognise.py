@@ -1,0 +1,307 @@
+"""What a dense mask really is: causal, a window, padding, documents or a product of them, in linear size.
+
+One pass over the cells finds each row's number of allowed keys, its first and its last. Where the allowed keys of every
+row have no gap (but for keys that nobody sees) these three numbers say everything, so every comparison after that is of
+numbers, not of cells, and still exact. What is not of that kind is compared cell by cell, or packed into bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from headwise.errors import DtypeError, MaskError
+from headwise.masks.band import Band
+from headwise.masks.bits import bits_of_rows, row_blocks
+from headwise.masks.mask import Mask
+from headwise.masks.padding import padding
+from headwise.masks.row_runs import Bools, Ints, RowRuns, key_padding
+
+# A score this far below another has no weight. It is what bfloat16 makes of the customary -10000.
+FAR_BELOW = 9984.0
+
+
+def recognise(allowed: Tensor) -> Mask | None:
+    """The smallest mask that equals a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K], True = may attend.
+
+    None if everything is allowed. Every cell of the mask equals the tensor's; nothing is approximated. Offsets are
+    spelt out, since a dense mask need not align the last query with the last key. In this order:
+
+    - `causal` or `window`, no memory at all;
+    - `padding`: lengths where the real keys come first, else bool [B, K];
+    - `window` & `padding`;
+    - `prefix` & `padding`; `documents` & a window & padding (chunked attention is documents & causal; where queries of
+      padding see nothing, they are a document of id -1);
+    - `runs`, where each query sees consecutive keys, but for padding: two numbers a query;
+    - `window` & `padding` | `runs`, or `runs` & `padding` | `runs`, where queries of padding see everything (as some
+      libraries fill them);
+    - `bits`, one bit a cell.
+
+    Examples or heads that are all alike are kept once. The mask's tensors are on the tensor's device, and share no
+    memory with it. Beside the tensor it takes memory for a block of rows, and for some numbers a row and a key.
+
+    Raises DtypeError for anything but a bool tensor, MaskError for other ranks.
+
+    >>> dense = torch.tensor([[0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]]).bool()
+    >>> recognise(dense)
+    causal(offset=1) & padding(<bool [1, 4]>)
+    >>> print(recognise(dense).draw(3, 4))
+    · ■ · ·
+    · ■ ■ ·
+    · ■ ■ ■
+    """
+    if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
+        received = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
+        raise DtypeError(
+            f"recognise: expected a bool tensor, True = may attend. Received: {received}. "
+            "An additive mask goes to recognise_additive"
+        )
+    return _recognise(_Cells(_at_its_smallest("recognise", allowed)))
+
+
+def recognise_additive(bias: Tensor) -> tuple[Mask | None, Tensor | None]:
+    """What a float tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K], added to the scores, is: (mask, what is left to add).
+
+    - (mask, None) if each row holds only 0 and "forbidden": -inf, or -9984 and less (-10000, -1e9, finfo.min of any
+      dtype; -9984 is -10000 in bfloat16). Mask is None if there is nothing but 0.
+    - (mask, rows), rows [B|1, H|1, Q|1, 1], if some rows are forbidden as a whole by finite values. Such a row still
+      attends: to its highest cells. The mask allows these, and forbids those that are 9984 or more below them; `rows`
+      holds their value, 0 for other rows, in the dtype of `bias`. It must be added, because it rounds the scores:
+      scores + finfo.min are all equal, so that all keys get the same weight.
+    - (None, bias), the very tensor, if it is anything else: ALiBi, T5's relative positions, NaN.
+
+    What is exact: -inf is. A key forbidden by a finite value c, in a row whose other keys have 0, has the weight
+    exp(s + c - lse). That is 0 in float32 unless its score is more than 9880 (float64: 9239) above the row's highest
+    allowed one. So the weights of (mask, rows) are those of `bias` unless scores spread that far.
+
+    Raises DtypeError for anything but a float tensor, MaskError for other ranks.
+
+    >>> low = torch.finfo(torch.float32).min
+    >>> recognise_additive(torch.tensor([[0.0, low], [0.0, 0.0]]))
+    (causal(offset=0), None)
+    >>> recognise_additive(torch.tensor([[low, low], [low, 0.0]]))[1].tolist()
+    [[[[-3.4028234663852886e+38], [0.0]]]]
+    >>> recognise_additive(torch.tensor([[0.0, -0.5], [-0.5, 0.0]]))
+    (None, tensor([[ 0.0000, -0.5000],
+            [-0.5000,  0.0000]]))
+    """
+    if not isinstance(bias, Tensor) or not bias.is_floating_point():
+        received = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
+        raise DtypeError(f"recognise_additive: expected a float tensor. Received: {received}")
+    values = _at_its_smallest("recognise_additive", bias.detach())
+    if 0 in values.shape:
+        return None, None
+    top = _top(values[:, :, :1] if values.stride(2) == 0 else values)
+    if top is None:
+        return None, bias
+    rows = None
+    if bool((top < 0).any()):
+        below = (top < 0) & top.isfinite()
+        rows = torch.where(below, top, 0.0) if bool(below.any()) else None
+        top = top.masked_fill(top == -torch.inf, torch.nan)
+    return _recognise(_Cells(values, top.expand(*values.shape[:3], 1))), rows
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cells:
+    """The cells of a mask by rows, from a bool tensor or from an additive one."""
+
+    values: Tensor  # [B|1, H|1, Q, K], bool, or float with `top`
+    top: Tensor | None = None  # [B|1, H|1, Q, 1]: the value of the allowed cells of each row; NaN if there are none
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        batch, heads, q_len, k_len = self.values.shape
+        return batch, heads, q_len, k_len
+
+    def rows(self, rows: slice) -> Tensor:
+        values = self.values[:, :, rows]
+        return values if self.top is None else values == self.top[:, :, rows]
+
+
+def _recognise(cells: _Cells) -> Mask | None:
+    if 0 in cells.shape:
+        return None
+    _, heads, q_len, _ = cells.shape
+    one_row = heads == 1 and (q_len == 1 or cells.values.stride(2) == 0)  # a decoding step; expanded over the queries
+    parts = _parts_of_one_row(cells) if one_row else _parts(cells)
+    if not parts:
+        return None
+    mask = functools.reduce(operator.and_, parts)
+    return mask if mask.device in (None, cells.values.device) else mask.to(cells.values.device)
+
+
+def _parts_of_one_row(cells: _Cells) -> list[Mask]:
+    """As `_parts`, where all queries see the same: at every step of a decoding loop, so with as few calls as can be."""
+    real = cells.rows(slice(0, 1))[:, 0, 0].cpu().numpy()
+    if real.all():
+        return []
+    if len(real) == 1 and cells.shape[2] == 1 and real.any():
+        first, last = int(real[0].argmax()), real.shape[1] - 1 - int(real[0, ::-1].argmax())
+        if real[0, first : last + 1].all():
+            return [Band(last - first if first else None, 0, last)]  # the query stands at the last key that it sees
+    return [key_padding(real)]
+
+
+def _parts(cells: _Cells) -> list[Mask]:
+    """The masks whose product the cells are; none if everything is allowed."""
+    count, first, last = _count_first_last(cells)
+    k_len = cells.shape[3]
+    if not count.any():
+        return [padding(0)]
+    rows = RowRuns(count, first, last, np.ones((1, k_len), np.bool_))
+    if rows.unbroken and (parts := rows.band()) is not None:
+        return parts
+    real = RowRuns(count, first, last, rows.union() if rows.unbroken else _seen(cells, None))
+    candidates = [real.band, real.prefix, real.documents, real.runs] if real.unbroken else []
+    if rows.unbroken:
+        candidates = [real.band, rows.prefix, real.prefix, real.documents, rows.runs]
+    for candidate in candidates:
+        if (parts := candidate()) is not None:
+            return parts
+    return _documents_in_pieces(cells, real) or _with_open_rows(cells, rows) or [_bits(cells)]
+
+
+def _with_open_rows(cells: _Cells, rows: RowRuns) -> list[Mask] | None:
+    """What the cells are but for rows that see everything, if that is simple."""
+    open_ = rows.count == cells.shape[3]
+    if not open_.any():
+        return None
+    count, first, last = (np.where(open_, empty, x) for empty, x in ((0, rows.count), (0, rows.first), (-1, rows.last)))
+    seen = _seen(cells, torch.from_numpy(open_))
+    real = RowRuns(count, first, last, seen, care=~open_)
+    if not real.unbroken:
+        return None
+    parts = real.band() or real.runs()
+    start = np.zeros_like(count)
+    every = RowRuns(np.where(open_, rows.count, 0), start, np.where(open_, rows.last, -1), np.ones_like(seen[:1]))
+    return [functools.reduce(operator.and_, parts) | every.runs()[0]]
+
+
+def _documents_in_pieces(cells: _Cells, rows: RowRuns) -> list[Mask] | None:
+    """Documents whose positions are not all neighbours & a band & padding, compared cell by cell."""
+    _, heads, q_len, k_len = cells.shape
+    if heads > 1 or q_len > k_len:
+        return None
+    for parts in rows.documents_in_pieces(_first_of_early_keys(cells, rows, k_len - q_len)):
+        if _equal(cells, functools.reduce(operator.and_, parts)):
+            return parts
+    return None
+
+
+def _first_of_early_keys(cells: _Cells, rows: RowRuns, n: int) -> Ints:
+    """For the first `n` keys, which are no query's own: the first key that their first query sees, [B, n]."""
+    pointer = np.broadcast_to(np.arange(n), (cells.shape[0], n)).copy()
+    unknown = np.ones_like(pointer, np.bool_)
+    if not n:
+        return pointer
+    for block in row_blocks(cells.shape):
+        early = cells.rows(block)[:, 0, :, :n].view(torch.uint8)
+        by = early.argmax(1).cpu().numpy() + block.start
+        found = early.amax(1).cpu().numpy().astype(np.bool_) & unknown
+        pointer[found] = np.minimum(np.take_along_axis(rows.first[:, 0], by, 1), np.arange(n))[found]
+        unknown &= ~found
+    return pointer
+
+
+def _equal(cells: _Cells, mask: Mask) -> bool:
+    """Whether the mask has these cells; small blocks, because most candidates differ in the first."""
+    device = cells.values.device
+    mask = mask.to(device)
+    k = torch.arange(cells.shape[3], device=device)
+    for rows in row_blocks(cells.shape, 2**18):
+        q = torch.arange(rows.start, rows.stop, device=device)
+        wanted = cells.rows(rows)
+        if not torch.equal(mask.cells(q, k).expand(wanted.shape), wanted):
+            return False
+    return True
+
+
+def _bits(cells: _Cells) -> Mask:
+    return bits_of_rows((cells.rows(rows) for rows in row_blocks(cells.shape)), cells.shape[3])
+
+
+def _count_first_last(cells: _Cells) -> tuple[Ints, Ints, Ints]:
+    """Of each row: how many cells are allowed, the first and the last; 0, 0, -1 where none is. [B, H, Q] each."""
+    blocks = [torch.stack(_of_rows(cells.rows(rows).view(torch.uint8))) for rows in row_blocks(cells.shape)]
+    count, first, last = torch.cat(blocks, dim=-1).cpu().numpy()
+    return count, np.where(count > 0, first, 0), np.where(count > 0, last, -1)
+
+
+# Cells that are summed as one: each byte of a word can count up to 255.
+_GROUP = 128
+
+
+def _of_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Count, first and last 1 of each row of a uint8 tensor [..., K]; first and last mean nothing where count is 0."""
+    k_len = rows.shape[-1]
+    if k_len <= 2 * _GROUP:
+        return rows.sum(-1), rows.argmax(-1), k_len - 1 - rows.flip(-1).argmax(-1)
+    # Summing eight cells at once in 64 bits is fifty times as fast as one by one. The sums of groups tell which group
+    # holds the first and the last, so that only two groups of a row are searched.
+    rows = pad(rows, (0, -k_len % _GROUP)) if k_len % _GROUP else rows.contiguous()
+    groups = (rows.clone() if rows.storage_offset() % 8 else rows).unflatten(-1, (-1, _GROUP))
+    words = groups.view(torch.int64).sum(-1)
+    sums = words.view(torch.uint8).unflatten(-1, (-1, 8)).sum(-1)
+    held = (sums > 0).view(torch.uint8)
+    first, last = held.argmax(-1, keepdim=True), held.shape[-1] - 1 - held.flip(-1).argmax(-1, keepdim=True)
+
+    def group(index: Tensor) -> Tensor:
+        return groups.gather(-2, index[..., None].expand(*index.shape, _GROUP)).squeeze(-2)
+
+    first_in = first.squeeze(-1) * _GROUP + group(first).argmax(-1)
+    last_in = last.squeeze(-1) * _GROUP + _GROUP - 1 - group(last).flip(-1).argmax(-1)
+    return sums.sum(-1), first_in, last_in
+
+
+def _seen(cells: _Cells, without: Tensor | None) -> Bools:
+    """The keys that some row sees, [B, K]; rows of `without` [B, H, Q] left out."""
+    found = torch.zeros((cells.shape[0], cells.shape[3]), dtype=torch.uint8, device=cells.values.device)
+    for rows in row_blocks(cells.shape):
+        block = cells.rows(rows)
+        if without is not None:
+            block = block & ~without[:, :, rows, None].to(block.device)
+        found = torch.maximum(found, block.contiguous().view(torch.uint8).amax((1, 2)))
+    return found.cpu().numpy().astype(np.bool_)
+
+
+def _top(values: Tensor) -> Tensor | None:
+    """The value of the allowed cells of each row, [B, H, Q, 1]: the highest. None if the values are no mask."""
+    tops = []
+    for rows in row_blocks(values.shape):
+        block = values[:, :, rows]
+        top = block.amax(-1, keepdim=True)
+        known = (block == top).logical_or_(block <= top - FAR_BELOW)
+        # As bytes, because amin is many times as fast as all().
+        if not bool(((top == 0) | (top <= -FAR_BELOW)).all() & known.view(torch.uint8).amin().bool()):
+            return None
+        tops.append(top)
+    return torch.cat(tops, dim=2)
+
+
+def _at_its_smallest(name: str, dense: Tensor) -> Tensor:
+    """The tensor as [B|1, H|1, Q, K], with examples and heads once if they are alike."""
+    if dense.ndim not in (2, 3, 4):
+        raise MaskError(f"{name}: expected [Q, K], [H, Q, K] or [B, H, Q, K]. Received: {list(dense.shape)}")
+    dense = dense[(None,) * (4 - dense.ndim)]
+    for dim in (0, 1):
+        others = dense.shape[dim] - 1
+        if others < 1:
+            continue
+        if dense.stride(dim) == 0 or _same(dense.narrow(dim, 1, others), dense.narrow(dim, 0, others)):
+            dense = dense.narrow(dim, 0, 1)
+    return dense
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether two parts of a tensor are equal."""
+    size = a.element_size()
+    if a.stride(-1) == 1 and not any(n * size % 8 for n in (a.shape[-1], *a.stride()[:-1], a.storage_offset())):
+        a, b = a.view(torch.int64), b.view(torch.int64)  # compared eight bytes at a time
+    return torch.equal(a, b)

@@ -1,0 +1,138 @@
+"""Masks in which each query sees one run of consecutive keys, whatever it begins and ends with: two numbers a query."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headwise.errors import MaskError
+from headwise.masks.extent import extent_of
+from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.tables import integer_table, look_up
+
+
+def runs(start: Sequence[int] | Tensor, stop: Sequence[int] | Tensor) -> Mask:
+    """Query q sees the keys from `start[q]` up to, but not including, `stop[q]`; none where they are equal.
+
+    `start` and `stop` are integers [Q], or [B|1, H|1, Q], and broadcast together. This holds in linear size what no
+    other mask says: images inside a causal text, chunks of their own length in each example, rows that padding opened.
+
+    >>> print(runs([0, 0, 2, 1], [1, 2, 4, 1]).draw(4))
+    ■ · · ·
+    ■ ■ · ·
+    · · ■ ■
+    · · · ·
+    """
+    tables = [integer_table(f"runs: {name}", x, (1, 3)) for name, x in (("start", start), ("stop", stop))]
+    try:
+        first, last = torch.broadcast_tensors(*(x if x.ndim == 3 else x[None, None] for x in tables))
+    except RuntimeError:
+        received = f"start {list(tables[0].shape)}, stop {list(tables[1].shape)}"
+        raise MaskError(f"runs: start and stop must be [Q] or [B, H, Q] and broadcast. Received: {received}") from None
+    wrong = ((first < 0) | (last < first)).nonzero()
+    if len(wrong):
+        run = f"[{first[tuple(wrong[0])]}, {last[tuple(wrong[0])]})"
+        raise MaskError(f"runs: expected 0 <= start <= stop for every query. Received: {run}")
+    return Runs(first.to(torch.int32), last.to(torch.int32))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Runs(Mask):
+    """start[b, h, q] <= k < stop[b, h, q]. Its rectangles are exact."""
+
+    start: Tensor  # int32 [B|1, H|1, Q]
+    stop: Tensor  # int32, as start
+
+    @property
+    def batch(self) -> int | None:
+        return self.start.shape[0] if self.start.shape[0] > 1 else None
+
+    @property
+    def heads(self) -> int | None:
+        return self.start.shape[1] if self.start.shape[1] > 1 else None
+
+    def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
+        row = (b if self.batch else b * 0, h if self.heads else h * 0, q)
+        return (k >= look_up(self.start, *row)) & (k < look_up(self.stop, *row))
+
+    def rectangles(
+        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
+    ) -> Tensor:
+        rank = max(x.ndim for x in (q_lo, q_hi, k_lo, k_hi))
+        q_lo, q_hi = torch.broadcast_tensors(*(x[(None,) * (rank - x.ndim)] for x in (q_lo, q_hi)))
+        start, stop = self.start.cpu(), self.stop.cpu()
+        first, last, inner_first, inner_last = self._ends(q_lo, q_hi)
+        every = (inner_first <= k_lo) & (k_hi <= inner_last)
+        some = (first < k_hi) & (last > k_lo)
+        # A rectangle between these ends may still fall into a gap between the runs. Often its top or bottom row tells.
+        sure = every
+        for row in (q_lo, q_hi - 1):
+            sure = sure | _meet(start[:, :, row], stop[:, :, row], k_lo, k_hi)
+        unsure = some & ~sure if wanted is None else some & ~sure & wanted
+        return extent_of(self._settled(some, unsure, q_lo, q_hi, k_lo, k_hi), every)
+
+    def _ends(self, q_lo: Tensor, q_hi: Tensor) -> list[Tensor]:
+        """Over the rows [q_lo, q_hi): the first and last of the keys that some row sees, and of those that all see.
+
+        Few ranges of rows meet many ranges of keys, so the keys are left out here.
+        """
+        start, stop = self.start.cpu(), self.stop.cpu()
+        steps = torch.arange(int((q_hi - q_lo).max()) if q_lo.numel() else 0)
+        chunk = max(1, BLOCK // max(1, len(steps) * start.shape[0] * start.shape[1]))
+        found = []
+        for lo, hi in zip(q_lo.flatten().split(chunk), q_hi.flatten().split(chunk), strict=True):
+            # A range shorter than the longest repeats its last row, which changes no minimum and no maximum.
+            rows = torch.minimum(lo[:, None] + steps, hi[:, None] - 1)
+            begin, end = start[:, :, rows], stop[:, :, rows]
+            found.append(torch.stack([begin.amin(-1), end.amax(-1), begin.amax(-1), end.amin(-1)]))
+        return list(torch.cat(found, dim=-1).unflatten(-1, q_lo.shape))
+
+    def _settled(self, some: Tensor, unsure: Tensor, *bounds: Tensor) -> Tensor:
+        """`some`, with the `unsure` rectangles asked row by row."""
+        b, h, *rest = unsure.nonzero(as_tuple=True)
+        if not len(b):
+            return some
+        start, stop = self.start.cpu(), self.stop.cpu()
+        q_lo, q_hi, k_lo, k_hi = (torch.broadcast_to(x, some.shape[2:])[tuple(rest)][:, None] for x in bounds)
+        steps = torch.arange(int((q_hi - q_lo).max()))
+        answers = []
+        for part in torch.arange(len(b)).split(max(1, BLOCK // len(steps))):
+            rows = torch.minimum(q_lo[part] + steps, q_hi[part] - 1)
+            row = (b[part, None], h[part, None], rows)
+            answers.append(_meet(start[row], stop[row], k_lo[part], k_hi[part]).any(-1))
+        return some.index_put((b, h, *rest), torch.cat(answers))
+
+    def seen_keys(self, q_len: int, k_len: int) -> Tensor:
+        # A key is seen where more runs have begun than have ended.
+        start, stop = self.start.cpu().long(), self.stop.cpu().long()
+        change = torch.zeros((*start.shape[:2], k_len + 1), dtype=torch.int32)
+        one = torch.ones_like(start, dtype=torch.int32)
+        change.scatter_add_(-1, start, one).scatter_add_(-1, stop, -one)
+        return change.cumsum(-1)[..., :k_len] > 0
+
+    def align(self, q_len: int, k_len: int) -> Mask:
+        longest = int(self.stop.max()) if self.stop.numel() else 0
+        if self.start.shape[2] != q_len or longest > k_len:
+            raise MaskError(
+                f"runs: expected a run for each of the {q_len} queries, within the {k_len} keys. "
+                f"Received: {self.start.shape[2]} runs, up to key {longest}"
+            )
+        return self
+
+    def natural_lengths(self) -> tuple[int, int] | None:
+        q_len = self.start.shape[2]
+        return q_len, max(q_len, int(self.stop.max()) if q_len else 0)
+
+    def __repr__(self) -> str:
+        return f"runs(<int {list(self.start.shape)}>)"
+
+
+BLOCK = 2**22  # rows looked at at a time
+
+
+def _meet(start: Tensor, stop: Tensor, k_lo: Tensor, k_hi: Tensor) -> Tensor:
+    """Whether a run holds any of the keys [k_lo, k_hi)."""
+    return (start < stop) & (start < k_hi) & (stop > k_lo)
