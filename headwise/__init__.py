@@ -6,6 +6,9 @@
     out = headwise.attention(q, k, v, mask=masks.causal() & masks.window(256, 0))
     print(headwise.plan(q, k, v, mask=masks.causal()))
 
+    with headwise.watch(model) as seen:
+        model(**inputs)
+
 Names are imported on first use, so that `headwise --help` and shell completion need not wait for torch.
 """
 
@@ -17,23 +20,45 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from headwise import errors, masks, models
+    from headwise import analyses, capture, errors, masks, models
+    from headwise.capture.watch import watch
     from headwise.functional import attention, plan
     from headwise.models.bert import Bert
     from headwise.records.record import AttentionRecord
+    from headwise.records.seen import Seen
+    from headwise.records.storage import load
 
 # Public name -> the module that holds it; None means that the name is itself a module.
 _WHERE: dict[str, str | None] = {
     "attention": "headwise.functional",
     "plan": "headwise.functional",
+    "watch": "headwise.capture.watch",
+    "analyses": None,
+    "capture": None,
     "masks": None,
     "models": None,
     "errors": None,
     "AttentionRecord": "headwise.records.record",
+    "Seen": "headwise.records.seen",
+    "load": "headwise.records.storage",
     "Bert": "headwise.models.bert",
 }
 
-__all__ = ["AttentionRecord", "Bert", "__version__", "attention", "errors", "masks", "models", "plan"]
+__all__ = [
+    "AttentionRecord",
+    "Bert",
+    "Seen",
+    "__version__",
+    "analyses",
+    "attention",
+    "capture",
+    "errors",
+    "load",
+    "masks",
+    "models",
+    "plan",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> Any:

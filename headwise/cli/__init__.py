@@ -14,7 +14,7 @@ from itertools import takewhile
 import click
 
 import headwise
-from headwise.cli import view
+from headwise.cli import stats, view, watch
 from headwise.errors import HeadwiseError
 
 BAD_INPUT = 2
@@ -63,3 +63,5 @@ def command(context: click.Context) -> None:
 
 
 command.add_command(view.view)
+command.add_command(watch.watch)
+command.add_command(stats.stats)

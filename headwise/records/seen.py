@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
+from torch import Tensor
+
+from headwise.errors import ArgumentError, RecordError
+from headwise.records import names as paths
 from headwise.records.coverage import Coverage
-from headwise.records.record import AttentionRecord
+from headwise.records.record import AttentionRecord, Choice
+
+if TYPE_CHECKING:
+    import pandas
+
+    from headwise.records.statistics import Statistics
+    from headwise.records.table import Summary
+    from headwise.text import Tokens
+
+Layer = int | str
 
 
 class Seen:
-    """The records of a model's attention, in the order in which it was computed."""
+    """The records of a model's attention, in the order in which it was computed.
+
+        seen.layers                       the names of the layers
+        seen[3], seen["encoder.layer.3"]  the record of one: by its place, its path, or a part or pattern of the path
+        seen[2:5], seen[["0", "*.11"]]    some of the layers, a Seen again
+        seen[3, 7, :, 0]                  weights [B, heads, rows, cols]: layer, heads, rows, cols
+        seen.call(1)                      the second forward pass, where there were several
+
+    A layer that was not seen, or a word that means several, is a RecordError which says what there is.
+    """
+
+    _tokens: list[Tokens] | None = None
+    _source_tokens: list[Tokens] | None = None
 
     def __init__(self, records: Sequence[AttentionRecord] = (), coverage: Coverage | None = None) -> None:
         self._records = list(records)
@@ -24,8 +52,268 @@ class Seen:
         """Every place in the model that computes attention: seen, missed or refused, and why."""
         return self._coverage
 
+    @property
+    def layers(self) -> list[str]:
+        """The names of the layers: the paths of the modules that computed attention, in the order of the first time."""
+        return list(self._calls())
+
     def __len__(self) -> int:
         return len(self.records)
 
     def __iter__(self) -> Iterator[AttentionRecord]:
         return iter(self.records)
+
+    def __repr__(self) -> str:
+        records, coverage = self.records, self.coverage()
+        if not records:
+            return f"Seen(empty: {self._nothing()})"
+        layers = len(self.layers)
+        parts = [f"{layers} layer{'s' if layers > 1 else ''}"]
+        if len(records) > layers:
+            parts.append(f"{len(records)} calls")
+        sizes = zip(*(record.shape for record in records), strict=True)
+        for letter, size in zip("BHQK", sizes, strict=True):
+            parts.append(f"{letter}={min(size)}" if len(set(size)) == 1 else f"{letter}={min(size)}…{max(size)}")
+        for status, sites in (("missed", coverage.missed), ("refused", coverage.refused)):
+            if sites:
+                parts.append(f"{len(sites)} {status}, see coverage()")
+        return f"Seen({', '.join(parts)})"
+
+    # Choosing layers.
+
+    @overload
+    def __getitem__(self, layer: Layer) -> AttentionRecord: ...
+    @overload
+    def __getitem__(self, layer: slice | list[Layer] | list[str] | list[int]) -> Seen: ...
+    @overload
+    def __getitem__(self, layer: tuple[Any, ...]) -> Tensor: ...
+    def __getitem__(self, layer: Any) -> AttentionRecord | Seen | Tensor:
+        if isinstance(layer, tuple):
+            return self._weights(*layer)
+        if isinstance(layer, slice):
+            return self._some(self.layers[layer])
+        if isinstance(layer, list):
+            return self.only(*layer)
+        (name, *others) = self._names(layer)
+        if others:
+            found = paths.listed([name, *others])
+            raise RecordError(
+                f"{layer!r} means {1 + len(others)} layers: {found}. Name one, or take all: seen.only(...)"
+            )
+        records = self._calls()[name]
+        if len(records) > 1:
+            raise RecordError(
+                f"{name} was called {len(records)} times: choose one with seen.call(i)[{layer!r}]; "
+                f"i is one of {paths.numbered(sorted(_call_numbers(records)))}"
+            )
+        return records[0]
+
+    def only(self, *layers: Layer) -> Seen:
+        """The layers that these numbers, paths or patterns ("*.self_attn") mean, in the model's own order."""
+        wanted = {name for layer in layers for name in self._names(layer)}
+        return self._some([name for name in self.layers if name in wanted])
+
+    def call(self, number: int) -> Seen:
+        """One call of each layer: 0 is the first forward pass. A negative number counts from each layer's last call.
+
+        Records that come from no module count as one layer, called as often as there are records.
+        """
+        chosen: set[int] = set()
+        known: set[int] = set()
+        for records in self._calls().values():
+            numbers = _call_numbers(records)
+            known.update(numbers)
+            wanted = sorted(numbers)[number] if -len(numbers) <= number < 0 else number
+            chosen.update(id(record) for n, record in zip(numbers, records, strict=True) if n == wanted)
+        if not chosen:
+            there = f"the calls are {paths.numbered(sorted(known))}" if known else self._nothing()
+            raise RecordError(f"there is no call {number}: {there}")
+        return self._copy([record for record in self.records if id(record) in chosen])
+
+    def _weights(
+        self, layer: Any, heads: Choice = None, rows: Choice = None, cols: Choice = None, *more: Any
+    ) -> Tensor:
+        if more or isinstance(heads, str):
+            raise ArgumentError(
+                "expected seen[layer, heads, rows, cols]. For several layers give a list: seen[[first, second]]"
+            )
+        record = self[layer]
+        if not isinstance(record, AttentionRecord):
+            raise ArgumentError(f"weights are those of one layer: expected its number or name. Received: {layer!r}")
+        return record.weights(rows=rows, cols=cols, heads=heads)
+
+    def _calls(self) -> dict[str, list[AttentionRecord]]:
+        """Layer -> its records, one a call."""
+        calls: dict[str, list[AttentionRecord]] = {}
+        for record in self.records:
+            calls.setdefault(name_of(record), []).append(record)
+        return calls
+
+    def _names(self, layer: object) -> list[str]:
+        """The layers that a number or a path means, at least one."""
+        layers = self.layers
+        if not layers:
+            raise RecordError(self._nothing())
+        if isinstance(layer, str):
+            try:
+                return paths.choose(layers, layer)
+            except RecordError:
+                self._explain(layer)
+                raise
+        try:
+            number = operator.index(layer)  # type: ignore[arg-type]
+        except TypeError:
+            raise ArgumentError(
+                f"expected a layer's number or name, a slice or a list. Received: {type(layer).__name__}"
+            ) from None
+        if not -len(layers) <= number < len(layers):
+            raise RecordError(f"layers are numbered 0 … {len(layers) - 1}. Received: {number}")
+        return [layers[number]]
+
+    def _explain(self, layer: str) -> None:
+        """Raise what is known of a layer that the model has and nobody saw."""
+        unseen = {site.name: site for site in (*self.coverage().missed, *self.coverage().refused)}
+        try:
+            site = unseen[paths.choose(list(unseen), layer)[0]]
+        except RecordError:
+            return
+        raise RecordError(f"{site.name} was {site.status}: {site.how}")
+
+    def _nothing(self) -> str:
+        coverage = self.coverage()
+        unseen = len(coverage.missed) + len(coverage.refused)
+        said = [f"{unseen} places that compute attention were not: print(seen.coverage()) says why"] if unseen else []
+        return ". ".join(["no attention was seen", *(note.rstrip(".") for note in coverage.notes), *said])
+
+    def _some(self, layers: Sequence[str]) -> Seen:
+        return self._copy([record for record in self.records if name_of(record) in layers])
+
+    def _copy(self, records: Sequence[AttentionRecord]) -> Seen:
+        seen = Seen(records, self.coverage())
+        seen._tokens, seen._source_tokens = self._tokens, self._source_tokens
+        return seen
+
+    # What the rows and columns stand for.
+
+    @property
+    def tokens(self) -> list[Tokens] | None:
+        """The tokens of each example, of an encoder-decoder the decoder's; None if nobody said.
+
+        To set: what a tokenizer returned, `Tokens`, `Patches`, names, one an example (`headwise.text.as_tokens` says
+        what may be given); for an encoder-decoder `{"source": ..., "target": ...}`. RecordError if a record has another
+        number of rows or columns.
+        """
+        return self._tokens
+
+    @tokens.setter
+    def tokens(self, value: object) -> None:
+        from headwise.text import as_tokens
+
+        both = isinstance(value, Mapping) and len(value) > 0 and set(value) <= {"source", "target"}
+        sides = {name: value[name] for name in value} if both and isinstance(value, Mapping) else {"target": value}
+        given = {name: None if side is None else as_tokens(side) for name, side in sides.items()}
+        before = self._tokens, self._source_tokens
+        self._tokens, self._source_tokens = given.get("target"), given.get("source")
+        try:
+            for record in self.records:
+                self._axes(record)
+        except RecordError:
+            self._tokens, self._source_tokens = before
+            raise
+
+    @property
+    def source_tokens(self) -> list[Tokens] | None:
+        """The tokens that an encoder-decoder's encoder read; None if nobody said."""
+        return self._source_tokens
+
+    def row_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None:
+        """What the rows (queries) of example `b` are called, one label a row; None if nobody said."""
+        return self._labels(self._axes(record)[0], b)
+
+    def col_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None:
+        """What the columns (keys) of example `b` are called, one label a column; None if nobody said."""
+        return self._labels(self._axes(record)[1], b)
+
+    def _labels(self, tokens: list[Tokens] | None, b: int) -> tuple[str, ...] | None:
+        if tokens is None:
+            return None
+        if not -len(tokens) <= b < len(tokens):
+            raise ArgumentError(f"b must lie in 0 … {len(tokens) - 1}. Received: {b}")
+        return tokens[b].labels
+
+    def _axes(self, record: AttentionRecord) -> tuple[list[Tokens] | None, list[Tokens] | None]:
+        """Whose tokens the rows are and whose the columns. RecordError if no side has that many.
+
+        A cross-attention looks from the target at the source. A self-attention is of the side that has its length, and
+        if both have, of the source where a part of its path says "encoder".
+        """
+        target, source = self._tokens, self._source_tokens
+        if target is None and source is None:
+            return None, None
+        batch, _, q_len, k_len = record.shape
+        name = name_of(record)
+        if record.site is not None and record.site.kind == "cross":
+            sides = [(target, source)]
+        elif "encoder" in name.lower().split("."):
+            sides = [(source, source), (target, target)]
+        else:
+            sides = [(target, target), (source, source)]
+        if record.site is None:
+            sides.append((target, source))
+        for rows, cols in sides:
+            if _fit(rows, batch, q_len) and _fit(cols, batch, k_len):
+                return rows, cols
+        received = ", ".join(
+            f"{side} tokens: {_counts(tokens)}" for side, tokens in (("target", target), ("source", source)) if tokens
+        )
+        hint = '. An encoder-decoder needs both: seen.tokens = {"source": ..., "target": ...}' if source is None else ""
+        if any(len(each.labels) == q_len + 1 == k_len + 1 for each in target or ()):
+            hint = ". The last token that generate() returns was never read: leave it out"
+        if len({record.shape[2:] for record in self.records}) > 1 and len(self.records) > len(self.layers):
+            hint = ". Of several forward passes choose one first: seen.call(i)"
+        raise RecordError(f"{name} has B = {batch}, Q = {q_len}, K = {k_len}; received {received}{hint}")
+
+    # Numbers.
+
+    def statistics(self, *names: str, **options: Any) -> dict[str, Statistics]:
+        """`record.statistics(*names, **options)` of every layer, by its name."""
+        return {name: self[name].statistics(*names, **options) for name in self.layers}
+
+    def summary(self) -> Summary:
+        """A table with a row a head: how wide it looks, how far, and at what. `print` it, or see `to_pandas`."""
+        from headwise.records.table import summarise
+
+        return summarise(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows of `summary()` as a frame. Needs pandas: pip install "headwise[pandas]"."""
+        return self.summary().to_pandas()
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to one file, which `headwise.load` opens and every program that reads safetensors can read.
+
+        The file is written beside `path` and then put in its place. Raises FileError if it cannot be written, and
+        RecordError if a record cannot be represented.
+        """
+        from headwise.records.storage import save
+
+        save(self, path)
+
+
+def name_of(record: AttentionRecord) -> str:
+    """The path of the module that computed this."""
+    return record.site.name if record.site else paths.UNNAMED
+
+
+def _call_numbers(records: Sequence[AttentionRecord]) -> list[int]:
+    """Which call of its layer each record is of; where no module made it, its place."""
+    return [record.site.call if record.site else place for place, record in enumerate(records)]
+
+
+def _fit(tokens: list[Tokens] | None, batch: int, length: int) -> bool:
+    return tokens is not None and len(tokens) == batch and all(len(each.labels) == length for each in tokens)
+
+
+def _counts(tokens: list[Tokens]) -> str:
+    counts = [str(len(each.labels)) for each in tokens]
+    return counts[0] if len(counts) == 1 else f"[{paths.listed(counts)}]"

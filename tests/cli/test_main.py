@@ -20,7 +20,7 @@ def options(verb: click.Command) -> dict[str, list[str]]:
 
 
 def test_the_verbs_and_their_options_are_pinned() -> None:
-    assert sorted(command.commands) == ["view"]
+    assert sorted(command.commands) == ["stats", "view", "watch"]
     assert options(command) == {"version": ["--version"], "debug": ["--debug"]}
     assert options(command.commands["view"]) == {
         "texts": ["texts"],
@@ -29,6 +29,27 @@ def test_the_verbs_and_their_options_are_pinned() -> None:
         "layers": ["--layers"],
         "out": ["--out"],
         "open_page": ["--open"],
+        "debug": ["--debug"],
+    }
+    assert options(command.commands["stats"]) == {
+        "path": ["path"],
+        "layers": ["--layers"],
+        "csv_path": ["--csv"],
+        "json_path": ["--json"],
+        "verify": ["--verify"],
+        "debug": ["--debug"],
+    }
+    assert options(command.commands["watch"]) == {
+        "texts": ["texts"],
+        "files": ["--file"],
+        "model": ["--model"],
+        "out": ["--out"],
+        "layers": ["--layers"],
+        "patterns": ["--only"],
+        "max_length": ["--max-length"],
+        "generate": ["--generate"],
+        "values": ["--values"],
+        "dtype": ["--dtype"],
         "debug": ["--debug"],
     }
 
@@ -95,9 +116,11 @@ def test_a_terminal_without_unicode_is_no_error() -> None:
         (["--help"], {}),
         (["--version"], {}),
         (["view", "--help"], {}),
+        (["stats", "--help"], {}),
+        (["watch", "--help"], {}),
         ([], {"_HEADWISE_COMPLETE": "bash_complete", "COMP_WORDS": "headwise v", "COMP_CWORD": "1"}),
     ],
-    ids=["help", "version", "view help", "completion"],
+    ids=["help", "version", "view help", "stats help", "watch help", "completion"],
 )
 def test_answers_without_importing_anything_heavy(arguments: list[str], environment: dict[str, str]) -> None:
     """Torch alone takes over a second, and help must answer at once."""

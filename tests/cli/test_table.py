@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 from rich.console import Console
 
-from headwise.cli.heads import HeadSummary, print_table
+from headwise.cli.heads import print_table
+from headwise.records.table import HeadSummary
 
 LABELS = ["[CLS]", "the", "cat", "[bold]", "Donaudampfschifffahrtselektrizitätenhauptbetriebswerk" * 2]
-SUMMARIES = [
-    HeadSummary(layer, head, entropy=1.234, distance=5.678, on_first=0.256, looks=1, looked_at=2, strongest=0.934)
-    for layer in (0, 3)
-    for head in (0, 1)
-]
+HEAD = HeadSummary(
+    **{"layer": "0", "index": 0, "call": 0, "head": 0, "kind": "self"},
+    **{"entropy": 1.234, "distance": 5.678, "previous": 0.1, "on_first": 0.256, "keys_needed": 2.0},
+    **{"weight": 0.934, "example": 0, "looks": 1, "looked_at": 2, "looks_label": "the", "looked_at_label": "cat"},
+)
+SUMMARIES = [dataclasses.replace(HEAD, index=layer, head=head) for layer in (0, 3) for head in (0, 1)]
 
 
 def draw(summaries: list[HeadSummary], **console: object) -> str:
@@ -35,14 +38,15 @@ def test_one_row_a_head_with_its_numbers_and_pair() -> None:
 
 
 def test_without_a_terminal_nothing_is_coloured_wrapped_or_cut() -> None:
-    long = HeadSummary(0, 0, 1.0, 1.0, 0.5, looks=4, looked_at=4, strongest=1.0)
+    long = dataclasses.replace(HEAD, looks_label=LABELS[4], looked_at_label=LABELS[4])
     drawn = draw([long], width=80)
     assert "\x1b" not in drawn
     assert f"{LABELS[4]} → {LABELS[4]}" in drawn
 
 
 def test_a_label_in_brackets_is_no_markup() -> None:
-    assert "[CLS] → [bold]" in draw([HeadSummary(0, 0, 1.0, 1.0, 0.5, looks=0, looked_at=3, strongest=1.0)])
+    named = dataclasses.replace(HEAD, looks_label=LABELS[0], looked_at_label=LABELS[3])
+    assert "[CLS] → [bold]" in draw([named])
 
 
 def test_a_narrow_terminal_keeps_every_number() -> None:

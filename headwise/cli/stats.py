@@ -1,0 +1,130 @@
+"""`headwise stats`: what each head in a file of records does, in a few numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import functools
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from headwise.cli.files import check_writable, reason
+from headwise.cli.view import _choose_layers, _parse_layers
+from headwise.errors import ArgumentError, FileError
+
+if TYPE_CHECKING:
+    from headwise.records.table import HeadSummary
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path), metavar="RECORDS")
+@click.option("--layers", metavar="LIST", help="The layers to show, such as 0,2-4. Default: all.")
+@click.option("--csv", "csv_path", type=click.Path(path_type=Path), metavar="PATH", help="Write the rows as CSV.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="PATH", help="Write the rows as JSON.")
+@click.option("--verify", is_flag=True, help="Compare the whole file with its checksums first.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+def stats(path: Path, layers: str | None, csv_path: Path | None, json_path: Path | None, verify: bool) -> None:
+    """Print what each head does, of a file RECORDS that seen.save(...) wrote.
+
+    One row a layer and head: entropy, distance, how much goes to the previous token and to the first, and the strongest
+    pair. Then the places in the model that were not seen, and why.
+    """
+    ranges = _parse_layers(layers)
+    files = {"--csv": csv_path, "--json": json_path}
+    _check_files(path, files)
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from headwise.cli.heads import print_whole
+    from headwise.records.coverage import Coverage
+    from headwise.records.storage import load
+    from headwise.records.table import head_table, rows_of
+
+    seen = load(path, verify=verify)
+    chosen = seen.only(*_choose_layers(ranges, len(seen.layers))) if len(seen) else seen
+    rows: list[HeadSummary] = []
+    with _counting(len(chosen)) as count:
+        for record in chosen:
+            rows += rows_of(seen, record)
+            count()
+
+    console = Console(highlight=False)
+    print_whole(console, head_table(rows))
+    coverage = seen.coverage()
+    if unseen := (*coverage.missed, *coverage.refused):
+        print_whole(console, Coverage(unseen))
+    for note in coverage.notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+    for option, write in (("--csv", _write_csv), ("--json", _write_json)):
+        if (target := files[option]) is not None:
+            _replace(target, option, functools.partial(write, rows))
+            click.echo(f"Wrote {target} ({len(rows)} rows).")
+
+
+def _check_files(path: Path, files: Mapping[str, Path | None]) -> None:
+    """The files to write must be writable, and none of them another one or the one that is read."""
+    taken = {path.resolve(): "the records"}
+    for option, target in files.items():
+        if target is None:
+            continue
+        check_writable(target, option)
+        if (used := taken.setdefault(target.resolve(), option)) != option:
+            raise ArgumentError(f"{option} {target}: this is the file of {used}; choose another")
+
+
+@contextlib.contextmanager
+def _counting(total: int) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal; yields the function that says that one more is done."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("records", total=total)
+        yield lambda: progress.advance(task)
+
+
+def _write_csv(rows: Sequence[HeadSummary], out: TextIO) -> None:
+    """A heading, then a line a row; empty where there is no number."""
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(_fields())
+    table.writerows(_values(row).values() for row in rows)
+
+
+def _write_json(rows: Sequence[HeadSummary], out: TextIO) -> None:
+    """A list of objects; null where there is no number."""
+    json.dump([_values(row) for row in rows], out, indent=1)
+    out.write("\n")
+
+
+def _fields() -> list[str]:
+    from headwise.records.table import HeadSummary
+
+    return [field.name for field in dataclasses.fields(HeadSummary)]
+
+
+def _values(row: HeadSummary) -> dict[str, Any]:
+    values = dataclasses.asdict(row)
+    return {name: None if isinstance(x, float) and math.isnan(x) else x for name, x in values.items()}
+
+
+def _replace(path: Path, option: str, write: Callable[[TextIO], None]) -> None:
+    """Write a file beside `path` and put it in its place."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="") as out:
+            write(out)
+        os.replace(part, path)
+    except OSError as error:
+        raise FileError(f"{option} {path}: cannot be written: {reason(error)}; choose another place") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)

@@ -1,0 +1,255 @@
+"""A file of named tensors and a few strings, in the safetensors format: written as a stream, mapped when it is read.
+
+    8 bytes   the length of the header, little-endian
+    header    JSON: {"__metadata__": {str: str}, name: {"dtype", "shape", "data_offsets"}, ...}, filled up with spaces
+    data      the tensors' bytes, with no gaps
+
+So every program that reads safetensors reads these files. What headwise adds is in the metadata: a CRC-32 for every
+tensor and a checksum of the header itself. The safetensors package's own writer holds copies of what is shared, sliced
+or on a GPU, and leaves half a file behind when it is interrupted; this one needs no memory and replaces the file last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import mmap
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from headwise.errors import FileError, RecordError
+
+PIECE = 2**24  # bytes that are held at once on the way to the disk
+MAX_HEADER = 100_000_000  # of the format
+_ALIGNMENT = 64  # of the data, so that tensors may be used where they lie
+
+_DTYPES = {
+    "F64": torch.float64,
+    "I64": torch.int64,
+    "F32": torch.float32,
+    "I32": torch.int32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+# --- Writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a file beside `path` and then put it in its place: whatever happens, `path` is the old file or the new one.
+
+    Raises:
+        FileError: it cannot be written.
+        RecordError: a tensor of a dtype that the format does not have.
+    """
+    for name, x in tensors.items():
+        if x.dtype not in _NAMES:
+            raise RecordError(f"{name} cannot be saved: expected {', '.join(map(str, _NAMES))}. Received: {x.dtype}")
+    # Wide dtypes first: each tensor then begins at a multiple of its item's size.
+    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].itemsize))
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            blank = _header(tensors, metadata, dict.fromkeys(tensors, 0))
+            file.write(blank)
+            header = _header(tensors, metadata, {name: _write(file, x) for name, x in tensors.items()})
+            assert len(header) == len(blank)
+            file.seek(0)
+            file.write(header)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FileError(f"cannot write {path}: {reason}; choose another file") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], crcs: Mapping[str, int]) -> bytes:
+    """Its length depends on neither the CRCs nor the checksum, so that it can be written again when they are known."""
+    crc32 = json.dumps({name: f"{crc:08x}" for name, crc in crcs.items()}, separators=(",", ":"))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata, "crc32": crc32}}
+    end = 0
+    for name, x in tensors.items():
+        begin, end = end, end + x.numel() * x.itemsize
+        header[name] = {"dtype": _NAMES[x.dtype], "shape": list(x.shape), "data_offsets": [begin, end]}
+    header["__metadata__"]["checksum"] = _checksum(header)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % _ALIGNMENT)
+    if len(text) > MAX_HEADER:
+        raise RecordError(f"too much to describe in one file: {len(text):,} bytes. Save fewer layers at a time")
+    return len(text).to_bytes(8, "little") + text
+
+
+def _checksum(header: dict[str, Any]) -> str:
+    """SHA-256 of all that the header says, but for the checksum itself."""
+    said = {name: value for name, value in header["__metadata__"].items() if name != "checksum"}
+    return hashlib.sha256(json.dumps({**header, "__metadata__": said}, sort_keys=True).encode()).hexdigest()
+
+
+def _write(file: BinaryIO, x: Tensor) -> int:
+    """Write the bytes of a tensor, row by row, wherever it lies; returns their CRC-32."""
+    crc = 0
+    for piece in _pieces(x.detach()):
+        data = piece.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        crc = zlib.crc32(data, crc)
+        file.write(data)
+    return crc
+
+
+def _pieces(x: Tensor) -> Iterator[Tensor]:
+    """The tensor in parts of at most about PIECE bytes, in the order of its elements."""
+    if not x.numel():
+        return
+    if x.numel() * x.itemsize <= PIECE:
+        yield x
+    elif len(x) == 1 or x[0].numel() * x.itemsize > PIECE:
+        for row in x:
+            yield from _pieces(row)
+    else:
+        yield from x.split(PIECE // (x[0].numel() * x.itemsize))
+
+
+# --- Reading ----------------------------------------------------------------------------------------------------------
+
+
+class TensorFile:
+    """The tensors of a file, mapped: what is not looked at is not read, and what is changed stays in memory.
+
+    Raises:
+        FileError: the file is missing, cannot be read, is cut short, damaged, or in another format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            if not path.exists():
+                raise FileError(f"there is no file {path}")
+            if not path.is_file():
+                raise FileError(f"{path}: expected a file. Received: a {'folder' if path.is_dir() else 'device'}")
+            with path.open("rb") as file:
+                header, start = self._read_header(file)
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            if isinstance(error, FileError):
+                raise
+            raise FileError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+        self.metadata: dict[str, str] = header.pop("__metadata__")
+        self._entries = self._check_entries(header, start)
+        self._header = header
+        self._tensors: dict[str, Tensor] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A tensor of the file; the same one every time."""
+        if name not in self._tensors:
+            dtype, shape, begin, _ = self._entries[name]
+            count = math.prod(shape)
+            # One at a time, and not as views of one tensor: torch counts changes in place for all views together.
+            x = torch.frombuffer(self._bytes, dtype=dtype, count=count, offset=begin) if count else torch.empty(0)
+            self._tensors[name] = x.to(dtype).view(shape)
+        return self._tensors[name]
+
+    def check_header(self) -> None:
+        """FileError unless the header is as it was written."""
+        if self.metadata.get("checksum") != _checksum({**self._header, "__metadata__": self.metadata}):
+            raise FileError(f"{self._path} is damaged: its header was changed after it was written (checksum)")
+
+    def check_data(self, *names: str) -> None:
+        """FileError unless these tensors (none named: all) are as they were written. Reads every byte of them."""
+        crcs = parse_json(self.metadata.get("crc32", ""), f"{self._path} is damaged: its list of CRC-32 sums")
+        with self._path.open("rb") as file:
+            for name in names or self._entries:
+                _, _, begin, end = self._entries[name]
+                file.seek(begin)
+                crc = 0
+                while begin < end and (data := file.read(min(PIECE, end - begin))):
+                    crc, begin = zlib.crc32(data, crc), begin + len(data)
+                if crcs.get(name) != f"{crc:08x}":
+                    raise FileError(f"{self._path} is damaged: the bytes of {name} are not those that were written")
+
+    def _read_header(self, file: BinaryIO) -> tuple[dict[str, Any], int]:
+        size = os.fstat(file.fileno()).st_size
+        first = file.read(9)
+        length = int.from_bytes(first[:8], "little")
+        if len(first) < 9 or length > MAX_HEADER or first[8:] != b"{":
+            raise FileError(f"{self._path} is not a file of records: expected one that seen.save(path) wrote")
+        if 8 + length > size:
+            raise FileError(f"{self._path} is cut short: its header ends at byte {8 + length:,} of {size:,}")
+        header = parse_json(first[8:] + file.read(length - 1), f"{self._path} is damaged: its header")
+        metadata = header.get("__metadata__", {})
+        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+            raise FileError(f"{self._path} is damaged: its metadata are not text")
+        header["__metadata__"] = metadata
+        return header, 8 + length
+
+    def _check_entries(
+        self, header: dict[str, Any], start: int
+    ) -> dict[str, tuple[torch.dtype, tuple[int, ...], int, int]]:
+        """name -> (dtype, shape, first byte, byte after the last), if that is what the header says of a whole file."""
+        entries = {}
+        for name, entry in header.items():
+            match entry:
+                case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(end)]} if (
+                    len(entry) == 3 and len(shape) <= 8 and dtype in _DTYPES
+                ):
+                    # An empty tensor may claim any size in its other dimensions, up to what can be counted.
+                    good = all(type(size) is int and size >= 0 for size in shape) and (
+                        math.prod(max(1, size) for size in shape) < 2**62
+                    )
+                case _:
+                    good = False
+            if not good or end - begin != math.prod(shape) * _DTYPES[dtype].itemsize:
+                raise FileError(f"{self._path} is damaged: what its header says of {name!r:.80} does not fit together")
+            entries[name] = (_DTYPES[dtype], tuple(shape), start + begin, start + end)
+        end = start
+        for name, (kind, _, begin, after) in sorted(entries.items(), key=lambda item: item[1][2:]):
+            if begin != end or begin % kind.itemsize:
+                raise FileError(f"{self._path} is damaged: {name!r:.80} does not begin where it should")
+            end = after
+        if end > len(self._bytes):
+            raise FileError(f"{self._path} is cut short: expected {end:,} bytes. Received: {len(self._bytes):,}")
+        if end < len(self._bytes):
+            raise FileError(f"{self._path} is damaged: expected {end:,} bytes. Received: {len(self._bytes):,}")
+        return entries
+
+
+def parse_json(text: str | bytes, what: str) -> dict[str, Any]:
+    """JSON from a file that anybody may have written: an object, no name in it twice, no NaN; else FileError."""
+    try:
+        text = text.decode() if isinstance(text, bytes) else text  # json would guess at UTF-16 too
+        found = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{what} cannot be read") from error
+    if not isinstance(found, dict):
+        raise FileError(f"{what} cannot be read")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name twice")
+    return found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(constant)

@@ -1,0 +1,438 @@
+"""`headwise watch` as a person uses it: what it reads, writes, says and refuses."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+import headwise
+from headwise.capture import pretrained
+from headwise.capture.watcher import Watcher
+from headwise.errors import CheckpointError
+from headwise.models.checkpoint import default_model
+from headwise.records import CallSite, Coverage, Seen
+from headwise.text import as_tokens
+
+from .conftest import Run, Terminal
+
+SENTENCE = "the cat saw 猫"
+VOCABULARY = 268
+
+
+def byte_level() -> transformers.PreTrainedTokenizerFast:
+    """Of GPT-2's kind."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<|end|>"],
+        show_progress=False,
+    )
+    backend.train_from_iterator(["the cat saw the cat."] * 5, trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>", pad_token="<|end|>")
+
+
+def make_gpt2() -> transformers.PreTrainedModel:
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
+    config = transformers.GPT2Config(vocab_size=VOCABULARY, **sizes, bos_token_id=0, eos_token_id=0)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def make_llama() -> transformers.PreTrainedModel:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=300, **sizes, **heads, bos_token_id=None, eos_token_id=None)
+    return transformers.LlamaForCausalLM(config)
+
+
+def make_t5() -> transformers.PreTrainedModel:
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+    config = transformers.T5Config(vocab_size=VOCABULARY, **sizes, decoder_start_token_id=0, pad_token_id=0)
+    return transformers.T5ForConditionalGeneration(config)
+
+
+ENCODER = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+def make_roberta() -> transformers.PreTrainedModel:
+    """It reads 16 tokens: the first two of its 18 positions are taken."""
+    config = transformers.RobertaConfig(vocab_size=VOCABULARY, max_position_embeddings=18, pad_token_id=1, **ENCODER)
+    return transformers.RobertaForMaskedLM(config)
+
+
+def make_fnet() -> transformers.PreTrainedModel:
+    """It has no attention."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
+    return transformers.FNetModel(transformers.FNetConfig(vocab_size=VOCABULARY, **sizes))
+
+
+def make_vit() -> transformers.PreTrainedModel:
+    return transformers.ViTModel(transformers.ViTConfig(image_size=8, patch_size=4, **ENCODER))
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`checkpoint("gpt2")`: a folder with that model, of random weights, and a tokenizer."""
+    makers = {name.removeprefix("make_"): maker for name, maker in globals().items() if name.startswith("make_")}
+
+    def save(name: str) -> Path:
+        folder = tmp_path_factory.getbasetemp() / f"watched-{name}"
+        if not folder.exists():
+            torch.manual_seed(0)
+            with pretrained._quiet():
+                makers[name]().save_pretrained(folder)
+                byte_level().save_pretrained(folder)
+        return folder
+
+    return save
+
+
+def eager(folder: Path, ids: Any, kind: type = transformers.AutoModel) -> list[torch.Tensor]:
+    """What the model's own slow attention says, a tensor a layer."""
+    model = kind.from_pretrained(folder, attn_implementation="eager").eval()  # type: ignore[attr-defined]
+    with torch.no_grad():
+        return list(model(torch.tensor([ids]), output_attentions=True).attentions)
+
+
+def assert_equal_weights(seen: Seen, expected: list[torch.Tensor]) -> None:
+    assert len(seen) == len(expected)
+    for record, weights in zip(seen, expected, strict=True):
+        torch.testing.assert_close(record.weights().to(weights), weights, atol=1e-5, rtol=0)
+
+
+# --- What it writes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_bert_with_its_labels(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+    result = run("watch", "the cat sat zzz", "--model", tiny_bert)
+    assert (result.code, result.err) == (0, "")
+    assert re.fullmatch(
+        r"Wrote run\.hw \(\d+ kB\): 3 layers of 2 heads, 6 tokens\. Next: headwise stats run\.hw\n", result.out
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["run.hw"]
+    seen = headwise.load(tmp_path / "run.hw")
+    assert seen.layers == [f"encoder.layer.{i}.attention.self" for i in range(3)]
+    assert seen.tokens is not None
+    assert seen.tokens[0].labels == ("[CLS]", "the", "cat", "sat", "zzz", "[SEP]")
+    assert_equal_weights(seen, eager(tiny_bert, seen.tokens[0].ids))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_decoder(run: Run, checkpoint: Callable[[str], Path], name: str, tmp_path: Path) -> None:
+    result = run("watch", SENTENCE, "--model", checkpoint(name), "--out", "a b.hw")
+    assert result.code == 0
+    assert result.out.endswith("Next: headwise stats 'a b.hw'\n")
+    seen = headwise.load(tmp_path / "a b.hw")
+    assert seen.tokens is not None
+    assert seen.tokens[0].labels == ("the", "cat", "saw", "␣", "猫(1/3)", "猫(2/3)", "猫(3/3)")
+    assert seen[0].site is not None
+    assert seen[0].site.causal
+    assert seen[0].k.shape[1] == 2
+    assert_equal_weights(seen, eager(checkpoint(name), seen.tokens[0].ids))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_generation_is_one_record_a_layer(
+    run: Run, checkpoint: Callable[[str], Path], name: str, tmp_path: Path
+) -> None:
+    folder = checkpoint(name)
+    assert run("watch", SENTENCE, "--model", folder, "--generate", "5").code == 0
+    seen = headwise.load(tmp_path / "run.hw")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    ids = byte_level()(SENTENCE)["input_ids"]
+    (expected,) = model.generate(torch.tensor([ids]), max_new_tokens=5, do_sample=False, pad_token_id=0).tolist()
+    assert seen.tokens is not None
+    assert list(seen.tokens[0].ids) == expected[:-1]  # nobody has read the last one
+    assert seen.tokens[0].labels[:7] == ("the", "cat", "saw", "␣", "猫(1/3)", "猫(2/3)", "猫(3/3)")
+    assert_equal_weights(seen, eager(folder, expected[:-1], transformers.AutoModelForCausalLM))
+
+
+def test_an_encoder_decoder_has_tokens_on_both_sides(
+    run: Run, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    result = run("watch", SENTENCE, "--model", checkpoint("t5"), "--generate", "4", "--dtype", "float32")
+    assert "6 layers of 2 heads, 4 or 7 tokens" in result.out
+    seen = headwise.load(tmp_path / "run.hw")
+    assert [record.site.kind for record in seen if record.site] == ["self", "self", *["self", "cross"] * 2]
+    cross = seen["decoder.block.1.layer.1"]
+    assert cross.shape == (1, 2, 4, 7)
+    assert seen.col_labels(cross) == ("the", "cat", "saw", "␣", "猫(1/3)", "猫(2/3)", "猫(3/3)")
+    assert (seen.row_labels(cross) or ())[0] == "<|end|>"
+
+
+def test_several_texts_are_one_batch(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("the mat [PAD] .", encoding="utf-8")  # a [PAD] that somebody wrote
+    result = run("watch", "the cat ran on the mat", "--file", "notes.txt", "--model", tiny_bert)
+    assert result.code == 0
+    assert "3 layers of 2 heads, 2 × 8 tokens" in result.out
+    assert "note: shorter texts are filled up with [PAD]" in result.out
+    seen = headwise.load(tmp_path / "run.hw")
+    assert seen.tokens is not None
+    assert seen.tokens[1].labels == ("[CLS]", "the", "mat", "[PAD]", ".", "[SEP]", "[PAD]", "[PAD]")
+    first, second = (eager(tiny_bert, tokens.ids[:count]) for tokens, count in zip(seen.tokens, (8, 6), strict=True))
+    for record, one, other in zip(seen, first, second, strict=True):
+        weights = record.weights()
+        torch.testing.assert_close(weights[:1], one, atol=1e-5, rtol=0)
+        torch.testing.assert_close(weights[1:, :, :6, :6], other, atol=1e-5, rtol=0)
+        assert not weights[1, :, :, 6:].any()
+
+
+def test_several_texts_are_continued_each_as_if_it_were_alone(
+    run: Run, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    arguments = ("--model", checkpoint("llama"), "--generate", "3", "--dtype", "float32")
+    assert run("watch", "the", *arguments).code == 0
+    alone = headwise.load(tmp_path / "run.hw")
+    assert run("watch", SENTENCE, "the", *arguments, "--out", "both.hw").code == 0
+    both = headwise.load(tmp_path / "both.hw")
+    assert alone.tokens is not None
+    assert both.tokens is not None
+    assert both.tokens[1].ids[-3:] == alone.tokens[0].ids
+    assert both.tokens[1].labels[:7] == ("[PAD]",) * 6 + ("the",)
+    torch.testing.assert_close(both[1].weights()[1:, :, -3:, -3:], alone[1].weights(), atol=1e-5, rtol=0)
+
+
+def test_layers_and_paths_choose_what_is_kept(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+    for arguments, kept in {
+        ("--layers", "0,2"): [0, 2],
+        ("--only", "layer.1"): [1],
+        ("--only", "*.2.*", "--only", "encoder.layer.0"): [0, 2],
+        ("--layers", "2", "--only", "*.1.attention.self"): [1, 2],
+    }.items():
+        assert run("watch", "the cat", "--model", tiny_bert, *arguments).code == 0
+        seen = headwise.load(tmp_path / "run.hw")
+        assert seen.layers == [f"encoder.layer.{i}.attention.self" for i in kept]
+
+
+def test_values_and_dtype(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+    assert run("watch", "the cat", "--model", tiny_bert, "--values", "--dtype", "bfloat16").code == 0
+    record = headwise.load(tmp_path / "run.hw")[0]
+    assert record.v.shape == (1, 2, 4, 8)
+    assert record.q.dtype == torch.bfloat16
+    assert run("watch", "the cat", "--model", tiny_bert).code == 0
+    record = headwise.load(tmp_path / "run.hw")[0]
+    assert record.extras.v is None
+    assert record.q.dtype == torch.float32
+
+
+def test_the_pretrained_default(run: Run, tmp_path: Path) -> None:
+    result = run("watch", stdin=b"The animal didn't cross the street because it was too tired")
+    assert (result.code, result.err) == (0, "")
+    assert "6 layers of 12 heads, 15 tokens" in result.out
+    seen = headwise.load(tmp_path / "run.hw")
+    assert seen.tokens is not None
+    assert seen.tokens[0].labels[4:6] == ("'", "t")
+    assert_equal_weights(seen, eager(default_model(), seen.tokens[0].ids))
+    assert run("stats", "run.hw", "--layers", "5").code == 0
+
+
+# --- What it says -----------------------------------------------------------------------------------------------------
+
+
+def test_says_what_was_cut(run: Run, checkpoint: Callable[[str], Path], tiny_bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("the cat\n" * 15 + "sat on the mat", encoding="utf-8")
+    result = run("watch", "--file", "long.txt", "--model", tiny_bert)
+    assert "the last 4 were cut, from 'sat on the mat' on (line 16)" in result.err
+    assert "32 tokens" in result.out
+    result = run("watch", "the cat ran", "--model", tiny_bert, "--max-length", "4")
+    assert "the last 1 were cut, from 'ran' on (line 1)" in result.err
+    assert "4 tokens" in result.out
+    result = run("watch", "cat" * 40, "--model", checkpoint("gpt2"), "--generate", "10")
+    assert "longer than the 22 tokens the model reads" in result.err  # 32 positions, 10 of them for what follows
+    assert "31 tokens" in result.out
+    result = run("watch", "cat" * 40, "--model", checkpoint("roberta"))
+    assert "16 tokens" in result.out
+
+
+def test_says_which_weights_are_random(run: Run, checkpoint: Callable[[str], Path]) -> None:
+    result = run("watch", SENTENCE, "--model", checkpoint("roberta"))
+    assert result.code == 0
+    assert result.err.startswith("headwise: the checkpoint lacks 2 weights, which are random now: pooler.dense.bias")
+
+
+def test_prints_what_was_not_seen(run: Run, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Watcher.coverage
+
+    def coverage(self: Watcher) -> Coverage:
+        refused = CallSite("encoder.odd", "refused", 1, "a bias nobody knows")
+        return Coverage((*original(self), refused), ("a [bold] note",))
+
+    monkeypatch.setattr(Watcher, "coverage", coverage)
+    result = run("watch", "the cat", "--model", tiny_bert)
+    assert result.code == 0
+    assert "encoder.odd" in result.out
+    assert "a bias nobody knows" in result.out
+    assert "note: a [bold] note" in result.out
+    assert "encoder.layer.0" not in result.out
+    assert result.out.splitlines()[-1].startswith("Wrote run.hw")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--generate", "3")])
+def test_a_terminal_sees_how_far_it_is(
+    run: Run, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("rich.progress.Progress.advance", advance := Counter())
+    assert run("watch", SENTENCE, "--model", checkpoint("gpt2"), *arguments).code == 0
+    assert "loading" in shown.getvalue()
+    assert "writing run.hw" in shown.getvalue()
+    assert advance.count == (3 if arguments else 2)  # tokens, or layers
+
+
+class Counter:
+    count = 0
+
+    def __call__(self, *_: object) -> None:
+        self.count += 1
+
+
+def test_transformers_is_as_talkative_afterwards_as_before(run: Run, tiny_bert: Path) -> None:
+    levels = [logging.getLogger(name).level for name in ("transformers", "huggingface_hub")]
+    assert run("watch", "the cat", "--model", tiny_bert).code == 0
+    assert [logging.getLogger(name).level for name in ("transformers", "huggingface_hub")] == levels
+    assert transformers.utils.logging.is_progress_bar_enabled()
+
+
+def test_an_interrupt_leaves_the_old_file(
+    run: Run, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrained.Pretrained, "read", interrupt)
+    (tmp_path / "run.hw").write_text("of yesterday", encoding="utf-8")
+    assert run("watch", "the cat", "--model", tiny_bert).code == 130
+    assert [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()] == ["of yesterday"]
+
+
+# --- Without transformers, and tokenizers that only transformers reads ------------------------------------------------
+
+
+def test_without_transformers_berts_are_read_by_headwises_own(
+    run: Run, tiny_bert: Path, checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = eager(tiny_bert, [2, 5, 6, 3])
+    gpt2 = checkpoint("gpt2")
+    monkeypatch.setitem(sys.modules, "transformers", None)  # type: ignore[arg-type]
+    assert run("watch", "the cat", "--model", tiny_bert).code == 0
+    seen = headwise.load(tmp_path / "run.hw")
+    assert seen.layers == [f"layers.{i}.attention" for i in range(3)]
+    assert_equal_weights(seen, expected)
+    for arguments in (("--model", gpt2), ("--model", tiny_bert, "--generate", "1")):
+        result = run("watch", "the cat", *arguments)
+        assert result.code == 2
+        (line,) = result.err.splitlines()
+        assert 'pip install "headwise[transformers]"' in line
+
+
+def test_a_tokenizer_that_only_transformers_reads(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    make_gpt2().save_pretrained(tmp_path)
+    byte_level()._tokenizer.model.save(str(tmp_path))  # vocab.json, merges.txt
+    mine = pretrained.load_pretrained(str(tmp_path))
+    theirs = pretrained.load_pretrained(str(checkpoint("gpt2")))
+    for limit in (None, 5):
+        assert mine.encode(SENTENCE, limit).ids == theirs.encode(SENTENCE, limit).ids
+        assert mine.encode(SENTENCE, limit).cut == theirs.encode(SENTENCE, limit).cut == (2 if limit else 0)
+    assert mine.encode(SENTENCE, None).labels == theirs.encode(SENTENCE, None).labels
+
+
+def test_a_continuation_goes_on_in_the_prompts_text_and_words() -> None:
+    prompt = as_tokens(byte_level()(["the c"]), ["the c"])[0]
+    (whole,) = as_tokens([["the", "Ġ", "c", "a", "t", "Ġsaw", "<|end|>"]])
+    found = pretrained._continued(prompt, whole)
+    assert found.text == "the cat saw"
+    assert found.labels == ("the", "␣", "c", "##a", "##t", "saw", "<|end|>")
+    assert [found.text[start:stop] for start, stop in found.offsets] == ["the", " ", "c", "a", "t", " saw", ""]
+    assert [group for group in found.words().labels if group.strip()] == ["the", "cat", "saw", "<|end|>"]
+
+
+def test_the_tokenizer_of_a_model_on_the_hub_is_read_from_its_cache(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = checkpoint("gpt2") / "tokenizer.json"
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda name, file: str(cached))
+    assert pretrained._encoder("somebody/gpt2", "gpt2")("the cat", None).labels == ("the", "cat")
+
+
+# --- Bad input: one line, exit code 2, nothing left behind ------------------------------------------------------------
+
+BAD: dict[str, tuple[Any, ...]] = {  # arguments, {name} a checkpoint -> what the line must say
+    "a file that is missing": (["--file", "nowhere.txt"], "--file nowhere.txt", "no such file"),
+    "a text that is empty": ([""], "TEXT is empty"),
+    "nothing to read": ([], "standard input is empty"),
+    "records over the text": (["--file", "words.txt", "--out", "./words.txt"], "this is the file of --file"),
+    "records in no folder": (["the", "--out", "nowhere/a.hw"], "--out nowhere/a.hw", "no folder nowhere"),
+    "layers that are no numbers": (["the", "--layers", "x"], "--layers", "'x'"),
+    "a layer that there is not": (["the", "--layers", "0,2"], "--layers", "in layer 2", "there are 0"),
+    "only layers that there are not": (["the", "--layers", "7-9"], "--layers: no attention was seen in layer 9"),
+    "a very long range of layers": (["the", "--layers", "0-99999999999"], "--layers", "layer 99999999999"),
+    "a path that there is not": (["the", "--only", "h.7"], "--only", "'h.7'", "h.0.attn, h.1.attn"),
+    "no tokens": (["the", "--max-length", "0"], "--max-length"),
+    "more tokens than the model reads": (["the", "--max-length", "33"], "--max-length", "32 tokens", "Received: 33"),
+    "more to write than it can": (["the", "--generate", "32"], "--generate", "32 tokens", "Received: 32"),
+    "a dtype that is none": (["the", "--dtype", "int8"], "--dtype", "bfloat16"),
+    "a checkpoint that is missing": (["the", "--model", "./nowhere"], "no folder ./nowhere", "hub id"),
+    "a checkpoint that is a file": (["the", "--model", "words.txt"], "no folder words.txt"),
+    "a folder with no checkpoint": (["the", "--model", "."], "cannot load ."),
+    "a checkpoint that is cut short": (["the", "--model", "short"], "cannot load short"),
+    "a checkpoint without a tokenizer": (["the", "--model", "wordless"], "no tokenizer in wordless"),
+    "an unknown architecture": (["the", "--model", "unknown"], "cannot load unknown", "attentionist"),
+    "a BERT that should write": (["the", "--model", "{bert}", "--generate", "2"], "cannot generate: a bert"),
+    "a RoBERTa that should write": (["the", "--model", "{roberta}", "--generate", "2"], "cannot generate"),
+    "an encoder-decoder that should not": (["the", "--model", "{t5}"], "--generate N"),
+    "a model of images": (["the", "--model", "{vit}"], "does not run on a text alone"),
+    "a model with no attention": (["the", "--model", "{fnet}"], "nothing was written: no attention was seen"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_one_line_and_leaves_nothing_behind(
+    run: Run, checkpoint: Callable[[str], Path], tiny_bert: Path, tmp_path: Path, case: str
+) -> None:
+    gpt2 = checkpoint("gpt2")
+    for name in ("short", "wordless", "unknown"):
+        (tmp_path / name).mkdir()
+        for file in gpt2.iterdir():
+            if name != "wordless" or not file.name.startswith("tokenizer"):
+                (tmp_path / name / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "short" / "model.safetensors").write_bytes((gpt2 / "model.safetensors").read_bytes()[:-100])
+    (tmp_path / "unknown" / "config.json").write_text('{"model_type": "attentionist"}', encoding="utf-8")
+    (tmp_path / "words.txt").write_text("the cat", encoding="utf-8")
+    (tmp_path / "run.hw").write_text("of yesterday", encoding="utf-8")
+
+    def contents() -> dict[str, bytes | None]:
+        return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(tmp_path.rglob("*"))}
+
+    given, *expected = BAD[case]
+    folders = {"{bert}": tiny_bert} | {f"{{{name}}}": checkpoint(name) for name in ("roberta", "t5", "vit", "fnet")}
+    before = contents()
+    result = run("watch", "--model", gpt2, *(folders.get(argument, argument) for argument in given))
+    assert result.code == 2
+    assert result.out == ""
+    lines = [line for line in result.err.splitlines() if "random now" not in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("headwise: ")
+    for words in expected:
+        assert words in lines[0]
+    assert contents() == before
+
+
+def test_a_checkpoint_that_lacks_the_head_cannot_generate(tmp_path: Path) -> None:
+    model = make_llama()
+    model.model.save_pretrained(tmp_path)
+    byte_level().save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=r"cannot generate: the checkpoint has no lm_head\.weight"):
+        pretrained.load_pretrained(str(tmp_path), generates=True)
