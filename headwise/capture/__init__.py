@@ -1,5 +1,6 @@
 """Seeing the attention of any PyTorch model: `watch`, and `monitor` for training."""
 
-from headwise.capture.watch import watch
+from headwise.capture.monitor import Monitor, monitor
+from headwise.capture.watch import Watch, watch
 
-__all__ = ["watch"]
+__all__ = ["Monitor", "Watch", "monitor", "watch"]

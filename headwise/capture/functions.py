@@ -22,11 +22,11 @@ from headwise import masks
 from headwise.call import AttentionCall, make_call
 from headwise.capture import flex, huggingface, projection, trail
 from headwise.capture.keep import TooMuch
-from headwise.capture.layout import Layout, read_layout, share_heads
-from headwise.capture.masks import Recognised
+from headwise.capture.layout import Layout, out_of_buffer, read_layout, share_heads
+from headwise.capture.masks import Found, Recognised
 from headwise.capture.sites import Place
 from headwise.capture.verify import wrong_output, wrong_weights
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, RecordError
 from headwise.functional import running
 
 if TYPE_CHECKING:
@@ -104,12 +104,16 @@ class Functions(TorchFunctionMode):
                 self._trails.put(out, None)
 
     def _question(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        if self._trails and isinstance(out, Tensor) and not running():  # x.mT, x.data
+            self._follow(func.__self__.__name__, args, kwargs, out)  # type: ignore[attr-defined]
+        return out
 
     def _product(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         out = func(*args, **kwargs)
         if running() or not isinstance(out, Tensor):
             return out
+        found = None
         with self._reading("matmul and softmax"):
             met = trail.values(name, args, kwargs, self._trails) if self._trails else None
             if met is not None:
@@ -209,10 +213,11 @@ class Functions(TorchFunctionMode):
             k, v = layout.fold(found.k).to(found.dtype), layout.fold(v).to(found.dtype)
         shape = (*q.shape[:3], k.shape[2])
         mask, biases = None, []
-        parts = [self._recognised.filled(layout.fold_mask(x), value, shape) for x, value in found.fills]
+        parts = [] if not found.fills else [self._filled(found, layout, shape)]
         for term, coefficient in found.terms:
-            part, bias = self._recognised.additive(layout.fold_mask(term), shape)
-            parts.append((part, bias if bias is None or coefficient == 1 else bias * coefficient))
+            # Multiplied first: what forbids may no longer forbid then, or the other way round.
+            term = layout.fold_mask(term if coefficient == 1 else term * coefficient)
+            parts.append(self._recognised.additive(term, shape))
         for part, bias in parts:
             mask = part if mask is None else mask if part is None else mask & part
             if bias is not None:
@@ -234,6 +239,16 @@ class Functions(TorchFunctionMode):
             return make_call(
                 q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=found.dropout
             )
+
+    def _filled(self, found: trail.Trail, layout: Layout, shape: tuple[int, ...]) -> Found:
+        """What all fills come to: (mask, bias)."""
+        fills = [(layout.fold_mask(x), value) for x, value in found.fills]
+        (forbidden, value), *others = fills
+        for more, _ in others:
+            forbidden = forbidden | more
+        if any(other != value for _, other in others) and bool(forbidden.all(-1).any()):
+            raise RecordError("its scores were filled with several numbers, in rows that these forbid as a whole")
+        return self._recognised.filled(forbidden, value, shape)
 
     def _attended(
         self,
@@ -297,7 +312,7 @@ class Functions(TorchFunctionMode):
         self._found(place, call, out, arrange, how)
 
     def _found(self, place: Place, call: AttentionCall, out: Tensor, arrange: Arrange, how: str) -> None:
-        k, v = share_heads(call.k, call.v)
+        k, v = (out_of_buffer(x) for x in share_heads(call.k, call.v))
         call = dataclasses.replace(call, k=k, v=v)
         entry = self._watcher.found(place, call, out, arrange, how)
         if entry is not None and self._watcher.values:

@@ -58,6 +58,14 @@ def read_layout(lead: tuple[int, ...], heads: int | None) -> Layout:
     return Layout(lead, lead[0], math.prod(lead[1:]))
 
 
+def out_of_buffer(x: Tensor) -> Tensor:
+    """Keys or values [B, G, K, ·]; copied where they are the filled part of a buffer, which will be written to."""
+    length = x.shape[2] * x.stride(2)
+    outer = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1 and stride > x.stride(2)]
+    end = min(outer, default=x.untyped_storage().nbytes() // x.element_size() - x.storage_offset())
+    return x.clone() if x.shape[2] and 0 < length < end else x
+
+
 def share_heads(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values whose heads were repeated for grouped queries, [B, H, K, ·], as the [B, G, K, ·] they were.
 

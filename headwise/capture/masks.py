@@ -42,6 +42,8 @@ class Recognised:
             if bias.shape[-1] == 1:  # one number a row forbids nothing
                 return None, bias
             mask, rest = masks.recognise_additive(bias.expand(*bias.shape[:3], shape[3]))
+            if rest is not None and rest.shape[-1] > 1:
+                return _apart(rest, shape)
             if mask is not None and bias.shape[2] == 1:
                 device = bias.device
                 mask = _recognise(
@@ -91,6 +93,18 @@ def _is_same(x: Tensor, known: _Known) -> bool:
         return torch.equal(x, y)
     here = x.data_ptr() == y.data_ptr() and x.stride() == y.stride()
     return here and x._version == known.version
+
+
+def _apart(bias: Tensor, shape: tuple[int, ...]) -> Found:
+    """A bias that also forbids (T5: relative positions and finfo.min in one tensor), as a mask and what is left of it.
+
+    Beside so low a number the bias of a cell is nothing. Rows that are forbidden as a whole stay as they are.
+    """
+    lowest = bias <= torch.finfo(bias.dtype).min / 4
+    forbidden = lowest & ~lowest.all(-1, keepdim=True)
+    if not bool(forbidden.any()):
+        return None, bias
+    return _recognise(~forbidden, shape), bias.masked_fill(forbidden, 0.0)
 
 
 def _recognise(allowed: Tensor, shape: tuple[int, ...]) -> Mask | None:

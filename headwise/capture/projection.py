@@ -62,7 +62,7 @@ class Outputs:
             weight = _weight(name, args, at, found.heads * found.width)
             if weight is not None:
                 self._of.pop(id(x), None)
-                found.tell(weight.detach().unflatten(0, (found.heads, found.width)))
+                found.tell(weight.detach().unflatten(0, (found.heads, found.width)).clone())
 
     def _arranged(self, found: _Output, x: Tensor, out: Tensor) -> _Output | None:
         both = found.heads * found.width

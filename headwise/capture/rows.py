@@ -52,9 +52,7 @@ class MaskRows:
             self._real = self._real[parents]
         kept = self._kept if self._kept is not None else [(self._first, 0, 0, 0)]
         if any(mask is not None and mask.batch for mask, *_ in kept) and self._real is None:
-            raise RecordError(
-                "a beam search whose examples have masks of their own, other than padding, is not recorded"
-            )
+            raise RecordError(_OWN_MASKS)
 
     def mask(self, q_len: int, k_len: int) -> Mask | None:
         """The mask of all rows so far."""
@@ -72,19 +70,22 @@ class MaskRows:
             row += q
         return masks.recognise(allowed)
 
-    def of_beams(self, mask: Mask | None, beams: Tensor, steps: list[int], batch: int) -> Mask | None:
-        """The mask of the beams [N, steps]: a beam that ended early (-1) has no keys after its end."""
+    def of_beams(self, mask: Mask | None, beams: Tensor, steps: list[int]) -> Mask | None:
+        """The mask of the beams [N, steps]: a beam that ended early (-1) has no keys after its end.
+
+        `mask` is that of all rows, and `steps` says how many keys there were after each step of the beams.
+        """
         if mask is not None and mask.batch and self._kept is not None:
-            raise RecordError(
-                "a beam search whose examples have masks of their own, other than padding, is not recorded"
-            )
+            raise RecordError(_OWN_MASKS)
         real = torch.ones(len(beams), steps[-1], dtype=torch.bool, device=beams.device)
         if self._real is not None:
-            real &= self._real[beams[:, 0]] if len(self._real) > 1 else self._real
+            kept = self._real[:, : steps[-1]]
+            real &= kept[beams[:, 0]] if len(kept) > 1 else kept
         if self._grows:
             for step in range(1, len(steps)):
                 real[:, steps[step - 1] : steps[step]] &= (beams[:, step] >= 0)[:, None]
-        return self._supposed(steps[-1] - sum(q for q, _, _ in self.steps), None if bool(real.all()) else real)
+        rows = sum(q for q, _, _ in self.steps[: len(steps)])
+        return self._supposed(steps[-1] - rows, None if bool(real.all()) else real)
 
     def _suppose(self) -> None:
         q_len, k_len, _ = self.steps[0]

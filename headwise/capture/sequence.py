@@ -87,9 +87,11 @@ class Sequence:
         values = keys[..., :0] if self._vals is None else _gather(self._vals, key_origin)
         q_len, k_len = self._rows.length, self._keys.length
         mask = self._mask.mask(q_len, k_len)
-        if beams is not None:
-            mask = self._mask.of_beams(mask, beams, self.steps, first.shape[0])
         bias = None if all(x is None for x in self._biases) else self._bias(q_len, k_len)
+        if beams is not None:
+            q_len, k_len = queries.shape[2], keys.shape[2]
+            mask = self._mask.of_beams(mask, beams, self.steps[: beams.shape[1]])
+            bias = bias if bias is None else bias[:, :, :q_len, :k_len]
         return dataclasses.replace(first, q=queries, k=keys, v=values, mask=mask, bias=bias)
 
     @property
@@ -137,14 +139,13 @@ class Sequence:
         self._mask.reorder(parents)
 
     def _origins_of(self, beams: Tensor) -> tuple[Tensor, Tensor]:
-        """For the rows [N, Q] and keys [N, K] of the beams [N, steps]: the row of its step's batch that each comes from."""
+        """[N, Q] and [N, K]: which row of its step's batch every row and key of the beams [N, steps] comes from."""
         beams = beams.clamp(min=0)
-        if len(self.steps) > beams.shape[1]:
-            raise RecordError(f"beams of {beams.shape[1]} steps were given for a generation of {len(self.steps)} steps")
+        # Steps that came after the end of the last of these beams are no part of them: zip leaves them out.
         keys = [self.steps[0], *(after - before for before, after in pairwise(self.steps))]
         rows = [q_len for q_len, _, _ in self._mask.steps]
         spread = [
-            torch.cat([beams[:, [step]].expand(-1, count) for step, count in enumerate(counts)], dim=1)
+            torch.cat([beam[:, None].expand(-1, count) for beam, count in zip(beams.unbind(1), counts, strict=False)], 1)
             for counts in (rows, keys)
         ]
         return spread[0], spread[1]
@@ -167,7 +168,7 @@ def _gather(buffer: _Growing, origin: Tensor | None) -> Tensor:
     """The positions of each beam, from where they come: [B, ·, length, ·]."""
     if origin is None:
         return buffer.tensor
-    return buffer.tensor[origin, :, torch.arange(buffer.length, device=origin.device)].transpose(1, 2)
+    return buffer.tensor[origin, :, torch.arange(origin.shape[1], device=origin.device)].transpose(1, 2)
 
 
 def _grown(origin: Tensor | None, new: int) -> Tensor | None:

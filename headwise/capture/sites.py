@@ -30,11 +30,19 @@ _LOOKS_LIKE = re.compile(r"attention|attn", re.IGNORECASE)
 class Place:
     """A point in a model's code: the innermost of its modules that is running."""
 
-    def __init__(self, name: str, module: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        arguments: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        around: Place | None = None,
+    ) -> None:
         self.name = name
         self.module = module
         self._arguments = arguments
         self._keywords = keywords
+        self._around = around  # the module that called this one
 
     @property
     def heads(self) -> int | None:
@@ -50,17 +58,29 @@ class Place:
     @property
     def reads_another_sequence(self) -> bool | None:
         """Whether the module was called with a second sequence to read; None if it does not say."""
-        first = next((x for x in (*self._arguments, *self._keywords.values()) if isinstance(x, Tensor)), None)
+        given = [x for x in (*self._arguments, *self._keywords.values()) if isinstance(x, Tensor)]
+        first = given[0] if given else None
         if isinstance(self.module, nn.MultiheadAttention):
-            key = self._arguments[1] if len(self._arguments) > 1 else self._keywords.get("key")
-            return not _is_same(key, first)
+            query, key = (
+                self._arguments[i] if len(self._arguments) > i else self._keywords.get(name)
+                for i, name in enumerate(("query", "key"))
+            )
+            return not _is_same(key, query)
         said = getattr(self.module, "is_cross_attention", None)
         if said is True or _CROSS.search(type(self.module).__name__):
             return True
         others = (self._keywords.get(name) for name in _OTHER_SEQUENCE)
         if any(isinstance(x, Tensor) and x.ndim >= 2 and not _is_same(x, first) for x in others):
             return True
-        return False if said is False else None
+        if said is False:
+            return False
+        # One sequence of vectors [B, N, M] is all that it was given to look at. A module that was given queries and
+        # keys does not know where they are from; the one that made them may.
+        sequences = [x for x in given if x.ndim == 3 and x.is_floating_point()]
+        if len(sequences) == 1:
+            return False
+        around = self._around
+        return around.reads_another_sequence if around is not None and looks_like_attention(around.module) else None
 
 
 def _is_same(x: object, y: object) -> bool:
@@ -71,16 +91,29 @@ def _is_same(x: object, y: object) -> bool:
 
 def find_place(names: Mapping[int, str]) -> Place | None:
     """The innermost running module of those in `names` (id -> path); None if none of them is running."""
+    inner: nn.Module | None = None  # one that runs a method of its own
+    found: list[tuple[str, nn.Module, tuple[Any, ...], Mapping[str, Any]]] = []  # the innermost, and what called it
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _CALL:
+    while frame is not None and len(found) < 2:
+        code = frame.f_code
+        if code is _CALL:
             given = frame.f_locals
             module = given["self"]
-            name = names.get(id(module))
-            if name is not None:
-                return Place(name, module, given.get("args", ()), given.get("kwargs", {}))
+            if inner is not None and inner is not module and not found:
+                found.append((names[id(inner)], inner, (), {}))  # its method was called directly
+            if id(module) in names:
+                inner = module
+                found.append((names[id(module)], module, given.get("args", ()), given.get("kwargs", {})))
+        elif inner is None and code.co_argcount and code.co_varnames[0] == "self":
+            module = frame.f_locals.get("self")
+            inner = module if id(module) in names else None
         frame = frame.f_back
-    return None
+    if inner is not None and not found:
+        found.append((names[id(inner)], inner, (), {}))
+    place: Place | None = None
+    for each in reversed(found):
+        place = Place(*each, place)
+    return place
 
 
 def module_names(model: nn.Module) -> dict[int, str]:

@@ -41,6 +41,7 @@ class Trail:
     softmax: Tensor | None = None  # the weights, where the softmax was taken
     dropout: float = 0.0
     problem: str = ""
+    product: object = dataclasses.field(default_factory=object)  # the same for all that was made of one q kᵀ
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,14 +54,21 @@ class Trails:
     """The trails of the tensors that are alive."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[weakref.ref[Tensor], Trail]] = {}
+        self._of: dict[int, tuple[weakref.ref[Tensor], Trail, tuple[int | None, ...]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._of)
 
-    def get(self, x: Any) -> Trail | None:
+    def get(self, x: Any, *, changed: bool = False) -> Trail | None:
+        """The trail of `x`, with a problem if it was changed unseen; `changed`: the last operation was on it, in place."""
         found = self._of.get(id(x))
-        return found[1] if found is not None and found[0]() is x else None
+        if found is None or found[0]() is not x:
+            return None
+        _, trail, versions = found
+        now = _versions(x, trail)
+        if versions[0] is not None and changed:
+            now = (versions[0], *now[1:]) if now[0] in (versions[0], versions[0] + 1) else now
+        return trail if now == versions else _problem(trail, "the scores were changed in place through another tensor")
 
     def put(self, x: Tensor, trail: Trail | None) -> None:
         key = id(x)
@@ -68,7 +76,13 @@ class Trails:
             self._of.pop(key, None)
         else:
             of = self._of
-            of[key] = (weakref.ref(x, lambda _: of.pop(key, None)), trail)
+            of[key] = (weakref.ref(x, lambda _: of.pop(key, None)), trail, _versions(x, trail))
+
+
+def _versions(x: Tensor, trail: Trail) -> tuple[int | None, ...]:
+    """torch's counts of in-place changes, of a tensor and of what is known of it; inference tensors have none."""
+    parts = [x, trail.q, trail.k, *(term for term, _ in trail.terms), *(fill for fill, _ in trail.fills)]
+    return tuple(None if part.is_inference() else part._version for part in parts)
 
 
 def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Trail | None:
@@ -180,9 +194,11 @@ def _einsum_values(
 def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
     """Note what operation `name` made of the tracked tensors among its arguments."""
     if name == "__setitem__":
-        trail = trails.get(args[0])
+        trail, part = trails.get(args[0], changed=True), trails.get(args[2])
         if trail is not None:
             trails.put(args[0], _assign(trail, args[1], args[2]))
+        elif part is not None:
+            trails.put(args[0], _problem(part, "the scores were put together from parts"))
         return
     if not isinstance(out, Tensor):
         return
@@ -195,12 +211,17 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     at = next((i for i, x in enumerate(operands) if trails.get(x) is not None), None)
     if at is None:
         return
-    trail = trails.get(operands[at])
+    trail = trails.get(operands[at], changed=out is operands[at])
     assert trail is not None
+    if name in _NEW:
+        return
+    others = (trails.get(x) for x in operands[at + 1 :])
+    if any(other is not None and other.product is trail.product for other in others):
+        trail = _problem(trail, f"the scores met what was made of them again, in `{name}`, which a record cannot represent")
     if trail.problem:
         if name == "softmax":
             trail = dataclasses.replace(trail, softmax=out)
-        trails.put(out, trail if out.numel() >= trail.q.shape[-2] * trail.k.shape[-2] else None)
+        trails.put(out, None if _is_small(trail, out) else trail)
         return
     rule = (_AFTER if trail.softmax is not None else _BEFORE).get(name, _unknown)
     trails.put(out, rule(trail, _Step(name, args, dict(kwargs), operands, at, out)))
@@ -226,10 +247,20 @@ Rule = Callable[[Trail, _Step], Trail | None]
 
 
 def _unknown(trail: Trail, step: _Step) -> Trail | None:
-    if step.out.ndim < 2 or step.out.numel() < trail.q.shape[-2] * trail.k.shape[-2]:
-        return None  # a statistic of the scores, not scores
+    if _is_statistic(trail, step.operands[step.at], step.out):
+        return None
     what = "weights" if trail.softmax is not None else "scores"
     return _problem(trail, f"the {what} went through `{step.name}`, which a record cannot represent")
+
+
+def _is_statistic(trail: Trail, before: Tensor, out: Tensor) -> bool:
+    """Whether `out` says something of scores, as a row's maximum or a comparison does, and is no scores itself."""
+    rows = tuple(before.shape[:-1])
+    return _is_small(trail, out) or (before.shape[-1] > 1 and tuple(out.shape) in (rows, (*rows, 1)))
+
+
+def _is_small(trail: Trail, out: Tensor) -> bool:
+    return not out.is_floating_point() or out.ndim < 2 or out.numel() < trail.q.shape[-2] * trail.k.shape[-2]
 
 
 def _problem(trail: Trail, problem: str) -> Trail:
@@ -241,6 +272,33 @@ def _same(trail: Trail, step: _Step) -> Trail | None:
     return trail if tuple(step.out.shape) == trail.shape else _unknown(trail, step)
 
 
+def _limited(trail: Trail, step: _Step) -> Trail | None:
+    """For limits that only guard against overflow: nothing may have changed but how far below a forbidden cell lies."""
+    before = step.operands[step.at]
+    if tuple(step.out.shape) != trail.shape or step.out is before:
+        return _unknown(trail, step)
+    forbidden = (before <= FORBIDDEN) & (step.out <= FORBIDDEN)
+    same = (step.out == before) | (forbidden & ~forbidden.all(-1, keepdim=True))
+    return trail if bool(same.all()) else _unknown(trail, step)
+
+
+def _whole(trail: Trail, step: _Step) -> Trail | None:
+    """scores[..., :n], where that is all of them."""
+    before, out = step.operands[step.at], step.out
+    same = out.shape == before.shape and out.stride() == before.stride() and out.data_ptr() == before.data_ptr()
+    return trail if same else _unknown(trail, step)
+
+
+def _transposed(trail: Trail, step: _Step) -> Trail | None:
+    """(k qᵀ)ᵀ"""
+    ndim = step.out.ndim
+    dims = {step.argument(1, "dim0"), step.argument(2, "dim1")} if step.name not in ("mT", "T") else {-1, -2}
+    last = {int(dim) % ndim for dim in dims if dim is not None} == {ndim - 2, ndim - 1}
+    if not last or ndim != len(trail.shape) or trail.terms or trail.fills or trail.sinks is not None:
+        return _unknown(trail, step)
+    return dataclasses.replace(trail, q=trail.k, k=trail.q)
+
+
 def _scaled(trail: Trail, step: _Step) -> Trail | None:
     other = step.other()
     divided = step.name.strip("_") in ("div", "true_divide", "truediv", "itruediv", "divide")
@@ -250,16 +308,21 @@ def _scaled(trail: Trail, step: _Step) -> Trail | None:
         return _scaled_by_rows(trail, step, 1 / other if divided else other)
     c = float(other)
     c = 1 / c if divided and c else c
-    if not math.isfinite(c):
+    terms = tuple((x, coefficient * c) for x, coefficient in trail.terms)
+    fills = tuple((x, value * c) for x, value in trail.fills)
+    if not math.isfinite(c) or (terms and c <= 0) or not all(value <= FORBIDDEN for _, value in fills):
         return _unknown(trail, step)
     sinks = None if trail.sinks is None else trail.sinks * c
-    terms = tuple((x, coefficient * c) for x, coefficient in trail.terms)
-    return dataclasses.replace(trail, factor=trail.factor * c, terms=terms, sinks=sinks)
+    return dataclasses.replace(trail, factor=trail.factor * c, terms=terms, fills=fills, sinks=sinks)
 
 
 def _scaled_by_rows(trail: Trail, step: _Step, by: Tensor) -> Trail | None:
     """Scores times one number a row or a head (a learned temperature): the queries may as well be multiplied."""
     if trail.inner is not None or trail.sinks is not None or by.shape[-1] != 1 or by.ndim > len(trail.shape):
+        return _unknown(trail, step)
+    if not all(bool((value * by <= FORBIDDEN).all()) for _, value in trail.fills):
+        return _unknown(trail, step)
+    if trail.terms and not bool((by > 0).all()):  # what forbids may be among the terms
         return _unknown(trail, step)
     terms = tuple((x * by, coefficient) for x, coefficient in trail.terms)
     return dataclasses.replace(trail, q=trail.q * by, terms=terms)
@@ -294,10 +357,12 @@ def _filled(trail: Trail, step: _Step) -> Trail | None:
 
 
 def _chosen(trail: Trail, step: _Step) -> Trail | None:
-    """torch.where(condition, scores, value), or the other way round."""
-    condition = step.argument(0, "condition")
+    """torch.where(condition, scores, value), or the other way round; scores.where(condition, value)."""
+    condition, other = step.argument(0, "condition"), step.argument(2, "other")
+    if step.at == 0:
+        return _fill(trail, ~step.argument(1, "condition"), other)
     if step.at == 1:
-        return _fill(trail, ~condition, step.argument(2, "other"))
+        return _fill(trail, ~condition, other)
     return _fill(trail, condition, step.argument(1, "input")) if step.at == 2 else _unknown(trail, step)
 
 
@@ -312,6 +377,8 @@ def _assign(trail: Trail, where: Any, value: Any) -> Trail:
 def _fill(trail: Trail, forbidden: Any, value: Any) -> Trail:
     if not isinstance(forbidden, Tensor) or forbidden.dtype not in (torch.bool, torch.uint8):
         return _problem(trail, "the scores were filled under a mask that is no bool tensor")
+    if isinstance(value, Tensor) and value.numel() > 1 and bool((value == value.flatten()[0]).all()):
+        value = value.flatten()[0]
     if isinstance(value, Tensor) and value.numel() != 1:
         return _problem(trail, "the scores were replaced by other scores under a mask")
     if trail.sinks is not None or not float(value) <= FORBIDDEN:
@@ -388,9 +455,26 @@ def _unchanged(trail: Trail, step: _Step) -> Trail | None:
         before = step.operands[step.at]
         if step.out is not before and torch.equal(step.out, before):
             return trail
+        nothing = before.isnan().all(-1, keepdim=True)  # the softmax of a row that is forbidden as a whole
+        if step.out is not before and torch.equal(step.out, before.masked_fill(nothing, 0.0)):
+            return dataclasses.replace(trail, softmax=step.out)
     return _unknown(trail, step)
 
 
+# What only takes the shape, the dtype and the device.
+_NEW = (
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "empty_like",
+    "rand_like",
+    "randn_like",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+    "new_tensor",
+)
 _PLAIN = (
     "to",
     "float",
@@ -412,8 +496,7 @@ _ADD = ("add", "add_", "__add__", "__radd__", "__iadd__", "sub", "sub_", "__sub_
 
 _BEFORE: dict[str, Rule] = {
     **dict.fromkeys(_PLAIN, _same),
-    # Limits that only guard against overflow; what they really did is checked against the weights.
-    **dict.fromkeys(("clamp", "clamp_", "clamp_min", "clip", "max", "maximum", "nan_to_num"), _same),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "clip", "max", "maximum", "min", "nan_to_num"), _limited),
     **dict.fromkeys(_SHAPES, _reshaped),
     **dict.fromkeys((*_MULTIPLY, *_DIVIDE), _scaled),
     **dict.fromkeys(_ADD, _added),
@@ -423,12 +506,15 @@ _BEFORE: dict[str, Rule] = {
     "tanh_": _capped,
     "softmax": _normalised,
     "_safe_softmax": _normalised,
-    "__getitem__": _same,
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "mT", "T"), _transposed),
+    "data": _same,
+    "__getitem__": _whole,
 }
 _AFTER: dict[str, Rule] = {
     **dict.fromkeys(_PLAIN, _same),
     **dict.fromkeys(_SHAPES, _reshaped),
     **dict.fromkeys(("dropout", "dropout_"), _dropped),
     **dict.fromkeys((*_MULTIPLY, "nan_to_num", "masked_fill", "where"), _unchanged),
+    "data": _same,
     "__getitem__": _cut,
 }

@@ -100,6 +100,7 @@ class Watch:
         self._options = {"only": only, "values": values, "gradients": gradients, "every": every}
         self._tokens = tokens
         self._stack: contextlib.ExitStack | None = None
+        self._seen: Seen | None = None
 
     def __enter__(self) -> Seen:
         if self._stack is not None:
@@ -107,7 +108,7 @@ class Watch:
         watcher = Watcher(self._model, self._keeper, **self._options)  # type: ignore[arg-type]
         seen = LiveSeen(watcher)
         with contextlib.ExitStack() as stack:
-            stack.callback(seen.close, self._tokens)
+            stack.callback(seen.close)
             stack.callback(watcher.stop)
             watcher.start()
             functions = Functions(watcher)
@@ -118,7 +119,7 @@ class Watch:
             stack.enter_context(huggingface.seen_through(self._model, watcher, functions))
             stack.enter_context(listening(watcher.heard))
             stack.enter_context(functions)
-            self._stack = stack.pop_all()
+            self._stack, self._seen = stack.pop_all(), seen
         return seen
 
     def __exit__(
@@ -127,6 +128,9 @@ class Watch:
         stack, self._stack = self._stack, None
         if stack is not None:
             stack.__exit__(kind, error, traceback)
+        if kind is None and self._tokens is not None and self._seen is not None:
+            self._seen.tokens = self._tokens
+        self._seen = None
 
 
 class LiveSeen(Seen):
@@ -143,11 +147,9 @@ class LiveSeen(Seen):
     def coverage(self) -> Coverage:
         return self._coverage if self._watcher is None else self._watcher.coverage()
 
-    def close(self, tokens: Any) -> None:
+    def close(self) -> None:
         """The context ended: let go of the model."""
         self._records, self._coverage, self._watcher = self.records, self.coverage(), None
-        if tokens is not None:
-            self.tokens = tokens
 
 
 def _is_compiled(module: nn.Module) -> bool:

@@ -224,7 +224,7 @@ class Watcher:
             self._count_runs(place.module)
             self._runs[key] = 1
         run = self._runs[key]
-        last_run, number = self._last.get(key, (0, 0))
+        last_run, number = self._last.get(key, (-1, 0))
         number = number + 1 if last_run == run else 0
         self._last[key] = (run, number)
         name = _name(place)
@@ -291,17 +291,20 @@ def _in_backward() -> bool:
 def _is_causal(call: AttentionCall) -> bool:
     """Whether no query may attend to a key after its own position."""
     q_len, k_len = call.shape[2:]
-    if call.mask is None:
+    mask = call.mask
+    if mask is None:
         return q_len == 1
-    if call.mask.cellwise and q_len * k_len > LOOKED_AT:
+    if mask.cellwise and q_len * k_len > LOOKED_AT:
         return False
-    q = torch.arange(q_len)
-    first_later = q + k_len - q_len + 1
-    q, first_later = q[first_later < k_len], first_later[first_later < k_len]
-    if not len(q):
-        return True
-    later = call.mask.rectangles(q, q + 1, first_later, torch.full_like(q, k_len))
-    return bool((later == masks.Extent.NONE).all())
+
+    def look() -> bool:
+        # The last query has no later key: it stands at the last one.
+        q = torch.arange(max(0, q_len - 1))
+        later = (q + k_len - q_len + 1).clamp(min=0)
+        codes = mask.rectangles(q, q + 1, later, torch.full_like(q, k_len))
+        return bool((codes == masks.Extent.NONE).all())
+
+    return mask.remember(("causal", q_len, k_len), look)
 
 
 def _without_empty_buffer(call: AttentionCall) -> AttentionCall:

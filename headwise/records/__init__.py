@@ -1,8 +1,10 @@
 """What a call saw, kept in linear memory: the weights are worked out again, exactly, where they are asked for."""
 
 from headwise.records.coverage import CallSite, Coverage
+from headwise.records.grouping import grouped
 from headwise.records.record import AttentionRecord, Extras
 from headwise.records.seen import Seen
 from headwise.records.site import Site
+from headwise.records.statistics import Statistics
 
-__all__ = ["AttentionRecord", "CallSite", "Coverage", "Extras", "Seen", "Site"]
+__all__ = ["AttentionRecord", "CallSite", "Coverage", "Extras", "Seen", "Site", "Statistics", "grouped"]

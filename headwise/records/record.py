@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,11 +18,14 @@ from headwise.call import EVERY, AttentionCall, Scores
 from headwise.errors import ArgumentError, RecordError
 from headwise.masks import Mask
 from headwise.records.site import Site
+from headwise.records.statistics import NAMES, Options, Statistics, compute
 
-# What a row block of scores may take. Statistics hold a few such blocks at once, whatever the length.
-BLOCK_BYTES = 2**25
+# Cells of the scores that are made at once to find the log-sum-exps of a few rows.
+BLOCK_CELLS = 2**23
 
 Choice = int | slice | Sequence[int] | None
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass
@@ -32,6 +35,14 @@ class Extras:
     v: Tensor | None = None  # [B, G, K, E]
     grad: Tensor | None = None  # dL/dO [B, H, Q, E]
     output_weight: Tensor | None = None  # W_O [H, E, M]
+
+    def __setattr__(self, name: str, x: Tensor | None) -> None:
+        super().__setattr__(name, x)
+        self.__dict__.setdefault("_versions", {})[name] = _version(x)
+
+    def is_changed(self, name: str) -> bool:
+        """Whether a tensor was changed in place since it was put here."""
+        return bool(self.__dict__["_versions"][name] != _version(getattr(self, name)))
 
 
 class AttentionRecord:
@@ -117,6 +128,8 @@ class AttentionRecord:
         if kept is None:
             where = f" of {self.site.name}" if self.site else ""
             raise RecordError(f"this record{where} does not have {what}. Watch the model with {option}")
+        if self.extras.is_changed(name):
+            raise RecordError(f"{what} of this record were changed in place after the call. Do not modify them in place")
         return kept
 
     @property
@@ -144,57 +157,81 @@ class AttentionRecord:
             lse = self._lse_of(tile, head_index)
         elif "lse" in self.__dict__ or rows is None:
             lse = self.lse[:, head_index][:, :, row_index]
-        else:  # a few rows need not wait for all the others
-            lse = torch.cat([self._lse_of(s, head_index) for _, s in self._blocks(row_index, head_index)], dim=2)
+        else:
+            lse = self._lse_of_rows(row_index, head_index)
         return _weights(tile, lse)
 
     @functools.cached_property
     def lse(self) -> Tensor:
         """log Σ exp(s), over the keys and the sink, [B, H, Q]; natural log; -inf for a row that attends to nothing."""
-        return self._over_rows(lambda _, s: self._lse_of(s, EVERY))
+        return _asked(self._compute(("lse",)).lse)
+
+    def statistics(
+        self,
+        *names: str,
+        top: int = 8,
+        offsets: Sequence[int] = (1,),
+        size: int | tuple[int, int] = 64,
+        share: float = 0.9,
+        sink_keys: int = 1,
+    ) -> Statistics:
+        """Statistics of the weights, all in one pass over them; without names, every one that there is.
+
+        Args:
+            names: of the fields of `Statistics`; the others are None. (`lse` is always worked out, and kept.)
+            top: how many of a row's largest weights, at most K ("top").
+            offsets: distances d back from the query, in tokens ("offset_mass"): 1 = the previous token, T = the same
+                token of the previous repetition of T tokens (duplicate), T - 1 = the one after it (induction).
+            size: cells of the small picture ("pooled_mean", "pooled_max"), (h, w) or one number for both.
+            share: of the row's weight on keys ("keys_needed"), above 0 and at most 1.
+            sink_keys: how many of the first keys that any query of the example may attend to ("sink_share").
+
+        Raises:
+            ArgumentError: a name that there is none of, or a number that makes no sense.
+        """
+        height, width = (size, size) if isinstance(size, int) else size
+        options = Options(top, tuple(offsets), (height, width), share, sink_keys)
+        return self._compute(names or NAMES, options)
 
     def entropy(self) -> Tensor:
         """-Σ A log A of each row, [B, H, Q], in nats; 0 for an empty row. A sink counts as a key. Zhai et al. 2023."""
-
-        def entropy(rows: slice, s: Tensor) -> Tensor:
-            lse = self._lse_rows(rows, s)
-            # Σ A (lse - s): forbidden cells have A = 0, and 0 · inf is left out by writing 0 for s.
-            spread = lse - (_weights(s, lse) * s.masked_fill(s == -torch.inf, 0.0)).sum(-1)
-            if self.sinks is not None:
-                sink = self.sinks.to(s.dtype)[None, :, None]
-                spread = spread - torch.exp(sink - lse) * sink
-            return spread.masked_fill(lse == -torch.inf, 0.0)
-
-        return self._over_rows(entropy)
+        return _asked(self._compute(("entropy",)).entropy)
 
     def distance(self) -> Tensor:
         """Σ_j A[i, j] |i - j| of each row, [B, H, Q], in tokens; the last query stands at the last key."""
-        keys = torch.arange(self.shape[3], device=self.q.device)
-        offset = self.shape[3] - self.shape[2]
-
-        def distance(rows: slice, s: Tensor) -> Tensor:
-            away = (torch.arange(rows.start, rows.stop, device=s.device)[:, None] + offset - keys).abs()
-            return (_weights(s, self._lse_rows(rows, s)) * away).sum(-1)
-
-        return self._over_rows(distance)
+        return _asked(self._compute(("distance",)).distance)
 
     def received(self) -> Tensor:
         """Σ_i A[i, j]: the attention each key gets from all queries, [B, H, K]."""
-        total = torch.zeros((*self.shape[:2], self.shape[3]), dtype=self._dtype, device=self.q.device)
-        for rows, s in self._blocks():
-            total += _weights(s, self._lse_rows(rows, s)).sum(2)
-        return total
+        return _asked(self._compute(("received",)).received)
+
+    def offset_mass(self, d: int) -> Tensor:
+        """A[i, i - d], [B, H, Q]: the weight on the key `d` tokens back; 0 where there is none.
+
+        1 gives the previous token. Where a block of T tokens is repeated, T gives duplicate tokens, T - 1 induction.
+        """
+        return _asked(self._compute(("offset_mass",), Options(offsets=(d,))).offset_mass)[..., 0]
+
+    def sink_share(self) -> Tensor:
+        """The weight on the first key that any query of the example may attend to, [B, H, Q]. Xiao et al. 2024."""
+        return _asked(self._compute(("sink_share",)).sink_share)
+
+    def keys_needed(self, share: float = 0.9) -> Tensor:
+        """The fewest keys that hold `share` of a row's weight on keys, int64 [B, H, Q]; 0 for an empty row.
+
+        A sum within round-off (one part in a million) of the share has reached it: of ten equal weights, nine are 0.9.
+        """
+        return _asked(self._compute(("keys_needed",), Options(share=share)).keys_needed)
 
     def top_k(self, k: int) -> tuple[Tensor, Tensor]:
-        """The `k` largest weights of each row, descending, and their keys: two tensors [B, H, Q, k]."""
+        """The `k` largest weights of each row, descending, and their keys: two tensors [B, H, Q, k].
+
+        A row that attends to fewer keys is filled up with other keys, whose weights are 0.
+        """
         if not 1 <= k <= self.shape[3]:
             raise ArgumentError(f"top_k: k must be between 1 and the {self.shape[3]} keys. Received: {k}")
-        values, keys = [], []
-        for rows, s in self._blocks():
-            top = _weights(s, self._lse_rows(rows, s)).topk(k, dim=-1)
-            values.append(top.values)
-            keys.append(top.indices)
-        return torch.cat(values, dim=2), torch.cat(keys, dim=2)
+        weights, keys = _asked(self._compute(("top",), Options(top=k)).top)
+        return weights, keys
 
     def pooled(self, size: int | tuple[int, int], how: Literal["mean", "max"] = "mean") -> Tensor:
         """The matrix drawn small, [B, H, h, w]: each cell the mean or the maximum of the weights it stands for.
@@ -205,56 +242,32 @@ class AttentionRecord:
         height, width = (size, size) if isinstance(size, int) else size
         if how not in ("mean", "max"):
             raise ArgumentError(f'pooled: how must be "mean" or "max". Received: {how!r}')
-        if height < 1 or width < 1:
-            raise ArgumentError(f"pooled: size must be at least 1 × 1. Received: {height} × {width}")
-        _, _, q_len, k_len = self.shape
-        height, width = min(height, q_len), min(width, k_len)
-        pool = torch.nn.functional.adaptive_max_pool1d if how == "max" else torch.nn.functional.adaptive_avg_pool1d
-        small = torch.zeros((*self.shape[:2], height, width), dtype=self._dtype, device=self.q.device)
-        low = torch.arange(height) * q_len // height
-        high = -(-(torch.arange(height) + 1) * q_len // height)
-        for rows, s in self._blocks():
-            weights = _weights(s, self._lse_rows(rows, s))
-            narrow = pool(weights.flatten(0, 2), width).view(*weights.shape[:3], width)
-            for i in range(height):
-                part = narrow[:, :, max(0, int(low[i]) - rows.start) : max(0, int(high[i]) - rows.start)]
-                if not part.shape[2]:
-                    continue
-                if how == "max":
-                    small[:, :, i] = torch.maximum(small[:, :, i], part.amax(2))
-                else:
-                    small[:, :, i] += part.sum(2) / int(high[i] - low[i])
-        return small
+        found = self._compute((f"pooled_{how}",), Options(size=(height, width)))
+        return _asked(found.pooled_mean if how == "mean" else found.pooled_max)
 
-    # How the rows are gone through.
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return torch.promote_types(self.q.dtype, torch.float32)
-
-    def _blocks(self, rows: slice | Tensor = EVERY, heads: slice | Tensor = EVERY) -> Iterator[tuple[slice, Tensor]]:
-        """The scores some rows at a time: (which rows, [B, heads, those rows, K])."""
-        index = torch.arange(self.shape[2], device=self.q.device)[rows]
-        batch, all_heads, _, k_len = self.shape
-        step = max(1, BLOCK_BYTES // (batch * all_heads * max(1, k_len) * self._dtype.itemsize))
-        for lo in range(0, len(index), step):
-            part = slice(lo, min(len(index), lo + step))
-            yield part, self._scores.scores(part if rows is EVERY else index[part], EVERY, heads)
-
-    def _over_rows(self, statistic: Callable[[slice, Tensor], Tensor]) -> Tensor:
-        found = [statistic(rows, s) for rows, s in self._blocks()]
-        return (
-            torch.cat(found, dim=2) if found else torch.zeros(self.shape[:3], dtype=self._dtype, device=self.q.device)
-        )
+    def _compute(self, names: Sequence[str], options: Options | None = None) -> Statistics:
+        """One pass; the log-sum-exps, which every pass finds on its way, are kept."""
+        scores, kept = self._scores, self.__dict__.get("lse")
+        if kept is not None and set(names) <= {"lse"}:
+            return Statistics(lse=kept)
+        found = compute(scores, names, options or Options())
+        lse = self.__dict__.setdefault("lse", found.lse)
+        return dataclasses.replace(found, lse=lse if "lse" in names else None)
 
     def _lse_of(self, s: Tensor, heads: slice | Tensor) -> Tensor:
+        """The log-sum-exps of rows whose scores are at hand, [B, heads, rows]."""
         lse = torch.logsumexp(s, dim=-1)
         if self.sinks is not None:
             lse = torch.logaddexp(lse, self.sinks.to(lse.dtype)[heads][None, :, None])
         return lse
 
-    def _lse_rows(self, rows: slice, s: Tensor) -> Tensor:
-        return self.lse[:, :, rows] if "lse" in self.__dict__ else self._lse_of(s, EVERY)
+    def _lse_of_rows(self, rows: slice | Tensor, heads: slice | Tensor) -> Tensor:
+        """The same of a few rows, without waiting for all the others."""
+        index = torch.arange(self.shape[2], device=self.q.device)[rows]
+        batch, all_heads, _, k_len = self.shape
+        step = max(1, BLOCK_CELLS // (batch * all_heads * max(1, k_len)))
+        parts = [index[i : i + step] for i in range(0, len(index), step)] or [index]
+        return torch.cat([self._lse_of(self._scores.scores(part, EVERY, heads), heads) for part in parts], dim=2)
 
     def _choose(self, dim: int, choice: Choice) -> slice | Tensor:
         name, size = {1: "heads", 2: "rows", 3: "cols"}[dim], self.shape[dim]
@@ -273,7 +286,16 @@ def _weights(s: Tensor, lse: Tensor) -> Tensor:
     return torch.exp(s - lse.masked_fill(lse == -torch.inf, 0.0)[..., None])
 
 
+def _asked(answer: T | None) -> T:
+    """An answer that was asked for, and so is not None."""
+    assert answer is not None
+    return answer
+
+
 def _versions(scores: Scores) -> tuple[int | None, ...]:
     """torch's counts of in-place changes; inference tensors have none."""
-    tensors = (scores.q, scores.k, scores.bias, scores.sinks)
-    return tuple(None if x is None or x.is_inference() else x._version for x in tensors)
+    return tuple(_version(x) for x in (scores.q, scores.k, scores.bias, scores.sinks))
+
+
+def _version(x: Tensor | None) -> int | None:
+    return None if x is None or x.is_inference() else x._version

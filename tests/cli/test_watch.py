@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 import sys
@@ -15,6 +16,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import headwise
+from headwise import text
 from headwise.capture import pretrained
 from headwise.capture.watcher import Watcher
 from headwise.errors import CheckpointError
@@ -299,10 +301,14 @@ class Counter:
         self.count += 1
 
 
-def test_transformers_is_as_talkative_afterwards_as_before(run: Run, tiny_bert: Path) -> None:
-    levels = [logging.getLogger(name).level for name in ("transformers", "huggingface_hub")]
+def test_transformers_is_as_talkative_afterwards_as_before(
+    run: Run, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
+    for logger in loggers:
+        monkeypatch.setattr(logger, "level", logging.WARNING)
     assert run("watch", "the cat", "--model", tiny_bert).code == 0
-    assert [logging.getLogger(name).level for name in ("transformers", "huggingface_hub")] == levels
+    assert [logger.level for logger in loggers] == [logging.WARNING] * 2
     assert transformers.utils.logging.is_progress_bar_enabled()
 
 
@@ -357,6 +363,21 @@ def test_a_continuation_goes_on_in_the_prompts_text_and_words() -> None:
     assert found.labels == ("the", "␣", "c", "##a", "##t", "saw", "<|end|>")
     assert [found.text[start:stop] for start, stop in found.offsets] == ["the", " ", "c", "a", "t", " saw", ""]
     assert [group for group in found.words().labels if group.strip()] == ["the", "cat", "saw", "<|end|>"]
+
+
+def test_a_continuation_keeps_what_only_the_prompt_knows(tiny_bert: Path) -> None:
+    prompt = text.Tokenizer.from_pretrained(tiny_bert).encode("The zebra ran", 4)  # of which it reads The, [UNK]
+    (whole,) = as_tokens([["[CLS]", "the", "[UNK]", "[SEP]", "cat", "##s"]])
+    found = pretrained._continued(prompt, dataclasses.replace(whole, word_ids=(None, 4, 5, None, 6, 6)))
+    assert found.labels == ("[CLS]", "The", "zebra", "[SEP]", "cat", "##s")
+    assert [found.text[start:stop] for start, stop in found.offsets[-2:]] == ["cat", "s"]
+    assert found.word_ids == (None, 0, 1, None, 2, 2)
+    assert (found.cut, found.unknown) == (1, (False, False, True, False, False, False))
+
+
+def test_a_model_that_only_reads_keeps_no_cache(checkpoint: Callable[[str], Path]) -> None:
+    assert pretrained.load_pretrained(str(checkpoint("gpt2"))).model.config.use_cache is False
+    assert pretrained.load_pretrained(str(checkpoint("gpt2")), generates=True).model.config.use_cache is True
 
 
 def test_the_tokenizer_of_a_model_on_the_hub_is_read_from_its_cache(

@@ -13,8 +13,9 @@ from torch import Tensor
 
 import headwise
 from headwise import masks
+from headwise.call import make_call
 from headwise.errors import ArgumentError, RecordError
-from headwise.records import AttentionRecord, record
+from headwise.records import AttentionRecord, record, statistics
 from tests.largest import Largest
 from tests.mask_zoo import ZOO, compositions
 
@@ -44,9 +45,10 @@ def recorded(
     return seen, eager_weights(q, k, mask, **options)
 
 
-@pytest.fixture(params=[2**25, 2**12], ids=["one block", "many blocks"])
-def block_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(record, "BLOCK_BYTES", request.param)
+@pytest.fixture(params=[2**18, 2**6], ids=["one block", "many blocks"])
+def cells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(statistics, "CELLS", request.param)
+    monkeypatch.setattr(record, "BLOCK_CELLS", request.param)
     return int(request.param)
 
 
@@ -71,7 +73,7 @@ def test_weights_equal_eager_float64_weights(name: str, lengths: tuple[int, int]
     ],
     ids=["scale", "softcap", "bias", "sinks"],
 )
-def test_every_option_is_honoured(options: dict[str, Any], block_bytes: int) -> None:
+def test_every_option_is_honoured(options: dict[str, Any], cells: int) -> None:
     seen, weights = recorded(masks.causal(), **options)
     torch.testing.assert_close(seen.weights().double(), weights, rtol=0, atol=1e-6)
     torch.testing.assert_close(
@@ -124,7 +126,7 @@ def test_statistics_by_hand() -> None:
 @pytest.mark.parametrize(
     "name", ["causal", "documents, by example", "padding, an empty example", "tensor, by example and head"]
 )
-def test_statistics_equal_those_of_the_eager_weights(name: str, block_bytes: int) -> None:
+def test_statistics_equal_those_of_the_eager_weights(name: str, cells: int) -> None:
     seen, weights = recorded(ZOO[name](2, 4, 30, 30))
     close = {"rtol": 1e-5, "atol": 1e-5}
     away = (torch.arange(30)[:, None] - torch.arange(30)).abs()
@@ -162,7 +164,8 @@ def test_distance_counts_from_the_query_s_own_position() -> None:
 
 @pytest.mark.parametrize("question", ["lse", "entropy", "distance", "received", "top_k", "pooled"])
 def test_no_question_holds_more_than_a_block_of_rows(question: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "BLOCK_BYTES", 2**18)
+    monkeypatch.setattr(statistics, "CELLS", 2**16)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # what other threads make would not be seen
     q = torch.randn(1, 2, 1500, 8)  # the whole matrix would be 18 MB
     _, seen = headwise.attention(q, q, q, mask=masks.causal(), record=True)
     with Largest() as largest:
@@ -221,3 +224,16 @@ def test_a_record_says_what_it_is() -> None:
     seen, _ = recorded(masks.causal())
     assert repr(seen) == "AttentionRecord(B=2, H=4, Q=30, K=30, mask=causal(offset=0))"
     assert seen.shape == (2, 4, 30, 30)
+
+
+def test_values_that_were_changed_in_place_are_noticed() -> None:
+    q, k, v = (torch.randn(1, 2, 4, 8) for _ in range(3))
+    record = AttentionRecord(make_call(q, k, v), values=True)
+    torch.testing.assert_close(record.v, v)
+    v.add_(1)
+    with pytest.raises(RecordError, match="values of this record were changed in place"):
+        _ = record.v
+    record.extras.v = v.clone()
+    torch.testing.assert_close(record.v, v)
+    with pytest.raises(RecordError, match=r"does not have output gradients. Watch the model with gradients=True"):
+        _ = record.grad

@@ -1,0 +1,332 @@
+"""`monitor`: what the heads do while a model trains, a few numbers each, every n steps.
+
+The forward pass of every n-th step runs under `headwise.watch`. Its records are asked for a handful of means and let go
+at once, before the backward pass; the other steps run as if there were no monitor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from headwise.capture.head_means import Means, Sums, gradient_norm
+from headwise.capture.loggers import Metrics, lightning_callback, make_logger
+from headwise.capture.watch import watch
+from headwise.capture.watcher import Only
+from headwise.errors import ArgumentError, DtypeError, HeadwiseError
+from headwise.records import CallSite, Coverage
+
+
+def monitor(
+    model: nn.Module,
+    log: Any = None,
+    *,
+    every: int = 100,
+    only: Only = None,
+    first_step: int = 0,
+    prefix: str = "attention",
+    uniform: float = 0.99,
+    dormant: float = 0.9,
+) -> Monitor:
+    """Watch the heads of a model while it trains: entropy, sink share, dead heads and the norm of the gradient.
+
+        with headwise.capture.monitor(model, writer, every=100) as watching:
+            for batch in loader:
+                loss = model(batch)
+                loss.backward()
+                watching.step()          # once for every optimizer.step(), before it
+                optimizer.step()
+                optimizer.zero_grad()
+
+    Every n-th `step()` logs these, and returns them; the others return an empty dict. Means are over the examples and
+    the queries that attend to anything, of all forward passes since the step before (gradient accumulation):
+
+        attention/layers.0.attn/entropy/head_3             -Σ A log A, in nats (Zhai et al. 2023: where it collapses,
+                                                           training becomes unstable)
+        attention/layers.0.attn/entropy_normalised/head_3  that, over the log of how many keys the query may attend to:
+                                                           0 looks at one key, 1 at all alike; of queries with a choice
+        attention/layers.0.attn/sink_share/head_3          the weight on the first key that any query may attend to
+                                                           (Xiao et al. 2024)
+        attention/layers.0.attn/learned_sink/head_3        the weight on the learned sink, if there is one (gpt-oss)
+        attention/layers.0.attn/dead_heads                 how many of the layer's heads are dead, and of all:
+        attention/dead_heads
+        attention/gradient_norm                            the L2 norm of all gradients as one vector, what
+                                                           torch.nn.utils.clip_grad_norm_ returns
+
+    A head is dead if it is *dormant*, with a mean weight of `dormant` or more on the first key and the learned sink
+    (Guo et al. 2024, arXiv:2410.13835; the average weight of the first token of Sandoval-Segura et al. 2025,
+    arXiv:2504.03889), or *uniform*, with a normalised entropy of `uniform` or more: it then averages everything, and
+    the gradients of its queries and keys vanish (Noci et al. 2022, arXiv:2206.03126). Heads with small random weights
+    begin as uniform. A low entropy alone is not called dead: a head that finds the previous token has it too.
+
+    Forward passes in eval mode or without gradients are not counted, so the model may be validated in between. The
+    weights are those before dropout. With a gradient scaler call `scaler.unscale_(optimizer)` before `step()`, or the
+    norm is that of the scaled gradients; clip after it, or the norm is that of the clipped ones. Where parameters are
+    distributed tensors (FSDP2) the norm is of all of them, and every process must call `step()`.
+
+    Args:
+        model: any module that `headwise.watch` can see. Compiled code runs eagerly in the steps that are logged.
+        log: where the numbers go: a TensorBoard `SummaryWriter` (also gets histograms of each layer's heads), anything
+            with `log_metrics(metrics, step)` such as a Lightning logger, or a function of (metrics, step). None =
+            nowhere; take what `step()` returns.
+        every: log step 0, n, 2n, ….
+        only: which layers, as for `headwise.watch`. None = all.
+        first_step: the number of the first step, where training is resumed.
+        prefix: what the names begin with.
+        uniform, dormant: from where on a head counts as dead.
+
+    Raises:
+        ArgumentError, DtypeError: an argument that makes no sense, named.
+    """
+    return Monitor(
+        model,
+        log,
+        every=every,
+        only=only,
+        first_step=first_step,
+        prefix=prefix,
+        uniform=uniform,
+        dormant=dormant,
+    )
+
+
+class Monitor:
+    """What `monitor` makes: a context, or `start()` and `stop()` where that suits a loop better."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        log: Any = None,
+        *,
+        every: int = 100,
+        only: Only = None,
+        first_step: int = 0,
+        prefix: str = "attention",
+        uniform: float = 0.99,
+        dormant: float = 0.9,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise DtypeError(f"monitor: model must be a torch.nn.Module. Received: {type(model).__name__}")
+        for name, number, least in (("every", every, 1), ("first_step", first_step, 0)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < least:
+                raise ArgumentError(f"monitor: {name} must be an int of at least {least}. Received: {number!r}")
+        for name, share in (("uniform", uniform), ("dormant", dormant)):
+            if not 0.0 < share <= 1.0:
+                raise ArgumentError(f"monitor: {name} must be above 0 and at most 1. Received: {share!r}")
+        self.dead: dict[str, dict[int, Literal["dormant", "uniform"]]] = {}  #: layer -> head -> why, when last logged
+        self.step_number = first_step  #: of the step that is going on
+        self._model, self._only, self._every, self._prefix = model, only, every, prefix
+        self._uniform, self._dormant = uniform, dormant
+        self._log = make_logger(log)
+        self.logs = log is not None  #: whether it was told where to
+        self._sums: dict[str, Sums] = {}
+        self._sites: dict[tuple[str, str, str], CallSite] = {}
+        self._notes, self._nothing, self._coverage = dict[str, None](), "", Coverage()
+        self._armed: contextlib.ExitStack | None = None
+        self._forward: _Forward | None = None
+        self._running, self._warned = False, set[str]()
+
+    # The loop.
+
+    def __enter__(self) -> Monitor:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin, in this thread. ArgumentError if it began already."""
+        if self._running:
+            raise ArgumentError("monitor: it is running already; make another with headwise.capture.monitor(model)")
+        self._running, self._thread = True, threading.get_ident()
+        self._arm()
+
+    def stop(self) -> None:
+        """Take everything out of the model again."""
+        self._running = False
+        self._disarm()
+
+    def step(self) -> Metrics:
+        """A step of training ends: after `loss.backward()`, before `optimizer.step()`. Logs every n-th.
+
+        Returns what was logged, name -> number; empty for the other steps. ArgumentError if the monitor is not running.
+        """
+        if not self._running:
+            raise ArgumentError("monitor: step() was called outside of it: use `with monitor(...) as watching:`")
+        number, metrics = self.step_number, Metrics()
+        if self._armed is not None:
+            self._disarm()
+            self._coverage = Coverage(tuple(self._sites.values()), tuple(self._notes))
+            heads = {layer: sums.means() for layer, sums in self._sums.items()}
+            metrics = self._metrics(heads)
+            if metrics:
+                self._log(metrics, {f"{self._prefix}/{layer}": means for layer, means in heads.items()}, number)
+        self.step_number += 1
+        self._arm()
+        return metrics
+
+    def coverage(self) -> Coverage:
+        """What was seen in the step that was last logged, and what was not, and why; as of `headwise.watch`."""
+        return self._coverage
+
+    def lightning(self) -> Any:
+        """A callback for Lightning: `Trainer(callbacks=[headwise.capture.monitor(module, every=100).lightning()])`.
+
+        Without a `log` of its own the monitor logs to the trainer's loggers. Steps are the optimiser's steps, and the
+        gradients those that Lightning has unscaled. ArgumentError if Lightning is not installed.
+        """
+        return lightning_callback(self)
+
+    # Watching the forward passes of one step.
+
+    def _arm(self) -> None:
+        """If this step will be logged: watch every forward pass, from the outermost module that is called."""
+        if self.step_number % self._every:
+            return
+        self._sums, self._sites, self._notes, self._nothing = {}, {}, {}, ""
+        with contextlib.ExitStack() as stack:
+            if "torch._dynamo" in sys.modules:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            for module in self._model.modules():
+                stack.callback(module.register_forward_pre_hook(_Hook(self._before)).remove)
+                stack.callback(module.register_forward_hook(_Hook(self._after), always_call=True).remove)
+            self._armed = stack.pop_all()
+
+    def _disarm(self) -> None:
+        forward, self._forward = self._forward, None
+        if forward is not None:  # it was interrupted
+            forward.watched.close()
+        stack, self._armed = self._armed, None
+        if stack is not None:
+            stack.close()
+
+    def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
+            return
+        if self._forward is not None:
+            self._forward.depth += module is self._forward.module
+            return
+        if not module.training or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+            return
+        known = set(module._forward_pre_hooks)
+        watched = contextlib.ExitStack()
+        seen = watched.enter_context(watch(self._model, only=self._only, max_bytes=None))
+        self._forward = _Forward(module, watched, seen, sys.exc_info()[1])
+        # The list of the hooks of this very call was made before the watch added its own.
+        for key, hook in list(module._forward_pre_hooks.items()):
+            if key not in known:
+                hook(module, arguments)
+
+    def _after(self, module: nn.Module, arguments: tuple[Any, ...], result: Any) -> None:
+        forward = self._forward
+        if torch.compiler.is_compiling() or forward is None or module is not forward.module:
+            return
+        if threading.get_ident() != self._thread:
+            return
+        forward.depth -= 1
+        if forward.depth:
+            return
+        self._forward = None
+        forward.watched.close()
+        if sys.exc_info()[1] is forward.error:  # else the pass failed, and the loop may try again
+            self._take(forward.seen)
+
+    def _take(self, seen: Any) -> None:
+        """Ask the records of one forward pass, and keep the sums of their answers."""
+        coverage = seen.coverage()
+        sites = list(coverage)
+        for record in seen:
+            name = record.site.name
+            try:
+                found = Sums.of(record)
+            except HeadwiseError as error:  # changed in place since
+                sites.append(CallSite(name, "refused", 1, str(error)))
+                continue
+            self._sums[name] = self._sums[name] + found if name in self._sums else found
+        for site in sites:
+            key = (site.name, site.status, site.how)
+            calls = self._sites[key].calls if key in self._sites else 0
+            self._sites[key] = CallSite(site.name, site.status, calls + site.calls, site.how)
+        if sites:
+            self._notes.update(dict.fromkeys(coverage.notes))
+        else:  # a part of the model that was called by itself
+            self._nothing = ". ".join(coverage.notes)
+
+    # The numbers.
+
+    def _metrics(self, heads: dict[str, Means]) -> Metrics:
+        metrics = Metrics()
+        norm = gradient_norm(self._model)
+        if norm is not None:
+            metrics[f"{self._prefix}/gradient_norm"] = norm
+        else:
+            self._warn("there are no gradients: call step() after backward() and before zero_grad()")
+        if not self._sums:
+            why = self._nothing or "there was no forward pass in train mode and with gradients since the step before"
+            self._warn(f"nothing was logged of any head: {why}")
+        for site in (*self._coverage.missed, *self._coverage.refused):
+            self._warn(f"{site.name} was {site.status}: {site.how}")
+        self.dead = {layer: dead for layer, means in heads.items() if (dead := self._dead(means))}
+        if heads:
+            metrics[f"{self._prefix}/dead_heads"] = float(sum(map(len, self.dead.values())))
+        for layer, means in heads.items():
+            metrics[f"{self._prefix}/{layer}/dead_heads"] = float(len(self.dead.get(layer, ())))
+            for name, values in means.items():
+                for head, value in enumerate(values.tolist()):
+                    metrics[f"{self._prefix}/{layer}/{name}/head_{head}"] = value
+        return metrics
+
+    def _dead(self, means: Means) -> dict[int, Literal["dormant", "uniform"]]:
+        on_sinks = means["sink_share"] + means.get("learned_sink", 0.0)
+        found: dict[int, Literal["dormant", "uniform"]] = {}
+        for head, (entropy, share) in enumerate(
+            zip(means["entropy_normalised"].tolist(), on_sinks.tolist(), strict=True)
+        ):
+            if share >= self._dormant:
+                found[head] = "dormant"
+            elif entropy >= self._uniform:
+                found[head] = "uniform"
+        return found
+
+    def _warn(self, message: str) -> None:
+        """Once a run: a training that lasts for days should neither fail because of its monitor nor fill its log."""
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(f"headwise.capture.monitor, step {self.step_number}: {message}", stacklevel=4)
+
+
+class _Hook:
+    """A hook that does nothing in a copy of the model: nobody watches that one."""
+
+    def __init__(self, function: Callable[..., None] | None = None) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> None:
+        if self._function is not None:
+            self._function(*arguments)
+
+    def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
+        return _Hook, ()
+
+
+@dataclass
+class _Forward:
+    """A forward pass that is going on under a watch."""
+
+    module: nn.Module  # the outermost that was called
+    watched: contextlib.ExitStack
+    seen: Any
+    error: BaseException | None  # that was being handled when it began
+    depth: int = 1

@@ -1,0 +1,272 @@
+"""`headwise watch`: run any model over a text, and keep what all of its heads did in one file."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwise.cli.files import NamedText, check_writable, read_texts
+from headwise.cli.view import LayerRange, _parse_layers, _size, _tell_cut
+from headwise.errors import ArgumentError, RecordError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from headwise.capture.pretrained import Pretrained
+    from headwise.records import Seen
+    from headwise.text import Tokens
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@click.command()
+@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.option(
+    "--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="A UTF-8 text file to read."
+)
+@click.option(
+    "--model", metavar="ID_OR_FOLDER", help="Hugging Face id, or folder. Default: MiniLM, a BERT, of the extra demo."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("run.hw"),
+    show_default=True,
+    metavar="PATH",
+    help="The file to write.",
+)
+@click.option("--layers", metavar="LIST", help="The layers to keep, such as 0,2-4. Default: all.")
+@click.option(
+    "--only", "patterns", multiple=True, metavar="PATTERN", help='Module paths to keep, such as "decoder.*.self_attn".'
+)
+@click.option(
+    "--max-length", type=click.IntRange(min=1), metavar="N", help="Read N tokens at most. Default: what the model can."
+)
+@click.option(
+    "--generate", type=click.IntRange(min=1), metavar="N", help="Go on after the text, greedily, by N tokens."
+)
+@click.option("--values", is_flag=True, help="Keep the values too: norm-based weights need them.")
+@click.option(
+    "--dtype", type=click.Choice(DTYPES), default="auto", show_default=True, help="What the model computes in."
+)
+@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+def watch(
+    texts: tuple[str, ...],
+    files: tuple[Path, ...],
+    model: str | None,
+    out: Path,
+    layers: str | None,
+    patterns: tuple[str, ...],
+    max_length: int | None,
+    generate: int | None,
+    values: bool,
+    dtype: str,
+) -> None:
+    """Keep the attention of any model while it reads each TEXT.
+
+    Writes one file with the queries and keys of every layer, from which headwise stats and headwise.load work out the
+    weights. Texts come from the command line, from files, or from standard input (-); several make one batch, padded.
+    """
+    ranges = _parse_layers(layers)
+    check_writable(out, "--out")
+    if out.resolve() in {path.resolve() for path in files}:
+        raise ArgumentError(f"--out {out}: this is the file of --file; choose another")
+    named = read_texts(texts, files)
+
+    with _Progress() as progress:
+        progress.say(f"loading {model or 'the model'}")
+        pretrained = _load(model, generates=generate is not None, dtype=dtype)
+        _tell_missing(pretrained)
+        tokens = _encode(pretrained, named, max_length, generate or 0)
+        seen = _run(pretrained, tokens, _only(pretrained.model, ranges, patterns), values, generate, progress)
+        _check(seen, pretrained.model, ranges, patterns)
+        progress.say(f"writing {out}")
+        seen.save(out)
+
+    _print_unseen(seen)
+    if len({len(each.ids) for each in tokens}) > 1:
+        click.echo("note: shorter texts are filled up with [PAD], and headwise stats counts its rows too")
+    heads = sorted({record.shape[1] for record in seen})
+    counts = f"{_plural(len(seen.layers), 'layer')} of {' or '.join(map(str, heads))} heads"
+    lengths = sorted({record.shape[3] for record in seen})
+    examples = f"{len(named)} × " if len(named) > 1 else ""
+    click.echo(
+        f"Wrote {out} ({_size(out.stat().st_size)}): {counts}, {examples}{' or '.join(map(str, lengths))} tokens. "
+        f"Next: headwise stats {shlex.quote(str(out))}"
+    )
+
+
+def _load(model: str | None, *, generates: bool, dtype: str) -> Pretrained:
+    import torch
+
+    from headwise.capture.pretrained import is_available, load_pretrained
+    from headwise.models.checkpoint import default_model
+
+    name = model or str(default_model())
+    as_dtype = None if dtype == "auto" else getattr(torch, dtype)
+    if not is_available() and not generates and (bert := _load_bert(name, as_dtype or torch.float32)):
+        return bert
+    return load_pretrained(name, generates=generates, dtype=as_dtype)
+
+
+def _load_bert(name: str, dtype: Any) -> Pretrained | None:
+    """Without transformers: headwise's own BERT, if the checkpoint is one."""
+    from headwise.capture.pretrained import Pretrained
+    from headwise.models.bert import Bert
+    from headwise.models.checkpoint import read_config, resolve
+    from headwise.text import Tokenizer
+
+    folder = resolve(name)
+    if read_config(folder).get("model_type") != "bert":
+        return None
+    bert = Bert.from_pretrained(folder, dtype=dtype)
+    return Pretrained(name, bert, Tokenizer.from_pretrained(folder).encode, bert.config.max_positions)
+
+
+def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int | None, generate: int) -> list[Tokens]:
+    """The tokens of each text, cut to what fits; says so."""
+    longest = pretrained.max_length
+    if max_length is not None and longest is not None and max_length > longest:
+        raise ArgumentError(f"--max-length: the model reads {longest} tokens at most. Received: {max_length}")
+    limit = max_length if longest is None else min(max_length or longest, longest)
+    if limit is not None and longest is not None and generate and not pretrained.writes_apart:
+        limit = min(limit, longest - generate)
+        if limit < 1:
+            raise ArgumentError(f"--generate: the model reads {longest} tokens at most. Received: {generate}")
+    encoded = []
+    for each in named:
+        tokens = pretrained.encode(each.text, limit)
+        if tokens.cut:
+            _tell_cut(each, tokens)
+        if not tokens.ids:
+            raise ArgumentError(f"{each.name} has no tokens: the tokenizer of {pretrained.name} leaves nothing of it")
+        encoded.append(tokens)
+    return encoded
+
+
+def _only(model: nn.Module, ranges: Sequence[LayerRange] | None, patterns: Sequence[str]) -> list[int | str] | None:
+    if ranges is None and not patterns:
+        return None
+    most = sum(1 for _ in model.modules())  # there are not more layers than modules
+    numbers = {layer for first, last in ranges or () for layer in range(first, min(last, most) + 1)}
+    return [*sorted(numbers), *patterns]
+
+
+def _run(
+    pretrained: Pretrained,
+    tokens: Sequence[Tokens],
+    only: list[int | str] | None,
+    values: bool,
+    generate: int | None,
+    progress: _Progress,
+) -> Seen:
+    from headwise.capture.sites import attention_modules
+    from headwise.capture.watch import watch
+
+    model = pretrained.model
+    with watch(model, only=only, values=values) as seen, contextlib.ExitStack() as hooks:
+        if generate is None:
+            places = [module for _, module in attention_modules(model)]
+            advance = progress.count("reading, layer by layer", len(places))
+            for module in places:
+                hooks.callback(module.register_forward_hook(lambda *_: advance()).remove)
+            labelled: Any = {"target": pretrained.read(tokens)}
+        else:
+            labelled = pretrained.generate(tokens, generate, progress.count("generating, token by token", generate))
+    try:
+        seen.tokens = labelled
+    except RecordError as error:
+        click.echo(f"headwise: the file does not say what the tokens are called: {error}", err=True)
+    return seen
+
+
+def _check(seen: Seen, model: nn.Module, ranges: Sequence[LayerRange] | None, patterns: Sequence[str]) -> None:
+    """ArgumentError if a layer or path that was asked for was not there, RecordError if nothing can be shown."""
+    from headwise.capture.sites import attention_modules
+    from headwise.records import names
+
+    unseen = (*seen.coverage().missed, *seen.coverage().refused)
+    if not unseen:
+        there = sorted({record.site.layer for record in seen if record.site})
+        for layer in (last for _, last in ranges or () if last not in there):
+            found = f"; of those asked for there are {names.numbered(there)}" if there else ""
+            raise ArgumentError(f"--layers: no attention was seen in layer {layer}{found}")
+        if absent := [pattern for pattern in patterns if not _means_any(pattern, seen.layers)]:
+            places = names.listed([name for name, _ in attention_modules(model)])
+            raise ArgumentError(f"--only: nothing was seen at {absent[0]!r}. There is: {places}")
+    if not seen:
+        said = [f"{site.name} was {site.status}: {site.how}" for site in unseen[:1]] or seen.coverage().notes
+        raise RecordError(f"nothing was written: {'. '.join(said)}")
+
+
+def _means_any(pattern: str, layers: Sequence[str]) -> bool:
+    from headwise.records import names
+
+    try:
+        return bool(names.choose(layers, pattern))
+    except RecordError:
+        return False
+
+
+def _tell_missing(pretrained: Pretrained) -> None:
+    if missing := pretrained.missing:
+        shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        click.echo(
+            f"headwise: the checkpoint lacks {_plural(len(missing), 'weight')}, which are random now: {shown}",
+            err=True,
+        )
+
+
+def _print_unseen(seen: Seen) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from headwise.cli.heads import print_whole
+    from headwise.records import Coverage
+
+    console, coverage = Console(highlight=False), seen.coverage()
+    if unseen := (*coverage.missed, *coverage.refused):
+        print_whole(console, Coverage(unseen))
+    for note in coverage.notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+class _Progress:
+    """On a terminal: what is being done, and how far it is."""
+
+    def __enter__(self) -> _Progress:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        console = Console(stderr=True)
+        self._progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def say(self, what: str) -> None:
+        """Something begins of which nobody knows how long it takes."""
+        self._begin(what, None)
+
+    def count(self, what: str, total: int) -> Callable[[], None]:
+        """Something begins that has so many parts; returns the function that says that one more is done."""
+        task = self._begin(what, total)
+        return lambda: self._progress.advance(task)
+
+    def _begin(self, what: str, total: int | None) -> Any:
+        from rich.markup import escape
+
+        for task in self._progress.task_ids:
+            self._progress.remove_task(task)
+        return self._progress.add_task(escape(what), total=total)

@@ -1,0 +1,792 @@
+"""The watch itself: its options, what it leaves behind (nothing), and what it does where models run unusually."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils.checkpoint import checkpoint
+
+import headwise
+from headwise.errors import ArgumentError, DtypeError, RecordError
+from headwise.records import AttentionRecord, Seen
+from tests.capture.parity import IDS, REAL, assert_weights
+
+M, H, S = 16, 4, 6
+
+
+class SelfAttention(nn.Module):
+    """Hand-written, fused, or headwise's own."""
+
+    def __init__(self, how: str = "fused") -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(M, 3 * M), nn.Linear(M, M)
+        self.how, self.num_heads = how, H
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).view(*x.shape[:-1], 3, H, M // H).permute(2, 0, 3, 1, 4).unbind()
+        if self.how == "fused":
+            out = F.scaled_dot_product_attention(q, k, v)
+        elif self.how == "headwise":
+            out = headwise.attention(q, k, v)
+        else:
+            out = (q @ k.mT / 2).softmax(-1) @ v
+        return self.out(out.transpose(1, 2).reshape(x.shape))
+
+
+class Stack(nn.Module):
+    def __init__(self, how: str = "fused", depth: int = 3, check: bool | None = None) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(SelfAttention(how) for _ in range(depth))
+        self.check = check  # checkpointing: None = none, else use_reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + (layer(x) if self.check is None else checkpoint(layer, x, use_reentrant=self.check))
+        return x
+
+
+def inputs(seed: int = 0) -> Tensor:
+    return torch.randn(2, S, M, generator=torch.Generator().manual_seed(seed))
+
+
+def see(model: nn.Module, *args: Any, **options: Any) -> Seen:
+    with headwise.watch(model, **options) as seen:
+        model(*(args or (inputs(),)))
+    return seen
+
+
+def truth(layer: SelfAttention, x: Tensor) -> Tensor:
+    """The weights of a layer that is given x."""
+    with torch.no_grad():
+        q, k, _ = layer.qkv(x).view(*x.shape[:-1], 3, H, M // H).permute(2, 0, 3, 1, 4).unbind()
+        return (q @ k.mT / 2).softmax(-1)
+
+
+def bert(**options: Any) -> Any:
+    config = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2}
+    return transformers.BertModel(transformers.BertConfig(**config, num_attention_heads=4, **options)).eval()
+
+
+def llama(**options: Any) -> Any:
+    config = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2}
+    made = transformers.LlamaConfig(**config, num_attention_heads=4, num_key_value_heads=2, **options)
+    return transformers.LlamaForCausalLM(made).eval()
+
+
+@pytest.fixture(scope="module")
+def small_bert() -> Any:
+    return bert()
+
+
+# Names and choosing.
+
+
+def test_names_are_the_paths_of_the_modules() -> None:
+    seen = see(Stack())
+    assert seen.layers == ["layers.0", "layers.1", "layers.2"]
+    assert [record.site.layer for record in seen if record.site] == [0, 1, 2]
+    assert [site.name for site in seen.coverage()] == seen.layers
+
+
+ONLY: list[tuple[Any, list[int]]] = [
+    (None, [0, 1, 2]),
+    (1, [1]),
+    ([0, 2], [0, 2]),
+    ("layers.1", [1]),
+    ("1", [1]),
+    ("layers", [0, 1, 2]),
+    ("*.2", [2]),
+    (["*.0", 2], [0, 2]),
+    ("layers.[01]", [0, 1]),
+    ([], []),
+    ("nothing", []),
+]
+
+
+@pytest.mark.parametrize(("only", "layers"), ONLY, ids=str)
+def test_only(only: Any, layers: list[int]) -> None:
+    seen = see(Stack(), only=only)
+    assert [record.site.layer for record in seen if record.site] == layers
+
+
+def test_every() -> None:
+    model = Stack()
+    with headwise.watch(model, every=3) as seen:
+        for i in range(7):
+            model(inputs(i))
+    assert [record.site.call for record in seen.only(0) if record.site] == [0, 3, 6]
+    for i in (0, 3, 6):
+        assert_weights(seen.call(i)[0], truth(model.layers[0], inputs(i)))
+
+
+def test_what_is_seen_so_far_can_be_asked_inside() -> None:
+    model = Stack()
+    with headwise.watch(model) as seen:
+        assert len(seen) == 0
+        model(inputs())
+        assert len(seen) == 3
+        assert_weights(seen[0], truth(model.layers[0], inputs()))
+        model(inputs())
+        assert len(seen) == 6
+    assert len(seen) == 6
+
+
+def test_tokens() -> None:
+    seen = see(Stack(), tokens=[list("abcdef"), list("ghijkl")])
+    assert seen.row_labels(seen[0], 1) == tuple("ghijkl")
+
+
+def test_shared_modules_are_calls_of_one_layer() -> None:
+    config = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 16, "embedding_size": 8}
+    model = transformers.AlbertModel(
+        transformers.AlbertConfig(**config, num_hidden_layers=3, num_attention_heads=4)
+    ).eval()
+    with torch.no_grad(), headwise.watch(model) as seen:
+        model(IDS, attention_mask=REAL)
+    (name,) = seen.layers
+    assert [record.site.call for record in seen if record.site] == [0, 1, 2]
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        ref = model(IDS, attention_mask=REAL, output_attentions=True).attentions
+    for i, weights in enumerate(ref):
+        assert_weights(seen.call(i)[name], weights)
+
+
+def test_headwise_attention_is_seen_once() -> None:
+    model = Stack("headwise")
+    seen = see(model)
+    assert [(site.status, site.calls, site.how) for site in seen.coverage()] == [("seen", 1, "headwise.attention")] * 3
+    assert_weights(seen[0], truth(model.layers[0], inputs()))
+
+
+def test_what_runs_outside_the_model_is_not_seen() -> None:
+    model, other = Stack(), Stack()
+    with headwise.watch(model) as seen:
+        other(inputs())
+        F.scaled_dot_product_attention(*torch.randn(3, 1, 2, 3, 4))
+    assert len(seen) == 0
+    assert len(seen.coverage()) == 0
+
+
+def test_coverage_has_seen_missed_and_refused() -> None:
+    class LinearAttention(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.softmax(-1) @ (x.softmax(-2).mT @ x)
+
+    class TalkingAttention(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x @ x.mT).relu().softmax(-1) @ x
+
+    model = nn.Sequential(SelfAttention(), LinearAttention(), TalkingAttention())
+    seen = see(model)
+    assert [(site.name, site.status) for site in seen.coverage()] == [("0", "seen"), ("2", "refused"), ("1", "missed")]
+    for layer, status in (("1", "missed"), ("2", "refused")):
+        with pytest.raises(RecordError, match=f"{layer} was {status}"):
+            seen[layer]
+
+
+# Values and gradients.
+
+
+def assert_projects(record: AttentionRecord, out: Tensor) -> None:
+    """Σ over the heads of (A v) W_O is what the attention's projection made, [B, Q, M], without its bias."""
+    v = record.v.repeat_interleave(record.shape[1] // record.v.shape[1], 1)
+    mine = torch.einsum("bhqk,bhke,hem->bqm", record.weights(), v, record.output_weight)
+    torch.testing.assert_close(mine, out, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["fused", "by hand", "headwise"])
+def test_values_and_projection(how: str) -> None:
+    model = Stack(how)
+    with torch.no_grad():
+        seen, x = see(model, values=True), inputs()
+        for i, layer in enumerate(model.layers):
+            assert_projects(seen[i], layer(x) - layer.out.bias)
+            torch.testing.assert_close(
+                seen[i].output_weight.flatten(0, 1), layer.out.weight.T, rtol=0, atol=0
+            )
+            x = x + layer(x)
+
+
+@pytest.mark.parametrize("how", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_values_and_projection_of_transformers(name: str, how: str) -> None:
+    gpt2 = transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4)
+    make: dict[str, Callable[[], Any]] = {
+        "bert": bert,
+        "llama": llama,
+        "gpt2": lambda: transformers.GPT2Model(gpt2).eval(),
+    }
+    model = make[name]()
+    model.set_attn_implementation(how)
+    with torch.no_grad(), headwise.watch(model, values=True) as seen:
+        model(IDS)
+    for i in range(2):
+        weight = {
+            "bert": lambda i=i: model.encoder.layer[i].attention.output.dense.weight.T,
+            "gpt2": lambda i=i: model.h[i].attn.c_proj.weight,
+            "llama": lambda i=i: model.model.layers[i].self_attn.o_proj.weight.T,
+        }[name]()
+        assert torch.equal(seen[i].output_weight, weight.view(4, 8, 32))
+        assert seen[i].v.shape == (2, 2 if name == "llama" else 4, 7, 8)
+
+
+def test_queries_without_values_or_gradients_name_the_option() -> None:
+    record = see(Stack())[0]
+    with pytest.raises(RecordError, match="values=True"):
+        _ = record.v
+    with pytest.raises(RecordError, match="values=True"):
+        _ = record.output_weight
+    with pytest.raises(RecordError, match="gradients=True"):
+        _ = record.grad
+    with pytest.raises(RecordError, match="backward"):
+        _ = see(Stack(), gradients=True)[0].grad
+
+
+@pytest.mark.parametrize("how", ["fused", "by hand", "headwise"])
+@pytest.mark.parametrize("check", [None, False, True], ids=["", "checkpoint", "reentrant"])
+def test_gradients(how: str, check: bool | None) -> None:
+    model = Stack(how, check=check)
+    expected = _gradients(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    weights = truth(model.layers[0], inputs())
+    with headwise.watch(model, gradients=True) as seen:
+        x = inputs().requires_grad_()
+        model(x).pow(2).sum().backward()
+        optimizer.step()
+    assert len(seen) == 3
+    assert [site.calls for site in seen.coverage()] == [1, 1, 1]
+    for record, gradient in zip(seen, expected, strict=True):
+        torch.testing.assert_close(record.grad, gradient, rtol=0, atol=1e-6)
+    assert_weights(seen[0], weights)  # those before the step
+
+
+def _gradients(model: Stack) -> list[Tensor]:
+    """dL/dO of each layer, by autograd: the gradient at the projection's input, by heads."""
+    kept: dict[int, Tensor] = {}
+
+    def keep(i: int) -> Callable[..., None]:
+        def hook(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            if given[0].requires_grad:
+                given[0].register_hook(lambda g: kept.__setitem__(i, g))
+
+        return hook
+
+    handles = [layer.out.register_forward_pre_hook(keep(i)) for i, layer in enumerate(model.layers)]
+    x = inputs().requires_grad_()
+    model(x).pow(2).sum().backward()
+    for handle in handles:
+        handle.remove()
+    model.zero_grad()
+    return [kept[i].view(2, S, H, M // H).transpose(1, 2) for i in range(len(kept))]
+
+
+@pytest.mark.parametrize("need", [False, True])
+def test_gradients_of_multihead_attention(need: bool) -> None:
+    module = nn.MultiheadAttention(M, H, batch_first=True)
+    x = inputs().requires_grad_()
+    with headwise.watch(module, gradients=True) as seen:
+        out, _ = module(x, x, x, need_weights=need)
+        out.sum().backward()
+    # d(sum)/dO of each head is W_O's column sums, the same for every row.
+    expected = module.out_proj.weight.sum(0).view(H, 1, M // H).expand(2, H, S, M // H)
+    torch.testing.assert_close(seen.records[0].grad, expected)
+
+
+def test_gradients_of_several_passes() -> None:
+    model = Stack(depth=1)
+    with headwise.watch(model, gradients=True) as seen:
+        for scale in (1.0, 3.0):
+            (model(inputs()).sum() * scale).backward()
+    torch.testing.assert_close(seen.call(1)[0].grad, 3 * seen.call(0)[0].grad)
+
+
+# Where and how it is kept.
+
+
+def test_dtype() -> None:
+    model = Stack()
+    record = see(model, dtype=torch.bfloat16)[0]
+    assert record.q.dtype == record.k.dtype == torch.bfloat16
+    assert_weights(record, truth(model.layers[0], inputs()), atol=0.01)
+
+
+@pytest.mark.parametrize("offload", ["cpu", "disk"])
+def test_offload(offload: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    model = Stack()
+    with headwise.watch(model, offload=offload, values=True, gradients=True) as seen:
+        model(inputs()).sum().backward()
+        assert not [file for folder in tmp_path.iterdir() for file in folder.iterdir()]
+    assert_weights(seen[0], truth(model.layers[0], inputs()))
+    assert seen[0].v.shape == seen[0].grad.shape
+    del seen
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+
+
+def test_offloaded_records_do_not_mind_what_happens_to_the_model() -> None:
+    q = torch.randn(1, 2, 3, 4)
+
+    class Fused(nn.Module):
+        def forward(self) -> Tensor:
+            return F.scaled_dot_product_attention(q, q, q)
+
+    with headwise.watch(Fused(), offload="disk") as seen:
+        seen._watcher._model()  # type: ignore[attr-defined]
+    before = seen.records[0].weights()
+    q.zero_()
+    assert torch.equal(seen.records[0].weights(), before)
+
+
+def test_a_bound_on_bytes() -> None:
+    model = Stack()
+    size = 2 * 3 * S * M * 4  # q, k and v are views of one tensor, which is what is kept
+    with headwise.watch(model, max_bytes=3 * size) as seen:
+        model(inputs())
+    assert len(seen) == 3
+    with pytest.raises(RecordError, match=r"passed the bound of .* \(max_bytes\).*only=.*every=.*dtype=.*offload="):
+        see(model, max_bytes=3 * size - 1)
+    with headwise.watch(model, max_bytes=None) as seen:
+        model(inputs())
+    assert len(seen) == 3
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"every": 0}, ArgumentError, "every must be an int of at least 1. Received: 0"),
+    ({"every": 1.5}, ArgumentError, "every must be an int of at least 1. Received: 1.5"),
+    ({"every": True}, ArgumentError, "every must be"),
+    ({"dtype": torch.int8}, DtypeError, "dtype must be float16, .* Received: torch.int8"),
+    ({"offload": "cloud"}, ArgumentError, "offload must be"),
+    ({"max_bytes": 0}, ArgumentError, "max_bytes must be positive"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), BAD, ids=str)
+def test_bad_options(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        headwise.watch(Stack(), **options)
+
+
+def test_what_is_no_module() -> None:
+    class Pipeline:
+        model = Stack()
+
+    with pytest.raises(DtypeError, match=r"expected a torch.nn.Module. Received: Pipeline: pass its .model"):
+        headwise.watch(Pipeline())  # type: ignore[arg-type]
+
+
+# What it leaves behind.
+
+
+def state(model: nn.Module) -> dict[str, Any]:
+    """Everything that a watch could have left in a model or in torch."""
+    modules: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        own = {key: value for key, value in module.__dict__.items() if not key.startswith("_")}
+        hooks = {key: dict(value) for key, value in module.__dict__.items() if key.endswith("_hooks") and value}
+        modules[name] = (sorted(module.__dict__), {key: id(value) for key, value in own.items()}, hooks)
+    return {
+        "modules": modules,
+        "fast path": torch.backends.mha.get_fastpath_enabled(),
+        "modes": _get_current_function_mode_stack(),
+        "registry": dict(transformers.AttentionInterface._global_mapping),
+        "stance": torch._dynamo.eval_frame._stance.stance,
+        "sdpa": F.scaled_dot_product_attention,
+        "mha": F.multi_head_attention_forward,
+        "generate": getattr(model, "generate", None),
+    }
+
+
+@pytest.mark.parametrize("make", [Stack, llama, bert, lambda: nn.TransformerEncoderLayer(M, H)], ids=str)
+def test_the_model_is_as_it_was(make: Callable[[], nn.Module]) -> None:
+    model = make()
+    given = IDS if hasattr(model, "config") else inputs()
+    before = state(model)
+    with headwise.watch(model, values=True):
+        model(given)
+    assert state(model) == before
+    with pytest.raises(ZeroDivisionError), headwise.watch(model):
+        model(given)
+        raise ZeroDivisionError
+    assert state(model) == before
+
+
+def test_after_an_exception_in_the_model() -> None:
+    class Fails(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ZeroDivisionError
+
+    model = nn.Sequential(Stack(), Fails())
+    before = state(model)
+    with pytest.raises(ZeroDivisionError), headwise.watch(model) as seen:
+        model(inputs())
+    assert state(model) == before
+    assert len(seen) == 3
+    assert_weights(seen[0], truth(model[0].layers[0], inputs()))  # type: ignore[index,union-attr,arg-type]
+
+
+@pytest.mark.parametrize("where", ["headwise.capture.watch.listening", "headwise.capture.huggingface._beams_chosen"])
+def test_after_an_exception_while_entering(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    model = llama()
+    before = state(model)
+    monkeypatch.setattr(where, fail)
+    watch = headwise.watch(model)
+    with pytest.raises(ZeroDivisionError):
+        watch.__enter__()
+    assert state(model) == before
+    monkeypatch.undo()
+    with watch as seen, torch.no_grad():
+        model(IDS)
+    assert len(seen) == 2
+
+
+def test_functions_registered_inside_stay() -> None:
+    mapping = transformers.AttentionInterface._global_mapping
+    with headwise.watch(llama()):
+        transformers.AttentionInterface.register("mine", F.scaled_dot_product_attention)
+    assert mapping.pop("mine") is F.scaled_dot_product_attention
+
+
+def test_a_function_of_the_registry_that_is_replaced_inside_stays_replaced() -> None:
+    mapping = transformers.AttentionInterface._global_mapping
+    before = mapping["sdpa"]
+
+    def mine() -> None: ...
+
+    try:
+        with headwise.watch(llama()):
+            transformers.AttentionInterface.register("sdpa", mine)
+        assert mapping["sdpa"] is mine
+    finally:
+        mapping["sdpa"] = before
+
+
+# Several watches.
+
+
+def test_entering_twice_fails_clearly() -> None:
+    watch = headwise.watch(Stack())
+    with watch, pytest.raises(ArgumentError, match="entered already; make another"):
+        watch.__enter__()
+
+
+@pytest.mark.parametrize("how", ["fused", "by hand", "headwise"])
+def test_two_watches_of_one_model(how: str) -> None:
+    model = Stack(how)
+    with headwise.watch(model) as outer:
+        with headwise.watch(model, only=1, values=True) as inner:
+            model(inputs())
+        model(inputs(1))
+    assert len(outer) == 6
+    assert inner.layers == ["layers.1"]
+    for i in range(3):
+        assert torch.equal(outer.call(0)[i].weights(), outer.call(0)[i].weights())
+    assert torch.equal(inner.records[0].weights(), outer.call(0)[1].weights())
+    assert_weights(outer.call(1)[0], truth(model.layers[0], inputs(1)))
+
+
+@pytest.mark.parametrize("name", ["mha", "llama"])
+def test_two_watches_of_models_with_ways_of_their_own(name: str) -> None:
+    model = nn.TransformerEncoderLayer(M, H, batch_first=True).eval() if name == "mha" else llama()
+    given = inputs() if name == "mha" else IDS
+    with torch.no_grad(), headwise.watch(model) as outer, headwise.watch(model) as inner:
+        model(given)
+    assert len(outer) == len(inner) == (1 if name == "mha" else 2)
+    assert torch.equal(outer[0].weights(), inner[0].weights())
+    assert [site.status for site in outer.coverage()] == [site.status for site in inner.coverage()]
+
+
+def test_a_model_within_a_model() -> None:
+    model = nn.Sequential(Stack(), Stack(depth=1))
+    with headwise.watch(model) as all_of_it, headwise.watch(model[1]) as part:
+        model(inputs())
+    assert all_of_it.layers == ["0.layers.0", "0.layers.1", "0.layers.2", "1.layers.0"]
+    assert part.layers == ["layers.0"]
+
+
+def test_two_models_at_once() -> None:
+    first, second = Stack(), Stack("by hand", depth=2)
+    with headwise.watch(first) as a, headwise.watch(second) as b:
+        second(first(inputs()))
+    assert (len(a), len(b)) == (3, 2)
+
+
+def test_threads_see_their_own_models_only() -> None:
+    models = [llama(), bert(), llama()]  # the last one runs unwatched
+    ready, results, errors = threading.Barrier(3, timeout=30), {}, []
+
+    def run(i: int) -> None:
+        try:
+            with torch.no_grad():
+                if i == 2:
+                    for _ in range(3):
+                        ready.wait()
+                        models[i](IDS)
+                    results[i] = type(models[i].model.layers[0].self_attn.forward).__name__
+                    return
+                with headwise.watch(models[i]) as seen:
+                    for _ in range(3):
+                        ready.wait()
+                        models[i](IDS)
+                results[i] = seen
+        except Exception as error:
+            errors.append(error)
+            ready.abort()
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert [len(results[i]) for i in (0, 1)] == [6, 6]
+    for i in (0, 1):
+        models[i].set_attn_implementation("eager")
+        with torch.no_grad():
+            ref = models[i](IDS, output_attentions=True).attentions
+        for layer, weights in enumerate(ref):
+            assert_weights(results[i].call(2)[layer], weights)
+
+
+def test_one_model_in_two_threads() -> None:
+    """Only the thread that entered the context is watched."""
+    model = Stack()
+    with headwise.watch(model) as seen:
+        thread = threading.Thread(target=model, args=(inputs(),))
+        thread.start()
+        thread.join()
+        assert len(seen) == 0
+        model(inputs())
+    assert len(seen) == 3
+    assert [record.site.call for record in seen if record.site] == [0, 0, 0]
+
+
+# Unusual ways to run.
+
+
+@pytest.mark.parametrize("how", ["fused", "by hand"])
+@pytest.mark.parametrize("before", [False, True], ids=["new", "ran before"])
+@pytest.mark.parametrize("part", ["model", "in place", "layer"])
+def test_compiled_models_run_eagerly(part: str, before: bool, how: str) -> None:
+    torch.compiler.reset()
+    plain = Stack(how)
+    expected = truth(plain.layers[1], inputs() + plain.layers[0](inputs()))
+    model: Any = plain
+    if part == "model":
+        model = torch.compile(plain, backend="eager")
+    elif part == "in place":
+        plain.compile(backend="eager")
+    else:
+        plain.layers[1] = torch.compile(plain.layers[1], backend="eager")
+    if before:
+        model(inputs())
+    seen = see(model)
+    assert seen.layers == ["layers.0", "layers.1", "layers.2"]
+    assert seen.coverage().notes == ("what torch.compile made ran eagerly",)
+    assert_weights(seen[1], expected)
+    torch.testing.assert_close(model(inputs()), plain(inputs()))
+
+
+def test_a_model_that_is_not_compiled_has_no_note() -> None:
+    assert see(Stack()).coverage().notes == ()
+
+
+def test_flex_attention_is_seen_in_a_process_that_never_compiled() -> None:
+    """A fresh process: the compiler is imported by the model itself, inside the context."""
+    code = """
+import torch, transformers, headwise
+from transformers import BertConfig, BertModel
+size = dict(vocab_size=50, hidden_size=32, intermediate_size=16, num_hidden_layers=2, num_attention_heads=4)
+model = BertModel(BertConfig(**size, attn_implementation="flex_attention")).eval()
+ids = torch.arange(14).view(2, 7)
+with torch.no_grad(), headwise.watch(model) as seen:
+    model(ids)
+model.set_attn_implementation("eager")
+with torch.no_grad():
+    ref = model(ids, output_attentions=True).attentions
+for record, weights in zip(seen, ref, strict=True):
+    torch.testing.assert_close(record.weights(), weights, rtol=0, atol=1e-5)
+print(*[site.status for site in seen.coverage()], *seen.coverage().notes)
+"""
+    given = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=given, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("seen seen FlexAttention ran uncompiled")
+
+
+@pytest.mark.parametrize("how", ["fused", "by hand", "headwise"])
+def test_autocast(how: str) -> None:
+    model = Stack(how)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        plain = model(inputs())
+        with headwise.watch(model, values=True) as seen:
+            out = model(inputs())
+        assert torch.equal(out, plain)
+        weights = seen[0].weights()  # asked inside autocast
+    assert len(seen) == 3
+    assert seen[0].q.dtype == torch.bfloat16
+    torch.testing.assert_close(weights, seen[0].weights())
+    torch.testing.assert_close(weights, truth(model.layers[0], inputs()), rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("how", ["fused", "by hand", "headwise"])
+def test_inference_mode(how: str) -> None:
+    model = Stack(how)
+    with torch.inference_mode(), headwise.watch(model, values=True) as seen:
+        model(inputs())
+        assert_weights(seen[0], truth(model.layers[0], inputs()))
+    record = seen[0]  # and outside
+    assert_weights(record, truth(model.layers[0], inputs()))
+    assert torch.isfinite(record.entropy()).all()
+
+
+def test_inference_tensors_changed_in_place_do_not_change_the_record() -> None:
+    class Fused(nn.Module):
+        def forward(self, q: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(q, q, q)
+
+    model = Fused()
+    with torch.inference_mode():
+        q = torch.randn(1, 2, 3, 4)
+        with headwise.watch(model) as seen:
+            model(q)
+        before = seen.records[0].weights().clone()
+        q.zero_()
+        assert torch.equal(seen.records[0].weights(), before)
+
+
+def test_quantised_linear_layers() -> None:
+    model = Stack().eval()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.ao.quantization is deprecated", category=DeprecationWarning)
+        small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+        with torch.no_grad():
+            plain = small(inputs())
+            with headwise.watch(small, values=True) as seen:
+                out = small(inputs())
+    assert torch.equal(out, plain)
+    assert len(seen) == 3
+    assert_weights(seen[0], truth(model.layers[0], inputs()), atol=0.02)
+    with pytest.raises(RecordError, match="output projection"):
+        _ = seen[0].output_weight
+
+
+def test_meta_tensors_are_refused() -> None:
+    model = Stack().to("meta")
+    seen = see(model, inputs().to("meta"))
+    assert len(seen) == 0
+    assert {site.status for site in seen.coverage()} == {"refused"}
+    assert len(seen.coverage()) == 3
+    assert all("meta" in site.how for site in seen.coverage())
+
+
+def test_fake_tensors_are_refused() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = Stack()
+        seen = see(model, torch.randn(2, S, M))
+    assert len(seen) == 0
+    assert {site.status for site in seen.coverage()} == {"refused"}
+    assert len(seen.coverage()) == 3
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_torchscript_hides_what_it_does() -> None:
+    model = nn.Sequential(SelfAttention(), torch.jit.trace(SelfAttention(), inputs()))
+    model[1].__class__.__name__ = "TracedAttention"
+    seen = see(model)
+    assert [(site.name, site.status) for site in seen.coverage()] == [("0", "seen"), ("1", "missed")]
+
+
+def test_nested_tensors_are_refused_or_seen_but_never_break_the_model() -> None:
+    class Fused(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            q = x.unflatten(-1, (2, 2)).transpose(1, 2)
+            return F.scaled_dot_product_attention(q, q, q)
+
+    x = torch.nested.nested_tensor([torch.randn(3, 4), torch.randn(5, 4)], layout=torch.jagged)
+    seen = see(Fused(), x)
+    assert [site.status for site in seen.coverage()] == ["refused"]
+
+
+def test_a_model_that_changes_queries_afterwards_is_noticed() -> None:
+    class Attention(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            out = F.scaled_dot_product_attention(x, x, x)
+            x.mul_(2)
+            return out
+
+    seen = see(Attention(), torch.randn(1, 2, 3, 4))
+    with pytest.raises(RecordError, match="changed in place"):
+        seen.records[0].weights()
+
+
+def test_parameters_as_queries_are_copied_before_the_optimiser_changes_them() -> None:
+    class Learned(nn.Module):
+        """A learned query for pooling, as in the set transformer or perceiver."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.q = nn.Parameter(torch.randn(1, 2, 3, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(self.q, x, x)
+
+    model = Learned()
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
+    with headwise.watch(model) as seen:
+        model(torch.randn(1, 2, 5, 4)).sum().backward()
+        before = seen.records[0].weights()
+        optimizer.step()
+    assert torch.equal(seen.records[0].weights(), before)
+
+
+def test_a_loop_that_trains(small_bert: Any) -> None:
+    """Hundreds of steps must not keep more than was asked for, nor hold the graph."""
+    model = Stack()
+    with headwise.watch(model, every=5, only=0) as seen:
+        for i in range(10):
+            model(inputs(i)).sum().backward()
+    assert len(seen) == 2
+    assert not any(record.q.requires_grad or record.q.grad_fn is not None for record in seen)
+
+
+def test_the_watch_lets_go_of_the_model() -> None:
+    import weakref
+
+    model = Stack()
+    seen = see(model)
+    ref = weakref.ref(model)
+    del model
+    gc.collect()
+    assert ref() is None
+    assert len(seen) == 3
+
+
+def test_a_summary_and_a_picture_of_it_all() -> None:
+    seen = see(Stack())
+    assert repr(seen) == "Seen(3 layers, B=2, H=4, Q=6, K=6)"
+    assert "layers.2" in str(seen.summary())
+    assert "scaled_dot_product_attention" in str(seen.coverage())
