@@ -7,10 +7,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from headwise.errors import ArgumentError, FileError
+
+if TYPE_CHECKING:
+    from headwise.text import Tokens
 
 STDIN = "-"
 
@@ -110,3 +114,20 @@ def _kind(path: Path) -> str:
 def reason(error: OSError) -> str:
     """What the system said, without the number and the name of the file."""
     return (error.strerror or str(error)).lower()
+
+
+def tell_cut(named: NamedText, tokens: Tokens) -> None:
+    """Say which end of a text the model did not read."""
+    rest = named.text[max(stop for _, stop in tokens.offsets) :].lstrip()
+    line = named.text.count("\n", 0, len(named.text) - len(rest)) + 1
+    start = " ".join(rest[:60].split())[:30]
+    click.echo(
+        f"headwise: {named.name} is longer than the {len(tokens.ids)} tokens the model reads: "
+        f"the last {tokens.cut} were cut, from {start!r} on (line {line})",
+        err=True,
+    )
+
+
+def size(count: int) -> str:
+    """Bytes as people read them."""
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from headwise.cli.files import check_writable, reason
-from headwise.cli.view import _choose_layers, _parse_layers
+from headwise.cli.layers import choose_layers, parse_layers
 from headwise.errors import ArgumentError, FileError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def stats(path: Path, layers: str | None, csv_path: Path | None, json_path: Path
     One row a layer and head: entropy, distance, how much goes to the previous token and to the first, and the strongest
     pair. Then the places in the model that were not seen, and why.
     """
-    ranges = _parse_layers(layers)
+    ranges = parse_layers(layers)
     files = {"--csv": csv_path, "--json": json_path}
     _check_files(path, files)
 
@@ -49,7 +49,7 @@ def stats(path: Path, layers: str | None, csv_path: Path | None, json_path: Path
     from headwise.records.table import head_table, rows_of
 
     seen = load(path, verify=verify)
-    chosen = seen.only(*_choose_layers(ranges, len(seen.layers))) if len(seen) else seen
+    chosen = seen.only(*choose_layers(ranges, len(seen.layers))) if len(seen) else seen
     rows: list[HeadSummary] = []
     with _counting(len(chosen)) as count:
         for record in chosen:

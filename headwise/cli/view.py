@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwise.cli.files import NamedText, check_writable, read_texts
-from headwise.errors import ArgumentError
+from headwise.cli.files import NamedText, check_writable, read_texts, size, tell_cut
+from headwise.cli.layers import choose_layers, parse_layers
 
 if TYPE_CHECKING:
     from headwise.models.bert import Bert
-    from headwise.text import Tokenizer, Tokens
+    from headwise.text import Tokenizer
     from headwise.viewer import TextAttention
-
-LayerRange = tuple[int, int]  # first and last, both included
 
 
 @click.command()
@@ -48,7 +46,7 @@ def view(
     Prints a table of the heads and writes one page, which needs no network, with every layer and head as a heat map.
     Texts come from the command line, from files, or from standard input (-).
     """
-    ranges = _parse_layers(layers)
+    ranges = parse_layers(layers)
     check_writable(out, "--out")
     named = read_texts(texts, files)
 
@@ -63,7 +61,7 @@ def view(
 
         folder = resolve(model) if model else default_model()
         bert, tokenizer = Bert.from_pretrained(folder), Tokenizer.from_pretrained(folder)
-        shown = _choose_layers(ranges, bert.config.num_layers)
+        shown = choose_layers(ranges, bert.config.num_layers)
         seen, tables = [], []
         for number, each in enumerate(named, start=1):
             say(f"reading {each.name} ({number} of {len(named)})")
@@ -77,7 +75,7 @@ def view(
         print_table(console, each.name, attention.tokens.labels, summaries)
     if open_page:
         webbrowser.open(out.resolve().as_uri())
-    click.echo(f"Wrote {out} ({_size(out.stat().st_size)}): open it in a browser, no network needed.")
+    click.echo(f"Wrote {out} ({size(out.stat().st_size)}): open it in a browser, no network needed.")
 
 
 def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText, shown: Sequence[int]) -> TextAttention:
@@ -90,46 +88,11 @@ def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText, shown: Sequence[in
 
     tokens = tokenizer.encode(named.text, max_length=bert.config.max_positions)
     if tokens.cut:
-        _tell_cut(named, tokens)
+        tell_cut(named, tokens)
     records: list[AttentionRecord] = []
     with torch.no_grad(), listening(lambda call, _: records.append(AttentionRecord(call))):
         bert(torch.tensor([tokens.ids]))
     return TextAttention(tokens=tokens, records=[records[layer] for layer in shown], layers=shown)
-
-
-def _tell_cut(named: NamedText, tokens: Tokens) -> None:
-    rest = named.text[max(stop for _, stop in tokens.offsets) :].lstrip()
-    line = named.text.count("\n", 0, len(named.text) - len(rest)) + 1
-    start = " ".join(rest[:60].split())[:30]
-    click.echo(
-        f"headwise: {named.name} is longer than the {len(tokens.ids)} tokens the model reads: "
-        f"the last {tokens.cut} were cut, from {start!r} on (line {line})",
-        err=True,
-    )
-
-
-def _parse_layers(given: str | None) -> list[LayerRange] | None:
-    """`0,2-4` as [(0, 0), (2, 4)]; None for all. Raises `ArgumentError`."""
-    if given is None:
-        return None
-    ranges = []
-    for part in given.split(","):
-        first, _, last = (number.strip() for number in part.partition("-"))
-        last = last if "-" in part else first
-        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-            raise ArgumentError(f"--layers: expected numbers and ranges such as 0,2-4, received {given!r}")
-        ranges.append((int(first), int(last)))
-    return ranges
-
-
-def _choose_layers(ranges: Sequence[LayerRange] | None, num_layers: int) -> list[int]:
-    if ranges is None:
-        return list(range(num_layers))
-    if beyond := [last for _, last in ranges if last >= num_layers]:
-        raise ArgumentError(
-            f"--layers: expected layers from 0 to {num_layers - 1} for this model, received {beyond[0]}"
-        )
-    return sorted({layer for first, last in ranges for layer in range(first, last + 1)})
 
 
 @contextmanager
@@ -140,7 +103,3 @@ def _working(what: str) -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True).status(f"{what} …") as status:
         yield lambda now: status.update(escape(f"{now} …"))
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

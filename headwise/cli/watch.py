@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwise.cli.files import NamedText, check_writable, read_texts
-from headwise.cli.view import LayerRange, _parse_layers, _size, _tell_cut
+from headwise.cli.files import NamedText, check_writable, read_texts, size, tell_cut
+from headwise.cli.layers import LayerRange, parse_layers
 from headwise.errors import ArgumentError, RecordError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def watch(
     Writes one file with the queries and keys of every layer, from which headwise stats and headwise.load work out the
     weights. Texts come from the command line, from files, or from standard input (-); several make one batch, padded.
     """
-    ranges = _parse_layers(layers)
+    ranges = parse_layers(layers)
     check_writable(out, "--out")
     if out.resolve() in {path.resolve() for path in files}:
         raise ArgumentError(f"--out {out}: this is the file of --file; choose another")
@@ -96,7 +96,7 @@ def watch(
     lengths = sorted({record.shape[3] for record in seen})
     examples = f"{len(named)} × " if len(named) > 1 else ""
     click.echo(
-        f"Wrote {out} ({_size(out.stat().st_size)}): {counts}, {examples}{' or '.join(map(str, lengths))} tokens. "
+        f"Wrote {out} ({size(out.stat().st_size)}): {counts}, {examples}{' or '.join(map(str, lengths))} tokens. "
         f"Next: headwise stats {shlex.quote(str(out))}"
     )
 
@@ -142,7 +142,7 @@ def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int 
     for each in named:
         tokens = pretrained.encode(each.text, limit)
         if tokens.cut:
-            _tell_cut(each, tokens)
+            tell_cut(each, tokens)
         if not tokens.ids:
             raise ArgumentError(f"{each.name} has no tokens: the tokenizer of {pretrained.name} leaves nothing of it")
         encoded.append(tokens)
