@@ -17,12 +17,12 @@ import argparse
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -158,7 +158,9 @@ def compare(
 
 
 def measure_memory(way: str, length: int) -> int | None:
-    """Bytes that a run adds to a process with the loaded model; None if it does not fit."""
+    """Bytes that a run adds to a process with the loaded model; None if it does not fit, or this is not Linux."""
+    if not Path("/proc/self/clear_refs").exists():
+        return None
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if way == "eager" and (LAYERS + 3) * HEADS * length**2 * 4 > total:
         return None
@@ -168,11 +170,12 @@ def measure_memory(way: str, length: int) -> int | None:
 
 
 def memory_here(way: str, length: int) -> int:
-    """The peak of this process above what the loaded model took."""
+    """The peak of this process above what it had with the loaded model."""
     model, ids = gpt2(length, "eager" if way == "eager" else "sdpa"), torch.arange(length)[None] % 1000
     with torch.no_grad():
         model(ids[:, :16])
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = resident("VmRSS")
         if way == "watch":
             with headwise.watch(model) as seen:
                 model(ids)
@@ -180,7 +183,13 @@ def memory_here(way: str, length: int) -> int:
         else:
             out = model(ids, output_attentions=way == "eager")
             assert way != "eager" or len(out.attentions) == LAYERS
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    return resident("VmHWM") - before
+
+
+def resident(which: str) -> int:
+    """Bytes of this process's memory: VmRSS now, VmHWM at the peak."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(which))
+    return int(line.split()[1]) * 1024
 
 
 def show(row: dict[str, Any]) -> list[str]:
