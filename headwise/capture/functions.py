@@ -47,12 +47,15 @@ UNIFORM = -1e30
 # Fused operations that take the model's input and hide its queries and keys.
 _HIDDEN = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 
-# multi_head_attention_forward hands itself to the active mode first of all; this is the same code, which does not.
-_multi_head_attention_forward = types.FunctionType(
-    functional.multi_head_attention_forward.__code__,
-    {**functional.multi_head_attention_forward.__globals__, "has_torch_function": lambda _: False},
-    argdefs=functional.multi_head_attention_forward.__defaults__,
-)
+
+def _seen_inside(function: Any) -> Callable[..., Any]:
+    """A function that hands itself to the active mode first of all: the same code, which does not."""
+    code, given = function.__code__, {**function.__globals__, "has_torch_function": lambda _: False}
+    return types.FunctionType(code, given, argdefs=function.__defaults__)
+
+
+_multi_head_attention_forward = _seen_inside(functional.multi_head_attention_forward)
+_backward = _seen_inside(torch.autograd.backward)
 
 
 class Functions(TorchFunctionMode):
@@ -75,6 +78,7 @@ class Functions(TorchFunctionMode):
             "scaled_dot_product_attention": self._sdpa,
             "multi_head_attention_forward": self._multi_head,
             "flex_attention": self._flex,
+            "backward": self._backward,
         }
 
     def __torch_function__(
@@ -138,6 +142,15 @@ class Functions(TorchFunctionMode):
                 return _multi_head_attention_forward(*args, **kwargs)
         finally:
             self._heads = before
+
+    def _backward(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Gradient checkpointing runs parts of the model again in there, which must be seen too."""
+        if func is Tensor.backward:  # (x, gradient, ...) are (tensors, grad_tensors, ...) of the other
+            kwargs = {"grad_tensors" if key == "gradient" else key: value for key, value in kwargs.items()}
+        elif func is not torch.autograd.backward:
+            return func(*args, **kwargs)
+        with self:
+            return _backward(*args, **kwargs)
 
     def _hidden(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         place = self._watcher.place()
@@ -207,6 +220,7 @@ class Functions(TorchFunctionMode):
         self._found(place, call, out, lambda x: layout.fold(arrange(x)), how)
 
     def _call_of(self, found: trail.Trail, v: Tensor, layout: Layout) -> AttentionCall:
+        _check_values(found.q)
         # Autocast has lowered what the product took; the record takes the same.
         q, k, v = (x.to(found.dtype) for x in (layout.fold(found.q), layout.fold_keys(found.k), layout.fold_keys(v)))
         if k.shape[1] != v.shape[1]:
@@ -265,6 +279,7 @@ class Functions(TorchFunctionMode):
         scale: float | None,
     ) -> None:
         """F.scaled_dot_product_attention was called."""
+        _check_values(q)
         lead = torch.broadcast_shapes(q.shape[:-2], *(x.shape[:-2] for x in (k, v) if x.ndim != 4 or q.ndim != 4))
         layout = read_layout(tuple(lead), self._heads or place.heads)
         q = layout.fold(q)
@@ -289,6 +304,13 @@ class Functions(TorchFunctionMode):
             mask, bias = self._recognised.additive(layout.fold_mask(attn_mask), shape)
         call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout)
         self._found(place, call, out, arrange, how)
+
+    def told(self, call: AttentionCall, out: Tensor) -> None:
+        """headwise's own attention was called."""
+        with self._reading("headwise.attention"):
+            place = self._watcher.place()
+            if place is not None:
+                self._found(place, call, out, lambda x: x, "headwise.attention")
 
     def opaque(
         self, name: str, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, result: Any, *args: Any, **kwargs: Any
@@ -317,6 +339,12 @@ class Functions(TorchFunctionMode):
         entry = self._watcher.found(place, call, out, arrange, how)
         if entry is not None and self._watcher.values:
             self._outputs.put(out, call.shape[1], entry.keep_output_weight)
+
+
+def _check_values(q: Tensor) -> None:
+    """Raise RecordError for tensors that are only shapes."""
+    if q.is_meta or type(q).__name__ == "FakeTensor":
+        raise RecordError(f"its tensors hold no numbers: they are {'on meta' if q.is_meta else 'FakeTensors'}")
 
 
 def _sdpa_arguments(

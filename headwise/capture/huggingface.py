@@ -49,7 +49,7 @@ class _Registry:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._originals: dict[str, Callable[..., Any]] = {}
+        self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # name -> (original, wrapped)
         self._here = threading.local()
 
     @contextlib.contextmanager
@@ -58,8 +58,8 @@ class _Registry:
         with self._lock:
             self._users += 1
             if self._users == 1:
-                self._originals = dict(mapping)
-                mapping.update({name: self._wrap(name, function) for name, function in mapping.items()})
+                self._wrapped = {name: (each, self._wrap(name, each)) for name, each in mapping.items()}
+                mapping.update({name: wrapped for name, (_, wrapped) in self._wrapped.items()})
         before = self._listeners
         self._here.listeners = (*before, functions)
         try:
@@ -69,9 +69,10 @@ class _Registry:
             with self._lock:
                 self._users -= 1
                 if not self._users:
-                    # Functions that were registered meanwhile stay.
-                    mapping.update({name: self._originals[name] for name in self._originals if name in mapping})
-                    self._originals = {}
+                    for name, (original, wrapped) in self._wrapped.items():
+                        if mapping.get(name) is wrapped:  # functions that were registered meanwhile stay
+                            mapping[name] = original
+                    self._wrapped = {}
 
     @property
     def _listeners(self) -> tuple[Functions, ...]:

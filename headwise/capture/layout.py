@@ -19,8 +19,8 @@ class Layout:
 
     def fold(self, x: Tensor) -> Tensor:
         """[*lead, r, c], or what broadcasts to it, as [B, H, r, c]."""
-        rows = x.shape[-2:]
-        return x.expand(*self.lead, *rows).reshape(self.batch, self.heads, *rows)
+        shape = (self.batch, self.heads, *x.shape[-2:])
+        return x if tuple(x.shape) == shape else x.expand(*self.lead, *shape[2:]).reshape(shape)
 
     def fold_keys(self, x: Tensor) -> Tensor:
         """Keys or values [*lead, K, ·] as [B, G, K, ·]: heads that share theirs are kept once."""

@@ -145,7 +145,9 @@ class Sequence:
         keys = [self.steps[0], *(after - before for before, after in pairwise(self.steps))]
         rows = [q_len for q_len, _, _ in self._mask.steps]
         spread = [
-            torch.cat([beam[:, None].expand(-1, count) for beam, count in zip(beams.unbind(1), counts, strict=False)], 1)
+            torch.cat(
+                [beam[:, None].expand(-1, count) for beam, count in zip(beams.unbind(1), counts, strict=False)], 1
+            )
             for counts in (rows, keys)
         ]
         return spread[0], spread[1]

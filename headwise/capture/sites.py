@@ -111,8 +111,8 @@ def find_place(names: Mapping[int, str]) -> Place | None:
     if inner is not None and not found:
         found.append((names[id(inner)], inner, (), {}))
     place: Place | None = None
-    for each in reversed(found):
-        place = Place(*each, place)
+    for name, module, arguments, keywords in reversed(found):
+        place = Place(name, module, arguments, keywords, place)
     return place
 
 

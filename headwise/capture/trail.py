@@ -60,9 +60,9 @@ class Trails:
         return bool(self._of)
 
     def get(self, x: Any, *, changed: bool = False) -> Trail | None:
-        """The trail of `x`, with a problem if it was changed unseen; `changed`: the last operation was on it, in place."""
+        """The trail of `x`, with a problem if it was changed unseen. `changed`: the last operation changed it."""
         found = self._of.get(id(x))
-        if found is None or found[0]() is not x:
+        if not isinstance(x, Tensor) or found is None or found[0]() is not x:
             return None
         _, trail, versions = found
         now = _versions(x, trail)
@@ -217,7 +217,9 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
         return
     others = (trails.get(x) for x in operands[at + 1 :])
     if any(other is not None and other.product is trail.product for other in others):
-        trail = _problem(trail, f"the scores met what was made of them again, in `{name}`, which a record cannot represent")
+        trail = _problem(
+            trail, f"the scores met what was made of them again, in `{name}`, which a record cannot represent"
+        )
     if trail.problem:
         if name == "softmax":
             trail = dataclasses.replace(trail, softmax=out)

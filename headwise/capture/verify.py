@@ -9,7 +9,6 @@ from headwise.call import AttentionCall, as_written
 from headwise.capture.trail import FORBIDDEN
 from headwise.records import AttentionRecord
 
-
 ROWS = 64
 
 

@@ -198,7 +198,9 @@ def test_two_generations_are_two_records_a_layer(models: dict[str, Any]) -> None
     model = models["llama"]
     with headwise.watch(model) as seen:
         outs = [
-            model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=n, min_new_tokens=n)
+            model.generate(
+                ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=n, min_new_tokens=n
+            )
             for ids, n in ((IDS[:1], 4), (IDS[:1, :3], 6), (IDS[:1], 4))
         ]
     assert len(seen) == 6

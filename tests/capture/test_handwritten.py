@@ -10,10 +10,10 @@ from unittest import mock
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional
 
 import headwise
 from headwise.errors import RecordError
@@ -77,7 +77,7 @@ def at(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def matmul(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    w = F.softmax(torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(D), dim=-1)
+    w = functional.softmax(torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(D), dim=-1)
     return torch.matmul(w, v), w
 
 
@@ -124,7 +124,7 @@ def transposed_property(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
 
 def bmm(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     q, k, v = (x.reshape(B * H, Q, D) for x in (q, k, v))
-    w = F.softmax(torch.bmm(q, k.transpose(1, 2)) * 0.5, dim=-1)
+    w = functional.softmax(torch.bmm(q, k.transpose(1, 2)) * 0.5, dim=-1)
     return torch.bmm(w, v), w.view(B, H, Q, Q)
 
 
@@ -132,20 +132,20 @@ def bmm_and_view(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """As BART once did: a mask for each example is added in between."""
     q, k, v = (x.reshape(B * H, Q, D) for x in (q, k, v))
     s = torch.bmm(q, k.transpose(1, 2)).view(B, H, Q, Q).masked_fill(~REAL[:, None, None], -math.inf)
-    w = F.softmax(s.view(B * H, Q, Q), dim=-1)
+    w = functional.softmax(s.view(B * H, Q, Q), dim=-1)
     return torch.bmm(w, v), w.view(B, H, Q, Q)
 
 
 def baddbmm(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     q, k, v = (x.reshape(B * H, Q, D) for x in (q, k, v))
     bias = torch.linspace(-1, 1, B * H * Q * Q).view(B * H, Q, Q)
-    w = F.softmax(torch.baddbmm(bias, q, k.mT, beta=2.0, alpha=0.25), dim=-1)
+    w = functional.softmax(torch.baddbmm(bias, q, k.mT, beta=2.0, alpha=0.25), dim=-1)
     return torch.bmm(w, v), w.view(B, H, Q, Q)
 
 
 def baddbmm_of_nothing(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     q, k, v = (x.reshape(B * H, Q, D) for x in (q, k, v))
-    w = F.softmax(torch.baddbmm(torch.empty(B * H, Q, Q), q, k.mT, beta=0, alpha=0.25), dim=-1)
+    w = functional.softmax(torch.baddbmm(torch.empty(B * H, Q, Q), q, k.mT, beta=0, alpha=0.25), dim=-1)
     return torch.bmm(w, v), w.view(B, H, Q, Q)
 
 
@@ -297,7 +297,7 @@ def test_dropout_is_told_and_left_out_of_the_weights() -> None:
     def body(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         w = (q @ k.mT).softmax(-1)
         kept.append(w)
-        return F.dropout(w, 0.25) @ v
+        return functional.dropout(w, 0.25) @ v
 
     model = HandAttention(body)
     with headwise.watch(model) as seen:
@@ -354,11 +354,11 @@ def test_autocast(body: Body) -> None:
 
 def test_inference_mode() -> None:
     with torch.inference_mode():
-        seen, (_, weights) = see(BETWEEN_BODY)
+        seen, (_, weights) = see(filled)
     assert_weights(the_record(seen), weights, atol=1e-6)
 
 
-def BETWEEN_BODY(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def filled(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     w = (q @ k.mT).masked_fill(~TRIL, -1e9).softmax(-1)
     return w @ v, w
 
@@ -391,7 +391,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
         lambda q, k, v: torch.einsum("bhij,hg->bgij", (q @ k.mT).softmax(-1), torch.randn(H, H).softmax(0)) @ v,
         "the weights went through `einsum`",
     ),
-    "relu": (lambda q, k, v: F.relu(q @ k.mT).softmax(-1) @ v, "the scores went through `relu`"),
+    "relu": (lambda q, k, v: functional.relu(q @ k.mT).softmax(-1) @ v, "the scores went through `relu`"),
     "abs": (lambda q, k, v: (q @ k.mT).abs().softmax(-1) @ v, "the scores went through `abs`"),
     "squared": (lambda q, k, v: ((q @ k.mT) ** 2).softmax(-1) @ v, "the scores went through `pow`"),
     "heads in another order": (lambda q, k, v: (q @ k.mT).flip(1).softmax(-1) @ v, "the scores went through `flip`"),
@@ -430,7 +430,9 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
         "the scores were assigned to in place",
     ),
     "parts": (
-        lambda q, k, v: (lambda s: (s.__setitem__(slice(None), q @ k.mT), s.softmax(-1) @ v)[1])(torch.empty(B, H, Q, Q)),
+        lambda q, k, v: (lambda s: (s.__setitem__(slice(None), q @ k.mT), s.softmax(-1) @ v)[1])(
+            torch.empty(B, H, Q, Q)
+        ),
         "the scores were put together from parts",
     ),
     "met again": (
@@ -601,7 +603,9 @@ STEPS: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "in place": lambda s, r: s.mul_(0.5).add_(0.25),
     "heads flipped": lambda s, r: s.flip(1),
     "heads chosen": lambda s, r: s[:, [1, 0]] if s.shape[1] == 2 else s[:, :],
-    "heads mixed": lambda s, r: torch.einsum("bhij,hg->bgij", s, torch.linspace(-1, 1, s.shape[1] ** 2).view(s.shape[1], -1)),
+    "heads mixed": lambda s, r: torch.einsum(
+        "bhij,hg->bgij", s, torch.linspace(-1, 1, s.shape[1] ** 2).view(s.shape[1], -1)
+    ),
     "rows flipped": lambda s, r: s.flip(-2),
     "keys rolled": lambda s, r: s.roll(1, -1),
     "transposed": lambda s, r: s.mT if s.shape[-1] == s.shape[-2] else s,
@@ -683,7 +687,9 @@ def _run(program: tuple[int, list[str], str, tuple[int, ...], Any]) -> tuple[See
 
 @settings(max_examples=250)
 @given(programs)
-def test_whatever_is_seen_of_a_random_program_is_true(program: tuple[int, list[str], str, tuple[int, ...], Any]) -> None:
+def test_whatever_is_seen_of_a_random_program_is_true(
+    program: tuple[int, list[str], str, tuple[int, ...], Any],
+) -> None:
     seen, true = _run(program)
     for record in seen:
         assert_weights(record, true, empty=(true.sum(-1) == 0).any(1))
@@ -696,7 +702,7 @@ def test_what_is_recognised_is_true_without_a_look_at_the_weights(
 ) -> None:
     """Of a long call only some rows are compared with the model's weights: the operations must say enough."""
     assume(not SNEAKY & {*program[1], program[2]})
-    with mock.patch("headwise.capture.functions.wrong_weights", lambda *_: None):
+    with mock.patch("headwise.capture.functions.wrong_weights", return_value=None):
         seen, true = _run(program)
     for record in seen:
         assert_weights(record, true, empty=(true.sum(-1) == 0).any(1))

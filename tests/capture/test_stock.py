@@ -1,4 +1,4 @@
-"""torch's own attention: F.scaled_dot_product_attention, nn.MultiheadAttention and the nn.Transformer family."""
+"""torch's own attention: scaled_dot_product_attention, nn.MultiheadAttention and the nn.Transformer family."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 import headwise
 from headwise.records import AttentionRecord
@@ -219,7 +219,7 @@ def test_transformer() -> None:
     assert [record.site.causal for record in seen if record.site] == [False, True, False]
 
 
-# F.scaled_dot_product_attention.
+# functional.scaled_dot_product_attention.
 
 
 class Fused(nn.Module):
@@ -229,7 +229,7 @@ class Fused(nn.Module):
             self.num_heads = heads
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, **options)
+        return functional.scaled_dot_product_attention(q, k, v, **options)
 
 
 def dense(q: Tensor, k: Tensor, mask: Tensor | None = None, scale: float | None = None, causal: bool = False) -> Tensor:
