@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -41,7 +40,6 @@ class Keeper:
         if max_bytes is not None and max_bytes <= 0:
             raise ArgumentError(f"max_bytes must be positive, or None for no bound. Received: {max_bytes}")
         self._dtype, self._offload, self._max_bytes = dtype, offload, max_bytes
-        self._disk = _Disk() if offload == "disk" else None
         self._storages: dict[int, int] = {}
         self._others = 0  # bytes of what grows
 
@@ -69,15 +67,14 @@ class Keeper:
             kept = kept.to(self._dtype)
         if self._offload == "cpu":
             kept = kept.to("cpu")
-        if self._disk is not None:
-            kept = self._disk.write(kept)
+        if self._offload == "disk":
+            return _on_disk(kept)
         # An inference tensor does not count its changes; a parameter is changed by the next optimiser step.
-        elif kept.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() and (
+        if kept.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() and (
             x.is_inference() or (x.is_leaf and x.requires_grad)
         ):
             kept = _owned(kept)
-        if self._disk is None:
-            self.count(kept)
+        self.count(kept)
         return kept
 
     def convert(self, x: Tensor) -> Tensor:
@@ -116,21 +113,16 @@ def _size(count: int) -> str:
     return f"{count} bytes"
 
 
-class _Disk:
-    """Tensors in files without a name, mapped into memory: they are gone when the last tensor is."""
-
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="headwise-")
-        self._count = 0
-
-    def write(self, x: Tensor) -> Tensor:
-        path = Path(self._folder.name) / str(self._count)
-        self._count += 1
-        if not x.numel():
-            return x.to("cpu")
+def _on_disk(x: Tensor) -> Tensor:
+    """A tensor in a file without a name, mapped into memory: it is gone when the tensor is."""
+    if not x.numel():
+        return x.to("cpu")
+    handle, name = tempfile.mkstemp(prefix="headwise-")
+    try:
         with torch.inference_mode(False):
-            mapped = torch.from_file(str(path), shared=True, size=x.numel(), dtype=x.dtype).view(x.shape)
-            mapped.copy_(x)
+            mapped = torch.from_file(name, shared=True, size=x.numel(), dtype=x.dtype).view(x.shape)
+            return mapped.copy_(x)
+    finally:
         # The mapping keeps the bytes; the name is not needed any more, so nothing can be left behind.
-        path.unlink()
-        return mapped
+        os.close(handle)
+        os.unlink(name)

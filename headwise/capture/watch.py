@@ -117,7 +117,7 @@ class Watch:
             if any(_is_compiled(module) for module in self._model.modules()):
                 watcher.notes.append("what torch.compile made ran eagerly")
             stack.enter_context(huggingface.seen_through(self._model, watcher, functions))
-            stack.enter_context(listening(watcher.heard))
+            stack.enter_context(listening(functions.told))
             stack.enter_context(functions)
             self._stack, self._seen = stack.pop_all(), seen
         return seen

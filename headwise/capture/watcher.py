@@ -120,13 +120,6 @@ class Watcher:
         """Which of the model's modules is running; None if none is."""
         return find_place(self._names)
 
-    def heard(self, call: AttentionCall, out: Tensor) -> None:
-        """headwise's own attention was called."""
-        place = self.place()
-        if place is not None:
-            with torch.no_grad():
-                self.found(place, call, out, lambda x: x, "headwise.attention")
-
     def note(self, note: str) -> None:
         """Something that the watch changed in how the model ran."""
         if note not in self.notes:

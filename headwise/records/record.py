@@ -129,7 +129,9 @@ class AttentionRecord:
             where = f" of {self.site.name}" if self.site else ""
             raise RecordError(f"this record{where} does not have {what}. Watch the model with {option}")
         if self.extras.is_changed(name):
-            raise RecordError(f"{what} of this record were changed in place after the call. Do not modify them in place")
+            raise RecordError(
+                f"{what} of this record were changed in place after the call. Do not modify them in place"
+            )
         return kept
 
     @property

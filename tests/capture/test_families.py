@@ -131,7 +131,7 @@ FAMILIES = {
         {"input_ids": IDS},
         _one(LAYERS, True),
         key_heads=2,
-        how=("eager",),
+        how=("eager", "flex_attention"),
     ),
     "t5": Family(
         "T5ForConditionalGeneration",

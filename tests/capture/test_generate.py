@@ -284,6 +284,7 @@ def assert_beams(model: Any, seen: Seen, out: Any, ids: Tensor, real: Tensor, re
         for record, weights in zip(seen, ref, strict=True):
             q_len = record.shape[2]
             assert record.shape[0] == len(tokens)
+            assert bool((record.weights().sum((1, 2))[ended[:, :q_len]] == 0).all())
             real_rows = rows[:, :q_len]
             shown, expected = (x.transpose(1, 2)[real_rows] for x in (record.weights(), weights[:, :, :q_len, :q_len]))
             torch.testing.assert_close(shown, expected, rtol=0, atol=1e-5)
@@ -306,6 +307,7 @@ BEAMS: list[dict[str, Any]] = [
     {"num_beams": 4, "num_return_sequences": 4, "return_dict_in_generate": True},
     {"num_beams": 3, "min_new_tokens": 6},
     {"num_beams": 3, "length_penalty": -5.0, "num_return_sequences": 3},
+    {"num_beams": 3, "length_penalty": -9.0},
 ]
 
 

@@ -447,6 +447,30 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
         lambda q, k, v: torch.cat([q @ k.mT, torch.zeros(B, H, Q, 2)], -1).softmax(-1)[..., :-2] @ v,
         "concatenated with something that is no column of sinks",
     ),
+    "a row beside the queries": (
+        lambda q, k, v: (
+            torch.cat([q @ k[:, :, :1].mT, torch.zeros(B, H, 1, 1)], -2).softmax(-1)[..., :-1, :] @ v[:, :, :1]
+        ),
+        "concatenated with something that is no column of sinks",
+    ),
+    "a mask turned round": (
+        lambda q, k, v: ((q @ k.mT + torch.zeros(Q, Q).masked_fill(TRIL, 1e9)) * -1).softmax(-1) @ v,
+        "the scores went through `mul`",
+    ),
+    "filled through a view": (
+        lambda q, k, v: (lambda s: (s.view(B * H, Q, Q).masked_fill_(~TRIL, -1e9), s.softmax(-1) @ v)[1])(q @ k.mT),
+        "changed in place through another tensor",
+    ),
+    "queries changed before the softmax": (
+        lambda q, k, v: (lambda q, s: (q.mul_(2), s.softmax(-1) @ v)[1])(q2 := q.clone(), q2 @ k.mT),
+        "changed in place through another tensor",
+    ),
+    "several fills of a whole row": (
+        lambda q, k, v: (
+            (q @ k.mT).masked_fill(~TRIL, -1e9).masked_fill((torch.arange(Q) == 2)[:, None], -1e4).softmax(-1) @ v
+        ),
+        "its scores were filled with several numbers, in rows that these forbid as a whole",
+    ),
     "two products in one": (
         lambda q, k, v: torch.cat([(q @ k.mT)[..., :3], q @ k.mT], -1).softmax(-1)[..., :Q] @ v,
         "",

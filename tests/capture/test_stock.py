@@ -308,6 +308,16 @@ def test_a_bias_that_also_forbids_is_split_into_both() -> None:
     assert_weights(record, dense(q, k, both))
 
 
+def test_a_row_that_a_bias_forbids_as_a_whole_attends_to_all_keys_alike() -> None:
+    q, k, v = torch.randn(3, B, H, S, 8).unbind()
+    bias = torch.linspace(-2, 2, S * S).view(S, S)
+    bias = bias.masked_fill(torch.ones(S, S).triu(1).bool(), torch.finfo(torch.float32).min)
+    bias[2] = torch.finfo(torch.float32).min
+    seen, _ = watched(Fused(), q, k, v, attn_mask=bias)
+    assert_weights(seen.records[0], (q @ k.mT * 8**-0.5 + bias).softmax(-1))
+    torch.testing.assert_close(seen.records[0].weights(rows=2), torch.full((B, H, 1, S), 1 / S))
+
+
 def test_dropout() -> None:
     q, k, v = torch.randn(3, B, H, S, 8).unbind()
     seen, _ = watched(Fused(), q, k, v, dropout_p=0.25)

@@ -202,9 +202,6 @@ def test_coverage_has_seen_missed_and_refused() -> None:
 
 # Values and gradients.
 
-TOLD = pytest.mark.xfail(strict=True, reason="nobody follows the output of headwise.attention to its projection yet")
-FOLDER = pytest.mark.xfail(reason="the folder of what is on disk is left to the garbage collector, which warns")
-
 
 def assert_projects(record: AttentionRecord, out: Tensor) -> None:
     """Σ over the heads of (A v) W_O is what the attention's projection made, [B, Q, M], without its bias."""
@@ -213,7 +210,7 @@ def assert_projects(record: AttentionRecord, out: Tensor) -> None:
     torch.testing.assert_close(mine, out, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("how", ["fused", "by hand", pytest.param("headwise", marks=TOLD)])
+@pytest.mark.parametrize("how", ["fused", "by hand", pytest.param("headwise")])
 def test_values_and_projection(how: str) -> None:
     model = Stack(how)
     with torch.no_grad():
@@ -335,7 +332,6 @@ def test_offload_to_the_cpu() -> None:
     assert seen[0].v.shape == seen[0].grad.shape
 
 
-@FOLDER
 def test_offload_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -350,7 +346,6 @@ def test_offload_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not list(tmp_path.iterdir())
 
 
-@FOLDER
 def test_what_is_on_disk_does_not_mind_what_happens_to_the_model() -> None:
     q = torch.randn(1, 2, 3, 4)
 
