@@ -247,6 +247,8 @@ class Functions(TorchFunctionMode):
                 q = q.masked_fill(rows, 0.0)
                 biases = [x.masked_fill(rows, 0.0) for x in biases]
         bias = None if not biases else biases[0] if len(biases) == 1 else sum(biases[1:], biases[0])
+        if sinks is None:
+            q, bias = _even(q, bias)
         if bias is not None and not bias.is_floating_point():
             bias = bias.to(q.dtype)
         with torch.autocast(q.device.type, enabled=False):
@@ -302,6 +304,7 @@ class Functions(TorchFunctionMode):
             mask = self._recognised.mask(layout.fold_mask(attn_mask), shape)
         elif attn_mask is not None:
             mask, bias = self._recognised.additive(layout.fold_mask(attn_mask), shape)
+        q, bias = _even(q, bias)
         call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout)
         self._found(place, call, out, arrange, how)
 
@@ -339,6 +342,17 @@ class Functions(TorchFunctionMode):
         entry = self._watcher.found(place, call, out, arrange, how)
         if entry is not None and self._watcher.values:
             self._outputs.put(out, call.shape[1], entry.keep_output_weight)
+
+
+def _even(q: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Queries and bias where a bias [., ., Q, K] forbids rows as a whole: they attend to all their keys alike.
+
+    So do queries of 0 without a bias; the low number would round the row's log-sum-exp.
+    """
+    if bias is None or bias.ndim < 4 or bias.shape[-1] == 1:
+        return q, bias
+    rows = (bias[..., :1] <= UNIFORM) & (bias[..., :1] != -torch.inf)
+    return (q.masked_fill(rows, 0.0), bias.masked_fill(rows, 0.0)) if bool(rows.any()) else (q, bias)
 
 
 def _check_values(q: Tensor) -> None:

@@ -98,13 +98,16 @@ def _is_same(x: Tensor, known: _Known) -> bool:
 def _apart(bias: Tensor, shape: tuple[int, ...]) -> Found:
     """A bias that also forbids (T5: relative positions and finfo.min in one tensor), as a mask and what is left of it.
 
-    Beside so low a number the bias of a cell is nothing. Rows that are forbidden as a whole stay as they are.
+    Beside so low a number the bias of a cell is nothing. In rows that are forbidden as a whole the highest cells are
+    left; such a row of the bias holds their value throughout.
     """
-    lowest = bias <= torch.finfo(bias.dtype).min / 4
-    forbidden = lowest & ~lowest.all(-1, keepdim=True)
-    if not bool(forbidden.any()):
+    low = bias <= torch.finfo(bias.dtype).min / 4
+    top = bias.amax(-1, keepdim=True)
+    forbidden = low & (bias < top)
+    if not bool(low.any()):
         return None, bias
-    return _recognise(~forbidden, shape), bias.masked_fill(forbidden, 0.0)
+    rest = torch.where(low, torch.where(low.all(-1, keepdim=True), top, 0.0), bias)
+    return _recognise(~forbidden, shape), rest
 
 
 def _recognise(allowed: Tensor, shape: tuple[int, ...]) -> Mask | None:

@@ -68,7 +68,9 @@ def test_cross_attention_counts_and_nan_behind_the_mask_does_not() -> None:
     output, seen = headwise.attention(q, k, v, mask=masks.padding([5, 2]), record=True)
     seen.extras.v, seen.extras.grad = v.clone(), torch.randn_like(output)
     expected = (output * seen.grad).sum((2, 3)).abs().mean(0)
-    seen.extras.v[1, :, 2:] = float("inf")
+    v = seen.v.clone()
+    v[1, :, 2:] = float("inf")
+    seen.extras.v = v
     close(head_importance([seen]), expected[None])
 
 
@@ -78,7 +80,9 @@ def test_a_key_that_one_head_of_its_group_may_see_is_not_left_out() -> None:
     q, k, v = torch.randn(1, 4, 3, 4), torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 4)
     output, seen = headwise.attention(q, k, v, mask=masks.from_tensor(by_head), record=True)
     seen.extras.v, seen.extras.grad = v.clone(), torch.randn_like(output)
-    seen.extras.v[:, 1, 2] = float("nan")  # nobody may see this one
+    v = seen.v.clone()
+    v[:, 1, 2] = float("nan")  # nobody may see this one
+    seen.extras.v = v
     close(head_importance(seen), (output * seen.grad).sum((2, 3)).abs())
 
 

@@ -63,8 +63,9 @@ def test_value_norms_and_nan_behind_the_mask() -> None:
     expected = torch.einsum("bhke,hem->bhkm", layer.values, layer.projection).norm(dim=-1)
     expected[1, :, 3:] = 0.0
     whole = norm_based(layer.record), summed_norm_based(layer.record)
-    layer.record.extras.v = layer.record.v.clone()
-    layer.record.extras.v[1, :, 3:] = float("nan")
+    v = layer.record.v.clone()
+    v[1, :, 3:] = float("nan")
+    layer.record.extras.v = v
     close(value_norms(layer.record), expected)
     close(norm_based(layer.record), whole[0])
     close(summed_norm_based(layer.record), whole[1])

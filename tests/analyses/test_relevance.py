@@ -114,8 +114,9 @@ def test_nan_behind_the_mask_does_not_spread() -> None:
     layers = tiny_encoder(n_layers=2, mask=masks.padding(4))
     expected = dense_relevance(layers)
     for layer in layers:
-        layer.record.extras.v = layer.record.v.clone()
-        layer.record.extras.v[:, :, 4:] = float("nan")
+        v = layer.record.v.clone()
+        v[:, :, 4:] = float("nan")
+        layer.record.extras.v = v
     close(relevance(records(layers)), expected)
 
 

@@ -131,7 +131,7 @@ FAMILIES = {
         {"input_ids": IDS},
         _one(LAYERS, True),
         key_heads=2,
-        how=("eager", "flex_attention"),
+        how=("eager",),
     ),
     "t5": Family(
         "T5ForConditionalGeneration",

@@ -119,4 +119,4 @@ def test_a_score_mod_that_hides_something_far_from_where_it_was_tried_is_refused
     seen, _, _ = see(score_mod=lambda s, b, h, i, j: torch.where((s > 1.0) & (s < 7.0), s + 3.0, s))
     (site,) = seen.coverage()
     assert (site.status, len(seen)) == ("refused", 0)
-    assert "output could not be explained" in site.how or "could not be explained" in site.how
+    assert "could not be explained" in site.how

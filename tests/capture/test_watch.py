@@ -421,7 +421,9 @@ def state(model: nn.Module) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("make", [Stack, llama, bert, lambda: nn.TransformerEncoderLayer(M, H)], ids=str)
+@pytest.mark.parametrize(
+    "make", [Stack, llama, bert, lambda: nn.TransformerEncoderLayer(M, H)], ids=["Stack", "llama", "bert", "layer"]
+)
 def test_the_model_is_as_it_was(make: Callable[[], nn.Module]) -> None:
     model = make()
     given = IDS if hasattr(model, "config") else inputs()
