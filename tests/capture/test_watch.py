@@ -542,6 +542,8 @@ def test_two_models_at_once() -> None:
 
 def test_threads_see_their_own_models_only() -> None:
     models = [llama(), bert(), llama()]  # the last one runs unwatched
+    with torch.no_grad():
+        plain = models[2](IDS).logits
     ready, results, errors = threading.Barrier(3, timeout=30), {}, []
 
     def run(i: int) -> None:
@@ -550,8 +552,7 @@ def test_threads_see_their_own_models_only() -> None:
                 if i == 2:
                     for _ in range(3):
                         ready.wait()
-                        models[i](IDS)
-                    results[i] = type(models[i].model.layers[0].self_attn.forward).__name__
+                        results[i] = models[i](IDS).logits
                     return
                 with headwise.watch(models[i]) as seen:
                     for _ in range(3):
@@ -568,6 +569,7 @@ def test_threads_see_their_own_models_only() -> None:
     for thread in threads:
         thread.join()
     assert not errors
+    assert torch.equal(results[2], plain)
     assert [len(results[i]) for i in (0, 1)] == [6, 6]
     for i in (0, 1):
         models[i].set_attn_implementation("eager")
