@@ -20,11 +20,12 @@ from torch.overrides import TorchFunctionMode
 
 from headwise import masks
 from headwise.call import AttentionCall, make_call
-from headwise.capture import flex, huggingface, projection, trail
+from headwise.capture import flex, huggingface, operations, products, projection
 from headwise.capture.keep import TooMuch
 from headwise.capture.layout import Layout, out_of_buffer, read_layout, share_heads
 from headwise.capture.masks import Found, Recognised
 from headwise.capture.sites import Place
+from headwise.capture.trail import UNIFORM, Trail, Trails
 from headwise.capture.verify import wrong_output, wrong_weights
 from headwise.errors import HeadwiseError, RecordError
 from headwise.functional import running
@@ -42,8 +43,6 @@ _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "baddbmm", "bad
 _UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError)
 # What is asked of a tensor all the time, and makes no other: passed on as quickly as can be.
 _QUESTIONS = ("__get__", "dim", "size", "stride", "numel", "is_floating_point", "is_contiguous", "__len__", "item")
-# Beside such a number all scores are alike.
-UNIFORM = -1e30
 # Fused operations that take the model's input and hide its queries and keys.
 _HIDDEN = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 
@@ -64,7 +63,7 @@ class Functions(TorchFunctionMode):
     def __init__(self, watcher: Watcher) -> None:
         super().__init__()
         self._watcher = watcher
-        self._trails = trail.Trails()
+        self._trails = Trails()
         self._outputs = projection.Outputs()
         self._recognised = Recognised()
         self.heard = 0  # how many computations were heard of
@@ -100,7 +99,7 @@ class Functions(TorchFunctionMode):
         try:
             with torch.no_grad():
                 if self._trails:
-                    trail.step(name, self._trails, args, kwargs, out)
+                    operations.step(name, self._trails, args, kwargs, out)
                 if self._outputs:
                     self._outputs.step(name, args, out)
         except _UNREADABLE:  # not of the kind that it looked like
@@ -119,11 +118,11 @@ class Functions(TorchFunctionMode):
             return out
         found = None
         with self._reading("matmul and softmax"):
-            met = trail.values(name, args, kwargs, self._trails) if self._trails else None
+            met = products.values(name, args, kwargs, self._trails) if self._trails else None
             if met is not None:
                 self._weighted(*met, out)
                 return out
-            found = trail.product(name, args, kwargs, out)
+            found = products.product(name, args, kwargs, out)
         if found is None or self._outputs:
             self._follow(name, args, kwargs, out)
         if found is not None:
@@ -197,7 +196,7 @@ class Functions(TorchFunctionMode):
 
     # What was recognised, as a call.
 
-    def _weighted(self, found: trail.Trail, v: Tensor, arrange: Arrange, out: Tensor) -> None:
+    def _weighted(self, found: Trail, v: Tensor, arrange: Arrange, out: Tensor) -> None:
         """Weights that a softmax made of a product have met their values."""
         place = self._watcher.place()
         if place is None:
@@ -219,7 +218,7 @@ class Functions(TorchFunctionMode):
             return
         self._found(place, call, out, lambda x: layout.fold(arrange(x)), how)
 
-    def _call_of(self, found: trail.Trail, v: Tensor, layout: Layout) -> AttentionCall:
+    def _call_of(self, found: Trail, v: Tensor, layout: Layout) -> AttentionCall:
         _check_values(found.q)
         # Autocast has lowered what the product took; the record takes the same.
         q, k, v = (x.to(found.dtype) for x in (layout.fold(found.q), layout.fold_keys(found.k), layout.fold_keys(v)))
@@ -256,7 +255,7 @@ class Functions(TorchFunctionMode):
                 q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=found.dropout
             )
 
-    def _filled(self, found: trail.Trail, layout: Layout, shape: tuple[int, ...]) -> Found:
+    def _filled(self, found: Trail, layout: Layout, shape: tuple[int, ...]) -> Found:
         """What all fills come to: (mask, bias)."""
         fills = [(layout.fold_mask(x), value) for x, value in found.fills]
         (forbidden, value), *others = fills

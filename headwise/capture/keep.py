@@ -71,7 +71,7 @@ class Keeper:
             return _on_disk(kept)
         # An inference tensor does not count its changes; a parameter is changed by the next optimiser step.
         if kept.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() and (
-            x.is_inference() or (x.is_leaf and x.requires_grad)
+            x.is_inference() or (x.is_leaf and x.requires_grad and not x._is_view())
         ):
             kept = _owned(kept)
         self.count(kept)

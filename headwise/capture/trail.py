@@ -4,16 +4,15 @@ Hand-written attention is recognised from what it computes, whatever it is calle
 
     s = q @ k.mT · scale;  s = cap · tanh(s / cap);  s = s + bias;  s = s.masked_fill(m, -inf);  softmax(s) @ v
 
-A `Trail` is what is known of one such tensor. `step` says what an operation makes of it. What cannot be said in those
-terms leaves a `problem` behind, so that the computation is refused with a reason instead of shown wrong.
+A `Trail` is what is known of one such tensor. It begins and ends at a product (products.py); operations.py says what
+every operation between makes of it. What cannot be said in those terms leaves a `problem` behind, so that the
+computation is refused with a reason instead of shown wrong.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +20,8 @@ from torch import Tensor
 
 # A score below this takes no part in a softmax in float32: exp(-1e4) is 0.
 FORBIDDEN = -1e4
+# Beside such a number all scores are alike.
+UNIFORM = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +43,10 @@ class Trail:
     dropout: float = 0.0
     problem: str = ""
     product: object = dataclasses.field(default_factory=object)  # the same for all that was made of one q kᵀ
+
+    def with_problem(self, problem: str) -> Trail:
+        """This trail, refused for a reason; the first one stays."""
+        return self if self.problem else dataclasses.replace(self, problem=problem)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,7 +73,9 @@ class Trails:
         now = _versions(x, trail)
         if versions[0] is not None and changed:
             now = (versions[0], *now[1:]) if now[0] in (versions[0], versions[0] + 1) else now
-        return trail if now == versions else _problem(trail, "the scores were changed in place through another tensor")
+        if now != versions:
+            return trail.with_problem("the scores were changed in place through another tensor")
+        return trail
 
     def put(self, x: Tensor, trail: Trail | None) -> None:
         key = id(x)
@@ -83,440 +90,3 @@ def _versions(x: Tensor, trail: Trail) -> tuple[int | None, ...]:
     """torch's counts of in-place changes, of a tensor and of what is known of it; inference tensors have none."""
     parts = [x, trail.q, trail.k, *(term for term, _ in trail.terms), *(fill for fill, _ in trail.fills)]
     return tuple(None if part.is_inference() else part._version for part in parts)
-
-
-def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Trail | None:
-    """The trail of a product that may be q kᵀ: of matmul, bmm, baddbmm, einsum."""
-    if not out.is_floating_point() or out.ndim < 2:
-        return None
-    terms: tuple[tuple[Tensor, float], ...] = ()
-    factor = 1.0
-    if name == "einsum":
-        operands = einsum_operands(args)
-        if operands is None or (roles := _einsum_roles(*operands)) is None:
-            return None
-        q, k = roles
-    elif name in ("baddbmm", "baddbmm_"):
-        base, q, k = (*args, *kwargs.values())[:3]
-        factor, beta = float(kwargs.get("alpha", 1)), float(kwargs.get("beta", 1))
-        k = k.mT
-        if beta:
-            # In place, what was added is gone: the scores stand where it stood.
-            terms = ((base, beta),) if name == "baddbmm" else ()
-            if name == "baddbmm_":
-                return Trail(q, k, tuple(out.shape[:-2]), out.dtype, problem="baddbmm_ overwrote what it added")
-    else:
-        q, k = (*args, *kwargs.values())[:2]
-        if name == "__rmatmul__":
-            q, k = k, q
-        if not isinstance(q, Tensor) or not isinstance(k, Tensor) or min(q.ndim, k.ndim) < 2:
-            return None
-        k = k.mT
-    return Trail(q, k, tuple(out.shape[:-2]), out.dtype, factor=factor, terms=terms)
-
-
-def einsum_operands(args: Sequence[Any]) -> tuple[str, Tensor, Tensor] | None:
-    """(equation, first, second) of an einsum of two tensors; None for any other."""
-    if len(args) < 2 or not isinstance(args[0], str):
-        return None
-    tensors = args[1] if isinstance(args[1], (list, tuple)) else args[1:]
-    return (args[0].replace(" ", ""), *tensors) if len(tensors) == 2 and "." not in args[0] else None
-
-
-def _einsum_roles(equation: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
-    """q [*lead, Q, D] and k [*lead, K, D] of an equation such as "bihd,bjhd->bhij"; None if it is not of that form."""
-    inputs, _, output = equation.partition("->")
-    one, _, two = inputs.partition(",")
-    if len(output) < 2 or len(set(one)) != len(one) or len(set(two)) != len(two):
-        return None
-    summed = (set(one) & set(two)) - set(output)
-    *lead, i, j = list(output)
-    if not summed or set(one) | set(two) != set(output) | summed:
-        return None
-    if i in two and j in one and i not in one and j not in two:
-        (one, a), (two, b) = (two, b), (one, a)
-    if i not in one or j not in two or i in two or j in one:
-        return None
-    d = sorted(summed)
-
-    def arrange(x: Tensor, letters: str, row: str) -> Tensor:
-        order = [*(letter for letter in lead if letter in letters), row, *d]
-        x = x.permute([letters.index(letter) for letter in order]).flatten(-len(d))
-        for at, letter in enumerate(lead):
-            if letter not in letters:
-                x = x.unsqueeze(at)
-        return x
-
-    return arrange(a, one, i), arrange(b, two, j)
-
-
-def values(
-    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails
-) -> tuple[Trail, Tensor, Callable[[Tensor], Tensor]] | None:
-    """Where weights meet their values: (their trail, v [*lead, K, E], what brings the output to [*lead, Q, E])."""
-    if name == "einsum":
-        operands = einsum_operands(args)
-        if operands is None:
-            return None
-        return _einsum_values(*operands, trails)
-    weights, v = (*args, *kwargs.values())[1 if "baddbmm" in name else 0 :][:2]
-    if name == "__rmatmul__":
-        weights, v = v, weights
-    trail = trails.get(weights)
-    if trail is None or trail.softmax is None or not isinstance(v, Tensor) or v.ndim < 2:
-        return None
-    return trail, v, lambda out: out
-
-
-def _einsum_values(
-    equation: str, a: Tensor, b: Tensor, trails: Trails
-) -> tuple[Trail, Tensor, Callable[[Tensor], Tensor]] | None:
-    inputs, _, output = equation.partition("->")
-    one, _, two = inputs.partition(",")
-    if trails.get(a) is None:
-        (one, a), (two, b) = (two, b), (one, a)
-    trail = trails.get(a)
-    if trail is None or trail.softmax is None or len(one) < 2:
-        return None
-    *lead, i, j = list(one)
-    extra = [letter for letter in two if letter not in one]
-    if j not in two or j in output or i in two or len(extra) != 1 or set(output) != {*lead, i, *extra}:
-        return None
-    order = [letter for letter in lead if letter in two]
-    v = b.permute([two.index(letter) for letter in (*order, j, *extra)])
-    for at, letter in enumerate(lead):
-        if letter not in two:
-            v = v.unsqueeze(at)
-    back = [output.index(letter) for letter in (*lead, i, *extra)]
-    return trail, v, lambda out: out.permute(back)
-
-
-def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
-    """Note what operation `name` made of the tracked tensors among its arguments."""
-    if name == "__setitem__":
-        trail, part = trails.get(args[0], changed=True), trails.get(args[2])
-        if trail is not None:
-            trails.put(args[0], _assign(trail, args[1], args[2]))
-        elif part is not None:
-            trails.put(args[0], _problem(part, "the scores were put together from parts"))
-        return
-    if not isinstance(out, Tensor):
-        return
-    operands = (*args, *kwargs.values())
-    if name in ("cat", "concat", "concatenate"):
-        trail = _concatenate(trails, *operands[:2], out=out)
-        if trail is not None:
-            trails.put(out, trail)
-        return
-    at = next((i for i, x in enumerate(operands) if trails.get(x) is not None), None)
-    if at is None:
-        return
-    trail = trails.get(operands[at], changed=out is operands[at])
-    assert trail is not None
-    if name in _NEW:
-        return
-    others = (trails.get(x) for x in operands[at + 1 :])
-    if any(other is not None and other.product is trail.product for other in others):
-        trail = _problem(
-            trail, f"the scores met what was made of them again, in `{name}`, which a record cannot represent"
-        )
-    if trail.problem:
-        if name == "softmax":
-            trail = dataclasses.replace(trail, softmax=out)
-        trails.put(out, None if _is_small(trail, out) else trail)
-        return
-    rule = (_AFTER if trail.softmax is not None else _BEFORE).get(name, _unknown)
-    trails.put(out, rule(trail, _Step(name, args, dict(kwargs), operands, at, out)))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Step:
-    name: str
-    args: Sequence[Any]
-    kwargs: dict[str, Any]
-    operands: tuple[Any, ...]
-    at: int  # which operand is tracked
-    out: Tensor
-
-    def other(self) -> Any:
-        return self.operands[1 - self.at] if len(self.operands) > 1 and self.at < 2 else None
-
-    def argument(self, position: int, name: str, default: Any = None) -> Any:
-        return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
-
-
-Rule = Callable[[Trail, _Step], Trail | None]
-
-
-def _unknown(trail: Trail, step: _Step) -> Trail | None:
-    if _is_statistic(trail, step.operands[step.at], step.out):
-        return None
-    what = "weights" if trail.softmax is not None else "scores"
-    return _problem(trail, f"the {what} went through `{step.name}`, which a record cannot represent")
-
-
-def _is_statistic(trail: Trail, before: Tensor, out: Tensor) -> bool:
-    """Whether `out` says something of scores, as a row's maximum or a comparison does, and is no scores itself."""
-    rows = tuple(before.shape[:-1])
-    return _is_small(trail, out) or (before.shape[-1] > 1 and tuple(out.shape) in (rows, (*rows, 1)))
-
-
-def _is_small(trail: Trail, out: Tensor) -> bool:
-    return not out.is_floating_point() or out.ndim < 2 or out.numel() < trail.q.shape[-2] * trail.k.shape[-2]
-
-
-def _problem(trail: Trail, problem: str) -> Trail:
-    return trail if trail.problem else dataclasses.replace(trail, problem=problem)
-
-
-def _same(trail: Trail, step: _Step) -> Trail | None:
-    """For what changes the dtype or the memory, not the numbers."""
-    return trail if tuple(step.out.shape) == trail.shape else _unknown(trail, step)
-
-
-def _limited(trail: Trail, step: _Step) -> Trail | None:
-    """For limits that only guard against overflow: nothing may have changed but how far below a forbidden cell lies."""
-    before = step.operands[step.at]
-    if tuple(step.out.shape) != trail.shape or step.out is before:
-        return _unknown(trail, step)
-    forbidden = (before <= FORBIDDEN) & (step.out <= FORBIDDEN)
-    same = (step.out == before) | (forbidden & ~forbidden.all(-1, keepdim=True))
-    return trail if bool(same.all()) else _unknown(trail, step)
-
-
-def _whole(trail: Trail, step: _Step) -> Trail | None:
-    """scores[..., :n], where that is all of them."""
-    before, out = step.operands[step.at], step.out
-    same = out.shape == before.shape and out.stride() == before.stride() and out.data_ptr() == before.data_ptr()
-    return trail if same else _unknown(trail, step)
-
-
-def _transposed(trail: Trail, step: _Step) -> Trail | None:
-    """(k qᵀ)ᵀ"""
-    ndim = step.out.ndim
-    dims = {step.argument(1, "dim0"), step.argument(2, "dim1")} if step.name not in ("mT", "T") else {-1, -2}
-    last = {int(dim) % ndim for dim in dims if dim is not None} == {ndim - 2, ndim - 1}
-    if not last or ndim != len(trail.shape) or trail.terms or trail.fills or trail.sinks is not None:
-        return _unknown(trail, step)
-    return dataclasses.replace(trail, q=trail.k, k=trail.q)
-
-
-def _scaled(trail: Trail, step: _Step) -> Trail | None:
-    other = step.other()
-    divided = step.name.strip("_") in ("div", "true_divide", "truediv", "itruediv", "divide")
-    if divided and (step.at == 1 or "rounding_mode" in step.kwargs):
-        return _unknown(trail, step)
-    if isinstance(other, Tensor) and other.numel() != 1:
-        return _scaled_by_rows(trail, step, 1 / other if divided else other)
-    c = float(other)
-    c = 1 / c if divided and c else c
-    terms = tuple((x, coefficient * c) for x, coefficient in trail.terms)
-    fills = tuple((x, value * c) for x, value in trail.fills)
-    if not math.isfinite(c) or (terms and c <= 0) or not all(value <= FORBIDDEN for _, value in fills):
-        return _unknown(trail, step)
-    sinks = None if trail.sinks is None else trail.sinks * c
-    return dataclasses.replace(trail, factor=trail.factor * c, terms=terms, fills=fills, sinks=sinks)
-
-
-def _scaled_by_rows(trail: Trail, step: _Step, by: Tensor) -> Trail | None:
-    """Scores times one number a row or a head (a learned temperature): the queries may as well be multiplied."""
-    if trail.inner is not None or trail.sinks is not None or by.shape[-1] != 1 or by.ndim > len(trail.shape):
-        return _unknown(trail, step)
-    if not all(bool((value * by <= FORBIDDEN).all()) for _, value in trail.fills):
-        return _unknown(trail, step)
-    if trail.terms and not bool((by > 0).all()):  # what forbids may be among the terms
-        return _unknown(trail, step)
-    terms = tuple((x * by, coefficient) for x, coefficient in trail.terms)
-    return dataclasses.replace(trail, q=trail.q * by, terms=terms)
-
-
-def _added(trail: Trail, step: _Step) -> Trail | None:
-    other, sign = step.other(), 1.0
-    if step.name.strip("_") in ("sub", "subtract", "isub"):
-        if step.at == 1:
-            return _unknown(trail, step)
-        sign = -1.0
-    sign *= float(step.kwargs.get("alpha", 1))
-    if tuple(step.out.shape) != trail.shape:
-        return _unknown(trail, step)
-    if not isinstance(other, Tensor):
-        other = torch.tensor(float(other), dtype=trail.dtype, device=step.out.device)
-    if trail.sinks is not None:
-        # One number a row, for all its scores and the sink: the softmax does not see it.
-        return trail if other.ndim and other.shape[-1] == 1 else _unknown(trail, step)
-    return dataclasses.replace(trail, terms=(*trail.terms, (other, sign)))
-
-
-def _capped(trail: Trail, step: _Step) -> Trail | None:
-    if trail.terms or trail.fills or trail.inner is not None or trail.sinks is not None:
-        return _unknown(trail, step)
-    return dataclasses.replace(trail, inner=trail.factor, factor=1.0)
-
-
-def _filled(trail: Trail, step: _Step) -> Trail | None:
-    forbidden, value = step.argument(1, "mask"), step.argument(2, "value")
-    return _fill(trail, forbidden, value) if step.at == 0 else _unknown(trail, step)
-
-
-def _chosen(trail: Trail, step: _Step) -> Trail | None:
-    """torch.where(condition, scores, value), or the other way round; scores.where(condition, value)."""
-    condition, other = step.argument(0, "condition"), step.argument(2, "other")
-    if step.at == 0:
-        return _fill(trail, ~step.argument(1, "condition"), other)
-    if step.at == 1:
-        return _fill(trail, ~condition, other)
-    return _fill(trail, condition, step.argument(1, "input")) if step.at == 2 else _unknown(trail, step)
-
-
-def _assign(trail: Trail, where: Any, value: Any) -> Trail:
-    """scores[mask] = -inf, in place."""
-    if trail.softmax is None and isinstance(where, Tensor) and where.dtype == torch.bool:
-        where = where[(...,) + (None,) * (len(trail.shape) - where.ndim)]
-        return _fill(trail, where, value)
-    return _problem(trail, "the scores were assigned to in place")
-
-
-def _fill(trail: Trail, forbidden: Any, value: Any) -> Trail:
-    if not isinstance(forbidden, Tensor) or forbidden.dtype not in (torch.bool, torch.uint8):
-        return _problem(trail, "the scores were filled under a mask that is no bool tensor")
-    if isinstance(value, Tensor) and value.numel() > 1 and bool((value == value.flatten()[0]).all()):
-        value = value.flatten()[0]
-    if isinstance(value, Tensor) and value.numel() != 1:
-        return _problem(trail, "the scores were replaced by other scores under a mask")
-    if trail.sinks is not None or not float(value) <= FORBIDDEN:
-        return _problem(trail, f"the scores were filled with {float(value):g}, which does not forbid anything")
-    return dataclasses.replace(trail, fills=(*trail.fills, (forbidden.bool(), float(value))))
-
-
-def _concatenate(trails: Trails, parts: Any, dim: Any = 0, *, out: Tensor) -> Trail | None:
-    """Scores with a column of sinks beside them."""
-    if not isinstance(parts, (list, tuple)) or len(parts) != 2:
-        return None
-    first = 0 if trails.get(parts[0]) is not None else 1
-    trail, sinks = trails.get(parts[first]), parts[1 - first]
-    if trail is None:
-        return None
-    fits = dim in (-1, out.ndim - 1) and sinks.shape[-1] == 1 and trail.softmax is None and trail.sinks is None
-    if not fits:
-        return _problem(trail, "the scores were concatenated with something that is no column of sinks")
-    return dataclasses.replace(trail, sinks=sinks, sinks_first=first == 1)
-
-
-def _reshaped(trail: Trail, step: _Step) -> Trail | None:
-    """Another arrangement of batch and heads; queries and keys stay where they are."""
-    shape, out = trail.shape, tuple(step.out.shape)
-    if out == shape:
-        return trail
-    if len(out) < 2 or out[-2:] != shape[-2:] or math.prod(out) != math.prod(shape) or trail.sinks is not None:
-        return _unknown(trail, step)
-    lead = out[:-2]
-    q, k = (x.expand(*trail.lead, *x.shape[-2:]).reshape(*lead, *x.shape[-2:]) for x in (trail.q, trail.k))
-
-    def follow(x: Tensor) -> Tensor:
-        if all(size == 1 for size in x.shape[:-2]):
-            return x[(0,) * (x.ndim - 2)] if x.ndim > 2 else x
-        return x.expand(*trail.lead, *x.shape[-2:]).reshape(*lead, *x.shape[-2:])
-
-    terms, fills = tuple((follow(x), c) for x, c in trail.terms), tuple((follow(x), value) for x, value in trail.fills)
-    softmax = None if trail.softmax is None else trail.softmax.reshape(out)
-    return dataclasses.replace(trail, q=q, k=k, lead=lead, terms=terms, fills=fills, softmax=softmax)
-
-
-def _normalised(trail: Trail, step: _Step) -> Trail | None:
-    dim = step.argument(1, "dim")
-    if dim not in (-1, step.out.ndim - 1):
-        return _problem(
-            dataclasses.replace(trail, softmax=step.out),
-            f"the softmax was taken over dimension {dim}, not over the keys",
-        )
-    return dataclasses.replace(trail, softmax=step.out)
-
-
-def _dropped(trail: Trail, step: _Step) -> Trail | None:
-    training = step.argument(2, "training", step.argument(2, "train", True))
-    p = float(step.argument(1, "p", 0.5)) if training else 0.0
-    return dataclasses.replace(trail, dropout=1 - (1 - trail.dropout) * (1 - p))
-
-
-def _cut(trail: Trail, step: _Step) -> Trail | None:
-    """weights[..., :-1]: the sink's share is left out. Or a slice that takes all."""
-    if tuple(step.out.shape) == trail.shape:
-        return trail
-    index = step.args[1][-1] if isinstance(step.args[1], tuple) else None
-    wanted = slice(1, None, None) if trail.sinks_first else slice(None, -1, None)
-    last_only = tuple(step.out.shape) == (*trail.lead, trail.q.shape[-2], trail.k.shape[-2])
-    whole = slice(None, trail.k.shape[-2], None)
-    if trail.sinks is None or not last_only or index not in ((wanted,) if trail.sinks_first else (wanted, whole)):
-        return _unknown(trail, step)
-    return dataclasses.replace(trail, sinks_cut=True, softmax=step.out)
-
-
-def _unchanged(trail: Trail, step: _Step) -> Trail | None:
-    """For what may change weights (a head mask, nan_to_num) and usually does not: look."""
-    if tuple(step.out.shape) == trail.shape and trail.softmax is not None and step.out is not trail.softmax:
-        before = step.operands[step.at]
-        if step.out is not before and torch.equal(step.out, before):
-            return trail
-        nothing = before.isnan().all(-1, keepdim=True)  # the softmax of a row that is forbidden as a whole
-        if step.out is not before and torch.equal(step.out, before.masked_fill(nothing, 0.0)):
-            return dataclasses.replace(trail, softmax=step.out)
-    return _unknown(trail, step)
-
-
-# What only takes the shape, the dtype and the device.
-_NEW = (
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "empty_like",
-    "rand_like",
-    "randn_like",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "new_empty",
-    "new_tensor",
-)
-_PLAIN = (
-    "to",
-    "float",
-    "half",
-    "bfloat16",
-    "double",
-    "type",
-    "type_as",
-    "contiguous",
-    "clone",
-    "detach",
-    "cpu",
-    "cuda",
-)
-_SHAPES = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "view_as", "reshape_as")
-_MULTIPLY = ("mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply")
-_DIVIDE = ("div", "div_", "true_divide", "__truediv__", "__div__", "__itruediv__", "divide")
-_ADD = ("add", "add_", "__add__", "__radd__", "__iadd__", "sub", "sub_", "__sub__", "__isub__", "subtract")
-
-_BEFORE: dict[str, Rule] = {
-    **dict.fromkeys(_PLAIN, _same),
-    **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "clip", "max", "maximum", "min", "nan_to_num"), _limited),
-    **dict.fromkeys(_SHAPES, _reshaped),
-    **dict.fromkeys((*_MULTIPLY, *_DIVIDE), _scaled),
-    **dict.fromkeys(_ADD, _added),
-    **dict.fromkeys(("masked_fill", "masked_fill_"), _filled),
-    "where": _chosen,
-    "tanh": _capped,
-    "tanh_": _capped,
-    "softmax": _normalised,
-    "_safe_softmax": _normalised,
-    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "mT", "T"), _transposed),
-    "data": _same,
-    "__getitem__": _whole,
-}
-_AFTER: dict[str, Rule] = {
-    **dict.fromkeys(_PLAIN, _same),
-    **dict.fromkeys(_SHAPES, _reshaped),
-    **dict.fromkeys(("dropout", "dropout_"), _dropped),
-    **dict.fromkeys((*_MULTIPLY, "nan_to_num", "masked_fill", "where"), _unchanged),
-    "data": _same,
-    "__getitem__": _cut,
-}

@@ -18,6 +18,7 @@ from headwise.call import AttentionCall
 from headwise.capture.keep import Keeper, TooMuch
 from headwise.capture.sequence import Sequence as Generation
 from headwise.capture.sites import Place, attention_modules, find_place, kind_of, module_names, stack_of
+from headwise.capture.trail import UNIFORM
 from headwise.errors import HeadwiseError
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
 
@@ -282,22 +283,24 @@ def _in_backward() -> bool:
 
 
 def _is_causal(call: AttentionCall) -> bool:
-    """Whether no query may attend to a key after its own position."""
+    """Whether no query may attend to a key after its own position; queries of padding, which see all alike, aside."""
     q_len, k_len = call.shape[2:]
-    mask = call.mask
+    mask, bias = call.mask, call.bias
     if mask is None:
         return q_len == 1
     if mask.cellwise and q_len * k_len > LOOKED_AT:
         return False
 
-    def look() -> bool:
+    def look() -> Tensor:
         # The last query has no later key: it stands at the last one.
         q = torch.arange(max(0, q_len - 1))
         later = (q + k_len - q_len + 1).clamp(min=0)
-        codes = mask.rectangles(q, q + 1, later, torch.full_like(q, k_len))
-        return bool((codes == masks.Extent.NONE).all())
+        return mask.rectangles(q, q + 1, later, torch.full_like(q, k_len)) == masks.Extent.NONE
 
-    return mask.remember(("causal", q_len, k_len), look)
+    causal = mask.remember(("causal", q_len, k_len), look)  # [B|1, H|1, Q - 1]
+    if bias is not None and bias.ndim == 4 and bias.shape[2:] == (q_len, 1):
+        causal = causal | (bias[:, :, :-1, 0] <= UNIFORM).cpu()
+    return bool(causal.all())
 
 
 def _without_empty_buffer(call: AttentionCall) -> AttentionCall:
