@@ -350,8 +350,14 @@ def _even(q: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """
     if bias is None or bias.ndim < 4 or bias.shape[-1] == 1:
         return q, bias
-    rows = (bias[..., :1] <= UNIFORM) & (bias[..., :1] != -torch.inf)
-    return (q.masked_fill(rows, 0.0), bias.masked_fill(rows, 0.0)) if bool(rows.any()) else (q, bias)
+    first = bias[..., :1]
+    rows = (first <= UNIFORM) & (first != -torch.inf)
+    if not bool(rows.any()):
+        return q, bias
+    if bool((rows & (bias <= UNIFORM).all(-1, keepdim=True) & (bias != first).any(-1, keepdim=True)).any()):
+        raise RecordError("its bias forbids rows as a whole, with several numbers")
+    rows &= (bias == first).all(-1, keepdim=True)
+    return q.masked_fill(rows, 0.0), bias.masked_fill(rows, 0.0)
 
 
 def _check_values(q: Tensor) -> None:

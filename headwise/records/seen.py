@@ -182,8 +182,11 @@ class Seen:
     def _nothing(self) -> str:
         coverage = self.coverage()
         unseen = len(coverage.missed) + len(coverage.refused)
-        said = [f"{unseen} places that compute attention were not: print(seen.coverage()) says why"] if unseen else []
-        return ". ".join(["no attention was seen", *(note.rstrip(".") for note in coverage.notes), *said])
+        places = "1 place that computes it was" if unseen == 1 else f"{unseen} places that compute it were"
+        parts = [note.rstrip(".") for note in coverage.notes]
+        if not any(part.startswith("no attention was seen") for part in parts):
+            parts.insert(0, "no attention was seen")
+        return ". ".join([*parts, *([f"{places} not: print(seen.coverage()) says why"] if unseen else [])])
 
     def _some(self, layers: Sequence[str]) -> Seen:
         return self._copy([record for record in self.records if name_of(record) in layers])

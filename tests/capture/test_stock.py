@@ -358,3 +358,21 @@ def test_a_mask_that_changes_between_layers_is_looked_at_again() -> None:
         model[1](q, k, v, attn_mask=mask)
     assert_weights(seen.records[0], dense(q, k))
     assert_weights(seen.records[1], dense(q, k, mask))
+
+
+def test_a_bias_that_is_very_low_in_the_first_column_only() -> None:
+    """What looks like a row that is forbidden as a whole, to who looks at its beginning only."""
+    q, k, v = torch.randn(3, B, H, S, 8).unbind()
+    bias = torch.linspace(-2, 2, S * S).view(S, S)
+    bias[:, 0] = -1e32
+    seen, _ = watched(Fused(), q, k, v, attn_mask=bias)
+    assert_weights(seen.records[0], (q @ k.mT * 8**-0.5 + bias).softmax(-1))
+
+
+def test_a_row_that_several_very_low_numbers_forbid_is_refused() -> None:
+    q, k, v = torch.randn(3, B, H, S, 8).unbind()
+    bias = torch.linspace(-2, 2, S * S).view(S, S)
+    bias[1] = torch.linspace(-1e32, -1e34, S)
+    seen, _ = watched(Fused(), q, k, v, attn_mask=bias)
+    assert not len(seen)
+    assert "several numbers" in seen.coverage().refused[0].how
