@@ -1,4 +1,4 @@
-"""The table of heads that `headwise view` prints: what each head does with one text."""
+"""What the commands print of heads: what each does with one text, and which places were not seen."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headwise.records.coverage import Coverage
 from headwise.records.table import HeadSummary, head_rows, head_table
 
 if TYPE_CHECKING:
@@ -43,3 +44,13 @@ def print_whole(console: Console, drawn: RenderableType) -> None:
     if not console.is_terminal:
         console.width = Measurement.get(console, console.options.update(max_width=10_000), drawn).maximum
     console.print(drawn)
+
+
+def print_unseen(console: Console, coverage: Coverage) -> None:
+    """The places that were missed or refused, and why; then the notes."""
+    from rich.text import Text
+
+    if unseen := (*coverage.missed, *coverage.refused):
+        print_whole(console, Coverage(unseen))
+    for note in coverage.notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)

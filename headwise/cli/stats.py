@@ -41,10 +41,8 @@ def stats(path: Path, layers: str | None, csv_path: Path | None, json_path: Path
     _check_files(path, files)
 
     from rich.console import Console
-    from rich.text import Text
 
-    from headwise.cli.heads import print_whole
-    from headwise.records.coverage import Coverage
+    from headwise.cli.heads import print_unseen, print_whole
     from headwise.records.storage import load
     from headwise.records.table import head_table, rows_of
 
@@ -58,11 +56,7 @@ def stats(path: Path, layers: str | None, csv_path: Path | None, json_path: Path
 
     console = Console(highlight=False)
     print_whole(console, head_table(rows))
-    coverage = seen.coverage()
-    if unseen := (*coverage.missed, *coverage.refused):
-        print_whole(console, Coverage(unseen))
-    for note in coverage.notes:
-        console.print(Text(f"note: {note}"), soft_wrap=True)
+    print_unseen(console, seen.coverage())
     for option, write in (("--csv", _write_csv), ("--json", _write_json)):
         if (target := files[option]) is not None:
             _replace(target, option, functools.partial(write, rows))

@@ -88,7 +88,11 @@ def watch(
         progress.say(f"writing {out}")
         seen.save(out)
 
-    _print_unseen(seen)
+    from rich.console import Console
+
+    from headwise.cli.heads import print_unseen
+
+    print_unseen(Console(highlight=False), seen.coverage())
     if len({len(each.ids) for each in tokens}) > 1:
         click.echo("note: shorter texts are filled up with [PAD], and headwise stats counts its rows too")
     heads = sorted({record.shape[1] for record in seen})
@@ -220,20 +224,6 @@ def _tell_missing(pretrained: Pretrained) -> None:
             f"headwise: the checkpoint lacks {_plural(len(missing), 'weight')}, which are random now: {shown}",
             err=True,
         )
-
-
-def _print_unseen(seen: Seen) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    from headwise.cli.heads import print_whole
-    from headwise.records import Coverage
-
-    console, coverage = Console(highlight=False), seen.coverage()
-    if unseen := (*coverage.missed, *coverage.refused):
-        print_whole(console, Coverage(unseen))
-    for note in coverage.notes:
-        console.print(Text(f"note: {note}"), soft_wrap=True)
 
 
 def _plural(count: int, word: str) -> str:
