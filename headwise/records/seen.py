@@ -210,8 +210,10 @@ class Seen:
 
     @tokens.setter
     def tokens(self, value: object) -> None:
-        from headwise.text import as_tokens
+        from headwise.text import Patches, as_tokens
 
+        if isinstance(value, Patches):  # every image of the batch is cut alike
+            value = [value] * max((record.shape[0] for record in self.records), default=1)
         both = isinstance(value, Mapping) and len(value) > 0 and set(value) <= {"source", "target"}
         sides = {name: value[name] for name in value} if both and isinstance(value, Mapping) else {"target": value}
         given = {name: None if side is None else as_tokens(side) for name, side in sides.items()}

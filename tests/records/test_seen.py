@@ -267,10 +267,11 @@ def test_tokens_name_the_rows_and_columns() -> None:
     assert seen.row_labels(seen[0]) is None
 
 
-def test_an_image_has_patches() -> None:
-    seen = Seen([record("a")])
+def test_every_image_of_a_batch_has_the_same_patches() -> None:
+    seen = Seen([record("a", batch=3)])
     seen.tokens = Patches(2, 2)
-    assert seen.row_labels(seen[0]) == ("[CLS]", "(0, 0)", "(0, 1)", "(1, 0)", "(1, 1)")
+    for image in range(3):
+        assert seen.row_labels(seen[0], image) == ("[CLS]", "(0, 0)", "(0, 1)", "(1, 0)", "(1, 1)")
 
 
 def encoder_decoder(source: int, target: int) -> Seen:
