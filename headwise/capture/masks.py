@@ -70,10 +70,6 @@ class Recognised:
 
         return self._remember(forbidden, (*shape, value == -torch.inf), find)
 
-    def forget(self) -> None:
-        """Let go of the tensors."""
-        self._known.clear()
-
     def _remember(self, x: Tensor, shape: tuple[int, ...], find: Callable[[], Found]) -> Found:
         for known in self._known:
             if known.shape == shape and _is_same(x, known):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal
 
@@ -60,52 +61,33 @@ def watch(
         DtypeError, ArgumentError: an argument that makes no sense, named.
         RecordError: inside the context, where the records pass `max_bytes`.
     """
-    return Watch(
-        model,
-        only=only,
-        values=values,
-        gradients=gradients,
-        offload=offload,
-        dtype=dtype,
-        every=every,
-        max_bytes=max_bytes,
-        tokens=tokens,
-    )
+    if not isinstance(model, nn.Module):
+        hint = ": pass its .model" if isinstance(getattr(model, "model", None), nn.Module) else ""
+        raise DtypeError(f"watch: expected a torch.nn.Module. Received: {type(model).__name__}{hint}")
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ArgumentError(f"watch: every must be an int of at least 1. Received: {every!r}")
+    bound = half_of_memory() if max_bytes == "half" else max_bytes
+    Keeper(dtype, offload, bound)  # a wrong option is told here, not when the context is entered
+
+    def start() -> Watcher:
+        keeper = Keeper(dtype, offload, bound)
+        return Watcher(model, keeper, only=only, values=values, gradients=gradients, every=every)
+
+    return Watch(model, start, tokens)
 
 
 class Watch:
-    """The context of `watch`."""
+    """The context of `watch`. May be entered again once it was left, and then sees anew."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        only: Only,
-        values: bool,
-        gradients: bool,
-        offload: Literal["cpu", "disk"] | None,
-        dtype: torch.dtype | None,
-        every: int,
-        max_bytes: int | Literal["half"] | None,
-        tokens: Any,
-    ) -> None:
-        if not isinstance(model, nn.Module):
-            hint = ": pass its .model" if isinstance(getattr(model, "model", None), nn.Module) else ""
-            raise DtypeError(f"watch: expected a torch.nn.Module. Received: {type(model).__name__}{hint}")
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ArgumentError(f"watch: every must be an int of at least 1. Received: {every!r}")
-        bound = half_of_memory() if max_bytes == "half" else max_bytes
-        self._model = model
-        self._keeper = Keeper(dtype, offload, bound)
-        self._options = {"only": only, "values": values, "gradients": gradients, "every": every}
-        self._tokens = tokens
+    def __init__(self, model: nn.Module, start: Callable[[], Watcher], tokens: Any) -> None:
+        self._model, self._start, self._tokens = model, start, tokens
         self._stack: contextlib.ExitStack | None = None
         self._seen: Seen | None = None
 
     def __enter__(self) -> Seen:
         if self._stack is not None:
             raise ArgumentError("watch: this context is entered already; make another with headwise.watch(model)")
-        watcher = Watcher(self._model, self._keeper, **self._options)  # type: ignore[arg-type]
+        watcher = self._start()
         seen = LiveSeen(watcher)
         with contextlib.ExitStack() as stack:
             stack.callback(seen.close)

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from headwise import masks
 from headwise.call import AttentionCall
-from headwise.capture.keep import Keeper, TooMuch
+from headwise.capture.keep import Keeper
 from headwise.capture.sequence import Sequence as Generation
 from headwise.capture.sites import Place, attention_modules, find_place, kind_of, module_names, stack_of
 from headwise.capture.trail import UNIFORM
@@ -337,6 +337,3 @@ def _selector(only: Only) -> Callable[[str, int], bool]:
         )
 
     return wanted
-
-
-__all__ = ["Entry", "TooMuch", "Watcher"]

@@ -810,3 +810,12 @@ def test_a_summary_and_a_picture_of_it_all() -> None:
     assert repr(seen) == "Seen(3 layers, B=2, H=4, Q=6, K=6)"
     assert "layers.*" in str(seen.summary())
     assert "scaled_dot_product_attention" in str(seen.coverage())
+
+
+def test_a_context_that_is_entered_again_begins_anew() -> None:
+    model, x = nn.MultiheadAttention(M, H, batch_first=True).eval(), torch.randn(1, 4, M)
+    watching = headwise.watch(model, max_bytes=2 * x.nbytes * 3)  # q and k of one pass and no more
+    for _ in range(3):
+        with torch.no_grad(), watching as seen:
+            model(x, x, x)
+        assert len(seen) == 1

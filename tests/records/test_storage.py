@@ -26,10 +26,8 @@ from tests.mask_zoo import ZOO, compositions, fits
 from tests.records.forging import assert_same, forge, header_of, record
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", [name for name in ZOO if fits(name, 10, 12)])
 def test_every_mask_comes_back(name: str, tmp_path: Path) -> None:
-    if not fits(name, 10, 12):
-        pytest.skip("not for these lengths")
     kept = record(ZOO[name](2, 4, 10, 12))
     Seen([kept]).save(tmp_path / "run.hw")
     (loaded,) = headwise.load(tmp_path / "run.hw", verify=True)
