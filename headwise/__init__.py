@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from headwise import analyses, capture, errors, masks, models
-    from headwise.capture.watch import watch
+    from headwise.capture.context import watch
     from headwise.functional import attention, plan
     from headwise.models.bert import Bert
     from headwise.records.record import AttentionRecord
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _WHERE: dict[str, str | None] = {
     "attention": "headwise.functional",
     "plan": "headwise.functional",
-    "watch": "headwise.capture.watch",
+    "watch": "headwise.capture.context",
     "analyses": None,
     "capture": None,
     "masks": None,

@@ -12,7 +12,7 @@ from headwise.capture.head_means import Means
 from headwise.errors import ArgumentError, DtypeError
 
 if TYPE_CHECKING:
-    from headwise.capture.monitor import Monitor
+    from headwise.capture.training import Monitor
 
 Metrics = dict[str, float]
 Logger = Callable[[Metrics, dict[str, Means], int], object]  # what is written, the same by layers, and the step

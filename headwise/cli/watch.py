@@ -169,8 +169,8 @@ def _run(
     generate: int | None,
     progress: _Progress,
 ) -> Seen:
+    from headwise.capture.context import watch
     from headwise.capture.sites import attention_modules
-    from headwise.capture.watch import watch
 
     model = pretrained.model
     with watch(model, only=only, values=values) as seen, contextlib.ExitStack() as hooks:

@@ -18,9 +18,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from headwise.capture.context import watch
 from headwise.capture.head_means import Means, Sums, gradient_norm
 from headwise.capture.loggers import Metrics, lightning_callback, make_logger
-from headwise.capture.watch import watch
 from headwise.capture.watcher import Only
 from headwise.errors import ArgumentError, DtypeError, HeadwiseError
 from headwise.records import CallSite, Coverage

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import headwise
 from headwise.capture.head_means import gradient_norm
-from headwise.capture.monitor import Monitor, monitor
+from headwise.capture.training import Monitor, monitor
 from headwise.errors import ArgumentError, DtypeError
 
 HEADS, WIDTH = 2, 4
