@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from headwise.analyses.stack import (
     times_rows,
     without_dropout,
 )
-from headwise.errors import RecordError
+from headwise.errors import ArgumentError, RecordError
 from headwise.records import AttentionRecord
 
 
@@ -55,6 +55,35 @@ def relevance(records: Iterable[AttentionRecord], *, rows: Choice = None) -> Ten
     _check_kept(layers, "relevance")
     chosen = positions(rows, layers[0].shape[3], "rows")
     return product_rows(chosen, layers, _one_plus)
+
+
+@in_full_precision
+def relevance_by_layer(records: Iterable[AttentionRecord], rows: Sequence[int]) -> Tensor:
+    """The rows of R on their way down: what each layer makes of one row an example. [B, L + 1, N].
+
+    Args:
+        records: as for `relevance`.
+        rows: one position of the top layer for each example.
+
+    Returns:
+        For each example first its row of I, then those of I + Ā_L, of (I + Ā_L) (I + Ā_(L-1)), …; the last is what
+        `relevance` returns for it.
+
+    Raises:
+        RecordError, ArgumentError: as for `relevance`; rows that are not one for each example.
+    """
+    layers = consecutive(records, "relevance_by_layer")
+    _check_kept(layers, "relevance_by_layer")
+    batch, _, _, length = layers[0].shape
+    if len(rows) != batch:
+        raise ArgumentError(f"rows must be one for each of the {batch} examples. Received: {len(rows)}")
+    top = layers[-1]
+    x = torch.zeros(batch, 1, length, dtype=dtype_of(top), device=top.q.device)
+    x[range(batch), 0, positions(rows, length, "rows")] = 1.0
+    found = [x]
+    for record in reversed(layers):
+        found.append(times_rows(found[-1], [record], _one_plus))
+    return torch.cat([each.to(x.device) for each in found], dim=1)
 
 
 @in_full_precision

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
@@ -17,11 +18,13 @@ from torch import Tensor
 from headwise.call import EVERY, AttentionCall, Scores
 from headwise.errors import ArgumentError, RecordError
 from headwise.masks import Mask
+from headwise.records.head import Head
+from headwise.records.notebook import Bundle, mimebundle
 from headwise.records.site import Site
 from headwise.records.statistics import NAMES, Options, Statistics, compute
 
-# Cells of the scores that are made at once to find the log-sum-exps of a few rows.
-BLOCK_CELLS = 2**23
+# For the log-sum-exps of a few rows so many cells are made at once; if there are more, so many rows of one head.
+BLOCK_CELLS, BLOCK_ROWS = 2**22, 256
 
 Choice = int | slice | Sequence[int] | None
 
@@ -143,6 +146,9 @@ class AttentionRecord:
         batch, heads, q_len, k_len = self.shape
         return f"AttentionRecord(B={batch}, H={heads}, Q={q_len}, K={k_len}, mask={self.mask!r})"
 
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[Bundle, Bundle]:
+        return mimebundle(self)
+
     def scores(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
         """The scores before the softmax, -inf where the mask forbids: [B, heads, rows, cols], float32 or better.
 
@@ -176,6 +182,7 @@ class AttentionRecord:
         size: int | tuple[int, int] = 64,
         share: float = 0.9,
         sink_keys: int = 1,
+        rows: int | None = None,
     ) -> Statistics:
         """Statistics of the weights, all in one pass over them; without names, every one that there is.
 
@@ -187,12 +194,14 @@ class AttentionRecord:
             size: cells of the small picture ("pooled_mean", "pooled_max"), (h, w) or one number for both.
             share: of the row's weight on keys ("keys_needed"), above 0 and at most 1.
             sink_keys: how many of the first keys that any query of the example may attend to ("sink_share").
+            rows: look at about so many queries only, evenly spread in small groups; in all the others `lse` is NaN,
+                and everything else 0. None = all.
 
         Raises:
             ArgumentError: a name that there is none of, or a number that makes no sense.
         """
         height, width = (size, size) if isinstance(size, int) else size
-        options = Options(top, tuple(offsets), (height, width), share, sink_keys)
+        options = Options(top, tuple(offsets), (height, width), share, sink_keys, rows)
         return self._compute(names or NAMES, options)
 
     def entropy(self) -> Tensor:
@@ -253,7 +262,8 @@ class AttentionRecord:
         if kept is not None and set(names) <= {"lse"}:
             return Statistics(lse=kept)
         found = compute(scores, names, options or Options())
-        lse = self.__dict__.setdefault("lse", found.lse)
+        complete = options is None or options.rows is None
+        lse = self.__dict__.setdefault("lse", found.lse) if complete else found.lse
         return dataclasses.replace(found, lse=lse if "lse" in names else None)
 
     def _lse_of(self, s: Tensor, heads: slice | Tensor) -> Tensor:
@@ -265,11 +275,21 @@ class AttentionRecord:
 
     def _lse_of_rows(self, rows: slice | Tensor, heads: slice | Tensor) -> Tensor:
         """The same of a few rows, without waiting for all the others."""
-        index = torch.arange(self.shape[2], device=self.q.device)[rows]
-        batch, all_heads, _, k_len = self.shape
-        step = max(1, BLOCK_CELLS // (batch * all_heads * max(1, k_len)))
-        parts = [index[i : i + step] for i in range(0, len(index), step)] or [index]
-        return torch.cat([self._lse_of(self._scores.scores(part, EVERY, heads), heads) for part in parts], dim=2)
+        batch, all_heads, q_len, k_len = self.shape
+        device, dtype = self.q.device, torch.promote_types(self.q.dtype, torch.float32)
+        index, numbers = (
+            torch.arange(q_len, device=device)[rows],
+            torch.arange(all_heads, device=device)[heads].tolist(),
+        )
+        if batch * len(numbers) * len(index) * k_len <= BLOCK_CELLS:
+            return self._lse_of(self._scores.scores(index, EVERY, heads), heads)
+        found = torch.empty(batch, len(numbers), len(index), dtype=dtype, device=device)
+        for b, (i, number) in itertools.product(range(batch), enumerate(numbers)):
+            head = Head(self, b, number)
+            for start in range(0, len(index), BLOCK_ROWS):
+                part = slice(start, start + BLOCK_ROWS)
+                found[b, i, part] = head.lse(index[part])
+        return found
 
     def _choose(self, dim: int, choice: Choice) -> slice | Tensor:
         name, size = {1: "heads", 2: "rows", 3: "cols"}[dim], self.shape[dim]

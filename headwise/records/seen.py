@@ -12,6 +12,7 @@ from torch import Tensor
 from headwise.errors import ArgumentError, RecordError
 from headwise.records import names as paths
 from headwise.records.coverage import Coverage
+from headwise.records.notebook import Bundle, mimebundle
 from headwise.records.record import AttentionRecord, Choice
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ class Seen:
             if sites:
                 parts.append(f"{len(sites)} {status}, see coverage()")
         return f"Seen({', '.join(parts)})"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[Bundle, Bundle]:
+        return mimebundle(self)
 
     # Choosing layers.
 
@@ -221,7 +225,7 @@ class Seen:
         self._tokens, self._source_tokens = given.get("target"), given.get("source")
         try:
             for record in self.records:
-                self._axes(record)
+                self.axes(record)
         except RecordError:
             self._tokens, self._source_tokens = before
             raise
@@ -233,11 +237,11 @@ class Seen:
 
     def row_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None:
         """What the rows (queries) of example `b` are called, one label a row; None if nobody said."""
-        return self._labels(self._axes(record)[0], b)
+        return self._labels(self.axes(record)[0], b)
 
     def col_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None:
         """What the columns (keys) of example `b` are called, one label a column; None if nobody said."""
-        return self._labels(self._axes(record)[1], b)
+        return self._labels(self.axes(record)[1], b)
 
     def _labels(self, tokens: list[Tokens] | None, b: int) -> tuple[str, ...] | None:
         if tokens is None:
@@ -246,7 +250,7 @@ class Seen:
             raise ArgumentError(f"b must lie in 0 … {len(tokens) - 1}. Received: {b}")
         return tokens[b].labels
 
-    def _axes(self, record: AttentionRecord) -> tuple[list[Tokens] | None, list[Tokens] | None]:
+    def axes(self, record: AttentionRecord) -> tuple[list[Tokens] | None, list[Tokens] | None]:
         """Whose tokens the rows are and whose the columns. RecordError if no side has that many.
 
         A cross-attention looks from the target at the source. A self-attention is of the side that has its length, and

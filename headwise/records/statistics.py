@@ -18,7 +18,7 @@ from torch import Tensor
 from headwise.call import Scores, as_written
 from headwise.errors import ArgumentError
 from headwise.records.measures import WIDTH, Distances, Pool, keys_needed, largest
-from headwise.records.tiles import Forbidden, Tile, Tiles
+from headwise.records.tiles import Forbidden, Tile, Tiles, spread
 
 # Cells of a tile, all its heads together, and how many could be computed in the time that a tile costs however small it
 # is. On the CPU a tile is two buffers of 4 MB, which stay in the last cache. Half as much is as fast; a quarter is not,
@@ -69,6 +69,7 @@ class Options:
     size: tuple[int, int] = (64, 64)
     share: float = 0.9
     sink_keys: int = 1
+    rows: int | None = None
 
     def __post_init__(self) -> None:
         if not all(isinstance(offset, int) for offset in self.offsets):
@@ -81,6 +82,8 @@ class Options:
             raise ArgumentError(f"statistics: share must be above 0 and at most 1. Received: {self.share}")
         if self.sink_keys < 1:
             raise ArgumentError(f"statistics: sink_keys must be at least 1. Received: {self.sink_keys}")
+        if self.rows is not None and self.rows < 1:
+            raise ArgumentError(f"statistics: rows must be at least 1. Received: {self.rows}")
 
 
 def compute(call: Scores, names: Sequence[str], options: Options) -> Statistics:
@@ -211,6 +214,8 @@ class _Pass:
         _, self.n, self.q_len, self.k_len = self.scores.shape
         self.sinks = None if self.scores.sinks is None else self.scores.sinks[:, None]
         self.tiles = unit.tiles.of(unit.b, unit.heads.start)
+        if options.rows is not None:
+            self.tiles = spread(self.tiles, options.rows)
         self.answers = {name: answer[unit.b, unit.heads] for name, answer in answers.items()}  # [n, ...], views
         cells = max((self.n * tile.rows * _width(tile) for tile in self.tiles), default=0)
         self.buffers = self.scores.q.new_empty((2, cells))
@@ -328,6 +333,11 @@ class _Pass:
             total = torch.logaddexp(lse, self.sinks)
             on_keys, on_sink = torch.exp(lse - _finite(total)), torch.exp(self.sinks - _finite(total))
             above, lse = _finite(total) - self.highest, total
+        if self.options.rows is not None:
+            left_out = torch.ones(self.q_len, dtype=torch.bool, device=lse.device)
+            for tile in self.tiles:
+                left_out[tile.q_lo : tile.q_hi] = False
+            lse, on_sink = lse.masked_fill(left_out, math.nan), on_sink.masked_fill(left_out, 0.0)
         self.answers["lse"].copy_(lse)
         if "learned_sink" in self.answers:
             self.answers["learned_sink"].copy_(on_sink)

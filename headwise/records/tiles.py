@@ -22,6 +22,9 @@ BLOCK = 64
 # Fewer rows make matrix products slow, so a tile of this many may have more cells than it should: up to as many times.
 LEAST_ROWS = 16
 
+# Where only some rows are looked at, so many that stand together: evenly spread, but few products instead of many.
+GROUP = 8
+
 # What the kept mask patterns of one plan may take. Heads that share a mask share its patterns.
 PATTERN_BYTES = 2**24
 
@@ -46,6 +49,26 @@ class Tile:
     @property
     def cells(self) -> int:
         return self.rows * self.keys
+
+
+def spread(tiles: Sequence[Tile], rows: int) -> list[Tile]:
+    """Parts of tiles that have about so many rows together, evenly spread over all."""
+    total = sum(tile.rows for tile in tiles)
+    if rows >= total:
+        return list(tiles)
+    groups = -(-rows // GROUP)
+    size = min(GROUP, rows)
+    starts = [(total * i + (total - size * groups) // 2) // groups for i in range(groups)]
+    found: list[Tile] = []
+    before = 0
+    for tile in tiles:
+        while starts and starts[0] < before + tile.rows:
+            first = min(tile.q_lo + starts.pop(0) - before, tile.q_hi - size)
+            first = max(first, tile.q_lo, found[-1].q_hi if found else 0)
+            if first < tile.q_hi:
+                found.append(dataclasses.replace(tile, q_lo=first, q_hi=min(tile.q_hi, first + size)))
+        before += tile.rows
+    return found
 
 
 # Keys of a tile, counted from its first, and the pairs that are forbidden there: bool [rows, keys]; None = all of them.

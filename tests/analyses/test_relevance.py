@@ -11,6 +11,7 @@ from torch import Tensor
 import headwise
 from headwise import masks
 from headwise.analyses import cross_relevance, relevance
+from headwise.analyses.gradient_relevance import relevance_by_layer
 from headwise.errors import ArgumentError, RecordError
 from headwise.records import AttentionRecord
 from tests.analyses.dense import (
@@ -108,6 +109,21 @@ def test_heads_are_averaged_after_the_negative_part_is_cut() -> None:
     layers = tiny_encoder(n_layers=1)
     other = (layers[0].weights_grad * layers[0].weights).mean(1).clamp(min=0) + torch.eye(7, dtype=torch.float64)
     assert not torch.allclose(relevance(records(layers)), other)
+
+
+def test_layer_by_layer_each_row_is_multiplied_with_one_more_matrix() -> None:
+    layers = tiny_encoder(n_layers=3, mask=masks.causal())
+    rows = [6, 3]  # of the two examples
+    expected = [torch.eye(7, dtype=torch.float64)[rows]]
+    for layer in reversed(layers):
+        x = expected[-1]
+        expected.append(x + (x[:, None] @ bar(layer))[:, 0])
+    found = relevance_by_layer(records(layers), rows)
+    close(found, torch.stack(expected, dim=1))
+    for b, row in enumerate(rows):
+        close(found[b, -1], relevance(records(layers), rows=row)[b, 0])
+    with pytest.raises(ArgumentError, match="one for each of the 2 examples"):
+        relevance_by_layer(records(layers), [6])
 
 
 def test_nan_behind_the_mask_does_not_spread() -> None:
