@@ -1,139 +1,185 @@
-"""One layer of attention as bytes a page can carry: its queries and keys rounded, its mask as runs of allowed keys.
+"""A record's queries and keys as bytes that a page can carry: rounded, each head no further than its weights can bear.
 
 The page computes A_ij = exp(s_ij - lse_i) from these bytes. `lse` is that of the rounded scores, so rows still add up
-to one and rounding hardly moves a large weight. Every head is compared with its record while it is encoded: int16 where
-that keeps every weight within TOLERANCE, else 24 bits, else it is refused. No picture is ever further off than that.
+to one and rounding hardly moves a large weight. Every head is compared with its record while it is encoded: it gets as
+few bits a number as keep every weight within a tolerance, or is refused. No picture is ever further off than that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from headwise.call import EVERY, Scores
 from headwise.errors import RecordError
 from headwise.records import AttentionRecord
+from headwise.viewer.planes import carried_bias, common_to_rows
+from headwise.viewer.threads import on_threads
 
 TOLERANCE = 1e-4
-BLOCK_CELLS = 1 << 21  # cells of the matrix that are looked at together while a head is checked
+LOOSEST = 2e-3  # where scores are so large that the model's own weights, in float32, are no more certain
+FEWEST, MOST = 12, 24  # bits of a number
+TRIED_ROWS, CHECKED_ROWS = 128, 1024  # compared to guess the bits, and to be sure; evenly spread over longer inputs
+BLOCK_CELLS = 2**19  # of the matrix, compared together: they stay in the cache
+MARGIN = 0.7  # of the tolerance: what bits are guessed by
+LARGE = 256.0  # scores beyond which float32 leaves too few digits behind the point
+BLIND = 2.0**28  # what is added to all scores of a row and leaves none of their digits
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class EncodedGroup:
-    """The query heads of one layer that read one key/value head."""
+class Group:
+    """The query heads of one layer that read one key/value head, of one example.
 
-    bits: int  # 16 or 24, of each number of q and k
+    Its data, little-endian, h its query heads: lse [h, Q], float32 or, where `wide`, float64; the scales of the rows of
+    q [h, Q] and of k [K], each the upper 16 bits of a float32; then whole numbers of so many bits each, one behind the
+    other, the first in the lowest bits of the first byte: q [h, Q, D] and k [K, D].
+    """
+
+    bits: int  # 12 to 24
+    wide: bool
+    tolerance: float  # how far the weights may be off
     data: bytes
 
 
-def layer_facts(record: AttentionRecord, planes: list[int] | None) -> dict[str, Any]:
-    """What the page needs to know of a layer beside its numbers, for JSON."""
-    _, heads, _, dim = record.q.shape
-    facts = {"heads": heads, "kvHeads": record.k.shape[1], "dim": dim, "scale": float(record.scale), "planes": planes}
-    return {**facts, "softcap": None if record.softcap is None else float(record.softcap)}
+def encode(records: Mapping[AttentionRecord, str]) -> Iterator[list[list[Group]]]:
+    """Of each record the groups of each example, one a key/value head.
 
-
-def allowed_cells(record: AttentionRecord) -> Array | None:
-    """The record's mask as bool [H | 1, Q, K], or None where it has none."""
-    return None if record.mask is None else _numpy(record.mask.to_bool(*record.shape[2:]))[0]
-
-
-def runs_of(matrix: Array) -> NDArray[np.uint32]:
-    """The allowed keys of each query, as Q + 1 places into a list of runs, then (first, past the last) of each run."""
-    edges = np.diff(matrix.astype(np.int8), axis=1, prepend=0, append=0)
-    rows, first = np.nonzero(edges == 1)
-    past = np.nonzero(edges == -1)[1]
-    places = np.searchsorted(rows, np.arange(len(matrix) + 1))
-    return np.concatenate([places, np.stack([first, past], axis=1).ravel()]).astype("<u4")
-
-
-def encode_groups(record: AttentionRecord, allowed: Array | None, name: str) -> Iterator[EncodedGroup]:
-    """Encode `record` (B = 1), one key/value head after the other.
-
-    A group's data, little-endian, h its query heads: float32 lse [h, Q] and the row scales of q [h, Q] and of k [1, K];
-    int16 q [h, Q, D] and k [1, K, D]; where bits is 24, the uint8 that follow each of these below, q's and then k's.
+    Args:
+        records: each with what to call it in a message.
 
     Raises:
-        RecordError: the page cannot represent this record; the message begins with `name` and says why.
+        RecordError: the page cannot represent one of them; the message begins with its name and says why.
     """
-    if record.bias is not None:
-        raise RecordError(
-            f"{name}: the record has an additive bias, which the page cannot carry yet; use record.weights()"
-        )
-    q, k = _without_unseen(_numpy(record.q)[0], _numpy(record.k)[0], allowed)
-    if not (np.isfinite(q).all() and np.isfinite(k).all()):
+    return on_threads(_encode, records.items())
+
+
+def _encode(named: tuple[AttentionRecord, str]) -> list[list[Group]]:
+    record, name = named
+    rounded = _round_as_far_as_possible(record, name)
+    batch, key_heads = rounded.bits.shape
+    size = record.shape[1] // key_heads
+    lse = rounded.record.lse.cpu().numpy().astype("<f8" if rounded.wide else "<f4")
+    (q_scale, q_whole), (k_scale, k_whole) = ([x.cpu().numpy() for x in pair] for pair in (rounded.q, rounded.k))
+
+    def group(b: int, g: int) -> Group:
+        heads, bits = slice(g * size, (g + 1) * size), int(rounded.bits[b, g])
+        whole = packed(np.concatenate([q_whole[b, heads].ravel(), k_whole[b, g].ravel()]), bits)
+        arrays = (lse[b, heads], _upper(q_scale[b, heads]), _upper(k_scale[b, g]), whole)
+        return Group(bits, rounded.wide, rounded.tolerance, b"".join(array.tobytes() for array in arrays))
+
+    return [[group(b, g) for g in range(key_heads)] for b in range(batch)]
+
+
+def packed(whole: Array, bits: int) -> NDArray[np.uint8]:
+    """Whole numbers as so many bits each (at most 25), one behind the other, filled up with zeros."""
+    eights = np.zeros((-(-len(whole) // 8), 8), np.uint32)  # eight numbers are as many bytes as one has bits
+    eights.ravel()[: len(whole)] = whole.astype(np.int32).view(np.uint32) & np.uint32((1 << bits) - 1)
+    out = np.zeros((len(eights), bits), np.uint8)
+    for i in range(8):
+        byte, shift = divmod(i * bits, 8)
+        number = eights[:, i] << np.uint32(shift)
+        for k in range(-(-(shift + bits) // 8)):
+            out[:, byte + k] |= (number >> np.uint32(8 * k)).astype(np.uint8)
+    return out.ravel()[: -(-len(whole) * bits // 8)]
+
+
+class _Rounded:
+    """A record with its queries and keys rounded to `bits` [B, G]: `record` is what the page will compute."""
+
+    def __init__(self, record: AttentionRecord, q: Tensor, k: Tensor, bits: Tensor, highest: float) -> None:
+        self.bits, self.wide = bits, highest > LARGE
+        self.tolerance = min(max(TOLERANCE, highest * 2.0**-24), LOOSEST)
+        *self.q, q = _rounded(q, bits.repeat_interleave(q.shape[1] // k.shape[1], dim=1))  # scales and whole numbers
+        *self.k, k = _rounded(k, bits)
+        if self.wide:
+            q, k = q.double(), k.double()
+        bias = carried_bias(record)
+        self.record = AttentionRecord(Scores(q, k, record.mask, bias, record.scale, record.softcap, record.sinks))
+
+    def error(self, of: AttentionRecord, most: int) -> Tensor:
+        """How far the weights are from those of the record at most, [B, G], in at most so many rows."""
+        batch, heads, q_len, k_len = of.shape
+        assert of.lse is not None  # found once and kept, which makes all its weights cheaper
+        error = torch.zeros(batch, heads, device=of.q.device)
+        rows: Sequence[int] = range(q_len)
+        if q_len > most:
+            rows = [round(i * (q_len - 1) / (most - 1)) for i in range(most)]
+        step = max(1, BLOCK_CELLS // (batch * heads * k_len))
+        for start in range(0, len(rows), step):
+            some = rows[start : start + step]
+            part = slice(some.start, some.stop) if isinstance(some, range) else some
+            away = self.record.weights(part) - of.weights(part, EVERY)
+            error = torch.maximum(error, away.abs_().flatten(2).amax(2).float())
+        return error.unflatten(1, (self.bits.shape[1], -1)).amax(2)
+
+
+def _round_as_far_as_possible(record: AttentionRecord, name: str) -> _Rounded:
+    q, k = _usable(record)
+    if not (bool(q.isfinite().all()) and bool(k.isfinite().all())):
         raise RecordError(f"{name}: expected finite queries and keys where the mask allows them, received NaN or inf")
-    size = len(q) // len(k)
-    for group in range(len(k)):
-        heads = slice(group * size, (group + 1) * size)
-        for bits in (16, 24):
-            q_scale, q_whole, q_read = _rounded(q[heads], bits)
-            k_scale, k_whole, k_read = _rounded(k[group : group + 1], bits)
-            lse, error = _lse_and_error(record, heads, q_read, k_read[0], allowed)
-            if error <= TOLERANCE:
-                break
-        else:
+
+    highest = float(q.norm(dim=-1).amax() * k.norm(dim=-1).amax()) * abs(record.scale)
+    highest = min(highest, record.softcap or highest)  # that a score can be
+    if highest > LARGE:  # float32 weights would themselves be off
+        bias, options = record.bias, (record.scale, record.softcap, record.sinks)
+        record = AttentionRecord(Scores(record.q.double(), record.k.double(), record.mask, bias, *options))
+
+    def needed(tried: _Rounded, error: Tensor) -> Tensor:
+        """The bits that will do: each halves the error."""
+        more = (error / (MARGIN * tried.tolerance)).log2().nan_to_num(MOST, MOST, -MOST).ceil()
+        return (tried.bits + more).clamp(FEWEST, MOST).int()
+
+    bits = torch.full((q.shape[0], k.shape[1]), 16, dtype=torch.int32, device=q.device)
+    tried = _Rounded(record, q, k, bits, highest)
+    bits = needed(tried, tried.error(record, TRIED_ROWS))
+    while True:
+        tried = _Rounded(record, q, k, bits, highest)
+        error = tried.error(record, CHECKED_ROWS)
+        away = ~(error <= tried.tolerance)  # so is a NaN, which is no weight to draw
+        if not bool(away.any()):
+            return tried
+        if bool((bits[away] == MOST).any()):
             raise RecordError(
-                f"{name}: the page's weights would be {error:.1e} off the record's, expected {TOLERANCE:g}"
+                f"{name}: the page's weights would be {float(error[away].max()):.1e} off the record's, "
+                f"expected {tried.tolerance:.0e}"
             )
-        high = [(whole >> (bits - 16)).astype("<i2") for whole in (q_whole, k_whole)]
-        low = [(whole & 255).astype("u1") for whole in (q_whole, k_whole) if bits == 24]
-        arrays = [*(each.astype("<f4") for each in (lse, q_scale, k_scale)), *high, *low]
-        yield EncodedGroup(bits, b"".join(each.tobytes() for each in arrays))
+        bits = torch.where(away, torch.maximum(needed(tried, error), bits + 1), bits)
 
 
-def _numpy(tensor: torch.Tensor) -> Array:
-    tensor = tensor.detach().cpu()
-    return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+def _usable(record: AttentionRecord) -> tuple[Tensor, Tensor]:
+    """q and k in float32, with zeros for those that say nothing: of padding, where NaN may stand, and the like."""
+    q, k = record.q.float(), record.k.float()
+    if record.mask is not None:
+        used = record.mask.used_keys(*record.shape[2:])
+        if used is not None:
+            used = used.unflatten(1, (k.shape[1], -1)).any(2) if used.shape[1] > 1 else used
+            k = k.masked_fill(~used.to(k.device)[..., None], 0.0)
+        if not bool(q.sum().isfinite()):
+            q = q.masked_fill((record.lse == -torch.inf)[..., None], 0.0)
+    if record.bias is not None and common_to_rows(record):  # finfo.min makes all scores of a row the same
+        q = q.masked_fill((record.bias.abs() > BLIND) & record.bias.isfinite(), 0.0)
+    return q, k
 
 
-def _without_unseen(q: Array, k: Array, allowed: Array | None) -> tuple[Array, Array]:
-    """Zeros for queries and keys that take part in no allowed cell: what stands there, often NaN, is never seen."""
-    if allowed is None:
-        return q, k
-    asks = np.broadcast_to(allowed.any(axis=2), q.shape[:2])
-    by_head = np.broadcast_to(allowed.any(axis=1), (len(q), k.shape[1]))
-    seen = np.any(by_head.reshape(len(k), -1, k.shape[1]), axis=1)
-    return np.where(asks[..., None], q, np.float32(0)), np.where(seen[..., None], k, np.float32(0))
+def _rounded(x: Tensor, bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x [B, n, tokens, D] as scales of its rows times whole numbers of `bits` [B, n], and as the page will read that.
+
+    A scale is a float32 whose lower 16 bits are 0, rounded up.
+    """
+    scale = x.abs().amax(-1, keepdim=True) / (2.0 ** (bits - 1) - 1)[..., None, None]
+    scale = ((scale.view(torch.int32) + 0xFFFF) & ~0xFFFF).view(torch.float32)
+    whole = (x / scale.masked_fill(scale == 0, 1.0)).round_()
+    return scale, whole, whole * scale
 
 
-def _rounded(x: Array, bits: int) -> tuple[Array, Array, Array]:
-    """x [heads, tokens, D] as row scales (float32) times whole numbers, and as the page will read that (float32)."""
-    bound = 2 ** (bits - 1) - 1
-    scale = (np.abs(x).max(axis=-1, keepdims=True) / bound).astype(np.float32)
-    divisor = np.where(scale > 0, scale, 1).astype(np.float64)
-    whole = np.clip(np.rint(x / divisor), -bound, bound).astype(np.int32)
-    return scale, whole, (whole * scale.astype(np.float64)).astype(np.float32)
-
-
-def _lse_and_error(
-    record: AttentionRecord, heads: slice, q: Array, k: Array, allowed: Array | None
-) -> tuple[Array, float]:
-    """lse [h, Q] of the scores that the page will compute, and how far its weights are from the record's at most."""
-    sinks = np.full(len(q), -np.inf) if record.sinks is None else _numpy(record.sinks).astype(np.float64)[heads]
-    if allowed is not None and len(allowed) > 1:
-        allowed = allowed[heads]
-    q, k, sinks = q.astype(np.float64), k.astype(np.float64), sinks[:, None]
-    lse = np.empty(q.shape[:2], np.float32)
-    error, step = 0.0, max(1, BLOCK_CELLS // (len(q) * len(k)))
-    for start in range(0, q.shape[1], step):
-        rows = slice(start, min(start + step, q.shape[1]))
-        scores = q[:, rows] @ k.T * record.scale
-        if record.softcap is not None:
-            scores = record.softcap * np.tanh(scores / record.softcap)
-        if allowed is not None:
-            scores = np.where(allowed[:, rows], scores, -np.inf)
-        top = np.maximum(scores.max(axis=-1), sinks)
-        top = np.where(np.isfinite(top), top, 0)  # of an empty row, whose lse then is log(0)
-        with np.errstate(divide="ignore"):
-            lse[:, rows] = top + np.log(np.exp(scores - top[..., None]).sum(axis=-1) + np.exp(sinks - top))
-        weights = np.exp(scores - np.where(np.isfinite(lse[:, rows]), lse[:, rows], 0)[..., None])
-        away = np.abs(weights - _numpy(record.weights(rows=rows, heads=heads))[0]).max()
-        error = np.maximum(error, away)  # keeps a NaN, which is no weight to draw
-    return lse, float(error)
+def _upper(scale: Array) -> Array:
+    found: Array = (np.ascontiguousarray(scale[..., 0]).view(np.uint32) >> 16).astype("<u2")
+    return found

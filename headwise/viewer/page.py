@@ -1,4 +1,4 @@
-"""Writes the page: static/ and the data of every layer, in one HTML file that never asks the network for anything.
+"""Writes the page: static/ and the numbers of every layer, in one HTML file that never asks the network for anything.
 
 Its Content-Security-Policy allows only the script and the style that stand in the file: no text can smuggle in more.
 """
@@ -11,46 +11,43 @@ import hashlib
 import html
 import json
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import ArgumentError, FileError, RecordError
+from headwise.errors import FileError, RecordError
 from headwise.records import AttentionRecord
-from headwise.text import Tokens
-from headwise.viewer.encoding import TOLERANCE, allowed_cells, encode_groups, layer_facts, runs_of
+from headwise.viewer.bundle import assemble, read
+from headwise.viewer.encoding import FEWEST, TOLERANCE, encode
+from headwise.viewer.facts import facts_of
+from headwise.viewer.inputs import Input, Layer
+from headwise.viewer.planes import Shared
 
-SCRIPTS = ("source.js", "colour.js", "heatmap.js", "page.js")  # each uses only what stands before it
+LARGEST_PAGE = 1e9  # bytes
 
-
-@dataclass(frozen=True)
-class TextAttention:
-    """One text and what every layer saw of it: `records[i]` (B = 1) is layer number `layers[i]` of the model."""
-
-    tokens: Tokens
-    records: Sequence[AttentionRecord]
-    layers: Sequence[int]
+# Statistics of layers that are so long that they would take seconds are estimated from so many rows.
+ESTIMATED_ROWS = 1024
 
 
-def write_page(path: Path | str, texts: Sequence[TextAttention], *, title: str) -> None:
-    """Write one self-contained HTML file that shows every layer and head of `texts` as heat maps over the tokens.
+def write_page(path: Path | str, inputs: Sequence[Input], *, title: str, made: str | None = None) -> None:
+    """Write one self-contained HTML file that shows every layer and head of `inputs`.
 
-    The page carries queries, keys and masks, so its size is linear in the length: about 5.5 MB for 6 layers x 12 heads
-    x 400 tokens x 32 dims. Its weights are within 1e-4 of `record.weights()`; that is checked while it is written.
+    The page carries queries, keys and masks, so its size is linear in the length: 6.7 MB for 6 layers x 12 heads x 512
+    tokens x 32 dims, 51 MB for 4,096 tokens. Its weights are within 1e-4 of `record.weights()` (up to 2e-3 where scores
+    are in the thousands, and float32 is no more certain); that is checked while it is written.
 
     Raises:
-        ArgumentError: no text, or layers and records that do not match.
-        RecordError: a record the page cannot represent (a batch, Q or K other than the number of tokens, a bias ...).
+        RecordError: a record that the page cannot represent.
         FileError: the file cannot be written. Nothing half-written is left behind, whatever goes wrong.
     """
+    _check_length(inputs)
     path = Path(path)
-    _check(texts)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    told = facts_of(inputs, title=title, made=made, rows=ESTIMATED_ROWS)
+    facts = {**told, "source": "embedded", "tolerance": TOLERANCE}
     try:
         with part.open("w", encoding="utf-8", newline="\n") as out:
-            out.writelines(_page(texts, title))
+            out.writelines(page_of(facts, blocks_of(inputs, facts)))
         os.replace(part, path)
     except OSError as error:
         raise FileError(f"cannot write the page to {path}: {error.strerror or error}; choose another file") from error
@@ -59,84 +56,75 @@ def write_page(path: Path | str, texts: Sequence[TextAttention], *, title: str) 
             part.unlink(missing_ok=True)
 
 
-def _check(texts: Sequence[TextAttention]) -> None:
-    if not texts:
-        raise ArgumentError("texts: expected at least one text to show, received none")
-    for number, text in enumerate(texts):
-        where, length = f"texts[{number}]", len(text.tokens.labels)
-        if not len(text.records) or not length:
-            raise ArgumentError(f"{where}: expected at least one record and one token, received "
-                                f"{len(text.records)} records, {length} tokens")  # fmt: skip
-        if len(text.records) != len(text.layers) or len(set(text.layers)) != len(text.layers):
-            raise ArgumentError(f"{where}: expected one layer number, each once, for every record, received "
-                                f"{len(text.records)} records and layers {list(text.layers)}")  # fmt: skip
-        for layer, record in zip(text.layers, text.records, strict=True):
-            batch, _, queries, keys = record.shape
-            if batch != 1:
-                raise RecordError(
-                    f"{where}, layer {layer}: expected a record of one text (B = 1), received B = {batch}"
-                )
-            if not queries == keys == length:
-                raise RecordError(f"{where}, layer {layer}: expected Q = K = {length}, one query and one key a token, "
-                                  f"received Q = {queries}, K = {keys}")  # fmt: skip
-
-
-def _page(texts: Sequence[TextAttention], title: str) -> Iterator[str]:
-    static = files("headwise.viewer") / "static"
-    script = "\n".join((static / name).read_text("utf-8") for name in SCRIPTS)
-    style = (static / "page.css").read_text("utf-8")
-    policy = f"default-src 'none'; img-src data:; script-src {_hash(script)}; style-src {_hash(style)}"
-    before, after = (static / "page.html").read_text("utf-8").split("<!-- data -->")
+def page_of(facts: dict[str, Any], blocks: Iterable[tuple[str, bytes]] = ()) -> Iterator[str]:
+    """The HTML of a page, in parts. What `blocks` adds to the facts while it is drawn from reaches the page."""
+    script, style = assemble("page.js"), read("document.css")
+    before, after = read("page.html").split("<!-- data -->")
     yield (
-        before.replace("<!-- policy -->", policy)
+        before.replace("<!-- policy -->", policy(script, style, embedded=facts["source"] == "embedded"))
         .replace("/* style */", style)
-        .replace("<!-- title -->", html.escape(title.encode("utf-8", "replace").decode()))
+        .replace("<!-- title -->", html.escape(facts["title"].encode("utf-8", "replace").decode()))
     )
-    facts = []
-    for number, text in enumerate(texts):
-        layers, blocks = _text_layers(text, f"texts[{number}]")
-        facts.append({**_text_facts(text.tokens), "layers": layers})
-        for name, data in blocks:
-            yield f'<script type="text/plain" id="text{number}-{name}">{base64.b64encode(data).decode()}</script>\n'
+    for name, data in blocks:
+        yield f'<script type="text/plain" id="{name}">{base64.b64encode(data).decode()}</script>\n'
     # ASCII only, and no "<": nothing in a text can end the element, and no line separator stands bare.
-    safe = json.dumps({"tolerance": TOLERANCE, "texts": facts}, separators=(",", ":")).replace("<", r"\u003c")
+    safe = json.dumps(facts, separators=(",", ":"), allow_nan=False).replace("<", r"\u003c")
     yield f'<script type="application/json" id="facts">{safe}</script>\n'
     yield after.replace("/* script */", script)
+
+
+def policy(script: str, style: str, *, embedded: bool) -> str:
+    """What a page may do: run its script and its worker, show its images; ask its own server where it has one."""
+    parts = [
+        "default-src 'none'",
+        "img-src data: blob:",
+        f"script-src {_hash(script)}",
+        f"style-src {_hash(style)}",
+        "worker-src blob:",
+        *([] if embedded else ["connect-src 'self'"]),
+    ]
+    return "; ".join(parts)
 
 
 def _hash(source: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 
 
-def _text_layers(text: TextAttention, where: str) -> tuple[list[dict[str, Any]], Iterator[tuple[str, bytes]]]:
-    """The facts of every layer, filled in as its numbers (name, bytes) are drawn from the iterator."""
-    facts: list[dict[str, Any]] = []
-    planes: dict[bytes, int] = {}  # the same mask in several heads or layers is carried once
+def blocks_of(inputs: Sequence[Input], facts: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """The numbers of every layer, by name; what the page must know of them is put into the `facts_of` these inputs.
 
-    def blocks() -> Iterator[tuple[str, bytes]]:
-        for layer, record in zip(text.layers, text.records, strict=True):
-            allowed = allowed_cells(record)
-            of_heads = None
-            if allowed is not None:
-                of_heads = [planes.setdefault(runs_of(matrix).tobytes(), len(planes)) for matrix in allowed]
+    Raises:
+        RecordError: a record that the page cannot represent.
+    """
+    shared = Shared()
+    layers: dict[AttentionRecord, list[tuple[str, Layer, dict[str, Any]]]] = {}  # examples of a batch go together
+    for i, each in enumerate(inputs):
+        for s, stack in enumerate(each.stacks):
+            for place, layer in enumerate(stack.layers):
+                told = facts["inputs"][i]["stacks"][s]["layers"][place]
+                layers.setdefault(layer.record, []).append((f"input{i}-stack{s}-layer{place}", layer, told))
+    names = {record: f"{found[0][1].name} ({found[0][1].expression})" for record, found in layers.items()}
+    for (record, found), encoded in zip(layers.items(), encode(names), strict=True):
+        for name, layer, told in found:
             groups = []
-            for number, group in enumerate(encode_groups(record, allowed, f"{where}, layer {layer}")):
-                groups.append({"bits": group.bits})
-                yield f"layer{layer}-group{number}", group.data
-            facts.append({"layer": layer, **layer_facts(record, of_heads), "groups": groups})
-        for data, number in planes.items():
-            yield f"plane{number}", data
+            for number, group in enumerate(encoded[layer.example]):
+                facts["tolerance"] = max(facts["tolerance"], group.tolerance)
+                groups.append({"bits": group.bits, "wide": group.wide, "block": f"{name}-group{number}"})
+                yield f"{name}-group{number}", group.data
+            planes, bias = shared.planes(record, layer.example), shared.bias(record, layer.example)
+            softcap = None if record.softcap is None else float(record.softcap)
+            told.update(dim=record.q.shape[3], scale=float(record.scale), softcap=softcap)
+            told.update(planes=planes, bias=bias, groups=groups)
+    yield from shared.blocks()
 
-    return facts, blocks()
 
-
-def _text_facts(tokens: Tokens) -> dict[str, Any]:
-    """Labels for the axes, and the text itself cut at its tokens: each, and what stands before it."""
-    gaps, pieces, end = [], [], 0
-    for label, (start, stop), special in zip(tokens.labels, tokens.offsets, tokens.special, strict=True):
-        own = not special and start >= end  # else a sign, or a further token of a character already shown
-        gaps.append(tokens.text[end:start] if own else "")
-        pieces.append((own and tokens.text[start:stop]) or label)
-        end = stop if own else end
-    facts = {"labels": tokens.labels, "gaps": gaps, "pieces": pieces, "special": tokens.special}
-    return {**facts, "unknown": tokens.unknown, "cut": tokens.cut}
+def _check_length(inputs: Sequence[Input]) -> None:
+    """RecordError if no browser would open the page."""
+    records = {layer.record for each in inputs for stack in each.stacks for layer in stack.layers}
+    numbers = sum(record.q.numel() + record.k.numel() for record in records)
+    least = numbers * FEWEST / 6  # bytes, in base 64: a character for 6 bits
+    if least > LARGEST_PAGE:
+        raise RecordError(
+            f"the page would take {least / 1e9:.1f} GB or more, which browsers do not open: show fewer layers, or use "
+            'seen.save("run.hw") and headwise view run.hw --serve'
+        )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,17 +16,36 @@ import torch
 
 import headwise
 from headwise import masks
-from headwise.records import AttentionRecord
+from headwise.records import AttentionRecord, Seen, Site
 from headwise.text import Tokens
-from headwise.viewer import TextAttention
+from headwise.viewer import inputs_of, write_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+    from playwright.sync_api import Page as Tab
 
 
 def record(
-    heads: int = 2, kv_heads: int = 2, length: int = 9, dim: int = 4, *, size: float = 1.0, **options: Any
+    heads: int = 2,
+    kv_heads: int = 2,
+    length: int = 9,
+    dim: int = 4,
+    *,
+    keys: int | None = None,
+    batch: int = 1,
+    size: float = 1.0,
+    **options: Any,
 ) -> AttentionRecord:
-    q = size * torch.randn(1, heads, length, dim)
-    k = size * torch.randn(1, kv_heads, length, dim)
+    q = size * torch.randn(batch, heads, length, dim)
+    k = size * torch.randn(batch, kv_heads, keys or length, dim)
     return headwise.attention(q, k, k, record=True, **options)[1]
+
+
+def placed(record: AttentionRecord, name: str, layer: int = 0, *, kind: Any = "self", call: int = 0) -> AttentionRecord:
+    """The record, as if a module of this path had made it."""
+    _, heads, _, _ = record.shape
+    record.site = Site(name, layer, kind, False, heads, record.k.shape[1], call)
+    return record
 
 
 def tokens(labels: list[str]) -> Tokens:
@@ -37,9 +56,19 @@ def tokens(labels: list[str]) -> Tokens:
     return Tokens(tuple(range(len(labels))), tuple(labels), offsets, no, " ".join(labels), 0, no)
 
 
-def look(*records: AttentionRecord, labels: list[str] | None = None) -> TextAttention:
-    length = records[0].shape[2]
-    return TextAttention(tokens(labels or [f"w{i}" for i in range(length)]), records, range(len(records)))
+def look(*records: AttentionRecord, labels: list[str] | None = None) -> Seen:
+    """The records as the layers of a model, over tokens w0, w1, … where no labels are given and Q = K."""
+    seen = Seen([placed(each, f"layers.{i}", i) for i, each in enumerate(records)])
+    batch, _, q_len, k_len = records[0].shape
+    if q_len == k_len:
+        seen.tokens = [tokens(labels or [f"w{i}" for i in range(q_len)])] * batch
+    return seen
+
+
+def write(path: Path, *seen: Seen, title: str = "A page") -> Page:
+    """Write the page of one or several, and read it."""
+    write_page(path, inputs_of(seen[0] if len(seen) == 1 else list(seen)), title=title)
+    return Page.read(path)
 
 
 def random_mask(*shape: int) -> masks.Mask:
@@ -48,8 +77,14 @@ def random_mask(*shape: int) -> masks.Mask:
 
 def few_large_rows() -> AttentionRecord:
     q, k = torch.randn(1, 2, 9, 4), torch.randn(1, 2, 9, 4)
-    q[:, 1, 2:4] *= 60  # only head 1 needs more than int16
-    k[:, 1, 5] *= 30
+    q[:, 1, 2:4] *= 20  # only head 1 needs many bits
+    k[:, 1, 5] *= 10
+    return headwise.attention(q, k, k, record=True)[1]
+
+
+def scores_in_the_hundreds() -> AttentionRecord:
+    q, k = 20 * torch.randn(1, 2, 9, 4).double(), 20 * torch.randn(1, 2, 9, 4).double()
+    k[:, :, 4:8] = k[:, :, :4] + 0.01 * torch.randn(1, 2, 4, 4)  # which makes weights of all sizes
     return headwise.attention(q, k, k, record=True)[1]
 
 
@@ -59,10 +94,46 @@ def nan_in_a_padded_key() -> AttentionRecord:
     return headwise.attention(q, k, torch.randn(1, 2, 9, 4), mask=masks.padding(torch.tensor([8])), record=True)[1]
 
 
+def nan_in_a_query_that_sees_nothing() -> AttentionRecord:
+    seen = empty_row()
+    q = seen.q.clone()
+    q[:, :, 3] = torch.nan
+    return headwise.attention(q, seen.k, seen.k, mask=seen.mask, record=True)[1]
+
+
 def empty_row() -> AttentionRecord:
     allowed = torch.ones(9, 9, dtype=torch.bool)
     allowed[3] = False
     return record(mask=masks.from_tensor(allowed))
+
+
+def distances(q_len: int, k_len: int) -> torch.Tensor:
+    """j - i, with the last query at the last key."""
+    return torch.arange(k_len) - torch.arange(k_len - q_len, k_len)[:, None]
+
+
+def alibi(heads: int, q_len: int, k_len: int) -> torch.Tensor:
+    return -torch.tensor([2.0**-i for i in range(heads)])[:, None, None] * distances(q_len, k_len).abs()
+
+
+def learned_distances(heads: int, q_len: int, k_len: int) -> torch.Tensor:
+    """What T5 adds: a number for each distance, but for far ones, which share theirs."""
+    return torch.randn(heads, 7)[:, distances(q_len, k_len).clamp(-3, 3) + 3]
+
+
+def forbidding_bias() -> torch.Tensor:
+    bias = torch.randn(2, 9, 9)
+    bias[:, 2:, 4] = -torch.inf
+    bias[0, 5] = -torch.inf
+    return bias
+
+
+def row_bias() -> torch.Tensor:
+    """Nothing that the softmax sees, but for a row that it forbids."""
+    bias = torch.randn(1, 2, 9, 1)
+    bias[0, 0, 3] = torch.finfo(torch.float32).min
+    bias[0, 1, 6] = -torch.inf
+    return bias
 
 
 HOSTILE = [
@@ -88,12 +159,35 @@ CASES: dict[str, Callable[[], AttentionRecord]] = {
     "a mask for each head": lambda: record(heads=4, mask=random_mask(1, 4, 9, 9)),
     "an empty row": empty_row,
     "NaN in a padded key": nan_in_a_padded_key,
+    "NaN in a query that sees nothing": nan_in_a_query_that_sees_nothing,
     "grouped queries": lambda: record(heads=6, kv_heads=2, mask=masks.causal()),
     "scale and softcap": lambda: record(scale=2.0, softcap=3.0),
     "sinks": lambda: record(sinks=torch.tensor([0.5, 3.0])),
     "zeros": lambda: record(size=0.0),
     "a few large rows": few_large_rows,
     "large scores": lambda: record(length=64, dim=16, size=8.0),
+    "scores in the hundreds": scores_in_the_hundreds,
+    "more keys than queries": lambda: record(length=4, keys=11, mask=masks.causal()),
+    "more queries than keys": lambda: record(length=11, keys=4),
+    "a batch": lambda: record(batch=3, heads=4, mask=masks.padding(torch.tensor([9, 4, 1])) & masks.causal()),
+    "a mask for each example and head": lambda: record(batch=2, mask=random_mask(2, 2, 9, 9)),
+    "a bias": lambda: record(bias=torch.randn(1, 2, 9, 9)),
+    "a bias that forbids": lambda: record(bias=forbidding_bias()),
+    "a bias for each example": lambda: record(batch=2, bias=torch.randn(2, 1, 9, 9)),
+    "a bias of the keys": lambda: record(bias=torch.randn(9)),
+    "a bias of the rows": lambda: record(bias=row_bias()),
+    "a bias of the rows beside sinks": lambda: record(bias=torch.randn(1, 2, 9, 1), sinks=torch.tensor([0.5, 3.0])),
+    "ALiBi": lambda: record(bias=alibi(2, 9, 9), mask=masks.causal()),
+    "distances, more keys than queries": lambda: record(length=4, keys=11, bias=learned_distances(2, 4, 11)),
+    "everything": lambda: record(
+        *(4, 2, 9, 4),
+        batch=2,
+        bias=learned_distances(1, 9, 9),
+        softcap=2.0,
+        scale=1.5,
+        sinks=torch.randn(4),
+        mask=masks.padding(torch.tensor([9, 6])),
+    ),
 }
 
 
@@ -120,39 +214,81 @@ class Page:
         assert data is not None
         self.facts = json.loads(data[1])
 
-    def weights(self, text: int, layer: int) -> np.ndarray:
+    def stack(self, input: int = 0, stack: int = 0) -> dict[str, Any]:
+        found: dict[str, Any] = self.facts["inputs"][input]["stacks"][stack]
+        return found
+
+    def axes(self, input: int = 0, stack: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The facts of the rows and of the columns."""
+        facts = self.stack(input, stack)
+        return self.facts["axes"][facts["rows"]], self.facts["axes"][facts["cols"]]
+
+    def weights(self, input: int = 0, stack: int = 0, layer: int = 0) -> np.ndarray:
         """What the page will draw, [H, Q, K]."""
-        words, facts = self.facts["texts"][text], self.facts["texts"][text]["layers"][layer]
-        n, dim, size = len(words["labels"]), facts["dim"], facts["heads"] // facts["kvHeads"]
+        facts = self.stack(input, stack)["layers"][layer]
+        rows, cols = (len(axis["labels"]) for axis in self.axes(input, stack))
+        dim, size = facts["dim"], facts["heads"] // facts["kvHeads"]
+        bias = np.broadcast_to(self.bias(facts["bias"], rows, cols), (facts["heads"], rows, cols))
         heads = []
-        for number, group in enumerate(facts["groups"]):
-            data, offset = self.blocks[f"text{text}-layer{facts['layer']}-group{number}"], 0
+        for group in facts["groups"]:
+            data, offset = self.blocks[group["block"]], 0
 
             def take(kind: str, *shape: int) -> np.ndarray:
                 nonlocal offset
                 array = np.frombuffer(data, kind, int(np.prod(shape)), offset)  # noqa: B023
                 offset += array.nbytes
-                return array.astype(np.float64).reshape(shape)
+                return array.reshape(shape)
 
-            lse, q_scale, k_scale = take("<f4", size, n, 1), take("<f4", size, n, 1), take("<f4", n, 1)
-            q, k = take("<i2", size, n, dim), take("<i2", n, dim)
-            if group["bits"] == 24:
-                q, k = 256 * q + take("u1", size, n, dim), 256 * k + take("u1", n, dim)
-            scores = (q * q_scale) @ (k * k_scale).T * facts["scale"]
-            assert offset == len(data)
+            lse = take("<f8" if group["wide"] else "<f4", size, rows, 1).astype(np.float64)
+            scales = [(take("<u2", n).astype("<u4") << 16).view("<f4").astype(np.float64) for n in (size * rows, cols)]
+            whole = unpacked(data[offset:], (size * rows + cols) * dim, group["bits"])
+            q, k = np.split(whole.reshape(-1, dim) * np.concatenate(scales)[:, None], [size * rows])
+            scores = q.reshape(size, rows, dim) @ k.T * facts["scale"]
             if facts["softcap"] is not None:
                 scores = facts["softcap"] * np.tanh(scores / facts["softcap"])
-            with np.errstate(invalid="ignore"):
-                heads.extend(np.exp(scores - np.where(np.isfinite(lse), lse, 0)))
+            scores = scores + bias[len(heads) : len(heads) + size]
+            heads.extend(np.exp(scores - np.where(np.isfinite(lse), lse, 0)))
         planes = facts["planes"] or []
         for head in range(len(heads) if planes else 0):
-            heads[head] = np.where(self.plane(text, planes[head % len(planes)], n), heads[head], 0)
+            heads[head] = np.where(self.plane(planes[head % len(planes)], rows, cols), heads[head], 0)
         return np.stack(heads)
 
-    def plane(self, text: int, number: int, n: int) -> np.ndarray:
-        numbers = np.frombuffer(self.blocks[f"text{text}-plane{number}"], "<u4")
-        allowed = np.zeros((n, n), bool)
-        for row in range(n):
-            for first, past in numbers[n + 1 :].reshape(-1, 2)[numbers[row] : numbers[row + 1]]:
+    def bias(self, facts: dict[str, Any] | None, rows: int, cols: int) -> np.ndarray:
+        if facts is None:
+            return np.zeros((1, 1, 1))
+        numbers = np.frombuffer(self.blocks[facts["block"]], "<f4").astype(np.float64).reshape(facts["shape"])
+        if facts["kind"] == "dense":
+            return numbers
+        return numbers[:, np.arange(cols) - np.arange(rows)[:, None] + rows - 1]
+
+    def plane(self, number: int, rows: int, cols: int) -> np.ndarray:
+        numbers = np.frombuffer(self.blocks[f"plane{number}"], "<u4")
+        allowed = np.zeros((rows, cols), bool)
+        for row in range(rows):
+            for first, past in numbers[rows + 1 :].reshape(-1, 2)[numbers[row] : numbers[row + 1]]:
                 allowed[row, first:past] = True
         return allowed
+
+
+def unpacked(data: bytes, count: int, bits: int) -> np.ndarray:
+    """Signed numbers of so many bits each, the first in the lowest bits."""
+    assert len(data) == -(-count * bits // 8)
+    each = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[: count * bits].reshape(count, bits)
+    places = 2.0 ** np.arange(bits)
+    places[-1] *= -1  # two's complement
+    numbers: np.ndarray = each @ places
+    return numbers
+
+
+@pytest.fixture
+def tab(chromium: Browser) -> Iterator[Tab]:
+    """A tab that is offline; at its end nothing but files was asked for, and nothing went wrong on the console."""
+    context = chromium.new_context(offline=True, viewport={"width": 1280, "height": 860}, has_touch=True)
+    tab, trouble = context.new_page(), []
+    own = ("file:", "data:", "blob:")
+    tab.on("request", lambda request: request.url.startswith(own) or trouble.append(request.url))
+    tab.on("console", lambda message: trouble.append(message.text))
+    tab.on("pageerror", lambda error: trouble.append(str(error)))
+    yield tab
+    context.close()
+    assert trouble == []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
+import base64
+import hashlib
 import os
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,70 +15,184 @@ import torch
 
 import headwise
 from headwise import masks
-from headwise.errors import ArgumentError, FileError, RecordError
+from headwise.errors import FileError, RecordError
+from headwise.models.checkpoint import default_model
 from headwise.records import AttentionRecord
-from headwise.viewer import TextAttention, write_page
+from headwise.text import Tokenizer, Tokens
+from headwise.viewer import facts_of, inputs_of, page_of, write_page
 
-from .conftest import HOSTILE, Page, look, record
+from .conftest import HOSTILE, Page, look, placed, record, write
+
+ROOT = Path(__file__).parents[2]
 
 
-def test_six_layers_of_twelve_heads_over_512_tokens_take_seven_megabytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_real_model_over_512_tokens_takes_seven_megabytes(masked: bool, tmp_path: Path) -> None:
+    folder = default_model()
+    bert, tokenizer = headwise.Bert.from_pretrained(folder), Tokenizer.from_pretrained(folder)
+    read = tokenizer.encode((ROOT / "examples/attention.txt").read_text("utf-8") * 3, max_length=512)
+    mask = torch.ones(1, 512, dtype=torch.long)
+    mask[:, 500:] = 0
+    with torch.no_grad(), headwise.watch(bert, tokens=[read]) as seen:
+        bert(torch.tensor([read.ids]), **({"attention_mask": mask} if masked else {}))
+    assert seen[0].shape == (1, 12, 512, 512)
+    assert len(seen) == 6
     page = tmp_path / "page.html"
-    write_page(page, [look(*(record(12, 12, 512, 32, mask=masks.causal()) for _ in range(6)))], title="")
-    assert page.stat().st_size < 7.1e6
+    headwise.view(seen, page)
+    assert page.stat().st_size < 7e6
 
 
-def test_the_page_names_nothing_outside_itself(tmp_path: Path) -> None:
-    write_page(tmp_path / "page.html", [look(record())], title="A title")
-    source = re.sub(r"//[^\n]*", "", Page.read(tmp_path / "page.html").source)  # comments may cite
-    assert re.findall(r'(?:src|href|action)="?([^"> ]*)', source) == ["data:,"]
-    assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|WebSocket|import\(|innerHTML|document\.write", source)
+def test_the_facts_of_a_page(tmp_path: Path) -> None:
+    seen = look(record(heads=4, kv_heads=2, softcap=5.0, scale=0.5, mask=masks.causal()), record(heads=4, kv_heads=4))
+    path = tmp_path / "page.html"
+    write_page(path, inputs_of({"one": seen}), title="A <title>", made='{"one": headwise.load("run.hw")}')
+    facts = Page.read(path).facts
+    assert facts["title"] == "A <title>"
+    assert facts["made"] == '{"one": headwise.load("run.hw")}'
+    assert (facts["source"], facts["tolerance"]) == ("embedded", 1e-4)
+    assert [each["name"] for each in facts["inputs"]] == ["one"]
+    (stack,) = facts["inputs"][0]["stacks"]
+    assert (stack["name"], stack["kind"], stack["rows"], stack["cols"], stack["example"]) == ("self", "self", 0, 0, 0)
+    first, second = stack["layers"]
+    assert {key: first[key] for key in ("name", "number", "heads", "kvHeads", "masked", "expression", "dim")} == {
+        "name": "layers.0",
+        "number": 0,
+        "heads": 4,
+        "kvHeads": 2,
+        "masked": True,
+        "expression": 'seen["one"][0]',
+        "dim": 4,
+    }
+    assert (first["scale"], first["softcap"], first["bias"]) == (0.5, 5.0, None)
+    assert (second["scale"], second["softcap"], second["masked"], second["planes"]) == (0.5, None, False, None)
+    blocks = [group["block"] for group in first["groups"]]
+    assert blocks == ["input0-stack0-layer0-group0", "input0-stack0-layer0-group1"]
+    assert len(second["groups"]) == 4
+
+
+def test_a_bias_that_forbids_is_a_mask_to_the_reader(tmp_path: Path) -> None:
+    seen = look(
+        record(bias=torch.randn(9, 9)), record(bias=torch.randn(9, 9).masked_fill(torch.eye(9) > 0, -torch.inf))
+    )
+    layers = write(tmp_path / "page.html", seen).stack()["layers"]
+    assert [layer["masked"] for layer in layers] == [False, True]
+
+
+def test_the_facts_for_a_server_are_the_same_without_the_numbers(tmp_path: Path) -> None:
+    inputs = inputs_of(look(record(mask=masks.causal()), record()))
+    embedded, server = write(tmp_path / "page.html", look(record())).facts, facts_of(inputs, title="A page")
+    assert embedded.keys() == server.keys()
+    assert (server["source"], server["tolerance"], server["made"]) == ("server", 0, None)
+    told, other = (facts["inputs"][0]["stacks"][0]["layers"][0].keys() for facts in (embedded, server))
+    assert set(told) - set(other) == {"dim", "scale", "softcap", "planes", "bias", "groups"}
+    page = Page("".join(page_of(server)))
+    assert page.blocks == {}
+    assert page.facts["inputs"][0]["stacks"][0]["layers"][1]["expression"] == "seen[1]"
+
+
+def test_examples_that_read_the_same_share_their_axis(tmp_path: Path) -> None:
+    page = write(
+        tmp_path / "page.html", look(record(batch=2)), look(record()), look(record(), labels=list("abcdefghi"))
+    )
+    assert len(page.facts["axes"]) == 2
+    assert [page.stack(i)["rows"] for i in range(4)] == [0, 0, 0, 1]
+
+
+# --- Text -------------------------------------------------------------------------------------------------------------
+
+
+def test_words_and_gaps_give_the_text_back(tmp_path: Path) -> None:
+    read = Tokens(
+        ids=(101, 1, 2, 3, 3),
+        text="  a cat\n 🐈",
+        labels=("[CLS]", "a", "cat", "🐈(1/2)", "🐈(2/2)"),
+        offsets=((0, 0), (2, 3), (4, 7), (9, 10), (9, 10)),
+        special=(True, False, False, False, False),
+        cut=3,
+    )
+    seen = look(record(length=5))
+    seen.tokens = [read]
+    axis, _ = write(tmp_path / "page.html", seen).axes()
+    assert axis["pieces"] == ["[CLS]", "a", "cat", "🐈", "🐈(2/2)"]
+    assert axis["gaps"] == ["", "  ", " ", "\n ", ""]
+    assert axis["words"] == {"index": [0, 1, 2, 3, 3], "labels": ["[CLS]", "a", "cat", "🐈"]}
+    assert axis["sentences"]["index"] == [0, 1, 1, 2, 2]
+    assert axis["special"] == [True, False, False, False, False]
+    assert axis["unknown"] == [False] * 5
+    assert (axis["cut"], axis["text"], axis["patches"]) == (3, True, None)
+
+
+def test_numbers_are_names_and_no_text(tmp_path: Path) -> None:
+    rows, cols = write(tmp_path / "page.html", look(record(length=2, keys=3))).axes()
+    assert (rows["text"], cols["text"]) == (False, False)
+    assert cols["labels"] == cols["pieces"] == ["0", "1", "2"]
+    assert cols["words"] == cols["sentences"] == {"index": [0, 1, 2], "labels": ["0", "1", "2"]}
 
 
 def test_a_text_cannot_leave_its_place(tmp_path: Path) -> None:
     labels = [*HOSTILE[1:], HOSTILE[0] + "\ud800"]  # half a surrogate pair: no UTF-8 has it
-    write_page(tmp_path / "page.html", [look(record(), labels=labels)], title="".join(labels))
-    page = Page.read(tmp_path / "page.html")
-    assert page.facts["texts"][0]["labels"] == labels
-    assert "\u2028" not in re.sub(r"(?s)<(title|h1)>.*?</\1>", "", page.source)
+    seen = look(record(), labels=labels)
+    placed(seen.records[0], "".join(labels))
+    path = tmp_path / "page.html"
+    write_page(path, inputs_of({"".join(labels): seen}), title="".join(labels), made="".join(labels))
+    page = Page.read(path)
+    assert page.axes()[0]["labels"] == labels
+    assert page.stack()["layers"][0]["name"] == "".join(labels)
+    assert page.facts["inputs"][0]["name"] == page.facts["made"] == "".join(labels)
+    assert "\u2028" not in re.sub(r"(?s)<title>.*?</title>", "", page.source)
+    expected = write(tmp_path / "plain.html", look(record()))
+    assert tags(page.source) == tags(expected.source)
+    assert "img" not in tags(page.source)
+
+
+def tags(source: str) -> list[str]:
     seen: list[str] = []
 
     class Tags(HTMLParser):
         def handle_starttag(self, tag: str, attrs: object) -> None:
             seen.append(tag)
 
-    Tags().feed(page.source)
-    plain = tmp_path / "plain.html"
-    write_page(plain, [look(record())], title="")
-    expected, seen = seen, []
-    Tags().feed(plain.read_text(encoding="utf-8"))
-    assert seen == expected
-    assert "img" not in seen
+    Tags().feed(source)
+    return seen
 
 
-def test_words_and_gaps_give_the_text_back(tmp_path: Path) -> None:
-    text = look(record(length=5))
-    spaced = dataclasses.replace(
-        text.tokens,
-        text="  a cat\n 🐈",
-        labels=("[CLS]", "a", "cat", "🐈(1/2)", "🐈(2/2)"),
-        offsets=((0, 0), (2, 3), (4, 7), (9, 10), (9, 10)),
-        special=(True, False, False, False, False),
-    )
-    write_page(tmp_path / "page.html", [dataclasses.replace(text, tokens=spaced)], title="")
-    facts = Page.read(tmp_path / "page.html").facts["texts"][0]
-    assert facts["pieces"] == ["[CLS]", "a", "cat", "🐈", "🐈(2/2)"]
-    assert facts["gaps"] == ["", "  ", " ", "\n ", ""]
+# --- The document -----------------------------------------------------------------------------------------------------
 
 
-def batch_of_two() -> AttentionRecord:
-    q = torch.randn(2, 2, 9, 4)
-    return headwise.attention(q, q, q, record=True)[1]
+def test_the_policy_allows_the_script_and_the_style_in_the_file_and_nothing_else(tmp_path: Path) -> None:
+    source = write(tmp_path / "page.html", look(record())).source
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="(.*?)"', source)
+    script = re.search(r'(?s)<script type="module">(.*?)</script>', source)
+    style = re.search(r"(?s)<style>(.*?)</style>", source)
+    assert policy is not None
+    assert script is not None
+    assert style is not None
+    allowed = dict(part.split(" ", 1) for part in policy[1].split("; "))
+    assert allowed == {
+        "default-src": "'none'",
+        "img-src": "data: blob:",
+        "script-src": digest(script[1]),
+        "style-src": digest(style[1]),
+        "worker-src": "blob:",
+    }
+    server = "".join(page_of(facts_of(inputs_of(record()), title="")))
+    assert "connect-src 'self'" in server  # its own server, which it asks for the weights
 
 
-def fewer_keys() -> AttentionRecord:
-    q = torch.randn(1, 2, 9, 4)
-    return headwise.attention(q, q[:, :, :5], q[:, :, :5], record=True)[1]
+def digest(source: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
+
+
+def test_the_page_names_nothing_outside_itself(tmp_path: Path) -> None:
+    source = write(tmp_path / "page.html", look(record()), title="A title").source
+    assert re.findall(r'(?:src|href|action)="([^"]*)"', source) == ["data:,"]
+    assert not re.search(r"url\((?!#)|@import|XMLHttpRequest|WebSocket|innerHTML|document\.write|\beval\(", source)
+    source = re.sub(r"(?<!:)//[^\n]*", "", source)  # comments may cite
+    addresses = set(re.findall(r"https?://[^\s\"'`)]+", source))
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml"}  # names of kinds of XML
+
+
+# --- What cannot be shown or written ----------------------------------------------------------------------------------
 
 
 def nan_where_it_is_seen() -> AttentionRecord:
@@ -85,27 +201,31 @@ def nan_where_it_is_seen() -> AttentionRecord:
     return headwise.attention(q, q, q, record=True)[1]
 
 
-REFUSED = {
-    "a batch": (batch_of_two, "B = 1.*B = 2"),
-    "other keys than tokens": (fewer_keys, "Q = K = 9.*K = 5"),
-    "a bias": (lambda: record(bias=torch.randn(1, 2, 9, 9)), "additive bias"),
-    "NaN": (nan_where_it_is_seen, "finite"),
-    "weights it would get wrong": (lambda: Wrong(record(), 0.9), "off the record"),
-    "weights that are NaN": (lambda: Wrong(record(), float("nan")), "off the record"),
-}
+def nan_in_the_bias() -> AttentionRecord:
+    bias = torch.zeros(9, 9)
+    bias[2, 3] = torch.nan
+    return record(bias=bias)
 
 
-class Wrong:
+class Wrong(AttentionRecord):
     """A record whose weights follow from something that the page knows nothing of."""
 
-    def __init__(self, seen: AttentionRecord, factor: float) -> None:
-        self.seen, self.factor = seen, factor
+    factor = 0.9
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.seen, name)
+    def weights(self, *choice: object, **more: object) -> torch.Tensor:
+        return super().weights(*choice, **more) * self.factor  # type: ignore[arg-type]
 
-    def weights(self, **choice: object) -> torch.Tensor:
-        return self.seen.weights(**choice) * self.factor
+
+class Unknown(Wrong):
+    factor = float("nan")
+
+
+REFUSED: dict[str, tuple[Callable[[], AttentionRecord], str]] = {
+    "NaN": (nan_where_it_is_seen, "expected finite queries and keys where the mask allows them, received NaN or inf"),
+    "NaN in a bias": (nan_in_the_bias, "the page's weights would be nan off the record's"),
+    "weights it would get wrong": (lambda: Wrong(record()._call), r"would be \d.* off the record's, expected 1e-04"),
+    "weights that are NaN": (lambda: Unknown(record()._call), "would be nan off the record's"),
+}
 
 
 @pytest.mark.parametrize("reason", REFUSED)
@@ -114,26 +234,21 @@ def test_what_the_page_cannot_show_is_refused_and_leaves_the_old_page(reason: st
     page.write_text("the old page", encoding="utf-8")
     make, message = REFUSED[reason]
     with pytest.raises(RecordError, match=message) as caught:
-        write_page(page, [look(record()), look(record(), make())], title="")  # type: ignore[arg-type]
-    assert "texts[1], layer 1" in str(caught.value)
+        write_page(page, inputs_of([look(record()), look(record(), make())]), title="")
+    assert str(caught.value).startswith("layers.1 (seen[1][1]): ")
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert page.read_text(encoding="utf-8") == "the old page"
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        ([], "at least one text"),
-        ([TextAttention(look(record()).tokens, [], [])], "0 records, 9 tokens"),
-        ([dataclasses.replace(look(record()), layers=[0, 1])], r"1 records and layers \[0, 1\]"),
-        ([dataclasses.replace(look(record(), record()), layers=[2, 2])], r"2 records and layers \[2, 2\]"),
-    ],
-)
-def test_texts_that_do_not_add_up_are_refused(texts: list[TextAttention], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        write_page(tmp_path / "page.html", texts, title="")
+def test_a_page_that_no_browser_would_open_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = record(heads=2, length=9, dim=4)  # 144 numbers
+    monkeypatch.setattr("headwise.viewer.page.LARGEST_PAGE", 287)  # two characters a number, at the least
+    with pytest.raises(RecordError, match=r"the page would take .* GB or more, .* headwise view run\.hw --serve"):
+        write_page(tmp_path / "page.html", inputs_of(seen), title="")
     assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("headwise.viewer.page.LARGEST_PAGE", 288)
+    write_page(tmp_path / "page.html", inputs_of(seen), title="")
 
 
 def test_a_page_that_cannot_be_written_names_the_path(tmp_path: Path) -> None:
@@ -141,7 +256,7 @@ def test_a_page_that_cannot_be_written_names_the_path(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "missing" / "page.html", tmp_path / "file" / "page.html", tmp_path / "folder"):
         with pytest.raises(FileError, match=re.escape(str(path))):
-            write_page(path, [look(record())], title="")
+            write_page(path, inputs_of(record()), title="")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
@@ -152,5 +267,5 @@ def test_a_write_that_fails_at_its_end_leaves_nothing(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(FileError, match=r"page\.html: No space left on device"):
-        write_page(tmp_path / "page.html", [look(record())], title="")
+        write_page(tmp_path / "page.html", inputs_of(record()), title="")
     assert not list(tmp_path.iterdir())

@@ -1,0 +1,148 @@
+"""What a page knows of its inputs beside their numbers, as JSON: names, tokens and their words, layers, statistics."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+
+from headwise.analyses.gradient_relevance import relevance_by_layer
+from headwise.errors import RecordError
+from headwise.records import AttentionRecord
+from headwise.text import Tokens
+from headwise.text.groups import Groups
+from headwise.viewer.inputs import Axis, Input, Layer, Stack
+from headwise.viewer.statistics import STATISTICS, cost, statistics_of
+from headwise.viewer.threads import on_threads
+
+QUICK_CELLS = 1e8  # weights that are gone through in about half a second
+
+
+def facts_of(
+    inputs: Sequence[Input], *, title: str, made: str | None = None, quick: bool = False, rows: int | None = None
+) -> dict[str, Any]:
+    """The facts of a page that asks a server; what a page knows of the numbers in it, `write_page` adds.
+
+    Args:
+        inputs: what is shown.
+        title: of the page.
+        made: the Python that makes `seen`, such as 'headwise.load("run.hw")'; None = nobody knows.
+        quick: leave out (None) the statistics and the relevance where they would take long; the page then asks.
+        rows: estimate the statistics of layers where they would take long from so many rows; None = do not.
+    """
+    stacks = [stack for each in inputs for stack in each.stacks]
+    records = {layer.record for stack in stacks for layer in stack.layers}
+    complete = not quick or sum(map(cost, records)) <= QUICK_CELLS
+    statistics = _statistics(stacks, rows) if complete else {}
+    relevance = functools.cache(_relevance)  # examples of a batch share their records
+    axes: dict[Axis, int] = {}
+    told = []
+    for stack in stacks:
+        example = stack.layers[0].example
+        relevances = relevance(tuple(layer.record for layer in stack.layers)) if complete else None
+        layers = [{**_layer(layer), "stats": statistics.get((layer.record, layer.example))} for layer in stack.layers]
+        told.append(
+            {
+                "name": stack.name,
+                "kind": stack.kind,
+                "rows": axes.setdefault(stack.rows, len(axes)),
+                "cols": axes.setdefault(stack.cols, len(axes)),
+                "example": example,
+                "layers": layers,
+                "relevance": relevances and relevances[example],
+            }
+        )
+    found = iter(told)
+    return {
+        "title": title,
+        "made": made,
+        "tolerance": 0,
+        "source": "server",
+        "statistics": STATISTICS,
+        "axes": [_axis(axis) for axis in axes],
+        "inputs": [{"name": each.name, "stacks": list(islice(found, len(each.stacks)))} for each in inputs],
+    }
+
+
+def _layer(layer: Layer) -> dict[str, Any]:
+    record = layer.record
+    return {
+        "name": layer.name,
+        "number": layer.number,
+        "heads": record.shape[1],
+        "kvHeads": record.k.shape[1],
+        "masked": record.mask is not None or (record.bias is not None and bool(torch.isneginf(record.bias).any())),
+        "expression": layer.expression,
+    }
+
+
+def _statistics(stacks: Sequence[Stack], rows: int | None) -> dict[tuple[AttentionRecord, int], dict[str, Any]]:
+    """The statistics of each example of each record; "estimated" says from how many rows, if not from all."""
+    examples: dict[AttentionRecord, dict[int, Stack]] = {}
+    for stack in stacks:
+        for layer in stack.layers:
+            examples.setdefault(layer.record, {})[layer.example] = stack
+
+    def of(record: AttentionRecord) -> dict[int, dict[str, Any]]:
+        tokens = {example: stack.cols.tokens for example, stack in examples[record].items()}
+        some = None if rows is None or cost(record) <= QUICK_CELLS or record.shape[2] <= rows else rows
+        found = statistics_of(record, tokens, kind=next(iter(examples[record].values())).kind, rows=some)
+        return {example: {**numbers, **({"estimated": some} if some else {})} for example, numbers in found.items()}
+
+    found = zip(examples, on_threads(of, examples), strict=True)
+    return {(record, example): numbers for record, told in found for example, numbers in told.items()}
+
+
+def _relevance(records: tuple[AttentionRecord, ...]) -> list[dict[str, Any]] | None:
+    """For each example, which tokens the loss rests on, from the token of the top layer with the largest gradient."""
+    if not all(record.extras.v is not None and record.extras.grad is not None for record in records):
+        return None
+    rows = records[-1].grad.float().square().sum((1, 3)).argmax(1).tolist()
+    try:
+        found = relevance_by_layer(records, rows).tolist()
+    except RecordError:  # not the layers of one pass over the same tokens, or with dropout
+        return None
+    return [
+        {"row": row, "layers": [[float(f"{x:.4g}") for x in layer] for layer in layers]}
+        for row, layers in zip(rows, found, strict=True)
+    ]
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    tokens = axis.tokens
+    count = len(tokens.labels)
+    gaps, pieces = _cut_at_tokens(tokens)
+    is_text, words = tokens.text != "", tokens.words()
+    patches = tokens.patches
+    return {
+        "labels": tokens.labels,
+        "gaps": gaps,
+        "pieces": pieces,
+        "special": tokens.special,
+        "unknown": tokens.unknown or [False] * count,
+        "cut": tokens.cut,
+        "text": is_text,
+        "words": _groups(words),
+        "sentences": _groups(tokens.sentences() if is_text else words),  # names make no sentence
+        "patches": patches and {"rows": patches.rows, "cols": patches.cols, "prefix": patches.prefix},
+        "image": axis.image,
+        "generated": axis.generated,
+    }
+
+
+def _groups(groups: Groups) -> dict[str, Any]:
+    return {"index": groups.index, "labels": groups.labels}
+
+
+def _cut_at_tokens(tokens: Tokens) -> tuple[list[str], list[str]]:
+    """The text cut at its tokens: what stands before each, and each itself, or its label."""
+    gaps, pieces, end = [], [], 0
+    for label, (start, stop), special in zip(tokens.labels, tokens.offsets, tokens.special, strict=True):
+        own = not special and start >= end  # else a sign, or a further token of a character already shown
+        gaps.append(tokens.text[end:start] if own else "")
+        pieces.append((own and tokens.text[start:stop]) or label)
+        end = stop if own else end
+    return gaps, pieces

@@ -1,0 +1,279 @@
+"""What a page shows: inputs (a text, an example of a batch, one of two checkpoints), each with stacks of layers.
+
+Layers are in one stack if they look from the same tokens at the same tokens in the same forward pass.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from headwise.errors import ArgumentError, DtypeError, RecordError
+from headwise.records import AttentionRecord, Seen
+from headwise.records.seen import name_of
+from headwise.text import Tokens
+from headwise.viewer.images import Image, data_uri
+
+BEGINNING = 60  # characters of a text that name it
+
+Shown = Seen | AttentionRecord
+Many = Shown | Sequence[Shown] | Mapping[str, Shown]
+Images = Image | Sequence[Image | None] | None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What the rows or the columns of a stack stand for."""
+
+    tokens: Tokens
+    generated: int | None = None  # the first token that the model wrote itself; None = none, or nobody said
+    image: str | None = None  # data: URI, where the tokens are its patches
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One example of one record."""
+
+    name: str
+    number: int  # its place in seen.layers
+    record: AttentionRecord
+    example: int
+    expression: str  # the Python that gives this record where the reader has `seen`
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Layers that share what their rows and columns stand for."""
+
+    name: str
+    kind: Literal["self", "cross"]
+    rows: Axis
+    cols: Axis
+    layers: tuple[Layer, ...]
+
+
+@dataclass(frozen=True)
+class Input:
+    """What a model read at once."""
+
+    name: str
+    stacks: tuple[Stack, ...]
+
+
+def inputs_of(
+    seen: Many,
+    *,
+    images: Images = None,
+    generated: int | Sequence[int | None] | None = None,
+    layers: Collection[int] | None = None,
+) -> list[Input]:
+    """Everything that a page of `seen` shows.
+
+    Args:
+        seen: a `Seen`, a record, or several of them: a list, or a mapping from what to call them. Every example of a
+            batch is an input.
+        images: where tokens are patches, the image: a path, an array [H, W, 3] or [H, W], a PIL image; a list has one
+            for each input.
+        generated: how many of the tokens were the prompt, of which the model wrote the others; a list has one for each
+            input.
+        layers: which, by their places in `seen.layers`; None = all.
+
+    Raises:
+        RecordError: nothing was seen.
+        ArgumentError: images or prompts that do not fit the inputs.
+        DtypeError: `seen` is none of these.
+    """
+    found = [_only(each, layers) for name, shown, python in _named(seen) for each in _examples(name, shown, python)]
+    uris = [None if image is None else data_uri(image) for image in one_each("images", images, len(found))]
+    prompts = one_each("generated", generated, len(found))
+    given = zip(_distinct([each.name for each in found]), found, uris, prompts, strict=True)
+    return [_completed(Input(name, each.stacks), uri, prompt) for name, each, uri, prompt in given]
+
+
+def _named(seen: Many) -> Iterator[tuple[str | None, Shown, str]]:
+    """Each of several, what it is called (None: nobody said), and the Python that gives it."""
+    several: list[tuple[str | None, Any, str]]
+    if isinstance(seen, Mapping):
+        several = [
+            (str(name), each, f"seen[{json.dumps(str(name), ensure_ascii=False)}]") for name, each in seen.items()
+        ]
+    elif isinstance(seen, (list, tuple)):
+        several = [(None, each, f"seen[{place}]") for place, each in enumerate(seen)]
+    else:
+        several = [(None, seen, "seen")]
+    if not several:
+        raise ArgumentError("view: expected at least one Seen or record. Received: none")
+    for name, each, python in several:
+        if not isinstance(each, (Seen, AttentionRecord)):
+            raise DtypeError(
+                "view: expected what headwise.watch saw, a record, or a list or mapping of those. "
+                f"Received: {type(each).__name__}"
+            )
+        yield name, each, python
+
+
+def _examples(name: str | None, shown: Shown, python: str) -> Iterator[Input]:
+    """An input for each example of the batch, still without images and prompts."""
+    if isinstance(shown, AttentionRecord):
+        seen, own = Seen([shown]), "record" if python == "seen" else python
+        places = [replace(place, name=name_of(shown), expression=own) for place in _places(seen, "")]
+    else:
+        seen = shown
+        if not seen.records:
+            seen.only(0)  # raises what it knows of why nothing was seen
+        places = list(_places(seen, python))
+    batch = max(record.shape[0] for record in seen.records)
+    for example in range(batch):
+        base = name or _beginning(seen, example) or "input"
+        stacks = tuple(_stacks(seen, places, example))
+        yield Input(base if batch == 1 else f"{base} · {example + 1} of {batch}", stacks)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in a `Seen` a record stands."""
+
+    record: AttentionRecord
+    name: str
+    number: int
+    call: int
+    expression: str
+
+
+def _places(seen: Seen, python: str) -> Iterator[_Place]:
+    """Where each record stands, if `python` gives `seen`."""
+    numbers = {name: number for number, name in enumerate(seen.layers)}
+    times = Counter(name_of(record) for record in seen.records)
+    layers_of_call = functools.cache(lambda call: seen.call(call).layers)
+    for i, record in enumerate(seen.records):
+        name, site = name_of(record), record.site
+        if site is None:
+            yield _Place(record, f"{name} {i}", i, 0, f"{python}.records[{i}]")
+        elif times[name] == 1:
+            yield _Place(record, name, numbers[name], site.call, f"{python}[{numbers[name]}]")
+        else:
+            within = layers_of_call(site.call).index(name)
+            yield _Place(record, name, numbers[name], site.call, f"{python}.call({site.call})[{within}]")
+
+
+def _beginning(seen: Seen, example: int) -> str | None:
+    """How the text begins that the model read."""
+    for side in (seen.source_tokens, seen.tokens):
+        if side is not None and example < len(side) and side[example].text.strip():
+            words = " ".join(side[example].text[:200].split())
+            return words if len(words) <= BEGINNING else f"{words[:BEGINNING]}…"
+    return None
+
+
+def _stacks(seen: Seen, places: Sequence[_Place], example: int) -> Iterator[Stack]:
+    """The stacks of one example, in the order in which their first layers were computed."""
+    groups: dict[tuple[object, ...], list[_Place]] = {}
+    for place in places:
+        batch, _, q_len, k_len = place.record.shape
+        if not q_len or not k_len:
+            raise RecordError(f"{place.name}: there is nothing to show of Q = {q_len} queries and K = {k_len} keys")
+        if example < batch:
+            sides = seen.axes(place.record)
+            key = (place.call, *map(id, sides), _kind(seen, place.record), q_len, k_len)
+            groups.setdefault(key, []).append(place)
+    calls = len({place.call for place in places}) > 1
+    crosses = any(_kind(seen, place.record) == "cross" for place in places)
+    names = [_stack_name(group[0], crosses, calls, _kind(seen, group[0].record)) for group in groups.values()]
+    if len(set(names)) < len(names):  # towers of different lengths
+        names = [
+            f"{name} · {' × '.join(map(str, group[0].record.shape[2:]))}" if names.count(name) > 1 else name
+            for name, group in zip(names, groups.values(), strict=True)
+        ]
+    for name, group in zip(_distinct(names), groups.values(), strict=True):
+        rows, cols = _axes(seen, group[0].record, example)
+        layers = tuple(Layer(each.name, each.number, each.record, example, each.expression) for each in group)
+        yield Stack(name, _kind(seen, group[0].record), rows, cols, layers)
+
+
+def _kind(seen: Seen, record: AttentionRecord) -> Literal["self", "cross"]:
+    if record.site is not None:
+        return record.site.kind
+    rows, cols = seen.axes(record)
+    return "self" if rows is cols and record.shape[2] == record.shape[3] else "cross"
+
+
+def _only(given: Input, layers: Collection[int] | None) -> Input:
+    if layers is None:
+        return given
+    stacks = [replace(s, layers=tuple(each for each in s.layers if each.number in layers)) for s in given.stacks]
+    return replace(given, stacks=tuple(stack for stack in stacks if stack.layers))
+
+
+def _stack_name(place: _Place, crosses: bool, calls: bool, kind: str) -> str:
+    if kind == "self" and crosses:
+        kind = "encoder" if "encoder" in place.name.lower().split(".") else "decoder"
+    return f"{kind} · call {place.call}" if calls else kind
+
+
+def _axes(seen: Seen, record: AttentionRecord, example: int) -> tuple[Axis, Axis]:
+    """What rows and columns stand for; numbers where nobody said."""
+    _, _, q_len, k_len = record.shape
+    rows, cols = seen.axes(record)
+    if rows is None or cols is None:
+        first = max(0, k_len - q_len) if _kind(seen, record) == "self" else 0  # the last query is the last key
+        return Axis(_numbers(first, q_len)), Axis(_numbers(0, k_len))
+    return Axis(rows[example]), Axis(cols[example])
+
+
+def _numbers(first: int, count: int) -> Tokens:
+    labels = tuple(str(first + i) for i in range(count))
+    no = (False,) * count
+    return Tokens((-1,) * count, labels, ((0, 0),) * count, no, "", 0, no)
+
+
+def one_each(name: str, given: Any, count: int) -> list[Any]:
+    """What was given for each of `count` inputs: a list has one for each, anything else is for all."""
+    if not isinstance(given, (list, tuple)):
+        return [given] * count
+    if len(given) != count:
+        raise ArgumentError(f"{name}: expected one for each of the {count} inputs. Received: {len(given)}")
+    return list(given)
+
+
+def _completed(given: Input, image: str | None, prompt: int | None) -> Input:
+    """The input with its image on the axes that have patches, and with the prompt marked on those that it begins."""
+    if prompt is not None and (type(prompt) is not int or prompt < 0):
+        raise ArgumentError(f"generated: expected how many tokens the prompt has. Received: {prompt!r}")
+    stacks = []
+    for stack in given.stacks:
+        wrote_rows = stack.kind == "cross" or not stack.name.startswith("encoder")
+        wrote_cols = wrote_rows and stack.kind == "self"
+        rows = _completed_axis(stack.rows, image, prompt if wrote_rows else None)
+        cols = _completed_axis(stack.cols, image, prompt if wrote_cols else None)
+        stacks.append(replace(stack, rows=rows, cols=cols))
+    axes = [axis for stack in stacks for axis in (stack.rows, stack.cols)]
+    if image is not None and all(axis.image is None for axis in axes):
+        raise ArgumentError(
+            f"images: {given.name} has no tokens that are patches of an image: seen.tokens = Patches(…) says so"
+        )
+    if prompt is not None and all(axis.generated is None for axis in axes):
+        lengths = sorted({len(axis.tokens.labels) for axis in axes})
+        raise ArgumentError(
+            f"generated: expected fewer tokens in the prompt than {given.name} has. "
+            f"Received: {prompt} of {' or '.join(map(str, lengths))}"
+        )
+    return replace(given, stacks=tuple(stacks))
+
+
+def _completed_axis(axis: Axis, image: str | None, prompt: int | None) -> Axis:
+    begins = prompt is not None and prompt < len(axis.tokens.labels)
+    return replace(axis, image=image if axis.tokens.patches else None, generated=prompt if begins else None)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names, numbered where several are the same."""
+    count: Counter[str] = Counter()
+    found = []
+    for name in names:
+        count[name] += 1
+        found.append(f"{name} ({count[name]})" if names.count(name) > 1 else name)
+    return found

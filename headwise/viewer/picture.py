@@ -1,0 +1,99 @@
+"""A still picture of every head, for where no script runs: a notebook on a web site, in a mail, in a saved file."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwise.viewer.answers import Answers, Numbers, Question
+from headwise.viewer.images import data_uri
+from headwise.viewer.inputs import Input, Layer
+
+WIDTH = 700  # pixels, unless there are too many heads for it
+SIDES = 8, 96  # pixels of one head, at least and at most
+GAP = 3
+ACROSS = 8  # heads in a row, at most, where there is only one layer
+LAYERS = 100  # that are shown, at most: nobody scrolls past more
+
+# Of longer inputs only some rows are looked at: about so many cells are worked out for a picture.
+CELLS = 2**25
+
+# The page's own colours on paper, from no weight to the head's largest; and that of what the mask forbids. Few steps in
+# between make the file a third as large.
+STEPS = 24
+RAMP = (252, 250, 241), (255, 195, 129), (255, 127, 90), (218, 74, 114), (149, 56, 127), (78, 49, 100), (32, 33, 39)
+MASKED = 230, 232, 235
+
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture, and what it shows in one sentence."""
+
+    uri: str  # a PNG, as a data: URI
+    width: int
+    height: int
+    about: str
+
+
+def overview(shown: Input) -> Picture:
+    """All heads of an input, small: a row a layer, or several rows if there is only one layer."""
+    layers = [layer for stack in shown.stacks for layer in stack.layers]
+    heads = max(layer.record.shape[1] for layer in layers)
+    across = heads if len(layers) > 1 else math.ceil(heads / math.ceil(heads / ACROSS))
+    side = int(np.clip(WIDTH // across - GAP, *SIDES))
+    rows = CELLS // sum(layer.record.shape[1] * layer.record.shape[3] for layer in layers)
+    lines: list[list[Pixels]] = []
+    for layer in layers[:LAYERS]:
+        maps = _maps(layer, side, rows)
+        lines += [maps[start : start + across] for start in range(0, len(maps), across)]
+    step = side + GAP
+    pixels = np.full((len(lines) * step - GAP, across * step - GAP, 3), 255, np.uint8)
+    for y, line in enumerate(lines):
+        for x, each in enumerate(line):
+            pixels[y * step : y * step + side, x * step : x * step + side] = each
+    return Picture(data_uri(pixels), pixels.shape[1], pixels.shape[0], _about(len(layers), heads))
+
+
+def _about(layers: int, heads: int) -> str:
+    of = f"{heads} head{'s' * (heads > 1)}"
+    if layers > 1:
+        of = f"{layers} layers × {of}, a row a layer{f' (the first {LAYERS})' * (layers > LAYERS)}"
+    return f"Attention weights of {of}. Queries run down, keys across; the darker, the larger."
+
+
+def _maps(layer: Layer, side: int, rows: int) -> list[Pixels]:
+    """Each head of a layer, [side, side, 3]; if it has more rows than that, only some, evenly spread, are looked at."""
+    _, heads, q_len, k_len = layer.record.shape
+    answers = Answers(layer.record, layer.example)
+    every, height, width = q_len <= rows, min(side, q_len), min(side, k_len)
+    if not every:
+        height = min(height, max(4, rows))
+    maps = []
+    for head in range(heads):
+        question = Question(head, (0, q_len), (0, k_len), height, width, "max" if every else "sample")
+        maps.append(_coloured(answers.tile(question).now(), side))
+    return maps
+
+
+def _coloured(weights: Numbers, side: int) -> Pixels:
+    """Weights [h, w], NaN where the mask forbids, as pixels [side, side, 3]; the square root shows small ones too."""
+    top = np.nanmax(weights, initial=0.0) or 1.0
+    step = np.rint(np.sqrt(np.nan_to_num(weights) / top) * (STEPS - 1)).astype(int)
+    colours = _ramp()[np.where(np.isnan(weights), STEPS, step)]
+    down, right = (np.arange(side) * count // side for count in weights.shape)
+    found: Pixels = colours[down][:, right]
+    return found
+
+
+@functools.cache
+def _ramp() -> Pixels:
+    """The colour of each step, and that of what the mask forbids."""
+    places, points = np.linspace(0, len(RAMP) - 1, STEPS), np.arange(len(RAMP))
+    channels = [np.interp(places, points, channel) for channel in zip(*RAMP, strict=True)]
+    return np.vstack([np.stack(channels, axis=1), MASKED]).round().astype(np.uint8)

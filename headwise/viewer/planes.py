@@ -1,0 +1,168 @@
+"""Masks as runs of allowed keys, and biases, as bytes that a page carries once however many layers share them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headwise.masks import Mask
+from headwise.records import AttentionRecord
+
+BLOCK_CELLS = 2**22  # of a mask, looked at together
+
+Array = NDArray[Any]
+
+
+class Shared:
+    """Masks and biases, each carried once however many heads, layers and inputs share it."""
+
+    def __init__(self) -> None:
+        self._planes: dict[bytes, int] = {}
+        self._biases: dict[bytes, int] = {}
+        self._known: dict[Hashable, Any] = {}  # what was worked out for a mask or for a tensor
+
+    def planes(self, record: AttentionRecord, example: int) -> list[int] | None:
+        """The numbers of the planes of an example's heads, one if they share it; None where there is no mask."""
+        mask, sizes = record.mask, record.shape[2:]
+        if mask is None:
+            return None
+        try:
+            key: Hashable = (mask, *sizes)
+            hash(key)
+        except TypeError:  # a mask of somebody else, that holds a list
+            key = (id(mask), *sizes)
+        if key not in self._known:
+            found = planes_of(mask, *sizes)
+            self._known[key] = [[self._planes.setdefault(data, len(self._planes)) for data in each] for each in found]
+        planes: list[list[int]] = self._known[key]
+        return planes[example % len(planes)]
+
+    def bias(self, record: AttentionRecord, example: int) -> dict[str, Any] | None:
+        """Where an example's bias is found, and how; None where there is none."""
+        x = record.bias
+        if x is None:
+            return None
+        key = (x.data_ptr(), x.shape, x.stride(), x.dtype, x.device, example, record.shape, record.sinks is None)
+        if key not in self._known:
+            found = bias_of(record, example)
+            self._known[key] = found and {
+                "block": f"bias{self._biases.setdefault(found.data, len(self._biases))}",
+                "kind": found.kind,
+                "shape": found.shape,
+            }
+        told: dict[str, Any] | None = self._known[key]
+        return told
+
+    def blocks(self) -> Iterator[tuple[str, bytes]]:
+        yield from ((f"plane{number}", data) for data, number in self._planes.items())
+        yield from ((f"bias{number}", data) for data, number in self._biases.items())
+
+
+@dataclass(frozen=True)
+class Bias:
+    """What is added to the scores of one example: data is float32 of this shape, little-endian, -inf = forbidden."""
+
+    kind: str  # "dense": [h, q, k], each full or 1; "relative": [h, Q + K - 1], by j - i + Q - 1
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def runs_of(matrix: Array) -> NDArray[np.uint32]:
+    """The allowed keys of each query, as Q + 1 places into a list of runs, then (first, past the last) of each run."""
+    edges = np.diff(matrix.view(np.int8), axis=1, prepend=0, append=0)
+    rows, first = np.nonzero(edges == 1)
+    past = np.nonzero(edges == -1)[1]
+    places = np.searchsorted(rows, np.arange(len(matrix) + 1))
+    return np.concatenate([places, np.stack([first, past], axis=1).ravel()]).astype("<u4")
+
+
+def planes_of(mask: Mask, q_len: int, k_len: int) -> list[list[bytes]]:
+    """The runs of each example and head that has its own, B | 1 lists of H | 1."""
+    blocks = list(_row_blocks(q_len, k_len * (mask.batch or 1) * (mask.heads or 1)))
+    parts = [[[runs_of(head) for head in example] for example in _cells(mask, rows, k_len).numpy()] for rows in blocks]
+    counts = [len(rows) for rows in blocks]
+    return [
+        [_joined([part[b][h] for part in parts], counts).tobytes() for h in range(len(parts[0][b]))]
+        for b in range(len(parts[0]))
+    ]
+
+
+def _joined(parts: list[NDArray[np.uint32]], counts: list[int]) -> NDArray[np.uint32]:
+    """The runs of consecutive rows, of which each part has so many, as one list."""
+    places, runs, before = [np.zeros(1, "<u4")], [], 0
+    for part, count in zip(parts, counts, strict=True):
+        places.append(part[1 : count + 1] + np.uint32(before))
+        runs.append(part[count + 1 :])
+        before += int(part[count])
+    return np.concatenate([*places, *runs])
+
+
+def carried_bias(record: AttentionRecord) -> Tensor | None:
+    """The bias as a page has it: float32 [B, H, Q, K], each full or 1; None where there is none that matters."""
+    if record.bias is None:
+        return None
+    bias = record.bias[(None,) * (4 - record.bias.ndim)].float()
+    for dim, stride in enumerate(bias.stride()):  # what broadcasting repeats is carried once
+        if stride == 0 and bias.shape[dim] > 1:
+            bias = bias.narrow(dim, 0, 1)
+    if common_to_rows(record):  # which the softmax does not see, unless it forbids the row
+        bias = torch.where(bias == -torch.inf, bias, 0.0)
+    return bias if bool(bias.any()) else None
+
+
+def common_to_rows(record: AttentionRecord) -> bool:
+    """Whether the bias adds the same to all scores of a row, beside which there is no sink."""
+    return record.bias is not None and record.bias.shape[-1] == 1 < record.shape[3] and record.sinks is None
+
+
+def bias_of(record: AttentionRecord, example: int) -> Bias | None:
+    """The bias of one example in its smallest exact form, None where there is none that matters."""
+    carried = carried_bias(record)
+    if carried is None:
+        return None
+    _, _, q_len, k_len = record.shape
+    bias = carried[example if len(carried) > 1 else 0].cpu()
+    relative = _relative(bias, record.mask, example) if bias.shape[1:] == (q_len, k_len) else None
+    if relative is not None:
+        return Bias("relative", tuple(relative.shape), relative.numpy().astype("<f4").tobytes())
+    return Bias("dense", tuple(bias.shape), bias.numpy().astype("<f4").tobytes())
+
+
+def _relative(bias: Tensor, mask: Mask | None, example: int) -> Tensor | None:
+    """bias [h, Q, K] as one number for each distance, [h, Q + K - 1], if that is all it is where the mask allows."""
+    heads, q_len, k_len = bias.shape
+    lowest = torch.full((heads, q_len + k_len - 1), torch.inf)
+    highest = -lowest
+    for rows in _row_blocks(q_len, k_len * heads):
+        low = high = bias[:, rows.start : rows.stop]
+        if mask is not None:
+            cells = _cells(mask, rows, k_len)
+            allowed = cells[example % len(cells)]
+            forbidden = ~(allowed.any(0, keepdim=True) if heads == 1 else allowed)
+            low, high = low.masked_fill(forbidden, torch.inf), high.masked_fill(forbidden, -torch.inf)
+        for i, row in enumerate(rows):
+            of = slice(q_len - 1 - row, q_len - 1 - row + k_len)
+            torch.minimum(lowest[:, of], low[:, i], out=lowest[:, of])
+            torch.maximum(highest[:, of], high[:, i], out=highest[:, of])
+    never = lowest > highest
+    if not bool(((lowest == highest) | never).all()):
+        return None
+    return lowest.masked_fill(never, 0.0)
+
+
+def _row_blocks(q_len: int, cells: int) -> Iterator[range]:
+    """The rows, which have so many cells each, some at a time."""
+    step = max(1, BLOCK_CELLS // cells)
+    yield from (range(start, min(start + step, q_len)) for start in range(0, q_len, step))
+
+
+def _cells(mask: Mask, rows: range, k_len: int) -> Tensor:
+    """Which cells of some rows are allowed, bool [B | 1, H | 1, rows, K]."""
+    q, k = torch.arange(rows.start, rows.stop, device=mask.device), torch.arange(k_len, device=mask.device)
+    return mask.cells(q, k).cpu()
