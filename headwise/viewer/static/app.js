@@ -1,0 +1,304 @@
+// The page around the views: what is looked at, what may be looked at, the look of it all, and which view is in sight.
+//
+// All of it lives in one shadow root, so that several can stand in one notebook. Around the view stand the header, the
+// tabs, the strip of heads and the footer, each in a file of its own.
+
+import CSS from "./page.css" with { type: "text" };
+import { ramp } from "./map/colour.js";
+import { element } from "./shell/element.js";
+import { Footer } from "./shell/footer.js";
+import { Header } from "./shell/header.js";
+import { Keys } from "./shell/keys.js";
+import { watched } from "./shell/questions.js";
+import { Saving } from "./shell/saving.js";
+import { Search } from "./shell/search.js";
+import { State } from "./state.js";
+import { Strip } from "./shell/strip.js";
+import { Tabs } from "./shell/tabs.js";
+import { Thumbs } from "./shell/thumbs.js";
+import { CompareView } from "./views/compare.js";
+import { FlowView } from "./views/flow.js";
+import { HeadView } from "./views/head.js";
+import { ImageView } from "./views/image.js";
+import { ModelView } from "./views/model.js";
+import { TextView } from "./views/text.js";
+
+const VIEWS = [ModelView, HeadView, TextView, CompareView, FlowView, ImageView];
+const MANY = 64; // in an input of more tokens most weights are small: it opens on a scale that shows them
+const KEEP_MS = 150; // the address follows so late, so that a pointer that moves does not write it all the time
+const COLOURS = ["paper", "panel", "soft", "line", "ink", "faint", "accent", "accent-soft", "error"];
+
+export class App {
+  // host: the element to live in, in the document already. page: the document is ours, so its keys are, and its address
+  // keeps the state.
+  constructor(host, source, { page = false } = {}) {
+    this.host = host;
+    this.closing = new AbortController(); // its signal ends what listens outside of the host
+    const { signal } = this.closing;
+    this.source = watched(source, { busy: (slow) => this.busy(slow), failed: (error) => this.fail(error) });
+    addEventListener("unhandledrejection", this.source.silence, { signal });
+    this.state = new State({
+      scale: this.source.inputs[0].stacks[0].cols.length > MANY ? "root" : "linear",
+      stat: source.statistics[0]?.key ?? null,
+    });
+    this.address = page && location.protocol !== "about:";
+    this.element = element;
+    this.found = null; // what the search finds: { rows: Set, cols: Set, query }
+    this.root = host.attachShadow({ mode: "open" });
+    this.root.adoptedStyleSheets = [CSS, ...VIEWS.map((View) => View.css ?? "")].map((text) => {
+      const sheet = new CSSStyleSheet();
+      sheet.replaceSync(text);
+      return sheet;
+    });
+    this.darkness = matchMedia("(prefers-color-scheme: dark)");
+    this.build(page);
+    this.restyle();
+    if (this.address) {
+      this.state.set(this.within(this.state.read(location.hash)));
+      addEventListener("hashchange", () => this.state.set(this.within(this.state.read(location.hash))), { signal });
+    }
+    this.state.on((changed) => this.update(changed));
+    this.darkness.addEventListener("change", () => this.update(new Set(["theme"])), { signal });
+    this.update(this.everything());
+  }
+
+  // The host goes away: nothing of this must be left.
+  close() {
+    this.closing.abort();
+    clearTimeout(this.keeping);
+    this.thumbs.close();
+    for (const { view } of this.views) view?.close?.();
+    this.source.close?.();
+  }
+
+  // ---- what is looked at
+
+  get input() {
+    return this.source.inputs[this.state.input];
+  }
+
+  get stack() {
+    return this.input.stacks[this.state.stack];
+  }
+
+  get layer() {
+    return this.stack.layers[this.state.layer];
+  }
+
+  // The kind of view that is chosen, and the view itself; null where it has nothing to show.
+  get View() {
+    return VIEWS.find(({ id }) => id === this.state.view);
+  }
+
+  get view() {
+    return this.why ? null : this.shown?.view;
+  }
+
+  tile(...question) {
+    return this.stack.tile(...question);
+  }
+
+  layerName(layer) {
+    return `layer ${this.stack.layers[layer].number}`;
+  }
+
+  headName(layer, head) {
+    return `${this.layerName(layer)} · head ${head}`;
+  }
+
+  digits(weight) {
+    return weight >= 1e-4 || weight === 0 ? weight.toPrecision(4) : weight.toExponential(3);
+  }
+
+  // ---- going somewhere
+
+  // Set the state, kept within what there is. Where the tokens are others than before, the cell in question is let go.
+  go(given) {
+    const next = this.within({ ...this.state, ...given });
+    const [now, then] = [this.stack, this.source.inputs[next.input].stacks[next.stack]];
+    if (!sameTokens(now.rows, then.rows) || !sameTokens(now.cols, then.cols)) {
+      for (const field of ["row", "col", "pinRow", "pinCol", "sight"]) next[field] = given[field] ?? null;
+    }
+    this.state.set(next);
+  }
+
+  // Add a head to the further ones that are chosen, or take it away.
+  choose(layer, head) {
+    const others = this.state.heads.filter((pair) => pair[0] !== layer || pair[1] !== head);
+    const there = others.length < this.state.heads.length;
+    this.go({ heads: there ? others : [...others, [layer, head]] });
+  }
+
+  // A state that lies within what there is: heads, rows and so on that are not there are let go.
+  within(said) {
+    const below = (number, count) => (number !== null && number < count ? number : null);
+    const found = { ...said };
+    found.input = below(said.input, this.source.inputs.length) ?? 0;
+    const { stacks } = this.source.inputs[found.input];
+    found.stack = below(said.stack, stacks.length) ?? 0;
+    const stack = stacks[found.stack];
+    found.layer = below(said.layer, stack.layers.length) ?? 0;
+    found.head = below(said.head, stack.layers[found.layer].heads) ?? 0;
+    for (const field of ["row", "pinRow"]) found[field] = below(said[field], stack.rows.length);
+    for (const field of ["col", "pinCol"]) found[field] = below(said[field], stack.cols.length);
+    const there = new Map(said.heads.map((pair) => [pair.join("."), pair])); // each once
+    found.heads = [...there.values()].filter(([layer, head]) => head < (stack.layers[layer]?.heads ?? 0));
+    if (said.sight) {
+      const [row, pastRow, col, pastCol] = said.sight;
+      const fits = row < pastRow && pastRow <= stack.rows.length && col < pastCol && pastCol <= stack.cols.length;
+      found.sight = fits ? said.sight : null;
+    }
+    const { other } = said;
+    const compared = other && this.source.inputs[other.input]?.stacks[other.stack]?.layers[other.layer];
+    found.other = compared && other.head < compared.heads ? other : null;
+    const { statistics } = this.source;
+    if (!statistics.some(({ key }) => key === said.stat)) found.stat = statistics[0]?.key ?? null;
+    return found;
+  }
+
+  // ---- the frame
+
+  build(page) {
+    this.views = VIEWS.map((View) => ({ View, view: null }));
+    this.thumbs = new Thumbs(this);
+    this.header = new Header(this);
+    this.search = new Search(this);
+    this.saving = new Saving(this);
+    this.tabs = new Tabs(this, [this.search.element, this.saving.element]);
+    this.strip = new Strip(this);
+    this.footer = new Footer(this);
+    this.keys = new Keys(this, page ? document : this.host);
+    this.progress = element("div", { className: "progress", role: "progressbar", ariaLabel: "Computing" });
+    this.progress.hidden = true;
+    this.bar = element("div", { className: "bar" });
+    this.panel = element("div", { className: "panel", role: "tabpanel", id: "panel", tabIndex: 0 });
+    const stage = element("div", { className: "stage" }, this.bar, this.panel);
+    const body = element("div", { className: "body" }, this.strip.element, stage);
+    const main = element(page ? "main" : "div", { className: "main" }, this.tabs.element, body);
+    const parts = [this.progress, this.header.element, main, this.footer.element, this.keys.help];
+    this.frame = element("div", { className: "app" }, ...parts);
+    this.root.append(this.frame);
+  }
+
+  // A sentence for the reader, on the status line.
+  say(sentence) {
+    this.footer.say(sentence);
+  }
+
+  // What went wrong, as a sentence. A question that was given up is nothing to speak of.
+  fail(error) {
+    if (error?.name !== "AbortError") this.footer.fail(String(error?.message ?? error));
+  }
+
+  busy(slow) {
+    this.progress.hidden = !slow;
+    this.panel.ariaBusy = String(slow);
+  }
+
+  // ---- the look
+
+  get theme() {
+    const { theme } = this.state;
+    return theme === "auto" ? (this.darkness.matches ? "dark" : "light") : theme;
+  }
+
+  // The colours of the page, for canvases.
+  restyle() {
+    this.host.dataset.theme = this.theme;
+    const computed = getComputedStyle(this.host);
+    const value = (name) => computed.getPropertyValue(`--${name}`).trim();
+    const dark = this.theme === "dark";
+    this.style = { dark, font: computed.fontFamily, table: ramp(dark, this.state.colours) };
+    this.style.hatch = hatch(value("hatch"), value("hatch-line"));
+    for (const name of COLOURS) this.style[name.replace(/-s/, "S")] = value(name);
+  }
+
+  // ---- the view in sight
+
+  everything() {
+    return new Set([...Object.keys(this.state), "style", "found"]);
+  }
+
+  update(changed) {
+    if (changed.has("theme") || changed.has("colours")) {
+      this.restyle();
+      changed.add("style");
+    }
+    const known = this.views.find(({ View }) => View === this.View);
+    const why = known.View.why(this);
+    if (changed.has("style") || changed.has("scale") || changed.has("sink")) this.thumbs.restyle();
+    for (const part of [this.header, this.search, this.tabs, this.strip, this.footer]) part.update(changed);
+    if (this.shown !== known || why !== this.why) {
+      this.show(known, why);
+      changed = this.everything();
+    }
+    if (!why) this.tell(known.view, changed);
+    this.saving.update();
+    if (this.address) this.keepAddress();
+  }
+
+  show(known, why) {
+    this.view?.hide?.();
+    [this.shown, this.why] = [known, why];
+    if (!why && !known.view) {
+      try {
+        known.view = new known.View(this);
+      } catch (error) {
+        this.fail(error);
+        throw error;
+      }
+    }
+    const controls = this.view?.controls;
+    this.bar.hidden = !controls;
+    this.bar.replaceChildren(...[controls].filter(Boolean));
+    this.panel.replaceChildren(why ? element("p", { className: "why", textContent: why }) : known.view.element);
+    this.panel.setAttribute("aria-labelledby", `tab-${known.View.id}`);
+    this.panel.scrollTop = 0;
+  }
+
+  tell(view, changed) {
+    try {
+      view.update(changed);
+    } catch (error) {
+      this.fail(error); // the page stays, whatever is wrong in one view
+      reportError(error);
+    }
+  }
+
+  // What the search finds has changed.
+  mark(found) {
+    this.found = found;
+    if (this.view) this.tell(this.view, new Set(["found"]));
+  }
+
+  keepAddress() {
+    clearTimeout(this.keeping);
+    this.keeping = setTimeout(() => {
+      const hash = this.state.write();
+      try {
+        history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
+      } catch {
+        this.address = false; // a page inside a page has no address of its own
+      }
+    }, KEEP_MS);
+  }
+}
+
+const sameTokens = (one, other) => one === other || one.labels.join("\0") === other.labels.join("\0");
+
+function hatch(fill, line) {
+  const size = 6 * devicePixelRatio;
+  const canvas = new OffscreenCanvas(size, size);
+  const context = canvas.getContext("2d");
+  context.fillStyle = fill;
+  context.fillRect(0, 0, size, size);
+  context.strokeStyle = line;
+  context.lineWidth = devicePixelRatio;
+  context.beginPath();
+  for (const shift of [-size, 0, size]) {
+    context.moveTo(shift - 1, size + 1);
+    context.lineTo(shift + size + 1, -1);
+  }
+  context.stroke();
+  return context.createPattern(canvas, "repeat");
+}

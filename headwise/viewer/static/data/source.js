@@ -1,0 +1,231 @@
+// Where the page's numbers come from: the queries and keys that the file itself carries, or the local server.
+//
+// Both answer the same question,
+//
+//   await stack.tile(layer, head, [row, pastRow], [col, pastCol], height, width, how, { signal, idle })
+//
+// with height x width weights (Float32Array, by rows), each the "max" or "mean" of the block of cells that it stands
+// for, or the largest of the block's middle row ("sample", a coarse picture at little cost); NaN where the mask allows
+// none of them. Blocks are split evenly: height and width are at most the number of cells. `layer` is a place in
+// stack.layers. A question that fails rejects with a sentence for the reader.
+
+import WORKER from "./worker.js" with { type: "text" };
+import { Weights } from "./weights.js";
+
+const SLICE_MS = 8; // without a worker: work this long, then let the browser breathe
+
+// blockOf(name): the ArrayBuffer of a block, asked for once.
+export function embeddedSource(facts, blockOf) {
+  const blocks = new Map();
+  const kept = (name) => {
+    if (!blocks.has(name)) blocks.set(name, blockOf(name));
+    return blocks.get(name);
+  };
+  const engine = startWorker(blockOf).catch(() => inSlices(kept));
+  const answers = async (...question) => (await engine).ask(...question);
+  const queue = new Queue(1);
+  const source = sourceOf(facts, 4e6, (stack, layer) => ({
+    tile: (what, options) => queue.ask(() => answers(stack, layer, "tile", what), options),
+    mix: (vector, options) => queue.ask(() => answers(stack, layer, "mix", [vector]), options),
+    stats: async () => stack.layers[layer].stats,
+  }));
+  source.close = () => {
+    queue.close();
+    engine.then(({ stop }) => stop());
+  };
+  return source;
+}
+
+// base: the address of the server's page, with its token.
+export function serverSource(facts, base) {
+  const queue = new Queue(4);
+  return sourceOf(facts, 1e6, (stack, layer) => {
+    const where = { input: stack.input, stack: stack.place, layer };
+    return {
+      tile: ([head, rows, cols, height, width, how], options = {}) => {
+        const asked = { ...where, head, rows: rows.join("-"), cols: cols.join("-"), height, width, how };
+        return queue.ask(() => numbers(fetchFrom(base, "tile", asked, { signal: options.signal })), options);
+      },
+      mix: (vector, options = {}) => {
+        const posted = { method: "POST", body: Float32Array.from(vector), signal: options.signal };
+        return queue.ask(() => numbers(fetchFrom(base, "mix", where, posted)), options);
+      },
+      stats: async () => {
+        const known = stack.layers[layer];
+        known.stats ??= await queue.ask(async () => (await fetchFrom(base, "stats", where)).json(), { idle: true });
+        return known.stats;
+      },
+    };
+  });
+}
+
+function sourceOf(facts, cells, answersOf) {
+  const axes = facts.axes.map((axis) => ({ ...axis, length: axis.labels.length }));
+  const stackOf = (input) => (each, place) => {
+    const stack = { ...each, input, place, cells, rows: axes[each.rows], cols: axes[each.cols] };
+    const answers = stack.layers.map((_, layer) => answersOf(stack, layer));
+    stack.tile = (layer, head, rows, cols, height, width, how, options) =>
+      answers[layer].tile([head, rows, cols, height, width, how], options);
+    stack.mix = (layer, vector, options) => answers[layer].mix(vector, options);
+    stack.stats = (layer) => answers[layer].stats();
+    return stack;
+  };
+  const inputs = facts.inputs.map(({ name, stacks }, input) => ({ name, stacks: stacks.map(stackOf(input)) }));
+  const { title, made, tolerance, statistics, source: kind } = facts;
+  return { title, made, tolerance, statistics, kind, inputs };
+}
+
+// ---- in the page itself
+
+// A worker's {ask, stop}, once it runs. Rejects where the browser lets none run: a strict policy around the page.
+async function startWorker(blockOf) {
+  const address = URL.createObjectURL(new Blob([WORKER], { type: "text/javascript" }));
+  try {
+    const worker = new Worker(address);
+    await new Promise((resolve, reject) => {
+      worker.onmessage = resolve; // its first word says that it runs
+      worker.onerror = (event) => {
+        event.preventDefault();
+        reject(event);
+      };
+    });
+    return askWorker(worker, blockOf);
+  } finally {
+    URL.revokeObjectURL(address);
+  }
+}
+
+function askWorker(worker, blockOf) {
+  const waiting = new Map();
+  const told = new Set(); // blocks that the worker has
+  let count = 0;
+  const rejectAll = (error) => {
+    for (const { reject } of waiting.values()) reject(error);
+    waiting.clear();
+  };
+  worker.onmessage = ({ data: { id, value, error } }) => {
+    const { resolve, reject } = waiting.get(id);
+    waiting.delete(id);
+    if (error) reject(new Error(error));
+    else resolve(value);
+  };
+  worker.onerror = (event) => {
+    event.preventDefault();
+    rejectAll(new Error(`The weights cannot be computed here: ${event.message}`));
+  };
+  const ask = (stack, layer, method, what) => {
+    const facts = stack.layers[layer];
+    const given = new Map();
+    for (const name of blocksOf(facts, method, what)) {
+      if (!told.has(name)) given.set(name, blockOf(name));
+      told.add(name);
+    }
+    const id = count++;
+    const key = `${stack.input}/${stack.place}/${layer}`;
+    const { dim, scale, softcap, planes, bias, groups, heads, kvHeads } = facts;
+    const known = { dim, scale, softcap, planes, bias, groups, heads, kvHeads };
+    return new Promise((resolve, reject) => {
+      waiting.set(id, { resolve, reject });
+      const message = { id, key, facts: known, rows: stack.rows.length, cols: stack.cols.length, given, ask: method, what };
+      worker.postMessage(message, [...given.values()]);
+    });
+  };
+  const stop = () => {
+    worker.terminate();
+    rejectAll(closed());
+  };
+  return { ask, stop };
+}
+
+const closed = () => new DOMException("This view was closed.", "AbortError");
+
+// The blocks that a question needs: of one group of heads for a tile, of all of them for a mix.
+function blocksOf({ heads, kvHeads, groups, planes, bias }, ask, [head]) {
+  const needed = ask === "tile" ? [groups[Math.floor((head * kvHeads) / heads)]] : groups;
+  const names = needed.map(({ block }) => block);
+  for (const plane of planes ?? []) names.push(`plane${plane}`);
+  if (bias) names.push(bias.block);
+  return names;
+}
+
+// The same without a worker, some rows at a time.
+function inSlices(blockOf) {
+  const layers = new Map();
+  let stopped = false;
+  const ask = async (stack, layer, method, what) => {
+    const facts = stack.layers[layer];
+    if (!layers.has(facts)) layers.set(facts, new Weights(facts, stack.rows.length, stack.cols.length, blockOf));
+    const work = layers.get(facts)[method](...what);
+    for (let until = performance.now() + SLICE_MS; ; ) {
+      const { done, value } = work.next();
+      if (done) return value;
+      if (performance.now() < until) continue;
+      await new Promise((resume) => setTimeout(resume));
+      if (stopped) throw closed();
+      until = performance.now() + SLICE_MS;
+    }
+  };
+  const stop = () => {
+    stopped = true;
+    layers.clear();
+  };
+  return { ask, stop };
+}
+
+// ---- on a server
+
+async function fetchFrom(base, path, asked, options) {
+  let answer;
+  try {
+    answer = await fetch(`${base}${path}?${new URLSearchParams(asked)}`, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The server does not answer: it was stopped, or is busy. Start it again: headwise view … --serve");
+  }
+  if (answer.ok) return answer;
+  const { error } = await answer.json().catch(() => ({}));
+  throw new Error(error ?? `The server answered ${answer.status}.`);
+}
+
+const numbers = async (answer) => new Float32Array(await (await answer).arrayBuffer());
+
+// ---- one thing after the other
+
+// At most `lanes` questions at a time; idle ones after all others. One that is aborted before its turn is never asked.
+class Queue {
+  constructor(lanes) {
+    this.free = lanes;
+    this.waiting = { now: [], idle: [] };
+  }
+
+  ask(work, { signal, idle } = {}) {
+    if (this.closed) return Promise.reject(closed());
+    return new Promise((resolve, reject) => {
+      this.waiting[idle ? "idle" : "now"].push({ work, signal, resolve, reject });
+      this.next();
+    });
+  }
+
+  close() {
+    this.closed = true;
+    for (const jobs of Object.values(this.waiting)) for (const { reject } of jobs.splice(0)) reject(closed());
+  }
+
+  async next() {
+    if (!this.free) return;
+    const job = this.waiting.now.shift() ?? this.waiting.idle.shift();
+    if (!job) return;
+    if (job.signal?.aborted) {
+      job.reject(job.signal.reason);
+      return this.next();
+    }
+    this.free--;
+    try {
+      job.resolve(await job.work());
+    } catch (error) {
+      job.reject(error);
+    }
+    this.free++;
+    this.next();
+  }
+}

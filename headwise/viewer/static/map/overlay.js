@@ -1,0 +1,120 @@
+// What a heat map shows besides its colours: values, lines between cells, pins, the cross over the cell in question,
+// labels.
+//
+// `map` is a HeatMap; all of it is drawn in lines and text, on any 2d context.
+
+import { css } from "./colour.js";
+import { drawColumns, drawRows, fontOf } from "./labels.js";
+
+const GRID = 12; // pixels of a cell from which on lines lie between cells,
+const VALUES = 34; // and from which on their weights are written into them,
+const LONGER = 58; // and those with three decimals
+
+export function drawOver(context, map) {
+  const { rows, cols, style, what, marks } = map;
+  const smaller = Math.min(rows.z, cols.z);
+  context.save();
+  context.beginPath();
+  context.rect(cols.low - 1, rows.low - 1, cols.span + 2, rows.span + 2);
+  context.clip();
+  if (smaller >= GRID) drawGrid(context, map);
+  if (smaller >= VALUES) drawValues(context, map);
+  drawGenerated(context, map);
+  drawPins(context, map);
+  drawCross(context, map);
+  context.restore();
+  context.strokeStyle = style.line;
+  context.lineWidth = 1;
+  context.strokeRect(cols.low - 0.5, rows.low - 0.5, cols.span + 1, rows.span + 1);
+
+  const found = marks.found ?? {};
+  drawRows(context, what.rows, rows, cols.low, { cell: marks.row, pin: marks.pinRow, found: found.rows }, style);
+  const marked = { cell: marks.col, pin: marks.pinCol, found: found.cols };
+  drawColumns(context, what.cols, cols, rows.low, marked, style, map.level);
+  context.font = fontOf(style);
+  context.fillStyle = style.faint;
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  context.direction = "ltr";
+  context.fillText("to →", cols.low - 14, rows.low - 30);
+  context.fillText("from ↓", cols.low - 14, rows.low - 14);
+}
+
+function drawGrid(context, { rows, cols, style }) {
+  context.fillStyle = style.paper;
+  const [[row, pastRow], [col, pastCol]] = [rows.cells, cols.cells];
+  for (let x = col + 1; x < pastCol; x++) context.fillRect(cols.place(x) - 0.5, rows.low, 1, rows.span);
+  for (let y = row + 1; y < pastRow; y++) context.fillRect(cols.low, rows.place(y) - 0.5, cols.span, 1);
+}
+
+function drawValues(context, { rows, cols, style, plates, scale, sink, what: { signed } }) {
+  const decimals = cols.z >= LONGER ? 3 : 2;
+  const least = 0.5 / 10 ** decimals;
+  context.font = fontOf(style, false, 11);
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.direction = "ltr";
+  const [[row, pastRow], [col, pastCol]] = [rows.cells, cols.cells];
+  for (let i = row; i < pastRow; i++) {
+    for (let j = col; j < pastCol; j++) {
+      const weight = j === sink ? undefined : plates.weight(i, j);
+      if (!(Math.abs(weight) >= least)) continue; // also masked or unknown
+      context.fillStyle = css(weight, plates.topOf(i), scale, signed ? plates.diverging : style.table, signed).ink;
+      const text = weight.toFixed(decimals).replace(/^(-?)0/, "$1").replace("-", "−");
+      context.fillText(text, cols.place(j + 0.5), rows.place(i + 0.5) + 0.5);
+    }
+  }
+}
+
+// Where generated tokens begin.
+function drawGenerated(context, { rows, cols, style, what }) {
+  context.fillStyle = style.accent;
+  context.globalAlpha = 0.6;
+  if (what.rows.generated) context.fillRect(cols.low, rows.place(what.rows.generated) - 0.5, cols.span, 1);
+  if (what.cols.generated) context.fillRect(cols.place(what.cols.generated) - 0.5, rows.low, 1, rows.span);
+  context.globalAlpha = 1;
+}
+
+// Lines along both sides of what is pinned; its colours stay what they are.
+function drawPins(context, { rows, cols, style, marks }) {
+  context.fillStyle = style.accent;
+  if (marks.pinRow !== null) {
+    for (const at of edges(rows)) context.fillRect(cols.low, rows.place(marks.pinRow) + at - 1, cols.span, 2);
+  }
+  if (marks.pinCol !== null) {
+    for (const at of edges(cols)) context.fillRect(cols.place(marks.pinCol) + at - 1, rows.low, 2, rows.span);
+  }
+}
+
+// Where lines along a cell are drawn: on both sides of it, or through it where it is thin.
+const edges = ({ z }) => (z < 6 ? [z / 2] : [0, z]);
+
+// Lines along the row and the column in question, which leave the cell itself free; and a frame around it.
+function drawCross(context, { rows, cols, style, marks: { row, col } }) {
+  const [x, y] = [col === null ? null : cols.place(col), row === null ? null : rows.place(row)];
+  context.fillStyle = style.accent;
+  context.globalAlpha = 0.5;
+  if (x !== null) {
+    const bottom = rows.low + rows.span;
+    for (const at of edges(cols).map((edge) => x + edge - 0.5)) {
+      context.fillRect(at, rows.low, 1, (y ?? bottom) - rows.low);
+      if (y !== null) context.fillRect(at, y + rows.z, 1, Math.max(0, bottom - y - rows.z));
+    }
+  }
+  if (y !== null) {
+    const right = cols.low + cols.span;
+    for (const at of edges(rows).map((edge) => y + edge - 0.5)) {
+      context.fillRect(cols.low, at, (x ?? right) - cols.low, 1);
+      if (x !== null) context.fillRect(x + cols.z, at, Math.max(0, right - x - cols.z), 1);
+    }
+  }
+  context.globalAlpha = 1;
+  if (x === null || y === null) return;
+  const [width, height] = [Math.max(cols.z, 4), Math.max(rows.z, 4)]; // a cell too small to see still gets a frame
+  const [left, top] = [x + (cols.z - width) / 2, y + (rows.z - height) / 2];
+  context.lineWidth = 2;
+  for (const [wider, colour] of [[3, style.paper], [1, style.accent]]) {
+    context.strokeStyle = colour;
+    context.strokeRect(left - wider + 0.5, top - wider + 0.5, width + 2 * wider - 1, height + 2 * wider - 1);
+  }
+}

@@ -1,0 +1,344 @@
+// What is known of one head's weights, as plates: tables of weights for rectangles of cells, each with its picture.
+//
+// `whole` covers everything. Where that has too many cells to keep, it is pooled, and `part` covers what is in sight
+// more closely. Where there are more cells than are computed at once, a coarse picture of few rows comes first; then
+// the exact one fills in from the top, strip by strip.
+
+import { divergingRamp, picture } from "./colour.js";
+
+const KEPT = 2 ** 21; // a rectangle of at most so many cells is kept cell by cell
+const COARSE = 128; // rows of a coarse picture, at least
+const STRIP = 1 / 4; // of what is computed at once, for the first strip; the others are such that
+const [SOON, LATE] = [80, 250]; // each takes so many ms: few questions, but none that something else must wait long for
+const MARGIN = 0.2; // of what is in sight is asked for around it, so that a short way can be panned at once
+const AROUND = 256; // columns that are searched for the sink at once
+const ROW_TOPS = 32; // times what is computed at once: so many cells are asked for the largest weight of every row
+
+export class Plates {
+  // changed(): there is more to draw. failed(error): a question was not answered.
+  constructor({ changed, failed }) {
+    Object.assign(this, { changed, failed, what: null, before: [], zoom: [1, 1] });
+    this.style = { table: null, scale: "linear", sink: false, against: null, dark: false };
+    this.forget();
+  }
+
+  forget() {
+    for (const controller of [this.asking, this.looking]) controller?.abort();
+    Object.assign(this, { whole: null, part: null, next: null, wholeDone: null, partDone: null });
+    Object.assign(this, { own: 0, sink: null, broken: false });
+  }
+
+  // what: { rows, cols (how many), tile, cells, masked, signed }. pixels: [down, across], of the device. With `keep`
+  // the plates of before are drawn until there are new ones.
+  show(what, pixels, keep) {
+    this.before = keep ? this.list().filter(({ canvas }) => canvas) : [];
+    this.forget();
+    Object.assign(this, { what, pixels, diverging: what.signed && divergingRamp(this.style.dark) });
+    this.asking = new AbortController();
+    this.wholeDone = this.run(this.fillWhole(pixels, this.asking.signal), this.asking.signal);
+  }
+
+  // Have these rows and columns as finely as that many device pixels a cell show them.
+  look(rows, cols, zoom) {
+    if (!this.whole) return;
+    const enough = (plate) => plate && covers(plate, rows, cols) && fineEnough(plate, zoom);
+    if (enough(this.whole)) {
+      this.looking?.abort();
+      this.next = this.partDone = null;
+    } else if (!enough(this.next ?? this.part)) {
+      this.looking?.abort();
+      this.looking = new AbortController();
+      const around = [widen(rows, this.what.rows), widen(cols, this.what.cols)];
+      this.partDone = this.run(this.fillPart(...around, zoom, this.looking.signal), this.looking.signal);
+    }
+  }
+
+  // Kept once what is in sight is exact.
+  get settled() {
+    return this.partDone ?? this.wholeDone ?? Promise.resolve();
+  }
+
+  async run(work, signal) {
+    try {
+      await work;
+    } catch (error) {
+      if (signal.aborted) return;
+      [this.before, this.broken] = [[], true];
+      this.failed(error);
+    }
+  }
+
+  // ---- asking
+
+  async fillWhole(pixels, signal) {
+    const { rows, cols } = this.what;
+    if (this.style.sink) this.sink = await this.findSink(signal);
+    this.whole = this.plate([0, rows], [0, cols], [pixels[0] / rows, pixels[1] / cols]);
+    await this.fill(this.whole, signal);
+  }
+
+  async fillPart(rows, cols, zoom, signal) {
+    this.next = this.plate(rows, cols, zoom);
+    await this.fill(this.next, signal);
+    [this.part, this.next] = [this.next, null];
+    this.changed();
+  }
+
+  // A plate of which nothing is known yet. Each of its rows stands for `block` rows of cells.
+  plate(rows, [col, pastCol], zoom) {
+    const length = rows[1] - rows[0];
+    const exact = length * (pastCol - col) <= KEPT;
+    const from = col;
+    if (!exact && this.sink !== null) col = Math.max(col, this.sink + 1); // pooled weights must not hold the sink's
+    const block = exact ? 1 : Math.max(1, Math.floor(1 / zoom[0]));
+    const height = Math.ceil(length / block);
+    const width = exact ? pastCol - col : Math.min(pastCol - col, Math.ceil((pastCol - col) * zoom[1]));
+    const weights = new Float32Array(height * width).fill(NaN);
+    const tops = new Float32Array(height);
+    return { rows, cols: [col, pastCol], from, block, height, width, weights, tops, past: 0, stale: true };
+  }
+
+  async fill(plate, signal) {
+    const { tile, cells } = this.what;
+    const { rows, cols, block, height, width, weights } = plate;
+    const [length, across] = [rows[1] - rows[0], cols[1] - cols[0]];
+    if (length * across > cells) {
+      const few = Math.min(height, Math.max(COARSE, Math.floor(cells / across)));
+      const sampled = await tile(rows, cols, few, width, "sample", { signal });
+      signal.throwIfAborted();
+      const tops = new Float32Array(few);
+      plate.coarse = { ...plate, block: length / few, height: few, weights: sampled, tops };
+      this.know(plate.coarse, 0, few);
+    }
+    const strip = async (y, past) => {
+      if (plate === this.whole) await this.partDone; // what is looked at comes first
+      const part = [rows[0] + y * block, Math.min(rows[1], rows[0] + past * block)];
+      weights.set(await tile(part, cols, past - y, width, "max", { signal }), y * width);
+      signal.throwIfAborted();
+      this.know(plate, y, past);
+    };
+    const blocks = Math.floor(length / block); // whole ones: strips of them are split as all of it would be
+    await this.inStrips(blocks, block * across, strip);
+    if (blocks < height) await strip(blocks, height);
+    plate.coarse = null;
+    if (this.style.scale === "row" && plate !== this.whole) await this.findTops(plate, signal);
+    this.changed();
+  }
+
+  // ask(from, past) for so many rows, of so many cells each, one strip after the other.
+  async inStrips(rows, cells, ask) {
+    let strip = Math.max(1, Math.floor((STRIP * this.what.cells) / cells));
+    for (let y = 0, past; y < rows; y = past) {
+      past = Math.min(rows, y + strip);
+      const asked = performance.now();
+      await ask(y, past);
+      const took = performance.now() - asked;
+      strip = took < SOON ? 2 * strip : took > LATE ? Math.ceil(strip / 2) : strip;
+    }
+  }
+
+  // Rows of a plate have come.
+  know(plate, from, past) {
+    const { tops, width, weights } = plate;
+    const hidden = this.hiddenIn(plate);
+    for (let y = from; y < past; y++) {
+      let top = 0;
+      for (let x = 0, at = y * width; x < width; x++, at++) {
+        const size = this.what.signed ? Math.abs(weights[at]) : weights[at];
+        if (size > top && x !== hidden) top = size;
+      }
+      if (top > this.own) {
+        this.own = top;
+        if (this.style.against === null) this.stale();
+      }
+      tops[y] = Math.max(top, this.topInWhole(plate, y)); // of the whole row, not of what is in sight
+    }
+    plate.past = past;
+    if (!plate.stale) this.paint(plate, from, past);
+    this.before = [];
+    this.changed();
+  }
+
+  // The sink: the first key that any query may attend to. Null where no query may attend to anything.
+  async findSink(signal) {
+    const { rows, cols, masked, tile } = this.what;
+    if (!masked) return 0;
+    for (let first = 0, past; first < cols; first = past) {
+      past = Math.min(cols, first + AROUND);
+      const weights = await tile([0, rows], [first, past], 1, past - first, "max", { signal });
+      const found = weights.findIndex((weight) => !Number.isNaN(weight));
+      if (found >= 0) return first + found;
+    }
+    return null;
+  }
+
+  hiddenIn({ cols, width }) {
+    return this.sink !== null && width === cols[1] - cols[0] ? this.sink - cols[0] : -1;
+  }
+
+  // The largest weight of every row of a plate that does not reach over all columns.
+  async findTops(plate, signal) {
+    const { cols, cells, tile } = this.what;
+    const { rows, height, block } = plate;
+    if (block > 1 || (rows[1] - rows[0]) * cols > ROW_TOPS * cells) return; // then against the largest of its block
+    const first = this.sink === null ? 0 : this.sink + 1;
+    await this.inStrips(height, cols, async (y, past) => {
+      const tops = await tile([rows[0] + y, rows[0] + past], [first, cols], past - y, 1, "max", { signal });
+      plate.tops.set(tops.map((top) => top || 0), y);
+    });
+    plate.stale = true;
+  }
+
+  topInWhole(plate, y) {
+    const { whole } = this;
+    if (plate === whole || plate === whole.coarse) return 0;
+    for (const each of [whole, whole.coarse]) {
+      const line = each ? Math.floor((plate.rows[0] + y * plate.block) / each.block) : Infinity;
+      if (line < each?.past) return each.tops[line];
+    }
+    return 0;
+  }
+
+  // ---- pictures
+
+  // style: { table, scale, sink: hide it, against: a largest weight to colour by or null, dark }
+  colour(style) {
+    const was = this.style;
+    this.style = style;
+    if (!this.what) return;
+    if (this.what.signed) this.diverging = divergingRamp(style.dark);
+    if (was.sink !== style.sink) return this.show(this.what, this.pixels, true);
+    if (was.scale !== style.scale && style.scale === "row") {
+      this.looking?.abort();
+      this.part = this.next = this.partDone = null; // to be asked again, with the largest of its rows
+    }
+    this.stale();
+  }
+
+  // From now on pictures are for so many device pixels a cell.
+  zoomTo(zoom) {
+    this.zoom = zoom;
+    for (const plate of this.known()) {
+      const { height, width } = this.sizeOf(plate);
+      if (plate.canvas?.height !== height || plate.canvas.width !== width) plate.stale = true;
+    }
+  }
+
+  get top() {
+    return this.style.against ?? this.own;
+  }
+
+  known() {
+    const { whole, next, part } = this;
+    return [whole?.coarse, whole, next?.coarse, part, next].filter((plate) => plate?.past);
+  }
+
+  // What there is to draw, from below to above, each with its picture.
+  list() {
+    for (const plate of this.known()) {
+      if (!plate.stale) continue;
+      const { height, width } = this.sizeOf(plate);
+      plate.canvas = new OffscreenCanvas(width, height);
+      plate.stale = false;
+      this.paint(plate, 0, plate.past);
+    }
+    return this.before.length ? this.before : this.known();
+  }
+
+  stale() {
+    for (const plate of this.known()) plate.stale = true;
+  }
+
+  // A pixel for every weight, or for what a pixel of the device stands for if that is more.
+  sizeOf({ block, height, width, cols }) {
+    const pixels = (count, cells, zoom) => (zoom * cells < count ? Math.max(1, Math.round(zoom * cells)) : count);
+    return {
+      height: pixels(height, height * block, this.zoom[0]),
+      width: pixels(width, cols[1] - cols[0], this.zoom[1]),
+    };
+  }
+
+  // Rows `from` to `past` of a plate, onto its picture.
+  paint(plate, from, past) {
+    const { canvas } = plate;
+    const lines = canvas.height / plate.height;
+    const [first, last] = [Math.floor(from * lines), Math.min(canvas.height, Math.ceil(past * lines))];
+    const { scale, table } = this.style;
+    const { signed } = this.what;
+    const weights = this.pooled(plate, first, last);
+    const [top, colours] = [scale === "row" && !signed ? 1 : this.top, signed ? this.diverging : table];
+    const of = scale === "row" ? "linear" : scale; // weights are shares of their row's largest by now
+    const image = picture(weights, last - first, canvas.width, top, of, colours, signed);
+    canvas.getContext("2d").putImageData(image, 0, first);
+  }
+
+  // What rows `first` to `last` of the picture show: weights, or shares of their row's largest; without the sink.
+  pooled(plate, first, last) {
+    const { canvas, height, width, weights, tops } = plate;
+    const hidden = this.hiddenIn(plate);
+    const { signed } = this.what;
+    const shares = this.style.scale === "row" && !signed;
+    const plain = canvas.height === height && canvas.width === width;
+    if (plain && !shares && hidden < 0) return weights.subarray(first * width, last * width);
+
+    const out = new Float32Array((last - first) * canvas.width).fill(NaN);
+    const place = Int32Array.from({ length: width }, (_, x) => Math.floor((x * canvas.width) / width));
+    for (let y = Math.ceil((first * height) / canvas.height); y < height; y++) {
+      const line = Math.floor((y * canvas.height) / height);
+      if (line >= last) break;
+      const start = (line - first) * canvas.width;
+      const share = shares ? (tops[y] > 0 ? 1 / tops[y] : 0) : 1;
+      for (let x = 0, at = y * width; x < width; x++, at++) {
+        if (x === hidden) continue;
+        const weight = weights[at] * share;
+        const bin = start + place[x];
+        const held = out[bin];
+        if (held !== held || (signed ? Math.abs(weight) > Math.abs(held) : weight > held)) out[bin] = weight;
+      }
+    }
+    return out;
+  }
+
+  // One cell's own weight (NaN: masked); undefined where only a block's is known.
+  weight(row, col) {
+    for (const plate of [this.whole, this.next, this.part]) {
+      if (!plate || plate.block > 1 || plate.width < plate.cols[1] - plate.cols[0]) continue;
+      const [y, x] = [row - plate.rows[0], col - plate.cols[0]];
+      if (y >= 0 && y < plate.past && x >= 0 && x < plate.width) return plate.weights[y * plate.width + x];
+    }
+    return undefined;
+  }
+
+  // The largest weight that colours in this row are of.
+  topOf(row) {
+    if (this.style.scale !== "row" || this.what.signed) return this.top;
+    for (const plate of [this.part, this.next, this.whole]) {
+      const y = plate ? Math.floor((row - plate.rows[0]) / plate.block) : -1;
+      if (y >= 0 && y < plate.past) return plate.tops[y];
+    }
+    return this.top;
+  }
+
+  // Whether there is a picture of everything, be it a coarse one.
+  get complete() {
+    const { whole } = this;
+    return Boolean(whole && !this.before.length && (whole.coarse?.past || whole.past === whole.height));
+  }
+
+  // How far the plate in sight has come: { coarse, done: 0 to 1, failed }
+  get progress() {
+    const plate = this.next ?? (this.partDone ? this.part : this.whole);
+    return { coarse: Boolean(plate?.coarse), done: plate ? plate.past / plate.height : 0, failed: this.broken };
+  }
+}
+
+const covers = (plate, rows, cols) =>
+  plate.rows[0] <= rows[0] && rows[1] <= plate.rows[1] && plate.from <= cols[0] && cols[1] <= plate.cols[1];
+
+const fineEnough = ({ block, width, cols }, zoom) =>
+  [1 / block, width / (cols[1] - cols[0])].every((cells, i) => cells >= 0.8 * Math.min(1, zoom[i]));
+
+function widen([first, past], count) {
+  const margin = Math.ceil(MARGIN * (past - first));
+  return [Math.max(0, first - margin), Math.min(count, past + margin)];
+}

@@ -1,0 +1,65 @@
+// The few kinds of controls that the shell and the views are made of. Each is an element with a `show(value)` that
+// marks what holds; a choice calls `choose(value)`, and does not mark itself: the state that it changes does.
+
+import { element, icon } from "./element.js";
+
+// How weights become colours: options for `choices`. The last one compares rows, so it is for maps alone.
+export const SCALE_CHOICES = [
+  ["linear", "linear", "Colour in proportion to the weight"],
+  ["root", "√", "Square root: small weights stand out"],
+  ["log", "log", "Logarithmic: four powers of ten below the largest weight"],
+  ["row", "row", "Each row against its own largest weight"],
+];
+
+// One of a few, side by side. options: [[value, text, what it means], ...]
+export function choices(label, options, choose) {
+  const made = element("span", { className: "choices", role: "group", ariaLabel: label });
+  made.offer = (offered) => {
+    const buttons = offered.map(([value, textContent, title = ""]) => {
+      const button = element("button", { type: "button", textContent, title });
+      if (title && !/\p{L}/u.test(textContent)) button.ariaLabel = title; // a sign: √
+      button.dataset.value = value;
+      button.addEventListener("click", () => choose(value));
+      return button;
+    });
+    made.replaceChildren(...buttons);
+  };
+  made.show = (value) => {
+    for (const button of made.children) button.ariaPressed = String(button.dataset.value === String(value));
+  };
+  made.offer(options);
+  return made;
+}
+
+// One of many, in a list that opens. options: [[value, text], ...]; the value chosen is given as a string.
+export function picker(label, options, choose) {
+  const select = element("select");
+  const made = element("label", { className: "picker" }, element("span", { textContent: label }), select);
+  made.offer = (offered) => {
+    select.replaceChildren(...offered.map(([value, textContent]) => element("option", { value, textContent })));
+  };
+  made.show = (value) => (select.value = String(value));
+  select.addEventListener("change", () => choose(select.value));
+  made.offer(options);
+  return made;
+}
+
+// On or off.
+export function toggle(text, title, choose) {
+  const made = element("button", { type: "button", className: "toggle", textContent: text, title });
+  made.show = (on) => (made.ariaPressed = String(Boolean(on)));
+  made.addEventListener("click", () => choose(made.ariaPressed !== "true"));
+  made.show(false);
+  return made;
+}
+
+// content: a text, or the name of an icon in `{ icon, text }`, of which the text may be left out.
+export function button(content, title, act) {
+  const { icon: name, text = "" } = typeof content === "string" ? { text: content } : content;
+  const made = element("button", { type: "button", className: "plain", title });
+  if (name) made.append(icon(name));
+  if (text) made.append(element("span", { textContent: text }));
+  else made.ariaLabel = title;
+  made.addEventListener("click", act);
+  return made;
+}

@@ -1,0 +1,85 @@
+// The bottom of the page: the cell in question and its weight, whatever view it was pointed at in; and the status line.
+
+import { element, icon } from "./element.js";
+
+const HINT = "Point at a cell or a token to read a weight";
+const SHORT_MS = 120; // an answer that takes longer leaves the tokens alone in sight meanwhile
+const SAID_MS = 8000; // so long a sentence stays that is no error
+
+export class Footer {
+  constructor(app) {
+    this.app = app;
+    this.cell = element("output", { id: "cell", className: "cell", ariaLive: "polite" });
+    this.status = element("p", { className: "status", role: "status" });
+    this.alert = element("p", { className: "alert", role: "alert" });
+    this.element = element("footer", {}, this.cell, this.status, this.alert);
+  }
+
+  update(changed) {
+    const fields = ["view", "input", "stack", "layer", "head", "row", "col", "pinRow", "pinCol"];
+    if (fields.some((field) => changed.has(field))) this.read();
+  }
+
+  // Ask for the weight of the cell in question: the one pointed at, else the one that is pinned.
+  async read() {
+    const { layer, head, row: atRow, col: atCol, pinRow, pinCol } = this.app.state;
+    this.asking?.abort();
+    const asking = (this.asking = new AbortController());
+    const [row, col] = [atRow ?? pinRow, atCol ?? pinCol];
+    if (row === null || col === null) return this.show(row, col);
+    const late = setTimeout(() => this.show(row, col), SHORT_MS);
+    try {
+      const what = [layer, head, [row, row + 1], [col, col + 1], 1, 1, "max", { signal: asking.signal }];
+      const [weight] = await this.app.stack.tile(...what);
+      if (asking === this.asking) this.show(row, col, weight);
+    } catch {
+      if (asking === this.asking) this.show(row, col); // the shell says why
+    } finally {
+      clearTimeout(late);
+    }
+  }
+
+  show(row, col, weight) {
+    const { app, cell } = this;
+    const { rows, cols } = app.stack;
+    const name = (axis, token) => [
+      element("bdi", { textContent: axis.labels[token], title: axis.labels[token] }),
+      element("small", { textContent: ` ${token}` }),
+    ];
+    const place = element("span", { className: "place", textContent: app.headName(app.state.layer, app.state.head) });
+    delete cell.dataset.weight;
+    delete cell.dataset.cell;
+    const parts = [];
+    if (row === null && col === null) parts.push(element("span", { textContent: app.View.hint ?? HINT }));
+    else {
+      const words = row === null ? name(cols, col) : name(rows, row);
+      if (row !== null && col !== null) words.push(" → ", ...name(cols, col));
+      parts.push(element("span", { className: "pair" }, ...words));
+    }
+    if (weight !== undefined) {
+      const masked = Number.isNaN(weight);
+      cell.dataset.weight = masked ? 0 : weight;
+      cell.dataset.cell = `${row},${col}`;
+      parts.unshift(element("b", { textContent: masked ? "masked" : app.digits(weight) }));
+    } else if (row !== null && col !== null) parts.unshift(element("b", { textContent: "…" }));
+    cell.replaceChildren(...parts, place);
+  }
+
+  // ---- the status line
+
+  say(sentence) {
+    clearTimeout(this.saying);
+    this.status.textContent = sentence;
+    this.alert.replaceChildren();
+    if (sentence) this.saying = setTimeout(() => (this.status.textContent = ""), SAID_MS);
+  }
+
+  fail(sentence) {
+    if (this.alert.firstChild?.textContent === sentence) return;
+    clearTimeout(this.saying);
+    this.status.textContent = "";
+    const close = element("button", { type: "button", className: "plain", ariaLabel: "Dismiss" }, icon("close"));
+    close.addEventListener("click", () => this.alert.replaceChildren());
+    this.alert.replaceChildren(element("span", { textContent: sentence }), close);
+  }
+}

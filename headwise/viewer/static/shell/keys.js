@@ -1,0 +1,129 @@
+// The keyboard, and the table that tells of it. A view's own keys win over those of the page.
+
+import { SCALES } from "../map/colour.js";
+import { button } from "./controls.js";
+import { element } from "./element.js";
+import { CHOICES } from "../state.js";
+import { STEPS } from "./thumbs.js";
+
+const TYPED = "input:not([type=range], [type=checkbox], [type=radio]), textarea, select, [contenteditable]";
+const FAR = 10; // cells that an arrow moves with Shift
+
+// Each: the keys, what they do, and that done, of (app, key, event).
+const MOVING = [
+  [Object.keys(STEPS), `the cell; with Shift, ${FAR}`, (app, key, event) => move(app, STEPS[key], event.shiftKey)],
+  [["[", "]"], "layer before, layer after", (app, key) => turn(app, "layer", key === "]", app.stack.layers.length)],
+  [[",", "."], "head before, head after", (app, key) => turn(app, "head", key === ".", app.layer.heads)],
+  [["x"], "choose this head too, or no longer", (app) => app.choose(app.state.layer, app.state.head)],
+  [["p"], "pin the cell, or let it go", (app) => pin(app.state)],
+  [["Escape"], "let go what is pinned, then the cell", (app) => letGo(app.state)],
+  [["/"], "search a token; there, Enter is the next, Shift+Enter the one before", (app) => app.search.focus()],
+];
+const SHOWING = [
+  [["1", "2", "3", "4", "5", "6"], "the views", (app, key) => app.state.set({ view: app.views[key - 1].View.id })],
+  [["s"], "next colour scale", (app) => following(app, "scale")],
+  [["c"], "next colours", (app) => following(app, "colours")],
+  [["h"], "hide the sink, or show it", (app) => app.state.set({ sink: !app.state.sink })],
+  [["b"], "hide the heads at the side, or show them", (app) => app.state.set({ strip: !app.state.strip })],
+  [["t"], "light, dark, or as the system's", (app) => app.header.turnTheme()],
+  [["?"], "this table", (app) => app.keys.show()],
+];
+
+// What stands on the keys of layouts with other letters.
+const LATIN = { BracketLeft: "[", BracketRight: "]", Comma: ",", Period: ".", Slash: "/" };
+for (const letter of "abcdefghijklmnopqrstuvwxyz") LATIN[`Key${letter.toUpperCase()}`] = letter;
+
+const CAPS = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→", Escape: "Esc", " ": "Space" };
+
+export class Keys {
+  // place: what listens, the document or one host in a notebook.
+  constructor(app, place) {
+    this.app = app;
+    this.acts = new Map([...MOVING, ...SHOWING].flatMap(([keys, , act]) => keys.map((key) => [key, act])));
+    place.addEventListener("keydown", (event) => this.press(event), { signal: app.closing.signal });
+    this.table = element("div", { className: "tables" });
+    const title = element("h2", { textContent: "Keys", id: "help-title" });
+    const close = button({ icon: "close" }, "Close", () => this.help.close());
+    const top = element("div", { className: "top" }, title, close);
+    this.help = element("dialog", { className: "help" }, top, this.table);
+    this.help.setAttribute("aria-labelledby", "help-title");
+    this.help.addEventListener("click", (event) => event.target === this.help && this.help.close()); // beside it
+  }
+
+  press(event) {
+    if (event.defaultPrevented || event.isComposing || isCommand(event)) return;
+    const target = event.composedPath()[0];
+    if (target.matches?.(TYPED) || this.app.root.querySelector("dialog[open]")) return;
+    const key = event.key > "\x7f" ? (LATIN[event.code] ?? event.key) : event.key;
+    const own = this.app.view?.keys?.[key];
+    const act = own ? own[0] : this.acts.get(key);
+    if (!act || ([" ", "Enter"].includes(key) && target.matches?.("button, a, summary"))) return;
+    event.preventDefault();
+    event.stopPropagation(); // a notebook has keys of its own
+    if (own) act(event);
+    else act(this.app, key, event);
+  }
+
+  show() {
+    const own = Object.entries(this.app.view?.keys ?? {});
+    const alike = new Map(); // what several keys do stands in one line
+    for (const [key, [, does]] of own) alike.set(does, [...(alike.get(does) ?? []), key]);
+    const taken = new Set(own.map(([key]) => key));
+    const free = ([keys, does]) => [keys.filter((key) => !taken.has(key)), does];
+    const left = (lines) => lines.map(free).filter(([keys]) => keys.length);
+    const tables = [["Move", left(MOVING)], ["Show", left(SHOWING)]];
+    if (own.length) tables.push([`In ${this.app.shown.View.title}`, [...alike].map(([does, keys]) => [keys, does])]);
+    this.table.replaceChildren(...tables.map(([name, lines]) => tableOf(name, lines)));
+    this.help.showModal();
+  }
+}
+
+// Whether it is the browser's or the system's. Many layouts have [ and ] only with Option, or AltGr (Ctrl and Alt).
+function isCommand({ key, metaKey, ctrlKey, altKey }) {
+  const sign = key.length === 1 && !/[\p{L}\p{N}]/u.test(key);
+  return metaKey || (ctrlKey && !altKey) || (altKey && !sign);
+}
+
+function tableOf(name, lines) {
+  const cap = (key) => element("kbd", { textContent: CAPS[key] ?? key });
+  const short = (keys) => (keys.length > 4 ? [cap(keys[0]), " … ", cap(keys.at(-1))] : keys.map(cap));
+  const line = ([keys, does]) => [element("dt", {}, ...short(keys)), element("dd", { textContent: does })];
+  return element("section", {}, element("h3", { textContent: name }), element("dl", {}, ...lines.flatMap(line)));
+}
+
+// ---- what the keys do
+
+// Move the cell in question; where there is none, it appears where something is pinned, or at the beginning.
+function move(app, [down, right], shift) {
+  const { row, col, pinRow, pinCol } = app.state;
+  const { rows, cols } = app.stack;
+  if (row === null && col === null) return app.state.set({ row: pinRow ?? 0, col: pinCol ?? 0 });
+  const far = shift ? FAR : 1;
+  const within = (at, axis) => Math.max(0, Math.min(axis.length - 1, at));
+  app.state.set({
+    row: within((row ?? pinRow ?? 0) + far * down, rows),
+    col: within((col ?? pinCol ?? 0) + far * right, cols),
+  });
+}
+
+function turn(app, field, on, count) {
+  app.go({ [field]: (app.state[field] + (on ? 1 : count - 1)) % count });
+}
+
+function following(app, field) {
+  const values = CHOICES[field];
+  const value = values[(values.indexOf(app.state[field]) + 1) % values.length];
+  app.state.set({ [field]: value });
+  app.say(`${field === "scale" ? "Scale" : "Colours"}: ${SCALES[value]?.name ?? value}`);
+}
+
+function pin(state) {
+  const { row, col, pinRow, pinCol } = state;
+  const there = pinRow === row && pinCol === col;
+  state.set(there ? { pinRow: null, pinCol: null } : { pinRow: row, pinCol: col });
+}
+
+function letGo(state) {
+  const pinned = state.pinRow !== null || state.pinCol !== null;
+  state.set(pinned ? { pinRow: null, pinCol: null } : { row: null, col: null });
+}

@@ -1,0 +1,113 @@
+// What can be taken away: the view as a picture, and the Python that makes the like of it.
+
+import { button } from "./controls.js";
+import { element } from "./element.js";
+import { SvgContext } from "../map/svg.js";
+
+const SHARP = 2; // pixels to a point, at least
+const LARGEST = 16384; // pixels to a side of a canvas, at most
+
+export class Saving {
+  constructor(app) {
+    this.app = app;
+    this.png = button({ icon: "save", text: "PNG" }, "", () => this.save("png", pngOf));
+    this.svg = button({ icon: "save", text: "SVG" }, "", () => this.save("svg", svgOf));
+    this.python = button({ icon: "copy", text: "Python" }, "", () => this.copy());
+    const group = { className: "saving", role: "group", ariaLabel: "Take away" };
+    this.element = element("span", group, this.png, this.svg, this.python);
+  }
+
+  update() {
+    const { view } = this.app;
+    const able = (control, on, what, why) => {
+      if (control.ariaLabel === what && control.disabled === !on) return;
+      control.disabled = !on;
+      control.ariaLabel = what;
+      control.title = on ? what : why;
+    };
+    able(this.png, view?.picture, "Save PNG", "There is no picture to save here");
+    able(this.svg, view?.picture, "Save SVG", "There is no picture to save here");
+    able(this.python, view?.python, "Copy Python", "There is no Python for this here");
+  }
+
+  async save(ending, made) {
+    const { app } = this;
+    try {
+      const picture = await app.view.picture();
+      if (!picture) return app.say("There is nothing to save yet.");
+      const address = URL.createObjectURL(await made(picture, app.style.paper));
+      const name = `${this.name()}.${ending}`;
+      element("a", { href: address, download: name }).click();
+      setTimeout(() => URL.revokeObjectURL(address), 60_000);
+      app.say(`Saved as ${name}.`);
+    } catch (error) {
+      app.fail(error);
+    }
+  }
+
+  // The title, the view and the head, as the name of a file.
+  name() {
+    const { app } = this;
+    const { view, layer, head } = app.state;
+    const of = view === "model" ? view : `${view}-${app.headName(layer, head)}`;
+    const name = `${app.source.title}-${of}`.normalize("NFC").replace(/[^\p{L}\p{M}\p{N}]+/gu, "-");
+    return [...name.replace(/^-|-$/g, "")].slice(-80).join("") || "attention";
+  }
+
+  async copy() {
+    const { app } = this;
+    const code = app.view.python();
+    if (!code) return app.say("There is no Python for this here.");
+    const text = this.whole(code);
+    try {
+      await navigator.clipboard.writeText(text);
+      app.say("Copied the Python.");
+    } catch {
+      this.offer(text); // a page in a frame, or from a file, may not write there by itself
+    }
+  }
+
+  // The Python of a view, behind the lines that it stands on.
+  whole(code) {
+    const lines = code.trim().split("\n");
+    const past = lines.findIndex((line) => line && !/^(import|from) /.test(line));
+    const imports = lines.slice(0, past).filter(Boolean);
+    if (!imports.includes("import headwise.plot")) imports.unshift("import headwise");
+    const name = this.app.layer.expression.startsWith("record") ? "record" : "seen";
+    const made = this.app.source.made ?? `...  # the ${name === "seen" ? "Seen" : "AttentionRecord"} that this shows`;
+    return [...imports, "", `${name} = ${made}`, ...lines.slice(past), ""].join("\n");
+  }
+
+  offer(text) {
+    const rows = text.split("\n").length;
+    const field = element("textarea", { value: text, readOnly: true, ariaLabel: "Python", rows });
+    const close = button({ icon: "close" }, "Close", () => dialog.close());
+    const top = element("div", { className: "top" }, element("h2", { textContent: "Python to copy" }), close);
+    const dialog = element("dialog", { className: "code", ariaLabel: "Python to copy" }, top, field);
+    dialog.addEventListener("close", () => dialog.remove());
+    this.app.frame.append(dialog);
+    dialog.showModal();
+    field.select();
+  }
+}
+
+async function pngOf({ width, height, draw }, paper) {
+  const sharp = Math.min(Math.max(SHARP, devicePixelRatio), LARGEST / width, LARGEST / height);
+  const canvas = new OffscreenCanvas(Math.ceil(width * sharp), Math.ceil(height * sharp));
+  const context = canvas.getContext("2d");
+  context.scale(sharp, sharp);
+  await onPaper(context, { width, height, draw }, paper);
+  return canvas.convertToBlob({ type: "image/png" });
+}
+
+async function svgOf({ width, height, draw }, paper) {
+  const context = new SvgContext(width, height);
+  await onPaper(context, { width, height, draw }, paper);
+  return new Blob([context.toString()], { type: "image/svg+xml" });
+}
+
+function onPaper(context, { width, height, draw }, paper) {
+  context.fillStyle = paper;
+  context.fillRect(0, 0, width, height);
+  return draw(context);
+}

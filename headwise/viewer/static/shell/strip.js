@@ -1,0 +1,111 @@
+// The strip beside the views: which layer and head is looked at, and every other one as a thumbnail.
+
+import { button } from "./controls.js";
+import { element } from "./element.js";
+import { HeadTiles } from "./thumbs.js";
+
+export class Strip {
+  constructor(app) {
+    this.app = app;
+    this.layer = new Stepper("Layer", "[", "]", (layer) => app.go({ layer }));
+    this.head = new Stepper("Head", ",", ".", (head) => app.go({ head }));
+    this.path = element("p", { className: "path", dir: "auto" });
+    this.grid = element("div", { className: "heads", role: "group", ariaLabel: "Layers and heads" });
+    this.tiles = new HeadTiles(app, this.grid, (layer, head) => app.go({ layer, head }));
+    this.fold = button({ icon: "side" }, "Hide the heads (b)", () => app.state.set({ strip: !app.state.strip }));
+    this.inside = element("div", { className: "inside" }, this.layer.element, this.head.element, this.path, this.grid);
+    this.element = element("nav", { className: "strip", ariaLabel: "Heads" }, this.fold, this.inside);
+  }
+
+  update(changed) {
+    const { app } = this;
+    const { View } = app;
+    const alone = app.stack.layers.length === 1 && app.stack.layers[0].heads === 1;
+    this.element.hidden = View.strip === false || alone;
+    if (this.element.hidden) {
+      this.stale ||= changed.has("input") || changed.has("stack");
+      return;
+    }
+    if (changed.has("strip")) {
+      this.inside.hidden = !app.state.strip;
+      this.element.classList.toggle("folded", !app.state.strip);
+      this.fold.ariaExpanded = String(app.state.strip);
+      this.fold.title = this.fold.ariaLabel = `${app.state.strip ? "Hide" : "Show"} the heads (b)`;
+    }
+    if (!this.built || this.stale || changed.has("input") || changed.has("stack")) this.fill();
+    const fields = ["view", "input", "stack", "layer", "head", "heads", "strip"];
+    if (fields.some((field) => changed.has(field))) this.mark();
+  }
+
+  fill() {
+    [this.built, this.stale] = [true, false];
+    const { stack } = this.app;
+    this.tiles.clear();
+    this.layer.offer(stack.layers.map(({ number }) => number));
+    const groups = ({ heads, kvHeads }) => (kvHeads < heads ? kvHeads : 0);
+    this.grid.style.setProperty("--most", Math.max(...stack.layers.map(({ heads }) => heads)));
+    this.grid.style.setProperty("--shared", Math.max(...stack.layers.map(groups)));
+    this.grid.replaceChildren(...stack.layers.map((facts, layer) => this.row(facts, layer)));
+  }
+
+  row({ name, number, heads, kvHeads }, layer) {
+    const size = heads / kvHeads; // heads that read the same keys
+    const groups = Array.from({ length: size > 1 ? kvHeads : 1 }, (_, group) => {
+      const first = size > 1 ? group * size : 0;
+      const tiles = Array.from({ length: size > 1 ? size : heads }, (_, i) => this.tiles.make(layer, first + i));
+      const title = size > 1 ? `key/value head ${group}` : "";
+      return element("span", { className: size > 1 ? "group shared" : "group", title }, ...tiles);
+    });
+    const label = element("span", { className: "number", textContent: number, title: name });
+    return element("div", { className: "row" }, label, ...groups);
+  }
+
+  mark() {
+    const { app } = this;
+    const { name, heads, kvHeads } = app.layer;
+    this.layer.show(app.state.layer);
+    this.head.offer(Array.from({ length: heads }, (_, head) => head));
+    this.head.show(app.state.head);
+    const kv = kvHeads < heads ? `key/value head ${Math.floor((app.state.head * kvHeads) / heads)}` : "";
+    this.path.replaceChildren(element("bdi", { textContent: name, title: name }), kv && ` · ${kv}`);
+    const current = this.tiles.mark();
+    if (current && app.state.strip) intoSight(this.grid, current);
+  }
+}
+
+// Scroll `box`, and nothing else, until `part` is in sight.
+function intoSight(box, part) {
+  const [outer, inner] = [box.getBoundingClientRect(), part.getBoundingClientRect()];
+  const by = (from, to, low, high) => (low < from ? low - from : high > to ? high - to : 0);
+  box.scrollTop += by(outer.top + 6, outer.bottom - 6, inner.top, inner.bottom);
+  box.scrollLeft += by(outer.left + 30, outer.right - 6, inner.left, inner.right);
+}
+
+// A list of numbers with a step back and a step on.
+class Stepper {
+  constructor(name, back, on, choose) {
+    this.choose = choose;
+    this.select = element("select", { ariaLabel: name });
+    this.select.addEventListener("change", () => choose(Number(this.select.value)));
+    const step = (by) => choose((Number(this.select.value) + by + this.select.length) % this.select.length);
+    this.element = element(
+      "div", { className: "stepper", role: "group", ariaLabel: name },
+      element("span", { className: "name", textContent: name, ariaHidden: "true" }),
+      button({ icon: "left" }, `Previous ${name.toLowerCase()} (${back})`, () => step(-1)),
+      this.select,
+      button({ icon: "right" }, `Next ${name.toLowerCase()} (${on})`, () => step(1)),
+    );
+  }
+
+  // names: what each place is called.
+  offer(names) {
+    const text = names.join();
+    if (text === this.offered) return;
+    this.offered = text;
+    this.select.replaceChildren(...names.map((textContent, value) => element("option", { value, textContent })));
+  }
+
+  show(place) {
+    this.select.value = String(place);
+  }
+}

@@ -1,0 +1,227 @@
+// Thumbnails of heads: the whole map of a head, pooled to a few cells. Computed for those in sight, after everything
+// else that is asked, and kept. And the tiles that show them: buttons, in the strip at the side and in the Model view.
+
+import { largest, picture } from "../map/colour.js";
+import { element } from "./element.js";
+
+const SIDE = 48; // a thumbnail has at most this many cells a side
+const QUICK = 2 ** 20; // heads of more cells are sampled: a few rows of the whole
+const AT_ONCE = 3;
+
+export class Thumbs {
+  constructor(app) {
+    this.app = app;
+    this.known = new WeakMap(); // stack -> Map of "layer.head" -> the promise of its cells
+    this.shown = new Map(); // button -> { stack, layer, head, cells }
+    this.waiting = new Set(); // buttons in sight whose picture is not there yet, or no longer right
+    this.running = 0;
+    const near = { scrollMargin: "120px" };
+    this.sight = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) {
+        const fact = this.shown.get(target);
+        if (!fact) continue;
+        fact.inSight = isIntersecting;
+        if (isIntersecting && !fact.painted) this.waiting.add(target);
+        else this.waiting.delete(target);
+      }
+      this.fill();
+    }, near);
+  }
+
+  // Let a button show a head from now on.
+  show(button, stack, layer, head) {
+    this.shown.set(button, { stack, layer, head, inSight: false, painted: false });
+    this.sight.observe(button);
+  }
+
+  drop(buttons) {
+    for (const button of buttons) {
+      this.sight.unobserve(button);
+      this.shown.delete(button);
+      this.waiting.delete(button);
+    }
+  }
+
+  close() {
+    this.sight.disconnect();
+    this.waiting.clear();
+  }
+
+  // The cells of a head's thumbnail: { weights, height, width }, NaN where all that a cell stands for is masked.
+  weights(stack, layer, head, idle = true) {
+    if (!this.known.has(stack)) this.known.set(stack, new Map());
+    const heads = this.known.get(stack);
+    const place = `${layer}.${head}`;
+    if (!heads.has(place)) {
+      const [rows, cols] = [stack.rows.length, stack.cols.length];
+      const [height, width] = [Math.min(rows, SIDE), Math.min(cols, SIDE)];
+      const how = rows * cols > Math.min(QUICK, stack.cells) ? "sample" : "max";
+      const asked = stack.tile(layer, head, [0, rows], [0, cols], height, width, how, { idle });
+      const cells = asked.then((weights) => ({ weights, height, width }));
+      cells.catch(() => heads.delete(place)); // it may be asked again
+      heads.set(place, cells);
+    }
+    return heads.get(place);
+  }
+
+  async fill() {
+    while (this.waiting.size && this.running < AT_ONCE) {
+      const [button] = this.waiting;
+      this.waiting.delete(button);
+      const fact = this.shown.get(button);
+      this.running++;
+      try {
+        fact.cells ??= await this.weights(fact.stack, fact.layer, fact.head);
+        this.paint(button, fact);
+      } catch {
+        button.dataset.failed = ""; // the shell has said why
+      } finally {
+        this.running--;
+      }
+    }
+  }
+
+  paint(button, fact) {
+    const { weights, height, width } = fact.cells;
+    fact.canvas ??= element("canvas", { width, height });
+    fact.canvas.getContext("2d").putImageData(this.image(fact.cells), 0, 0);
+    if (!fact.canvas.isConnected) button.prepend(fact.canvas);
+    fact.painted = true;
+    button.dataset.ready = "";
+    button.classList.toggle("coarse", Math.max(height, width) < SIDE / 2);
+  }
+
+  // The thumbnail in the colours of now: an ImageData, clear where all is masked.
+  image({ weights, height, width }) {
+    const { scale, sink } = this.app.state;
+    const shown = sink ? withoutSink(weights, width) : weights;
+    return picture(shown, height, width, largest(shown), scale, this.app.style.table);
+  }
+
+  // Colours or scale are others now: paint anew what is in sight, the rest when it comes into sight.
+  restyle() {
+    for (const [button, fact] of this.shown) {
+      fact.painted = false;
+      if (!fact.inSight) continue;
+      if (fact.cells) this.paint(button, fact);
+      else this.waiting.add(button);
+    }
+    this.fill();
+  }
+}
+
+// The same without the column in which the sink stands: the first in which anything is allowed.
+function withoutSink(weights, width) {
+  const first = weights.findIndex((weight, i) => i < width && !Number.isNaN(columnTop(weights, width, i)));
+  return weights.map((weight, i) => (i % width === first ? NaN : weight));
+}
+
+function columnTop(weights, width, column) {
+  let top = NaN;
+  for (let i = column; i < weights.length; i += width) if (!(top >= weights[i])) top = weights[i];
+  return top;
+}
+
+// The tiles of the heads of a stack, of which one can be reached by Tab and the others from there by arrows.
+export class HeadTiles {
+  // open(layer, head): what a click and Enter do.
+  constructor(app, place, open) {
+    this.app = app;
+    this.place = place;
+    this.tiles = new Map(); // "layer.head" -> button
+    this.notes = new Map();
+    this.marked = [];
+    const headOf = (event) => event.target.closest?.("button.tile");
+    place.addEventListener("click", (event) => {
+      const tile = headOf(event);
+      if (!tile) return;
+      const [layer, head] = [Number(tile.dataset.layer), Number(tile.dataset.head)];
+      if (event.shiftKey) app.choose(layer, head);
+      else open(layer, head);
+    });
+    place.addEventListener("keydown", (event) => {
+      const step = STEPS[event.key];
+      if (!step || !headOf(event) || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      this.step(...step);
+    });
+  }
+
+  make(layer, head) {
+    const tile = element("button", { type: "button", className: "tile", tabIndex: -1 });
+    tile.dataset.layer = layer;
+    tile.dataset.head = head;
+    this.tiles.set(`${layer}.${head}`, tile);
+    this.app.thumbs.show(tile, this.app.stack, layer, head);
+    this.name(tile);
+    return tile;
+  }
+
+  clear() {
+    this.app.thumbs.drop(this.tiles.values());
+    this.tiles.clear();
+    this.notes.clear();
+    this.marked = [];
+  }
+
+  // What a tile is called; `note` is said behind it, from now on.
+  name(tile, note = this.notes.get(tile)) {
+    this.notes.set(tile, note);
+    const name = this.app.headName(tile.dataset.layer, tile.dataset.head);
+    const chosen = tile.classList.contains("chosen") ? "also chosen" : "";
+    tile.title = [name, note].filter(Boolean).join(" · ");
+    tile.ariaLabel = [name.replace(" · ", ", "), note, chosen].filter(Boolean).join(", ");
+  }
+
+  // Mark the current head and the chosen ones.
+  mark() {
+    const { layer, head, heads } = this.app.state;
+    for (const tile of this.marked) {
+      tile.classList.remove("chosen");
+      tile.ariaCurrent = null;
+      tile.tabIndex = -1;
+    }
+    const chosen = heads.map((pair) => this.tiles.get(pair.join("."))).filter(Boolean);
+    for (const tile of chosen) tile.classList.add("chosen");
+    const current = this.tiles.get(`${layer}.${head}`);
+    if (current) {
+      current.ariaCurrent = "true";
+      current.tabIndex = 0;
+    }
+    for (const tile of [...this.marked, ...chosen]) this.name(tile);
+    this.marked = [...chosen, current].filter(Boolean);
+    return current;
+  }
+
+  // To the tile beside the current one.
+  step(down, right) {
+    const { layer, head } = this.app.state;
+    const from = this.tiles.get(`${layer}.${head}`);
+    const next = from && beside(from, this.tiles.values(), down, right);
+    if (!next) return;
+    this.app.go({ layer: Number(next.dataset.layer), head: Number(next.dataset.head) });
+    next.focus();
+  }
+}
+
+export const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+// The next tile in a direction: to the side within the line; else of the next line the one that is least aside.
+function beside(from, tiles, down, right) {
+  const here = middle(from);
+  const found = [];
+  for (const tile of tiles) {
+    const there = middle(tile);
+    const [dx, dy] = [there.x - here.x, there.y - here.y];
+    const [ahead, aside] = down ? [dy * down, Math.abs(dx)] : [dx * right, Math.abs(dy)];
+    if (ahead >= 1 && (down || aside < here.height / 2)) found.push({ tile, ahead, aside });
+  }
+  const nearest = Math.min(...found.map(({ ahead }) => ahead));
+  const next = found.filter(({ ahead }) => ahead < nearest + (down ? here.height / 2 : 1));
+  return next.sort((one, other) => one.aside - other.aside)[0]?.tile;
+}
+
+function middle(tile) {
+  const { left, top, width, height } = tile.getBoundingClientRect();
+  return { x: left + width / 2, y: top + height / 2, height };
+}

@@ -1,0 +1,400 @@
+// Compare: two heads over the tokens of both, side by side and as a difference. The left one is the place that the
+// other views look at; the right one is of another text, of another model, or simply another head.
+
+import CSS from "./compare.css" with { type: "text" };
+import { divergingRamp } from "../map/colour.js";
+import { choices, SCALE_CHOICES, toggle } from "../shell/controls.js";
+import { alone, difference, Side } from "./compare/difference.js";
+import { element } from "../shell/element.js";
+import { HeatMap } from "../map/heatmap.js";
+import { ColourBar } from "../map/legend.js";
+import { Union } from "./compare/union.js";
+import { pythonOfDifference, pythonOfSides } from "./compare/python.js";
+import { Divergences } from "./compare/divergences.js";
+import { Opposite } from "./compare/opposite.js";
+
+const CLOSER = 1.5; // what one press of + zooms by
+const FAR = 10; // cells that an arrow moves with Shift
+const SIDES = ["left", "right"];
+const PAPER = { margin: 16, title: 30, bar: 220, foot: 46, between: 24 }; // of a saved picture, in pixels
+
+export class CompareView {
+  static id = "compare";
+  static title = "Compare";
+  static css = CSS;
+
+  static why({ source }) {
+    const layers = source.inputs.flatMap(({ stacks }) => stacks.flatMap((stack) => stack.layers));
+    if (layers.length > 1 || layers[0].heads > 1) return null;
+    return 'This page has one head only. To compare two runs: headwise.view({"before": seen, "after": later}).';
+  }
+
+  constructor(app) {
+    this.app = app;
+    this.opposite = new Opposite(app, () => this.update(new Set(["other"])));
+    this.axes = new Map(); // an axis of the left and one of the right -> one of both
+    this.at = {}; // row, col, pinRow, pinCol: entries of the axes of both, not tokens
+    this.notes = {}; // how exact each map is
+    this.tiles = {}; // what each map asks
+    this.build();
+    const moves = `move the cell, over the tokens of both; with Shift by ${FAR}`;
+    const step = (down, right) => [(event) => this.step(down, right, event), moves];
+    const zoom = (factor) => [() => this.maps[0].zoom(factor), factor > 1 ? "closer" : "farther"];
+    this.keys = {
+      ArrowUp: step(-1, 0),
+      ArrowDown: step(1, 0),
+      ArrowLeft: step(0, -1),
+      ArrowRight: step(0, 1),
+      "+": zoom(CLOSER),
+      "=": zoom(CLOSER),
+      "-": zoom(1 / CLOSER),
+      0: [() => this.maps[0].fit(), "all of it"],
+      d: [() => app.state.set({ compare: this.beside ? "difference" : "side" }), "side by side, or the difference"],
+      w: [() => this.opposite.swap(), "swap the sides"],
+      l: [() => this.opposite.link(!this.opposite.linked), "the same layer and head on both sides, or not"],
+    };
+  }
+
+  build() {
+    const { app } = this;
+    this.how = choices("Show", [
+      ["side", "side by side"],
+      ["difference", "difference", "Right minus left"],
+    ], (compare) => app.state.set({ compare }));
+    this.scale = choices("Colour scale", SCALE_CHOICES, (scale) => app.state.set({ scale }));
+    const why = "Hide the first token that anybody may attend to; weights stay as they are";
+    this.sink = toggle("Hide the sink", why, (sink) => app.state.set({ sink }));
+    const controls = [this.how, this.opposite.element, this.scale, this.sink];
+    this.controls = element("div", { className: "compare-controls" }, ...controls);
+
+    const on = (name) => ({
+      onPoint: (row, col) => this.point(row, col),
+      onPin: (pinRow, pinCol) => this.pin(pinRow, pinCol),
+      onSight: (sight) => this.look(sight, name),
+      onTop: () => this.colourAlike(),
+      onNote: (note) => this.tellHow(name, note),
+    });
+    this.map = Object.fromEntries([...SIDES, "apart"].map((name) => [name, new HeatMap(on(name))]));
+    this.captions = {};
+    const figures = Object.entries(this.map).map(([side, map]) => {
+      this.captions[side] = element("figcaption");
+      const figure = element("figure", {}, this.captions[side], element("div", { className: "map" }, map.element));
+      figure.dataset.side = side;
+      return figure;
+    });
+    this.figures = element("div", { className: "figures" }, ...figures);
+    this.bar = new ColourBar();
+    this.reading = element("div", { className: "reading" });
+    this.legend = element("p", { className: "note" });
+    this.note = element("p", { className: "note" });
+    this.where = new Divergences(app, (layer, head) => {
+      this.opposite.linked = true;
+      app.go({ layer, head });
+      this.update(new Set(["other"]));
+    });
+    const below = element("div", { className: "said" }, this.reading, this.bar.element, this.legend, this.note);
+    this.element = element(
+      "section",
+      { className: "view-compare", ariaLabel: "Compare" },
+      this.figures, element("div", { className: "below" }, below, this.where.element),
+    );
+  }
+
+  get beside() {
+    return this.app.state.compare === "side";
+  }
+
+  // The maps in sight.
+  get shown() {
+    return this.beside ? SIDES : ["apart"];
+  }
+
+  get maps() {
+    return this.shown.map((name) => this.map[name]);
+  }
+
+  update(changed) {
+    const { app, opposite } = this;
+    const has = (...fields) => fields.some((field) => changed.has(field));
+    if (has("style", "scale", "sink")) this.restyle();
+    const { left, right } = opposite;
+    const asked = JSON.stringify([left, right, app.state.compare, opposite.linked]);
+    if (has("view") || asked !== this.asked) {
+      this.asked = asked;
+      this.showMaps();
+    }
+    this.scale.show(this.beside || app.state.scale === "root" ? app.state.scale : "linear");
+    this.sink.show(app.state.sink);
+    if (has("style", "layer", "head")) this.where.paint();
+    if (has("found")) this.mark();
+    if (!this.setting) {
+      if (has("row", "col", "pinRow", "pinCol")) this.takeCell();
+      if (has("row", "col") && !has("view")) this.reveal();
+      if (has("sight")) this.takeSight();
+    }
+    if (app.state.other) app.state.set({ other: right }); // which follows the left, where they are linked
+  }
+
+  hide() {
+    this.where.stop();
+    this.question?.abort();
+  }
+
+  // Two axes as one.
+  both(one, other) {
+    if (!this.axes.has(one)) this.axes.set(one, new Map());
+    const known = this.axes.get(one);
+    if (!known.has(other)) known.set(other, new Union(one, other));
+    return known.get(other);
+  }
+
+  showMaps() {
+    const { app, opposite } = this;
+    const { left, right } = opposite;
+    const [one, other] = [opposite.stackOf(left), opposite.stackOf(right)];
+    const rows = this.both(one.rows, other.rows);
+    const cols = one.rows === one.cols && other.rows === other.cols ? rows : this.both(one.cols, other.cols);
+    const moved = rows !== this.rows || cols !== this.cols;
+    Object.assign(this, { rows, cols, one, other, notes: {}, every: 1 });
+    this.sides = {
+      left: new Side(one, left.layer, left.head, rows.left, cols.left),
+      right: new Side(other, right.layer, right.head, rows.right, cols.right),
+    };
+    opposite.show();
+    this.how.show(app.state.compare);
+    this.element.dataset.shown = app.state.compare;
+    this.scale.offer(this.beside ? SCALE_CHOICES : SCALE_CHOICES.slice(0, 2));
+    for (const name of this.shown) this.showMap(name);
+    if (moved) {
+      this.takeCell();
+      this.takeSight();
+    } else {
+      this.mark();
+      for (const map of this.maps) map.lookAt(this.sight);
+    }
+    this.colourAlike();
+    this.tell();
+    this.where.show(one, other, rows, cols);
+  }
+
+  showMap(name) {
+    const { rows, cols, sides, opposite, one, other } = this;
+    const names = SIDES.map((side) => opposite.nameOf(opposite[side]));
+    const apart = name === "apart";
+    const what = apart ? "right minus left" : name;
+    const of = apart ? `${names[1]} − ${names[0]}` : names[SIDES.indexOf(name)];
+    this.captions[name].replaceChildren(element("b", { textContent: what }), " ", element("bdi", { textContent: of }));
+    const sampled = (every) => this.sampled(name, every);
+    const plain = rows.plain && cols.plain;
+    if (apart) this.tiles[name] = difference(sides.left, sides.right, sampled);
+    else if (plain) {
+      const { stack, layer, head } = sides[name];
+      this.tiles[name] = (...asked) => stack.tile(layer, head, ...asked);
+    } else this.tiles[name] = alone(sides[name], sampled);
+    const labels = apart ? "both" : name;
+    this.map[name].show({
+      rows: rows.axes[labels],
+      cols: cols.axes[labels],
+      tile: this.tiles[name],
+      cells: Math.min(one.cells, other.cells),
+      masked: !plain || masks(sides.left) || masks(sides.right),
+      signed: apart,
+      name: `${what}: ${of}`,
+    });
+  }
+
+  restyle() {
+    const { style, state: { scale, sink } } = this.app;
+    for (const map of Object.values(this.map)) map.restyle({ style, scale, sink });
+    this.colourAlike();
+  }
+
+  // One colour scale for both sides: that of the larger of their largest weights.
+  colourAlike() {
+    const { style, state: { scale } } = this.app;
+    const top = Math.max(...this.maps.map((map) => map.top));
+    for (const map of this.maps) map.against(this.beside && top > 0 ? top : null);
+    const signed = !this.beside;
+    this.bar.update({ top, scale, table: signed ? divergingRamp(style.dark) : style.table, signed });
+  }
+
+  // ---- the cell in question, pins and the part in sight: entries here, tokens of the left side in the state
+
+  set(given) {
+    this.setting = true;
+    this.app.state.set(given);
+    this.setting = false;
+  }
+
+  point(row, col) {
+    Object.assign(this.at, { row, col });
+    this.set({ row: this.rows.tokenAt(row), col: this.cols.tokenAt(col) });
+    this.mark();
+  }
+
+  pin(pinRow, pinCol) {
+    Object.assign(this.at, { pinRow, pinCol });
+    this.set({ pinRow: this.rows.tokenAt(pinRow), pinCol: this.cols.tokenAt(pinCol) });
+    this.mark();
+  }
+
+  step(down, right, { shiftKey }) {
+    const far = shiftKey ? FAR : 1;
+    const clamp = (at, axis) => Math.max(0, Math.min(axis.length - 1, at));
+    const { row, col } = this.at;
+    if (row === null || col === null) this.point(row ?? 0, col ?? 0);
+    else this.point(clamp(row + far * down, this.rows), clamp(col + far * right, this.cols));
+    this.reveal();
+  }
+
+  takeCell() {
+    const { row, col, pinRow, pinCol } = this.app.state;
+    this.at = {
+      row: this.rows.entryOf(row), col: this.cols.entryOf(col),
+      pinRow: this.rows.entryOf(pinRow), pinCol: this.cols.entryOf(pinCol),
+    };
+    this.mark();
+  }
+
+  mark() {
+    const { app: { found }, rows, cols, at } = this;
+    const entries = (axis, tokens) => new Set(Array.from(tokens, (token) => axis.entryOf(token)));
+    const there = found && { ...found, rows: entries(rows, found.rows), cols: entries(cols, found.cols) };
+    for (const map of this.maps) map.mark({ ...at, found: there });
+    this.read();
+  }
+
+  reveal() {
+    this.maps[0].reveal(this.at.row, this.at.col); // the other one follows, by way of `look`
+  }
+
+  look(sight, from) {
+    this.sight = sight;
+    for (const name of this.shown) if (name !== from) this.map[name].lookAt(sight);
+    const edges = this.edges(sight, "tokenPlace");
+    this.set({ sight: edges && edges[0] < edges[1] && edges[2] < edges[3] ? edges : null });
+  }
+
+  takeSight() {
+    this.sight = this.edges(this.app.state.sight, "entryPlace");
+    for (const map of this.maps) map.lookAt(this.sight);
+  }
+
+  edges(sight, place) {
+    return sight && sight.map((at, i) => (i < 2 ? this.rows : this.cols)[place](at));
+  }
+
+  // Both weights of the cell in question, and their difference.
+  async read() {
+    this.question?.abort();
+    const { rows, cols, sides, at: { row, col } } = this;
+    if (row === null || col === null) {
+      delete this.reading.dataset.cell;
+      this.reading.replaceChildren("Point at a cell to read both weights.");
+      return;
+    }
+    const { signal } = (this.question = new AbortController());
+    const cell = [[row, row + 1], [col, col + 1], { signal }];
+    try {
+      const [[left], [right]] = await Promise.all([sides.left.cells(...cell), sides.right.cells(...cell)]);
+      if (!signal.aborted) this.showCell(rows.axes.both.labels[row], cols.axes.both.labels[col], left, right);
+    } catch (error) {
+      if (!signal.aborted) this.app.fail(error);
+    }
+  }
+
+  showCell(from, to, left, right) {
+    const { app, rows, cols, at: { row, col } } = this;
+    const said = (side, weight) => {
+      if (rows[side][row] < 0 || cols[side][col] < 0) return "not there";
+      return Number.isNaN(weight) ? "masked" : app.digits(weight);
+    };
+    const by = right - left;
+    const numbers = [
+      [said("left", left), "left"],
+      [said("right", right), "right"],
+      [Number.isNaN(by) ? "–" : `${by < 0 ? "−" : "+"}${app.digits(Math.abs(by))}`, "right − left"],
+    ];
+    const name = (label) => element("bdi", { textContent: label, title: label });
+    this.reading.replaceChildren(
+      element("span", { className: "cell" }, name(from), " → ", name(to)),
+      ...numbers.map(([number, what]) => element("span", { className: "number" },
+        element("b", { textContent: number }), element("small", { textContent: what }))),
+    );
+    Object.assign(this.reading.dataset, { cell: `${row},${col}`, left, right });
+  }
+
+  // ---- what is said below
+
+  // every: of so many rows one was looked at.
+  sampled(name, every) {
+    this.every = every;
+    this.tellHow(name, this.notes[name]);
+  }
+
+  tellHow(name, note) {
+    this.notes[name] = note;
+    const said = this.shown.map((each) => this.notes[each]).filter((each) => each && each !== "exact");
+    if (this.every > 1) said.push(`coarse: one row of every ${this.every}; zoom in for every cell`);
+    const hidden = this.shown.map((each) => this.map[each].sink).find((each) => each !== null);
+    const which = hidden ? `first token attended to (${hidden})` : "first token";
+    if (hidden !== undefined) said.push(`${which} hidden · values unchanged, not renormalised`);
+    if (!this.beside) said.forEach((each, i) => (said[i] = each.replace(/weights$/, "differences")));
+    this.note.textContent = [...new Set(said)].join(" · ");
+  }
+
+  tell() {
+    const { rows, cols, opposite: { left, right } } = this;
+    const said = [];
+    if (JSON.stringify(left) === JSON.stringify(right)) said.push("Both sides are the same head.");
+    if (rows === cols) said.push(rows.told("token"));
+    else said.push(`Rows: ${rows.told("token")} Columns: ${cols.told("token")}`);
+    const isMasked = SIDES.some((side) => masks(this.sides[side]));
+    const hatched = isMasked ? ["the mask forbids it"] : [];
+    if (!rows.plain || !cols.plain) hatched.push("a side lacks the token");
+    if (hatched.length) said.push(`Hatched: ${hatched.join(", or ")}.`);
+    this.legend.textContent = said.join(" ");
+  }
+
+  // ---- ways out
+
+  picture() {
+    const { maps, shown, app: { style } } = this;
+    const sizes = maps.map((map) => map.size);
+    const names = shown.map((name) => this.captions[name].textContent);
+    const across = sizes.reduce((sum, [each]) => sum + each + PAPER.between, -PAPER.between);
+    const down = Math.max(...sizes.map(([, each]) => each));
+    const draw = (context) => {
+      context.save();
+      context.translate(PAPER.margin, PAPER.margin);
+      maps.forEach((map, i) => {
+        context.save();
+        context.beginPath();
+        context.rect(0, 0, sizes[i][0], PAPER.title);
+        context.clip();
+        Object.assign(context, { font: `650 14px ${style.font}`, fillStyle: style.ink });
+        Object.assign(context, { textAlign: "left", textBaseline: "middle" });
+        context.fillText(names[i], 0, 8);
+        context.restore();
+        context.save();
+        context.translate(0, PAPER.title);
+        map.drawOn(context);
+        context.restore();
+        context.translate(sizes[i][0] + PAPER.between, 0);
+      });
+      context.restore();
+      this.bar.drawOn(context, PAPER.margin, PAPER.margin + PAPER.title + down + 12, PAPER.bar, style);
+    };
+    return { width: across + 2 * PAPER.margin, height: down + PAPER.title + PAPER.foot + 2 * PAPER.margin, draw };
+  }
+
+  python() {
+    const { opposite: { left, right }, one, other, rows, cols } = this;
+    const { scale, colours, sink } = this.app.state;
+    const top = Math.max(...this.maps.map((map) => map.top));
+    if (this.beside) return pythonOfSides({ left, right, one, other }, { scale, colours, sink, top });
+    return pythonOfDifference({ left, right, one, other, rows, cols });
+  }
+}
+
+const masks = ({ stack, layer }) => stack.layers[layer].masked;

@@ -1,0 +1,107 @@
+// Where two inputs differ most: a small grid, one cell for every layer and head, computed when nothing else is.
+
+import { css } from "../../map/colour.js";
+import { divergence, Side } from "./difference.js";
+import { element } from "../../shell/element.js";
+
+export class Divergences {
+  // go(layer, head): what a click does.
+  constructor(app, go) {
+    Object.assign(this, { app, go, known: new Map() }); // stacks that were compared -> what is known of their heads
+    this.grid = element("div", { className: "grid", role: "group", ariaLabel: "Divergence of every head" });
+    this.most = element("p", { className: "note", ariaLive: "polite" });
+    const heading = element("h3", { textContent: "Where do they differ most?" });
+    this.element = element("div", { className: "where" }, heading, this.grid, this.most);
+  }
+
+  // left, right: stacks; rows, cols: their axes put together. Nothing is shown where their heads are no counterparts.
+  show(left, right, rows, cols) {
+    this.stop();
+    const heads = (stack) => stack.layers.map((layer) => layer.heads).join();
+    this.element.hidden = left === right || heads(left) !== heads(right);
+    if (this.element.hidden) return;
+    const key = [left, right].map(({ input, place }) => `${input}/${place}`).join(" ");
+    if (!this.known.has(key)) this.known.set(key, left.layers.map(({ heads: count }) => new Array(count).fill(null)));
+    this.found = this.known.get(key);
+    this.build(left);
+    this.compute(left, right, rows, cols);
+  }
+
+  stop() {
+    this.question?.abort();
+  }
+
+  async compute(left, right, rows, cols) {
+    const { signal } = (this.question = new AbortController());
+    const { found } = this;
+    try {
+      for (const [layer, heads] of found.entries()) {
+        for (const head of heads.keys()) {
+          if (heads[head]) continue;
+          const [one, other] = [
+            new Side(left, layer, head, rows.left, cols.left),
+            new Side(right, layer, head, rows.right, cols.right),
+          ];
+          heads[head] = await divergence(one, other, rows, cols, { signal, idle: true });
+          if (signal.aborted) return;
+          this.paint(rows);
+        }
+      }
+    } catch (error) {
+      if (!signal.aborted) this.app.fail(error);
+    }
+    if (!signal.aborted) this.paint(rows);
+  }
+
+  build({ layers }) {
+    const count = Math.max(...layers.map(({ heads }) => heads));
+    this.grid.style.gridTemplateColumns = `auto repeat(${count}, minmax(9px, 22px))`;
+    const mark = (text) => element("span", { textContent: text });
+    const every = count > 16 ? 4 : 1;
+    const parts = [mark("")];
+    for (let head = 0; head < count; head++) parts.push(mark(head % every ? "" : head));
+    this.buttons = layers.map(({ heads, number }, layer) => {
+      const line = Array.from({ length: heads }, (_, head) => {
+        const button = element("button", { type: "button", tabIndex: -1 });
+        button.addEventListener("click", () => this.go(layer, head));
+        return button;
+      });
+      parts.push(mark(number), ...line, ...Array.from({ length: count - heads }, () => mark("")));
+      return line;
+    });
+    this.grid.replaceChildren(...parts);
+    this.paint();
+  }
+
+  // Colours, names and the sentence below.
+  paint(rows) {
+    if (!this.found || this.element.hidden) return;
+    this.rows = rows ?? this.rows;
+    const { app: { style, state, stack }, found, buttons } = this;
+    const all = found.flatMap((heads, layer) => heads.map((each, head) => ({ layer, head, ...each })));
+    const known = all.filter(({ nats }) => nats >= 0);
+    const top = known.reduce((most, { nats }) => Math.max(most, nats), 0);
+    for (const { layer, head, nats } of all) {
+      const button = buttons[layer][head];
+      const here = layer === state.layer && head === state.head;
+      button.style.backgroundColor = nats >= 0 ? css(nats, top, "linear", style.table).fill : "";
+      button.title = `layer ${stack.layers[layer].number} · head ${head}${nats >= 0 ? `: ${digits(nats)} nats` : ""}`;
+      button.ariaLabel = button.title;
+      button.ariaPressed = String(here);
+      button.tabIndex = here ? 0 : -1;
+    }
+    const left = all.filter((each) => each.nats === undefined).length;
+    if (left) this.most.textContent = `comparing heads: ${all.length - left} of ${all.length}`;
+    else if (!known.length) this.most.textContent = "They have no token in common.";
+    else {
+      const [{ layer, head, nats, rows: count }] = known.sort((one, other) => other.nats - one.nats);
+      const shared = this.rows ? this.rows.same.reduce((sum, each) => sum + each, 0) : count;
+      const from = count < shared ? `estimated from ${count} of ${shared}` : count;
+      this.most.textContent =
+        `Most: layer ${stack.layers[layer].number} · head ${head}, ${digits(nats)} nats. Mean Jensen–Shannon ` +
+        `divergence of the rows in common (${from}); 0: equal, 0.693: no key in common.`;
+    }
+  }
+}
+
+const digits = (nats) => (nats < 5e-4 ? nats.toExponential(0) : nats.toFixed(3));

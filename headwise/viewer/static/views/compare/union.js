@@ -1,0 +1,75 @@
+// The tokens of two texts on one axis, on which neither is lost: entries, each a token of the left text, of the right
+// one, or of both (see align.js). Places on it are counted in entries, places on the left text's own axis in tokens.
+
+import { align } from "./align.js";
+
+export class Union {
+  // one, other: axes of the left and of the right.
+  constructor(one, other) {
+    Object.assign(this, { one, other, ...align(one.labels, other.labels) }); // length, left, right, same, plain, whole
+    this.own = new Int32Array(one.length); // the entry of each token of the left
+    this.left.forEach((token, entry) => token >= 0 && (this.own[token] = entry));
+    const of = (labels, token) => (token < 0 ? "·" : labels[token]);
+    this.axes = {
+      left: this.axis((entry) => of(one.labels, this.left[entry])),
+      right: this.axis((entry) => of(other.labels, this.right[entry])),
+      both: this.axis((entry) => this.labelAt(entry)),
+    };
+  }
+
+  // An axis as a HeatMap wants it.
+  axis(labelOf) {
+    const { left, right, one, other, length } = this;
+    const each = (give) => Array.from({ length }, (_, entry) => give(entry));
+    const is = (field, entry) => (left[entry] < 0 ? other[field][right[entry]] : one[field][left[entry]]);
+    const mark = (field) => each((entry) => Boolean(is(field, entry)));
+    const generated = one.generated === null ? null : this.own[one.generated];
+    return { labels: each(labelOf), length, special: mark("special"), unknown: mark("unknown"), generated };
+  }
+
+  // "street | road" where different tokens stand together; ◂ only left, ▸ only right.
+  labelAt(entry) {
+    const [token, match] = [this.left[entry], this.right[entry]];
+    if (match < 0) return `◂ ${this.one.labels[token]}`;
+    if (token < 0) return `▸ ${this.other.labels[match]}`;
+    return this.same[entry] ? this.one.labels[token] : `${this.one.labels[token]} | ${this.other.labels[match]}`;
+  }
+
+  tokenAt(entry) {
+    return entry === null || this.left[entry] < 0 ? null : this.left[entry];
+  }
+
+  entryOf(token) {
+    return token === null ? null : this.own[token];
+  }
+
+  // The same for places between them, real numbers.
+  tokenPlace(at) {
+    const entry = Math.floor(at);
+    let before = 0;
+    for (let u = 0; u < Math.min(entry, this.length); u++) before += this.left[u] >= 0;
+    return before + (this.left[entry] >= 0 ? at - entry : 0);
+  }
+
+  entryPlace(at) {
+    const token = Math.floor(at);
+    return token >= this.own.length ? this.length : this.own[token] + at - token;
+  }
+
+  // What belongs together, as a sentence.
+  told(what) {
+    const { left, right, same, length } = this;
+    const count = (test) => left.reduce((sum, _, entry) => sum + (test(entry) ? 1 : 0), 0);
+    const common = count((entry) => same[entry]);
+    if (common === length) return `The same ${length} ${what}s on both sides.`;
+    const parts = [`${common} ${what}${common === 1 ? "" : "s"} in common`];
+    const found = [
+      [count((entry) => !same[entry] && left[entry] >= 0 && right[entry] >= 0), "replaced (one | other)"],
+      [count((entry) => right[entry] < 0), "only left (◂)"],
+      [count((entry) => left[entry] < 0), "only right (▸)"],
+    ];
+    for (const [number, how] of found) if (number) parts.push(`${number} ${how}`);
+    const short = this.whole ? "" : " Too long to match all of it: only the common beginning and end are aligned.";
+    return `${parts.join(", ")}.${short}`;
+  }
+}

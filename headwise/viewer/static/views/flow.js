@@ -1,0 +1,410 @@
+// Flow: what one output token is made of, layer by layer down to the input: rollout, or relevance where gradients were
+// kept. A row of the picture is a layer, a column a token; the text below is shaded by the row that is pointed at.
+
+import CSS from "./flow.css" with { type: "text" };
+import { largest } from "../map/colour.js";
+import { choices, SCALE_CHOICES, toggle } from "../shell/controls.js";
+import { element } from "../shell/element.js";
+import { rollout, tooMuch, usualToken } from "./flow/rollout.js";
+import { bandOf, cellAt, drawFlow, frameOf } from "./flow/picture.js";
+import { Shares, nameOf } from "./flow/shares.js";
+
+const LISTED = 8; // tokens that a saved picture lists
+const KEPT = 24; // flows that are remembered
+const NARROW = 520; // pixels, below which names are short
+const SAVED = 960; // pixels that a saved picture is wide
+
+const NEEDS = "Relevance needs gradients: watch the model with values=True, gradients=True and call backward() inside.";
+
+export class FlowView {
+  static id = "flow";
+  static title = "Flow";
+  static css = CSS;
+  static strip = false;
+
+  static why(app) {
+    const { name, kind, rows, cols } = app.stack;
+    if (kind === "cross") {
+      return (
+        "Flow follows tokens through layers that look at their own text; the layers of this stack " +
+        `(${name}) look from one text at another. Choose another stack.`
+      );
+    }
+    if (rows.length === cols.length) return null;
+    return `Flow needs as many rows as columns. This stack has ${rows.length} rows and ${cols.length} columns.`;
+  }
+
+  constructor(app) {
+    this.app = app;
+    this.known = new Map(); // place -> a flow that was worked out
+    this.flow = null; // { token, found: [of each layer, the share of each token], part, kind }
+    this.layer = null; // the row of the picture that is pointed at, null = the input's
+
+    this.kind = choices("What is followed", [
+      ["rollout", "rollout", "Abnar & Zuidema 2020: attention and each token itself, multiplied through the layers"],
+      ["relevance", "relevance", "Chefer et al. 2021: attention that the gradient of the loss agrees with"],
+    ], (flow) => app.state.set({ flow }));
+    this.scaling = choices("Colours", [
+      ["each", "each layer by itself", "The strongest colour is the largest of the other tokens in each layer"],
+      ["alike", "all alike", "The strongest colour is the largest of the other tokens in all layers"],
+    ], (bands) => app.state.set({ bands }));
+    this.scales = choices("Colour scale", SCALE_CHOICES.slice(0, 3), (scale) => app.state.set({ scale }));
+    const why = "Shade as if the first and the special tokens were not there";
+    this.sink = toggle("Hide the sink", why, (sink) => app.state.set({ sink }));
+    const controls = [this.kind, this.scaling, this.scales, this.sink];
+    this.controls = element("div", { className: "flow-controls" }, ...controls);
+
+    this.heading = element("h2");
+    this.note = element("p", { className: "note" });
+    this.reading = element("p", { className: "reading" });
+    this.canvas = element("canvas", { role: "img" });
+    this.shares = new Shares({
+      point: (col) => app.state.set({ col }),
+      follow: (token) => this.follow(token),
+    });
+    this.element = element(
+      "section",
+      { className: "view-flow", ariaLabel: "Flow" },
+      element("div", { className: "head" }, element("div", {}, this.heading, this.note), this.reading),
+      element("div", { className: "layers" }, this.canvas),
+      this.shares.element,
+    );
+    this.listen();
+    this.keys = {
+      ArrowUp: [() => this.step(-1, 0), "a layer up"],
+      ArrowDown: [() => this.step(1, 0), "a layer down"],
+      ArrowLeft: [() => this.step(0, -1), "a token to the left"],
+      ArrowRight: [() => this.step(0, 1), "a token to the right"],
+      Enter: [() => this.follow(this.app.state.col), "follow this token"],
+      e: [() => app.state.set({ bands: this.each ? "alike" : "each" }), "each layer by itself, or all alike"],
+    };
+  }
+
+  get stack() {
+    return this.app.stack;
+  }
+
+  get axis() {
+    return this.stack.cols;
+  }
+
+  update(changed) {
+    const { state } = this.app;
+    const has = (...fields) => fields.some((field) => changed.has(field));
+    if (this.shown !== this.stack) {
+      this.shown = this.stack;
+      this.layer = null;
+      this.shares.build(this.axis);
+      this.compute();
+    } else if (has("row", "pinRow", "flow", "view")) this.compute();
+    else if (has("style", "scale", "sink", "bands", "col", "pinCol", "found")) this.draw();
+    this.kind.show(this.asked);
+    const relevance = this.kind.querySelector("[data-value=relevance]");
+    relevance.disabled = !this.stack.relevance;
+    if (relevance.disabled) relevance.title = NEEDS;
+    this.sink.show(state.sink);
+    this.scaling.show(this.each ? "each" : "alike");
+    this.scales.show(this.scale);
+  }
+
+  hide() {
+    this.question?.abort();
+  }
+
+  // ---- what is followed
+
+  get asked() {
+    return this.stack.relevance ? this.app.state.flow : "rollout";
+  }
+
+  async compute() {
+    this.question?.abort();
+    const { signal } = (this.question = new AbortController());
+    const { app, stack, asked } = this;
+    if (asked === "relevance") {
+      const { row, layers } = stack.relevance;
+      return this.show({ kind: asked, token: row, found: layers.map((each) => Float32Array.from(each)), part: 1 });
+    }
+    const refusal = tooMuch(stack, app.source.kind);
+    if (refusal) return this.show({ kind: asked, refusal });
+    try {
+      const token = app.state.pinRow ?? app.state.row ?? (await usualToken(stack, signal));
+      signal.throwIfAborted();
+      const place = [stack.input, stack.place, token].join("/");
+      if (!this.known.has(place)) {
+        const tell = (found, part) => this.show({ kind: asked, token, found: [...found], part });
+        const found = await rollout(stack, token, { signal, tell });
+        this.known.set(place, { kind: asked, token, found, part: 1 });
+        if (this.known.size > KEPT) this.known.delete(this.known.keys().next().value);
+      }
+      this.show(this.known.get(place));
+    } catch (error) {
+      if (signal.aborted) return;
+      this.show({ kind: asked, refusal: error.message });
+      app.fail(error);
+    }
+  }
+
+  show(flow) {
+    this.flow = flow;
+    this.draw();
+  }
+
+  // How many rows the picture has when it is whole, and what they are called.
+  get count() {
+    return this.stack.layers.length + 1;
+  }
+
+  nameOf(row) {
+    if (row === this.count - 1) return "input";
+    return `${this.narrow ? "" : "after "}${this.app.layerName(this.count - 2 - row)}`;
+  }
+
+  // What is said and shaded: shares; of relevance what lies beyond the 1 with which every token starts.
+  valuesOf(row) {
+    const { found, kind, token } = this.flow;
+    if (kind === "rollout" || row === 0) return found[row];
+    const beyond = found[row].slice();
+    beyond[token] -= 1;
+    return beyond;
+  }
+
+  get hidden() {
+    const { special, length } = this.axis;
+    return Array.from({ length }, (_, i) => this.app.state.sink && (i === 0 || Boolean(special[i])));
+  }
+
+  // What the colours of each row stand for at most: the largest of the other tokens; a token keeps much of itself.
+  get tops() {
+    const { hidden, flow: { found, token } } = this;
+    const tops = found.map((_, row) => largest(this.valuesOf(row).filter((__, i) => !hidden[i] && i !== token)));
+    const most = Math.max(...tops);
+    return tops.map((top, row) => (row === 0 ? 1 : this.each ? top : most));
+  }
+
+  get scale() {
+    const { scale } = this.app.state;
+    return scale === "row" ? "linear" : scale;
+  }
+
+  // The row that the text and the list show: the one that is pointed at, or as far as there is one.
+  get row() {
+    return Math.min(this.layer ?? this.count - 1, this.flow.found.length - 1);
+  }
+
+  // ---- what a person does
+
+  get each() {
+    return this.app.state.bands === "each";
+  }
+
+  follow(token) {
+    if (token !== null && this.asked === "rollout") this.app.state.set({ pinRow: token, row: token });
+  }
+
+  point(row, col) {
+    this.layer = row;
+    if (col === this.app.state.col) this.draw();
+    else this.app.state.set({ col });
+  }
+
+  step(down, right) {
+    if (!this.flow?.found) return;
+    const clamp = (at, count) => Math.max(0, Math.min(count - 1, at));
+    const { col } = this.app.state;
+    const row = this.layer ?? this.count - 1;
+    const next = col === null ? this.flow.token : clamp(col + right, this.axis.length);
+    this.point(clamp(row + down, this.count), next);
+  }
+
+  listen() {
+    const { canvas } = this;
+    const at = (event) => (this.frame && this.flow?.found ? cellAt(this.frame, event) : null);
+    canvas.addEventListener("pointermove", (event) => {
+      const cell = at(event);
+      if (cell && (cell[0] !== this.layer || cell[1] !== this.app.state.col)) this.point(...cell);
+    });
+    canvas.addEventListener("pointerleave", () => this.point(null, this.app.state.col));
+    canvas.addEventListener("click", (event) => at(event) && this.follow(at(event)[1]));
+    new ResizeObserver(() => this.draw()).observe(canvas.parentNode);
+  }
+
+  // ---- drawing
+
+  draw() {
+    if (this.drawing) return;
+    this.drawing = requestAnimationFrame(() => {
+      this.drawing = 0;
+      if (this.flow && this.shown === this.stack) this.drawNow();
+    });
+  }
+
+  drawNow() {
+    const { flow, canvas } = this;
+    const there = Boolean(flow.found);
+    canvas.parentNode.hidden = this.shares.element.hidden = !there;
+    this.say();
+    if (!there) return;
+    const width = canvas.parentNode.clientWidth;
+    if (!width) return;
+    this.narrow = width < NARROW;
+    const context = canvas.getContext("2d");
+    this.frame = this.frameFor(context, width);
+    canvas.width = Math.round(width * devicePixelRatio);
+    canvas.height = Math.round(this.frame.height * devicePixelRatio);
+    canvas.style.height = `${this.frame.height}px`;
+    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
+    drawFlow(context, this.frame, this.drawn());
+    this.read();
+    this.showShares();
+  }
+
+  // The cell that is pointed at.
+  read() {
+    const { app: { state: { col } }, axis, row } = this;
+    if (col === null) return this.reading.replaceChildren();
+    const number = element("b", { textContent: this.digits(this.valuesOf(row)[col]) });
+    const where = row === this.count - 1 ? " in the input" : ` ${this.nameOf(row)}`;
+    this.reading.replaceChildren(number, " ", nameOf(axis.labels[col], col), where);
+    this.reading.dataset.cell = `${row},${col}`;
+    this.reading.dataset.value = this.valuesOf(row)[col];
+  }
+
+  // Heading, progress and notes.
+  say() {
+    const { flow, app } = this;
+    if (flow.refusal) {
+      this.heading.textContent = "Flow";
+      this.note.textContent = flow.refusal;
+      return;
+    }
+    const { labels } = this.axis;
+    const about = flow.kind === "rollout" ? " is made of" : " rests on";
+    this.heading.replaceChildren("What ", nameOf(labels[flow.token], flow.token), about);
+    const said = [];
+    if (flow.part < 1) {
+      const left = this.count - flow.found.length;
+      const part = flow.part ? `, ${Math.round(100 * flow.part)} %` : "";
+      said.push(`computing ${app.layerName(left - 1)} (${this.count - left} of ${this.count - 1}${part})`);
+    } else if (flow.kind === "rollout") {
+      said.push(`rollout over ${this.count - 1} layers`);
+    } else said.push(`relevance over ${this.count - 1} layers, beyond the 1 that a token starts with`);
+    if (app.state.sink) said.push("first and special tokens hidden · values unchanged");
+    if (flow.kind === "rollout") said.push("click a token to follow it");
+    else said.push("of the token from which the loss was computed");
+    this.note.textContent = said.join(" · ");
+    this.element.dataset.part = String(flow.part);
+    this.element.dataset.token = String(flow.token);
+  }
+
+  get names() {
+    return Array.from({ length: this.count }, (_, row) => this.nameOf(row));
+  }
+
+  frameFor(context, width) {
+    return frameOf(context, { names: this.names, labels: this.axis.labels, font: this.app.style.font, width });
+  }
+
+  drawn() {
+    const { app: { style, state, found }, axis: { labels }, flow: { token }, names, hidden, row, band } = this;
+    return { band, names, labels, hidden, style, token, row, col: state.col, order: this.order(), found: found?.cols };
+  }
+
+  get band() {
+    const { tops, hidden, flow, scale, app: { style } } = this;
+    const made = [flow.found.length, scale, this.each, style.dark, this.app.state.colours, this.app.state.sink].join();
+    if (this.made !== made || this.bandOf !== flow) {
+      const values = flow.found.map((_, row) => this.valuesOf(row));
+      Object.assign(this, { made, bandOf: flow, image: bandOf({ values, tops, hidden, scale, table: style.table }) });
+    }
+    return this.image;
+  }
+
+  // Tokens by how much the row in question has of them, hidden ones left out.
+  order() {
+    const { hidden } = this;
+    const values = this.valuesOf(this.row);
+    const places = Array.from(values.keys()).filter((i) => !hidden[i]);
+    return places.sort((one, other) => values[other] - values[one]);
+  }
+
+  showShares() {
+    const { app: { style, state, found }, axis: { labels }, flow: { kind, token }, row, scale, hidden } = this;
+    const values = this.valuesOf(row);
+    const order = this.order();
+    const isRollout = kind === "rollout";
+    this.shares.show({
+      heading: `${row === this.count - 1 ? "The input" : this.nameOf(row)}, by ${isRollout ? "share" : kind}`,
+      ...{ labels, values, scale, style, hidden, order, token },
+      top: this.tops[row],
+      digits: (value) => this.digits(value),
+      col: state.col,
+      found: found?.cols,
+      title: isRollout ? "Follow this token" : "",
+      whole: isRollout,
+    });
+    const most = order.slice(0, 3).map((i) => `${labels[i]} ${i}: ${this.digits(values[i])}`);
+    this.canvas.ariaLabel = `${kind} of ${labels[token]} ${token}, ${this.nameOf(row)}; largest: ${most.join(", ")}`;
+  }
+
+  digits(value) {
+    return this.app.digits(value);
+  }
+
+  // ---- ways out
+
+  picture() {
+    if (!this.flow?.found) return null;
+    const frame = this.frameFor(new OffscreenCanvas(1, 1).getContext("2d"), SAVED);
+    const { app: { style, input }, axis: { labels }, flow } = this;
+    const values = this.valuesOf(this.row);
+    const listed = this.order().slice(0, LISTED).filter((i) => values[i] > 0);
+    const [head, line] = [34, 18];
+    const [width, height] = [SAVED, head + frame.height + line * (listed.length + 2)];
+    const draw = (context) => {
+      context.fillStyle = style.paper;
+      context.fillRect(0, 0, width, height);
+      const say = (text, x, y, font, colour) => {
+        Object.assign(context, { font: `${font} ${style.font}`, fillStyle: colour });
+        Object.assign(context, { textAlign: "left", textBaseline: "middle" });
+        context.fillText(text, x, y);
+      };
+      say(`${flow.kind} of ${labels[flow.token]} ${flow.token} · ${input.name}`, 8, head / 2, "700 14px", style.ink);
+      context.save();
+      context.translate(0, head);
+      drawFlow(context, frame, this.drawn());
+      context.restore();
+      const below = head + frame.height + line / 2;
+      say(`largest, ${this.nameOf(this.row)}`, frame.left, below, "12px", style.faint);
+      listed.forEach((i, place) => {
+        say(this.digits(values[i]), frame.left, below + line * (place + 1), "12px", style.ink);
+        say(`${labels[i]} ${i}`, frame.left + 64, below + line * (place + 1), "12px", style.ink);
+      });
+    };
+    return { width, height, draw };
+  }
+
+  python() {
+    if (!this.flow?.found) return null;
+    const { stack, flow } = this;
+    const what = flow.kind;
+    const lines = [`records = ${recordsOf(stack)}`];
+    if (what === "relevance") lines.push("# watched with values=True, gradients=True, and backward() called inside");
+    lines.push(`found = headwise.analyses.${what}(records, rows=${flow.token})[${stack.example}, 0]`);
+    if (what === "relevance") lines.push(`found[${flow.token}] -= 1  # what every token starts with`);
+    lines.push(
+      `for token in found.argsort(descending=True)[:${LISTED}].tolist():`,
+      `    print(f"{found[token]:.4f}  token {token}")`,
+    );
+    return lines.join("\n");
+  }
+}
+
+// The Python for a stack's records: [seen[0], seen[1], seen[2]] in short.
+function recordsOf({ layers }) {
+  const parts = layers.map(({ expression }) => /^(.*)\[(\d+)\]$/.exec(expression));
+  const [seen, from] = [parts[0]?.[1], Number(parts[0]?.[2])];
+  const isEven = parts.every((part, i) => part?.[1] === seen && Number(part[2]) === from + i);
+  if (layers.length < 3 || !isEven) return `[${layers.map(({ expression }) => expression).join(", ")}]`;
+  return `[${seen}[i] for i in range(${from ? `${from}, ` : ""}${from + layers.length})]`;
+}

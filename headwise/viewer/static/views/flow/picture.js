@@ -1,0 +1,140 @@
+// The picture of the Flow view: a row for every layer, from the top down to the input, a column for every token.
+
+import { picture } from "../../map/colour.js";
+
+const LABEL = 12; // pixels of a label's line
+const WIDEST = 72; // pixels of a token's column in a short text
+const ROOM = 92; // pixels that an upright label may take
+const BINS = 2048; // a longer text is drawn in so many columns, each the largest of its tokens
+const UPRIGHT = /^[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Emoji_Presentation}]+$/u;
+const GRAPHEMES = new Intl.Segmenter(undefined, { granularity: "grapheme" });
+const TRIED = 40; // of the largest, for a label where there is no room for all
+
+// Where everything stands. names: of the rows.
+export function frameOf(context, { names, labels, font, width }) {
+  context.font = `700 ${LABEL}px ${font}`;
+  const widest = (texts) => texts.reduce((most, text) => Math.max(most, context.measureText(text).width), 0);
+  const left = Math.ceil(widest(names)) + 12;
+  const wide = Math.min(WIDEST, (width - left - 6) / labels.length);
+  const widestLabel = Math.ceil(widest(labels));
+  const level = widestLabel <= wide - 4; // labels are written from left to right
+  const count = names.length;
+  const high = Math.max(12, Math.min(28, Math.floor(420 / count)));
+  const top = 4;
+  const height = top + count * high + 10 + (level ? LABEL + 2 : Math.min(ROOM, widestLabel));
+  return { left, top, wide, high, width, height, count, level, across: labels.length * wide };
+}
+
+// The row and the token at a pixel, or null beside them.
+export function cellAt({ left, top, wide, high, count, across }, { offsetX, offsetY }) {
+  const inside = offsetX >= left && offsetX < left + across && offsetY >= top && offsetY < top + count * high;
+  return inside ? [Math.floor((offsetY - top) / high), Math.floor((offsetX - left) / wide)] : null;
+}
+
+// The rows as an image of a pixel for every cell. values: of each row; tops: the largest that its colours stand for;
+// hidden tokens stay clear.
+export function bandOf({ values, tops, hidden, scale, table }) {
+  const bins = Math.min(hidden.length, BINS);
+  const shares = new Float32Array(values.length * bins).fill(NaN);
+  values.forEach((row, y) => {
+    row.forEach((value, i) => {
+      const bin = y * bins + Math.floor((i * bins) / hidden.length);
+      const share = tops[y] > 0 ? Math.min(1, Math.max(0, value) / tops[y]) : 0;
+      if (!hidden[i] && !(shares[bin] >= share)) shares[bin] = share;
+    });
+  });
+  const canvas = Object.assign(document.createElement("canvas"), { width: bins, height: values.length });
+  canvas.getContext("2d").putImageData(picture(shares, values.length, bins, 1, scale, table), 0, 0);
+  return canvas;
+}
+
+// what: { band, names, labels, hidden, style, token (whose flow it is), row, col (what is pointed at, col may be null),
+// order (tokens by what that row has of them), found (a Set, or null) }
+export function drawFlow(context, frame, what) {
+  const { left, top, wide, high, count, across } = frame;
+  const { band, names, style, token, row, col } = what;
+  const known = band.height * high;
+  context.fillStyle = style.hatch;
+  context.fillRect(left, top, across, known);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(band, left, top, across, known);
+  context.fillStyle = style.paper;
+  if (wide >= 9) for (let i = 1; i < what.labels.length; i++) context.fillRect(left + i * wide - 0.5, top, 1, known);
+  for (let y = 1; y < count; y++) context.fillRect(left, top + y * high - 0.5, across, 1);
+  context.strokeStyle = style.line;
+  context.lineWidth = 1;
+  context.strokeRect(left - 0.5, top - 0.5, across + 1, count * high + 1);
+
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  context.direction = "ltr";
+  names.forEach((name, y) => {
+    context.font = `${y === row ? 700 : 400} ${LABEL}px ${style.font}`;
+    context.fillStyle = y === row ? style.accent : style.faint;
+    context.fillText(name, left - 7, top + (y + 0.5) * high);
+  });
+
+  const box = (y, i) => {
+    const side = Math.max(wide, 4); // a cell too small to see still gets a frame
+    context.strokeRect(left + (i + 0.5) * wide - side / 2, top + y * high + 1, side, high - 2);
+  };
+  context.lineWidth = 2;
+  context.strokeStyle = style.accent;
+  box(0, token);
+  if (col !== null) {
+    context.globalAlpha = 0.5;
+    context.fillStyle = style.accent;
+    context.fillRect(left + (col + 0.5) * wide - 0.5, top, 1, count * high);
+    context.globalAlpha = 1;
+    box(row, col);
+  }
+  drawLabels(context, frame, what);
+}
+
+// All labels where there is room, else those that matter: the token pointed at, whose flow it is, and the largest.
+function drawLabels(context, { left, top, wide, high, count, level }, what) {
+  const { labels, hidden, style, token, col, order, found } = what;
+  const all = wide >= LABEL + 1;
+  const wanted = all ? labels.keys() : [col, token, ...(found ?? []), ...order.slice(0, TRIED)];
+  const below = top + count * high + 6;
+  const fontOf = (weight) => `${weight} ${LABEL}px ${style.font}`;
+  const taken = [];
+  for (const i of wanted) {
+    const at = left + (i + 0.5) * wide;
+    if (i === null || (!all && taken.some((other) => Math.abs(other - at) < LABEL + 2))) continue;
+    taken.push(at);
+    const marked = i === col || i === token;
+    context.font = fontOf(marked || found?.has(i) ? 700 : 400);
+    context.fillStyle = hidden[i] ? style.faint : marked ? style.accent : style.ink;
+    drawLabel(context, labels[i], at, below, level);
+  }
+}
+
+// Turned upwards, but for what is never turned: a single letter, or Chinese, which goes down.
+function drawLabel(context, label, x, y, level) {
+  const letters = lettersOf(label);
+  const isUpright = letters.length === 1 || UPRIGHT.test(label);
+  context.save();
+  context.translate(x, y);
+  context.textBaseline = level || isUpright ? "top" : "middle";
+  context.textAlign = level || isUpright ? "center" : "right";
+  if (level) context.fillText(label, 0, 0);
+  else if (isUpright) {
+    const most = Math.floor(ROOM / LABEL);
+    const drawn = letters.length > most ? [...letters.slice(0, most - 1), "…"] : letters;
+    drawn.forEach((letter, i) => context.fillText(letter, 0, i * (LABEL + 1)));
+  } else {
+    context.rotate(-Math.PI / 2);
+    context.fillText(short(context, label, ROOM), 0, 0);
+  }
+  context.restore();
+}
+
+function short(context, label, room) {
+  if (context.measureText(label).width <= room) return label;
+  const letters = lettersOf(label);
+  while (letters.length > 1 && context.measureText(`${letters.join("")}…`).width > room) letters.pop();
+  return `${letters.join("")}…`;
+}
+
+const lettersOf = (label) => Array.from(GRAPHEMES.segment(label), ({ segment }) => segment);

@@ -1,0 +1,89 @@
+// Attention rollout of one output token, from the top layer down to the input (Abnar & Zuidema 2020), as
+// headwise.analyses.rollout works it out: Â = rownorm(½ · mean over the heads of A + ½ · I), and row `token` of
+// Â_L … Â_1, one vector-matrix product a layer.
+
+const MOST = { embedded: 5e9, server: 2e10 }; // cells of all heads and layers; beyond, it takes many minutes
+const STRIP = 6e6; // cells asked for at once: others get their turn in between, and it can be stopped
+const LOST = 2e-5; // of the sum, that rounding may take
+
+// A sentence where this is too much to compute, else null.
+export function tooMuch({ rows, layers }, kind) {
+  const cells = layers.reduce((sum, { heads }) => sum + heads * rows.length ** 2, 0);
+  if (cells <= MOST[kind]) return null;
+  return (
+    `Rollout over ${layers.length} layers of ${rows.length} tokens takes ${cells.toExponential(1)} weights, more ` +
+    `than is computed in good time (${MOST[kind].toExponential(0)}). In Python: headwise.analyses.rollout(seen, rows=…).`
+  );
+}
+
+// The shares of all tokens in `token`, L + 1 vectors: itself alone above the top layer, … , the input tokens at last.
+// `tell(found, part)`: what there is by now, and how much of the next is done, 0 … 1.
+export async function rollout(stack, token, { signal, tell }) {
+  const start = new Float32Array(stack.rows.length);
+  start[token] = 1;
+  const found = [start];
+  for (let layer = stack.layers.length - 1; layer >= 0; layer--) {
+    found.push(await through(stack, layer, found.at(-1), signal, (part) => tell(found, part)));
+  }
+  tell(found, 1);
+  return found;
+}
+
+// above · Â. A row of A sums to 1, so that Â is ½ A + ½ I: but not beside a sink, nor where it attends to nothing. Only
+// where the sum tells so are the rows' totals asked for.
+async function through(stack, layer, above, signal, tell) {
+  let shares = above;
+  let mixed = await mix(stack, layer, shares, signal, tell);
+  if (total(above) - total(mixed) > LOST) {
+    const totals = await rowTotals(stack, layer, above, signal, tell);
+    shares = above.map((share, i) => (2 * share) / (1 + totals[i]));
+    mixed = await mix(stack, layer, shares, signal, tell);
+  }
+  return mixed.map((share, i) => (share + shares[i]) / 2);
+}
+
+const total = (shares) => shares.reduce((sum, share) => sum + share, 0);
+
+// shares · the mean over the heads of A.
+async function mix(stack, layer, shares, signal, tell) {
+  const places = Array.from(shares.keys()).filter((i) => shares[i] > 0);
+  const step = Math.max(1, Math.floor(STRIP / (shares.length * stack.layers[layer].heads)));
+  const sum = new Float64Array(shares.length);
+  for (let first = 0; first < places.length; first += step) {
+    tell(first / places.length);
+    const strip = new Float32Array(shares.length);
+    for (const i of places.slice(first, first + step)) strip[i] = shares[i];
+    const part = await stack.mix(layer, strip, { signal });
+    signal.throwIfAborted();
+    part.forEach((share, i) => (sum[i] += share));
+  }
+  return Float32Array.from(sum);
+}
+
+// What each row of the mean over the heads of A adds up to, of those rows that have a share.
+async function rowTotals(stack, layer, shares, signal, tell) {
+  const { length } = shares;
+  const { heads } = stack.layers[layer];
+  const [low, past] = [shares.findIndex((share) => share > 0), shares.findLastIndex((share) => share > 0) + 1];
+  const totals = new Float32Array(length);
+  const step = Math.max(1, Math.floor(STRIP / length));
+  for (let head = 0; head < heads; head++) {
+    tell(head / heads);
+    for (let row = low; row < past; row += step) {
+      const rows = [row, Math.min(past, row + step)];
+      const means = await stack.tile(layer, head, rows, [0, length], rows[1] - row, 1, "mean", { signal });
+      signal.throwIfAborted();
+      means.forEach((mean, i) => (totals[row + i] += ((mean || 0) * length) / heads)); // NaN: attends to nothing
+    }
+  }
+  return totals;
+}
+
+// Whose rollout to show where nobody chose: the last token of a causal stack, which has seen all others, else the
+// first, which is [CLS] in encoders.
+export async function usualToken(stack, signal) {
+  const last = stack.rows.length - 1;
+  if (!last || !stack.layers[0].masked) return 0;
+  const first = await stack.tile(0, 0, [0, 1], [0, last + 1], 1, last + 1, "max", { signal });
+  return first.subarray(1).every(Number.isNaN) ? last : 0;
+}

@@ -1,0 +1,164 @@
+// The Head view: the map of one head, how its weights are coloured, and the colour bar.
+
+import CSS from "./head.css" with { type: "text" };
+import { COLOURS } from "../map/colour.js";
+import { button, choices, picker, SCALE_CHOICES, toggle } from "../shell/controls.js";
+import { element } from "../shell/element.js";
+import { HeatMap } from "../map/heatmap.js";
+import { ColourBar } from "../map/legend.js";
+import { layerArguments, optionArguments } from "./python.js";
+
+const CLOSER = 1.5; // a step of the zoom buttons and keys
+const PAPER = { margin: 16, title: 30, bar: 280, foot: 38, notes: 18 }; // of a saved picture, in pixels
+
+export class HeadView {
+  static id = "head";
+  static title = "Head";
+  static css = CSS;
+  static why = () => null;
+
+  constructor(app) {
+    this.app = app;
+    this.map = new HeatMap({
+      onPoint: (row, col) => {
+        this.pointed = true; // nothing to reveal: it is under the pointer
+        app.state.set({ row, col });
+        this.pointed = false;
+      },
+      onPin: (pinRow, pinCol) => app.state.set({ pinRow, pinCol }),
+      onSight: (sight) => app.state.set({ sight }),
+      onTop: () => this.showLegend(),
+      onNote: (note) => (this.note.textContent = note),
+      onDrawn: () => (app.drawn = performance.now()),
+    });
+    this.controls = this.buildControls();
+    this.element = element("section", { className: "view-head", ariaLabel: "Head" }, this.map.element, this.legend);
+    const closer = [() => this.map.zoom(CLOSER), "zoom in"];
+    this.keys = {
+      "+": closer,
+      "=": closer,
+      "-": [() => this.map.zoom(1 / CLOSER), "zoom out"],
+      0: [() => this.map.fit(), "the whole matrix"],
+    };
+  }
+
+  buildControls() {
+    const { state } = this.app;
+    this.scales = choices("Colour scale", SCALE_CHOICES, (scale) => state.set({ scale }));
+    this.colours = picker("Colours", COLOURS, (colours) => state.set({ colours }));
+    const what = "Hide the first token that anybody may attend to; weights stay as they are";
+    this.sink = toggle("Hide the sink", what, (sink) => state.set({ sink }));
+    const zoom = element(
+      "span", { className: "zoom", role: "group", ariaLabel: "Zoom" },
+      button("−", "Zoom out (−)", () => this.map.zoom(1 / CLOSER)),
+      button("fit", "The whole matrix (0)", () => this.map.fit()),
+      button("+", "Zoom in (+)", () => this.map.zoom(CLOSER)),
+    );
+    this.bar = new ColourBar();
+    this.masked = element("span", { className: "masked" }, element("i", { className: "swatch-masked" }), "masked");
+    this.generated = element("span", { className: "generated" }, element("i"), "generated");
+    this.hidden = element("span", { className: "hidden-sink" });
+    this.note = element("span", { className: "note" });
+    this.legend = element("div", { className: "legend" }, this.bar.element, this.masked, this.generated, this.hidden);
+    return element("div", { className: "controls-head" }, this.scales, this.colours, this.sink, zoom, this.note);
+  }
+
+  update(changed) {
+    const { app, map } = this;
+    const { state, stack, layer } = app;
+    const any = (...fields) => fields.some((field) => changed.has(field));
+    if (any("style", "scale", "sink")) map.restyle({ style: app.style, scale: state.scale, sink: state.sink });
+    if (any("input", "stack", "layer", "head")) this.showHead();
+    if (any("row", "col", "pinRow", "pinCol", "found", "input", "stack")) {
+      const { row, col, pinRow, pinCol } = state;
+      map.mark({ row, col, pinRow, pinCol, found: app.found });
+    }
+    if (any("sight", "input", "stack")) map.lookAt(state.sight);
+    if (any("row", "col") && !this.pointed) map.reveal(state.row, state.col);
+    this.scales.show(state.scale);
+    this.colours.show(state.colours);
+    this.sink.show(state.sink);
+    this.masked.hidden = !layer.masked;
+    this.generated.hidden = stack.rows.generated === null && stack.cols.generated === null;
+    this.showLegend();
+  }
+
+  showHead() {
+    const { app } = this;
+    const { layer, head } = app.state;
+    const { stack } = app;
+    const shown = [app.state.input, app.state.stack, layer, head].join();
+    if (shown === this.shown) return;
+    this.shown = shown;
+    const size = `${stack.rows.length} rows, ${stack.cols.length} columns`;
+    this.map.show({
+      rows: stack.rows,
+      cols: stack.cols,
+      tile: (...question) => stack.tile(layer, head, ...question),
+      cells: stack.cells,
+      masked: app.layer.masked,
+      name: `Attention of ${app.headName(layer, head)}: ${size}. Arrow keys move from cell to cell`,
+    });
+  }
+
+  showLegend() {
+    const { app, map } = this;
+    this.bar.update({ top: map.top, scale: app.state.scale, table: app.style.table });
+    this.hidden.textContent = this.hiddenNote;
+    this.hidden.hidden = !this.hiddenNote;
+  }
+
+  // What a picture without the sink must say.
+  get hiddenNote() {
+    const { sink } = this.map;
+    if (sink === null) return "";
+    const which = sink === 0 ? "first token" : `first token attended to (${sink})`;
+    return `${which} hidden · values unchanged, not renormalised`;
+  }
+
+  // ---- to take away
+
+  picture() {
+    const { app, map, bar } = this;
+    const { style, state, stack } = app;
+    const [width, height] = map.size;
+    const title = [app.headName(state.layer, state.head), stack.name === "self" ? "" : stack.name, app.source.title];
+    const notes = [app.layer.masked ? "hatched: masked" : "", this.hiddenNote].filter(Boolean).join(" · ");
+    return {
+      width: Math.max(width, PAPER.bar + 150) + 2 * PAPER.margin,
+      height: height + PAPER.title + PAPER.foot + (notes ? PAPER.notes : 0) + 2 * PAPER.margin,
+      draw: (context) => {
+        context.save();
+        context.translate(PAPER.margin, PAPER.margin);
+        context.font = `650 14px ${style.font}`;
+        context.fillStyle = style.ink;
+        context.textAlign = "left";
+        context.textBaseline = "middle";
+        context.direction = "ltr";
+        context.fillText(title.filter(Boolean).join(" · "), 0, 8);
+        context.translate(0, PAPER.title);
+        map.drawOn(context);
+        context.translate(0, height + 12);
+        bar.drawOn(context, 0, 0, PAPER.bar, style);
+        context.font = `400 11px ${style.font}`;
+        context.fillStyle = style.faint;
+        context.textAlign = "left";
+        context.fillText(notes, 0, 34);
+        context.restore();
+      },
+    };
+  }
+
+  python() {
+    const { app } = this;
+    const { scale, head, sight } = app.state;
+    const args = [...layerArguments(app.stack, app.state.layer), `head=${head}`];
+    if (sight) {
+      const [row, pastRow, col, pastCol] = sight.map((edge, i) => (i % 2 ? Math.ceil(edge) : Math.floor(edge)));
+      args.push(`rows=slice(${row}, ${pastRow})`, `cols=slice(${col}, ${pastCol})`);
+    }
+    args.push(...optionArguments(app.stack, app.state));
+    const row = scale === "row" ? "# per-row colours are the page's only: this figure is linear\n" : "";
+    return `import headwise.plot\n\n${row}figure = headwise.plot.heatmap(${args.join(", ")}, out="attention.pdf")\n`;
+  }
+}

@@ -1,0 +1,287 @@
+// The whole model: every head as a small map, in its layer's row or sorted by a statistic, and what the statistic says.
+
+import { choices, picker } from "../shell/controls.js";
+import { element } from "../shell/element.js";
+import { HeadTiles, STEPS } from "../shell/thumbs.js";
+import { layersArguments, optionArguments } from "./python.js";
+import CSS from "./model.css" with { type: "text" };
+
+// Sizes of the maps, in pixels: those of a layer stand in as few lines as leave them SMALLEST.
+const [SMALLEST, LARGEST, LISTED] = [44, 116, 88];
+const DENSE = 60; // below this size head and value stand under one another
+const [FRAME, GAP, GROUP_GAP] = [6, 6, 12]; // around a map, between two, and between those that share keys
+const LABEL = 94; // at the left of a layer, where there is room
+const NARROW = 660; // there the label stands above (as in model.css)
+const TINT = 46; // per cent of the accent that the largest value is tinted with
+
+export class ModelView {
+  static id = "model";
+  static title = "Model";
+  static css = CSS;
+  static strip = false; // it is all heads itself
+  static hint = "Click a head, or press Enter, to look at it closer";
+  static why = () => null;
+
+  constructor(app) {
+    this.app = app;
+    const { statistics } = app.source;
+    this.stat = picker("Statistic", statistics.map(({ key, name }) => [key, name]), (stat) => app.state.set({ stat }));
+    const orders = [["layers", "by layer"], ["down", "highest first"], ["up", "lowest first"]];
+    this.sort = choices("Order", orders, (sort) => app.state.set({ sort }));
+    this.low = element("span");
+    this.high = element("span");
+    this.ramp = element("i", { ariaHidden: "true" });
+    this.scale = element("span", { className: "scale" }, this.low, this.ramp, this.high);
+    this.controls = element("div", { className: "model-controls" }, this.stat, this.scale, this.sort);
+    this.controls.hidden = !statistics.length;
+    this.about = element("p", { className: "about" });
+    this.grid = element("div", { className: "layers" });
+    this.tiles = new HeadTiles(app, this.grid, (layer, head) => this.open(layer, head));
+    const section = { className: "view-model", ariaLabel: "Every head of every layer" };
+    this.element = element("section", section, this.about, this.grid);
+    new ResizeObserver(() => this.resize()).observe(this.grid);
+    const step = (key) => [() => this.tiles.step(...STEPS[key]), "from head to head"];
+    this.keys = Object.fromEntries(Object.keys(STEPS).map((key) => [key, step(key)]));
+    this.keys.Enter = [() => this.open(app.state.layer, app.state.head), "look at this head"];
+  }
+
+  open(layer, head) {
+    this.app.go({ layer, head, view: "head" });
+  }
+
+  update(changed) {
+    const { state } = this.app;
+    const fresh = this.stack !== this.app.stack;
+    if (fresh) this.fill();
+    if (fresh || changed.has("stat")) this.showStatistic();
+    if (fresh || changed.has("sort")) this.arrange();
+    this.stat.show(state.stat);
+    this.sort.show(state.sort);
+    const current = this.tiles.mark();
+    const moved = changed.has("layer") || changed.has("head");
+    if (moved && (!fresh || state.sort === "layers")) current?.scrollIntoView({ block: "nearest" });
+  }
+
+  // ---- the tiles
+
+  fill() {
+    const { stack } = this.app;
+    this.stack = stack;
+    this.stats = stack.layers.map(({ stats }) => stats ?? null);
+    this.tiles.clear();
+    this.captions = new Map(); // tile -> { name, value }
+    const tilesOf = ({ heads }, layer) => Array.from({ length: heads }, (_, head) => this.tile(layer, head));
+    this.all = stack.layers.map(tilesOf);
+    stack.layers.forEach((_, layer) => this.ask(stack, layer));
+  }
+
+  tile(layer, head) {
+    const tile = this.tiles.make(layer, head);
+    const caption = { name: element("span", { className: "name" }), value: element("b") };
+    this.captions.set(tile, caption);
+    tile.append(element("span", { className: "under" }, caption.name, caption.value));
+    return tile;
+  }
+
+  async ask(stack, layer) {
+    if (this.stats[layer]) return;
+    try {
+      const stats = await stack.stats(layer);
+      if (stack !== this.stack || !stats) return;
+      this.stats[layer] = stats;
+      clearTimeout(this.telling); // several layers may come at once
+      this.telling = setTimeout(() => {
+        this.showStatistic();
+        this.arrange();
+        this.tiles.mark();
+      });
+    } catch {
+      // the shell says why; the numbers stay away
+    }
+  }
+
+  arrange() {
+    const { sort } = this.app.state;
+    const sorted = sort !== "layers" && this.app.source.statistics.length > 0;
+    this.grid.classList.toggle("sorted", sorted);
+    this.resize();
+    for (const [tile, { name }] of this.captions) {
+      const { layer, head } = tile.dataset;
+      name.textContent = sorted ? `L${this.stack.layers[layer].number}·H${head}` : head;
+    }
+    if (!sorted) return this.grid.replaceChildren(...this.all.map((tiles, layer) => this.row(tiles, layer)));
+    const sign = sort === "down" ? -1 : 1;
+    const tiles = this.all.flat();
+    const known = (tile) => this.valueOf(tile) !== null;
+    const order = tiles.filter(known).sort((one, other) => sign * (this.valueOf(one) - this.valueOf(other)));
+    this.grid.replaceChildren(...order, ...tiles.filter((tile) => !known(tile)));
+  }
+
+  resize() {
+    const whole = this.grid.clientWidth;
+    if (!whole || !this.stack) return;
+    const sorted = this.grid.classList.contains("sorted");
+    const room = sorted || whole < NARROW ? whole : whole - LABEL;
+    const listed = () => sizeFor(room, Math.round(room / (LISTED + FRAME + GAP)) || 1, 1);
+    const size = sorted ? listed() : Math.min(...this.stack.layers.map((facts) => sizeOf(facts, room)));
+    this.grid.style.setProperty("--size", `${size}px`);
+    this.grid.classList.toggle("dense", size < DENSE && !sorted);
+  }
+
+  row(tiles, layer) {
+    const { name, heads, kvHeads } = this.stack.layers[layer];
+    const size = heads / kvHeads; // heads that read the same keys
+    const groups = [];
+    for (let first = 0; first < heads; first += size > 1 ? size : heads) {
+      const some = element("div", { className: "tiles" }, ...tiles.slice(first, first + (size > 1 ? size : heads)));
+      if (size === 1) groups.push(some);
+      else {
+        const group = first / size;
+        const kv = element("span", { className: "kv", textContent: `kv ${group}`, title: `key/value head ${group}` });
+        groups.push(element("div", { className: "group" }, kv, some));
+      }
+    }
+    const label = element(
+      "div", { className: "label", title: name },
+      element("span", { textContent: this.app.layerName(layer) }), element("bdi", { textContent: name }),
+    );
+    const held = element("div", { className: "groups" }, ...groups);
+    const row = element("div", { className: "layer", role: "group" }, label, held);
+    row.ariaLabel = this.app.layerName(layer);
+    return row;
+  }
+
+  // ---- the statistic
+
+  get chosen() {
+    return this.app.source.statistics.find(({ key }) => key === this.app.state.stat);
+  }
+
+  valueOf(tile) {
+    const value = this.stats[tile.dataset.layer]?.[this.app.state.stat]?.[tile.dataset.head];
+    return Number.isFinite(value) ? value : null;
+  }
+
+  showStatistic() {
+    const { chosen } = this;
+    const tiles = this.all.flat();
+    const values = tiles.map((tile) => this.valueOf(tile)).filter((value) => value !== null);
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    for (const tile of tiles) {
+      const value = this.valueOf(tile);
+      const share = value === null ? 0 : high > low ? (value - low) / (high - low) : 0.5;
+      tile.style.setProperty("--tint", `${(TINT * share).toFixed(1)}%`);
+      this.captions.get(tile).value.textContent = value === null ? "–" : short(value);
+      this.captions.get(tile).value.hidden = !chosen;
+      this.tiles.name(tile, chosen && value !== null ? `${chosen.name} ${short(value)}` : "");
+    }
+    this.scale.hidden = !values.length;
+    this.low.textContent = short(low);
+    const unit = ["share", "score"].includes(chosen?.unit) ? "" : chosen?.unit;
+    this.high.textContent = [short(high), unit].filter(Boolean).join(" ");
+    this.ramp.style.setProperty("--most", `${TINT}%`);
+    this.about.hidden = !chosen;
+    if (chosen) this.about.textContent = [chosen.about, this.certainty()].filter(Boolean).join(" ");
+  }
+
+  // Whether the numbers are all there, and exact.
+  certainty() {
+    const there = this.stats.filter(Boolean);
+    const rows = Math.min(...there.map(({ estimated }) => estimated ?? Infinity));
+    if (there.length < this.stats.length) return `(${there.length} of ${this.stats.length} layers so far.)`;
+    if (rows === Infinity) return "";
+    return `Estimated from ${rows.toLocaleString("en")} of ${this.stack.rows.length.toLocaleString("en")} rows.`;
+  }
+
+  // ---- ways out
+
+  // As it is laid out now, every head drawn whether it is in sight or not.
+  async picture() {
+    const { app, stack } = this;
+    const tiles = this.all.flat();
+    const cellsOf = ({ dataset: { layer, head } }) => app.thumbs.weights(stack, Number(layer), Number(head), false);
+    const cells = tiles.map(cellsOf);
+    const images = new Map((await Promise.all(cells)).map((each, i) => [tiles[i], app.thumbs.image(each)]));
+    const around = this.element.getBoundingClientRect();
+    const placeOf = (part) => {
+      const { left, top, width, height } = part.getBoundingClientRect();
+      return [left - around.left, top - around.top, width, height];
+    };
+    const parts = this.element.querySelectorAll(".about, .label > span, .kv, .under > *");
+    const texts = [...parts].filter((part) => !part.hidden);
+    const draw = (context) => {
+      for (const tile of tiles) {
+        const [x, y, width, height] = placeOf(tile);
+        context.fillStyle = inRgb(getComputedStyle(tile).backgroundColor);
+        context.fillRect(x, y, width, height);
+        const side = tile.firstElementChild.getBoundingClientRect();
+        const [left, top] = [x + (width - side.width) / 2, y + (width - side.width) / 2];
+        context.fillStyle = getComputedStyle(app.host).getPropertyValue("--hatch");
+        context.fillRect(left, top, side.width, side.width);
+        context.imageSmoothingEnabled = false;
+        context.drawImage(canvasOf(images.get(tile)), left, top, side.width, side.width);
+      }
+      context.textBaseline = "middle";
+      context.textAlign = "left";
+      for (const part of texts) {
+        const { fontWeight, fontSize, color } = getComputedStyle(part);
+        const [x, y, , height] = placeOf(part);
+        context.font = `${fontWeight} ${fontSize} ${app.style.font}`;
+        context.fillStyle = color;
+        context.fillText(part === this.about ? this.title() : part.textContent, x, y + height / 2);
+      }
+    };
+    return { width: this.element.scrollWidth, height: this.element.scrollHeight, draw };
+  }
+
+  // What the picture needs to be told, of what stands in the bar.
+  title() {
+    const { name, about } = this.chosen;
+    return `${name}, ${this.low.textContent} to ${this.high.textContent}. ${about}`;
+  }
+
+  python() {
+    const options = optionArguments(this.stack, { ...this.app.state, sink: false }, "root");
+    const args = [...layersArguments(this.stack, this.app.input), ...options];
+    return `import headwise.plot\n\nfigure = headwise.plot.heads(${args.join(", ")}, out="heads.pdf")\n`;
+  }
+}
+
+// The size of the maps of a layer, so that its lines hold equally many.
+function sizeOf({ heads, kvHeads }, room) {
+  const [units, each] = kvHeads < heads ? [kvHeads, heads / kvHeads] : [heads, 1]; // heads that stay together
+  for (let lines = 1; lines < units; lines++) {
+    const size = sizeFor(room, Math.ceil(units / lines), each);
+    if (size >= SMALLEST) return size;
+  }
+  return Math.max(SMALLEST, sizeFor(room, 1, each));
+}
+
+// The largest maps of which a line holds `units` of `each`.
+function sizeFor(room, units, each) {
+  const gaps = (each - 1) * GAP * units + (units - 1) * (each > 1 ? GROUP_GAP : GAP);
+  return Math.min(LARGEST, Math.floor((room - gaps) / (units * each)) - FRAME);
+}
+
+// A colour as every reader of SVG knows it: a mixed one is given in other words.
+function inRgb(colour) {
+  const context = new OffscreenCanvas(1, 1).getContext("2d");
+  context.fillStyle = colour;
+  context.fillRect(0, 0, 1, 1);
+  const [red, green, blue] = context.getImageData(0, 0, 1, 1).data;
+  return `rgb(${red}, ${green}, ${blue})`;
+}
+
+function canvasOf(image) {
+  const canvas = new OffscreenCanvas(image.width, image.height);
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
+
+// Three digits, as they are read most easily.
+function short(value) {
+  if (!Number.isFinite(value)) return "";
+  if (value !== 0 && Math.abs(value) < 0.001) return value.toExponential(0);
+  const size = Math.abs(value);
+  return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 0.1 ? 2 : 3);
+}

@@ -1,0 +1,129 @@
+// What the colours of a text or an image say, in words: which token is asked about, in which heads, and the largest
+// weights.
+
+import { element } from "../../shell/element.js";
+import { ColourBar } from "../../map/legend.js";
+import { topPlaces } from "./grouping.js";
+
+const TOP = 5; // how many of the others are listed
+const FONT = 13; // pixels of the letters in a picture, and of a line of them
+const LINE = 19;
+const BAR = 200; // pixels of the colour bar there
+
+export class Caption {
+  // hint: what to do while no token is asked about.
+  constructor(app, hint) {
+    this.app = app;
+    this.hint = hint;
+    this.title = element("p", { className: "title" });
+    this.list = element("ol", { className: "top" });
+    this.note = element("p", { className: "note" });
+    this.bar = new ColourBar();
+    const words = element("div", { className: "words", id: `caption-${count++}`, ariaLive: "polite" });
+    words.append(this.title, this.list, this.note);
+    this.words = words;
+    this.element = element("div", { className: "attention-caption" }, words, this.bar.element);
+  }
+
+  // found: { heads, direction, groups and group: what is asked about (null = nothing), others, weights: one for each of
+  // the others, sunk: the place that is hidden as the sink, probe: that of the weight to be read out, pinned, notes:
+  // [sentence], top: what the colours end at }.
+  show(found) {
+    const { heads, direction, groups, group, others, weights, sunk, probe, pinned, notes = [] } = found;
+    const { digits } = this.app;
+    this.bar.element.hidden = group === null;
+    this.words.dataset.asked = group ?? "";
+    delete this.words.dataset.weight;
+    if (group === null) {
+      this.title.replaceChildren(this.hint, " ", small(this.headsSaid(heads)));
+      this.list.replaceChildren();
+      this.note.replaceChildren();
+      return;
+    }
+    const gives = direction === "gives";
+    this.title.replaceChildren(
+      named(groups, group), gives ? " gives most to" : " gets most from", " ",
+      small(this.headsSaid(heads) + (pinned ? " · held: Esc lets go" : "")),
+    );
+    this.list.replaceChildren(...topPlaces(weights, TOP, sunk).map((place) => {
+      const item = element("li", {}, named(others, place), " ", element("b", { textContent: digits(weights[place]) }));
+      Object.assign(item.dataset, { place, weight: weights[place] });
+      return item;
+    }));
+    this.title.title = this.title.textContent;
+    if (!this.list.childElementCount) this.list.append(element("li", { textContent: "nothing: the mask forbids all" }));
+    const said = [];
+    if (probe !== null) {
+      const [asked, read] = [named(groups, group), named(others, probe)];
+      const weight = weights[probe];
+      this.words.dataset.weight = weight;
+      const number = element("b", { textContent: Number.isNaN(weight) ? "masked" : digits(weight) });
+      said.push(element("span", {}, number, " ", gives ? asked : read, " → ", gives ? read : asked));
+    }
+    if (sunk !== null) {
+      const weight = element("b", { textContent: digits(weights[sunk] || 0) });
+      const hidden = small(" is hidden as the sink; no other weight changes");
+      said.push(element("span", {}, named(others, sunk), " ", weight, hidden));
+    }
+    this.note.replaceChildren(...said, ...notes.map(small));
+    const { style, state } = this.app;
+    this.bar.update({ top: found.top, scale: state.scale === "row" ? "linear" : state.scale, table: style.table });
+  }
+
+  // Whose attention it is.
+  headsSaid(heads) {
+    if (heads.length === 1) return this.app.headName(...heads[0]);
+    const names = heads.map(([layer, head]) => `${this.app.stack.layers[layer].number}.${head}`);
+    return `mean of ${heads.length} heads: ${names.join(", ")}`;
+  }
+
+  // The same for a picture of that width: { height, draw(context, x, y) }.
+  picture(width) {
+    const { style } = this.app;
+    const font = `${FONT}px ${style.font}`;
+    const measuring = document.createElement("canvas").getContext("2d");
+    measuring.font = font;
+    const coloured = !this.bar.element.hidden;
+    const lines = [];
+    for (const part of this.parts) {
+      let line = "";
+      for (const word of part) {
+        if (line && measuring.measureText(`${line} ${word}`).width > width) {
+          lines.push(line);
+          line = word;
+        } else line = line ? `${line} ${word}` : word;
+      }
+      if (line) lines.push(line);
+    }
+    const draw = (context, x, y) => {
+      Object.assign(context, { font, textAlign: "left", textBaseline: "middle", direction: "ltr" });
+      lines.forEach((line, i) => {
+        context.fillStyle = i ? style.faint : style.ink;
+        context.fillText(line, x, y + LINE * (i + 0.5));
+      });
+      if (coloured) this.bar.drawOn(context, x, y + LINE * lines.length + 5, Math.min(BAR, width), style);
+    };
+    return { height: LINE * lines.length + (coloured ? 44 : 10), draw };
+  }
+
+  // What is written, as lines of what must not be torn apart. Names keep their own direction.
+  get parts() {
+    const textOf = (node) => [...node.childNodes].map((child) => {
+      if (!child.childNodes.length) return child.textContent;
+      return child.tagName === "BDI" ? `\u2068${child.textContent}\u2069` : textOf(child);
+    }).join("");
+    const pieces = (node) => [...node.children].map(textOf);
+    const list = pieces(this.list).map((text, i, all) => (i < all.length - 1 ? `${text} ·` : text));
+    return [[textOf(this.title)], list, pieces(this.note)];
+  }
+}
+
+let count = 0; // of captions, so that each has a name of its own
+
+const small = (textContent) => element("small", { textContent });
+
+function named(groups, place) {
+  const label = groups.labels[place];
+  const name = element("bdi", { textContent: label, title: label });
+  return groups.level === "tokens" ? element("span", { className: "name" }, name, " ", small(String(place))) : name;
+}

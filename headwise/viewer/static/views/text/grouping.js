@@ -1,0 +1,116 @@
+// Attention between tokens, words or sentences, as the mean of the chosen heads.
+//
+// As headwise.records.grouped(how="sum") has it (Clark et al. 2019, section 4.1): the weights to the tokens of a word
+// add up, the rows of its tokens are averaged. A masked cell counts as 0; NaN where the mask allows none of the cells.
+
+const known = new WeakMap(); // axis -> level -> groups
+
+// The tokens of an axis at a level: { level, labels, of: the group of each token, runs(group): its tokens,
+// [[first, past the last], …], sizes }.
+export function groupsOf(axis, level) {
+  if (!known.has(axis)) known.set(axis, {});
+  return (known.get(axis)[level] ??= level === "tokens" ? tokensOf(axis) : divided(axis, level));
+}
+
+function tokensOf({ labels }) {
+  const of = Uint32Array.from(labels, (_, token) => token);
+  return { level: "tokens", labels, of, sizes: of.map(() => 1), runs: (token) => [[token, token + 1]] };
+}
+
+function divided(axis, level) {
+  const { index, labels } = axis[level];
+  const of = Uint32Array.from(index);
+  const sizes = new Uint32Array(labels.length);
+  for (const group of of) sizes[group]++;
+  const runs = (group) => {
+    const found = [];
+    for (let first = of.indexOf(group), left = sizes[group]; left; first = of.indexOf(group, first)) {
+      let past = first;
+      while (past < of.length && of[past] === group) past++;
+      found.push([first, past]);
+      left -= past - first;
+      first = past;
+    }
+    return found;
+  };
+  return { level, labels, of, sizes, runs };
+}
+
+// The head that is looked at and those chosen beside it, [layer, head], each once.
+export function chosenHeads({ layer, head, heads }) {
+  const others = heads.filter(([l, h], i) => {
+    const first = heads.findIndex(([l2, h2]) => l2 === l && h2 === h) === i;
+    return first && (l !== layer || h !== head);
+  });
+  return [[layer, head], ...others];
+}
+
+// What one group of rows gives to each group of columns (direction "gives"), or what one group of columns gets from
+// each group of rows ("gets"): a Float64Array. Only these rows or columns are asked for.
+export async function attentionOf(stack, heads, rows, cols, direction, group, options) {
+  const gives = direction === "gives";
+  const [asked, others] = gives ? [rows, cols] : [cols, rows];
+  const all = others.of.length;
+  const sums = new Float64Array(others.labels.length).fill(NaN);
+  const questions = heads.flatMap(([layer, head]) => asked.runs(group).map((run) => ({ layer, head, run })));
+  await Promise.all(questions.map(async ({ layer, head, run }) => {
+    const question = gives ? [run, [0, all], 1, all] : [[0, all], run, all, 1];
+    const weights = await stack.tile(layer, head, ...question, "mean", options);
+    weights.forEach((weight, token) => add(sums, others.of[token], weight * (run[1] - run[0])));
+  }));
+  return sums.map((sum, other) => sum / heads.length / (gives ? asked.sizes[group] : others.sizes[other]));
+}
+
+// All the weights of one head between groups, by rows. For short texts: it asks for every cell.
+export async function matrixOf(stack, [layer, head], rows, cols, options) {
+  const [height, width] = [rows.of.length, cols.of.length];
+  const cells = await stack.tile(layer, head, [0, height], [0, width], height, width, "max", options);
+  const across = cols.labels.length;
+  const sums = new Float64Array(rows.labels.length * across).fill(NaN);
+  cells.forEach((weight, cell) => {
+    add(sums, rows.of[Math.floor(cell / width)] * across + cols.of[cell % width], weight);
+  });
+  return sums.map((sum, place) => sum / rows.sizes[Math.floor(place / across)]);
+}
+
+function add(sums, place, weight) {
+  if (!Number.isNaN(weight)) sums[place] = (sums[place] || 0) + weight;
+}
+
+// The places of the largest weights, from the largest; masked ones and `without` are left out.
+export function topPlaces(weights, count, without = null) {
+  const best = [];
+  weights.forEach((weight, place) => {
+    if (Number.isNaN(weight) || place === without) return;
+    if (best.length === count && !(weight > weights[best.at(-1)])) return;
+    let at = best.length;
+    while (at > 0 && weight > weights[best[at - 1]]) at--;
+    best.splice(at, 0, place);
+    if (best.length > count) best.pop();
+  });
+  return best;
+}
+
+const AROUND = 256; // columns that are searched for the sink at once
+const sinks = new WeakMap(); // stack -> "layer.head" -> column
+
+// The sink of a head: the first key that any query may attend to; null where no query may attend to anything.
+export async function sinkOf(stack, [layer, head], options) {
+  if (!stack.layers[layer].masked) return 0;
+  if (!sinks.has(stack)) sinks.set(stack, new Map());
+  const known = sinks.get(stack);
+  const key = `${layer}.${head}`;
+  if (!known.has(key)) known.set(key, await firstColumn(stack, layer, head, options));
+  return known.get(key);
+}
+
+async function firstColumn(stack, layer, head, options) {
+  const [rows, cols] = [stack.rows.length, stack.cols.length];
+  for (let first = 0; first < cols; first += AROUND) {
+    const past = Math.min(cols, first + AROUND);
+    const weights = await stack.tile(layer, head, [0, rows], [first, past], 1, past - first, "max", options);
+    const found = weights.findIndex((weight) => !Number.isNaN(weight));
+    if (found >= 0) return first + found;
+  }
+  return null;
+}

@@ -1,0 +1,63 @@
+// The Python that gives what the Text and the Image view show: of one token, in the chosen heads.
+
+import { layerArguments, MAPS, optionArguments, seenOf } from "../python.js";
+
+// The running text of one head, as a figure.
+export function figurePython({ stack, state }, token) {
+  const gives = state.direction === "gives";
+  const args = [...layerArguments(stack, state.layer), `head=${state.head}`, `${gives ? "row" : "col"}=${token}`];
+  args.push(...optionArguments(stack, { ...state, sink: state.sink && gives }));
+  return `import headwise.plot\n\nfigure = headwise.plot.text(${args.join(", ")}, out="attention.pdf")\n`;
+}
+
+// The weights of several heads, or between groups, as a list from the largest.
+export function listPython({ stack, state, layer }, heads, token, level) {
+  const [example, gives] = [stack.example, state.direction === "gives"];
+  const records = heads.map(([place]) => stack.layers[place].expression);
+  const seen = seenOf(layer.expression);
+  const lines = [];
+  if (level === "tokens") {
+    const names = seen ? `${seen}.${gives ? "col" : "row"}_labels(${layer.expression}, ${example})` : "None";
+    lines.push(`weights = ${meanPython(stack, state, heads, token)}`, `labels = ${names} or range(len(weights))`);
+  } else {
+    const each = heads.map(([, head], i) => `grouped(${records[i]}, rows, cols)[${example}, ${head}]`);
+    lines.push(
+      "from headwise.records import grouped",
+      "",
+      `rows, cols = (tokens[${example}].${level}() for tokens in ${seen}.axes(${layer.expression}))`,
+      `weights = ${meanOf(each)}  # from ${level} to ${level}`,
+      gives ? `weights = weights[rows.group_of(${token})]` : `weights = weights[:, cols.group_of(${token})]`,
+      `labels = ${gives ? "cols" : "rows"}.labels`,
+    );
+  }
+  lines.push("for place in weights.argsort(descending=True)[:5].tolist():");
+  lines.push('    print(f"{weights[place]:.4f} {labels[place]}")');
+  return `${lines.join("\n")}\n`;
+}
+
+// The weights of the patches as a figure.
+export function imagePython({ stack, state }, heads, token) {
+  const { rows, cols, prefix } = stack.cols.patches;
+  const map = MAPS[state.colours] ? `, cmap="${MAPS[state.colours]}"` : "";
+  return [
+    "from matplotlib.figure import Figure",
+    "",
+    `weights = ${meanPython(stack, state, heads, token)}`,
+    `patches = weights[${prefix.length}:].reshape(${rows}, ${cols}).cpu().numpy()`,
+    "figure = Figure()",
+    "axes = figure.add_subplot()",
+    `figure.colorbar(axes.imshow(patches${map}), label="weight")`,
+    'figure.savefig("attention.pdf")',
+  ].join("\n");
+}
+
+// A row, or a column, as the mean of the heads.
+function meanPython({ layers, example }, { direction }, heads, token) {
+  return meanOf(heads.map(([place, head]) => {
+    const { expression } = layers[place];
+    if (direction === "gives") return `${expression}.weights(heads=${head}, rows=${token})[${example}, 0, 0]`;
+    return `${expression}.weights(heads=${head}, cols=${token})[${example}, 0, :, 0]`;
+  }));
+}
+
+const meanOf = (each) => (each.length === 1 ? each[0] : `(${each.join(" + ")}) / ${each.length}`);

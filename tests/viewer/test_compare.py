@@ -1,0 +1,481 @@
+"""The Compare view in a real browser: two heads over the tokens of both, cell by cell as the records have them."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+import headwise
+from headwise import analyses, masks
+from headwise.records import AttentionRecord, Seen
+from headwise.viewer import inputs_of, write_page
+
+from .conftest import HOSTILE, empty_row, look, placed, record
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+
+AXE = "(() => {" + (files("axe_playwright_python") / "axe.min.js").read_text("utf-8") + "})()"
+
+TIRED = ["the", "animal", "did", "n't", "cross", "the", "street", ",", "it", "was", "tired", "."]
+WIDE = ["the", "animal", "did", "n't", "cross", "the", "old", "road", "because", "it", "was", "wide", "."]
+
+
+def show(tab: Page, folder: Path, seen: Any, **state: Any) -> None:
+    """Open the Compare view, and wait until its maps are exact."""
+    path = folder / "page.html"
+    write_page(path, inputs_of(seen), title="A page")
+    said = "&".join(f"{name}={value}" for name, value in {"view": "compare", **state}.items())
+    tab.goto(f"{path.as_uri()}#{said}")
+    settle(tab)
+
+
+def settle(tab: Page) -> None:
+    tab.evaluate("async () => { for (const map of headwise.app.view.maps) await map.settled(); }")
+
+
+def go(tab: Page, **state: Any) -> None:
+    tab.evaluate("(state) => headwise.app.go(state)", state)
+    settle(tab)
+
+
+def tile(tab: Page, of: str, *asked: Any) -> np.ndarray:
+    """What one of the maps asks: rows, cols, height, width, how."""
+    numbers = tab.evaluate(
+        "async ([of, asked]) => Array.from(await headwise.app.view.tiles[of](...asked, {}), String)", [of, asked]
+    )
+    return np.array([float(number) for number in numbers]).reshape(asked[2:4])
+
+
+def whole(tab: Page, of: str) -> np.ndarray:
+    rows, cols = tab.evaluate("[headwise.app.view.rows.length, headwise.app.view.cols.length]")
+    return tile(tab, of, [0, rows], [0, cols], rows, cols, "max")
+
+
+def axis(tab: Page, of: str = "rows") -> tuple[list[int], list[int]]:
+    """The tokens of the left and of the right at each entry, -1 = none."""
+    return tuple(tab.evaluate(f"[[...headwise.app.view.{of}.left], [...headwise.app.view.{of}.right]]"))
+
+
+def weights(seen: AttentionRecord, head: int = 0, example: int = 0) -> np.ndarray:
+    """NaN where the mask forbids."""
+    found = seen.weights(heads=head)[example, 0]
+    if seen.mask is not None:
+        _, _, q_len, k_len = seen.shape
+        allowed = seen.mask.cells(torch.arange(q_len), torch.arange(k_len))
+        allowed = allowed[min(example, len(allowed) - 1), min(head, allowed.shape[1] - 1)]
+        found = found.masked_fill(~allowed, torch.nan)
+    return found.numpy()
+
+
+def spread(cells: np.ndarray, rows: Sequence[int], cols: Sequence[int]) -> np.ndarray:
+    """The cells at the entries of both axes; NaN where there is no such token."""
+    out = np.full((len(rows), len(cols)), np.nan)
+    for i, row in enumerate(rows):
+        for j, col in enumerate(cols):
+            if row >= 0 and col >= 0:
+                out[i, j] = cells[row, col]
+    return out
+
+
+# ---- tokens aligned
+
+
+def align(tab: Page, pairs: list[tuple[list[str], list[str]]]) -> list[dict[str, Any]]:
+    return tab.evaluate(
+        """(pairs) => {
+            const { constructor: Union } = headwise.app.view.rows;
+            const axis = (labels) => {
+                const no = labels.map(() => false);
+                return { labels, length: labels.length, special: no, unknown: no, generated: null };
+            };
+            return pairs.map(([one, other]) => {
+                const { left, right, same, plain, whole, axes } = new Union(axis(one), axis(other));
+                return { left: [...left], right: [...right], same: [...same], plain, whole, labels: axes.both.labels };
+            });
+        }""",
+        pairs,
+    )
+
+
+def test_a_word_replaced_and_words_put_in(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record()))
+    found = align(
+        tab,
+        [
+            (["a", "b", "c"], ["a", "x", "c"]),
+            (["a", "c"], ["a", "b", "b", "c"]),
+            (["a", "b", "c"], ["b"]),
+            (["a"], ["a"]),
+            (["x"], []),
+        ],
+    )
+    assert [each["labels"] for each in found] == [
+        ["a", "b | x", "c"],
+        ["a", "▸ b", "▸ b", "c"],
+        ["◂ a", "b", "◂ c"],
+        ["a"],
+        ["◂ x"],
+    ]
+    assert [(each["left"], each["right"]) for each in found][:3] == [
+        ([0, 1, 2], [0, 1, 2]),
+        ([0, -1, -1, 1], [0, 1, 2, 3]),
+        ([0, 1, 2], [-1, 0, -1]),
+    ]
+    assert [each["plain"] for each in found] == [True, False, False, True, False]
+
+
+def test_tokens_are_matched_as_difflib_and_so_headwise_compare_does(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record()))
+    generator = random.Random(0)
+    pairs = []
+    for _ in range(400):
+        letters = "abcdefgh"[: generator.choice([1, 2, 3, 8])]
+        one = generator.choices(letters, k=generator.randrange(12))
+        cut = generator.randrange(12)
+        edited = [*one[:cut], *"xy"[: generator.randrange(3)], *one[cut + generator.randrange(3) :]]
+        pairs.append((one, edited if generator.random() < 0.6 else generator.choices(letters, k=9)))
+    for (one, other), found in zip(pairs, align(tab, pairs), strict=True):
+        runs = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
+        assert [(i, j) for i, j, same in zip(found["left"], found["right"], found["same"], strict=True) if same] == [
+            (run.a + i, run.b + i) for run in runs for i in range(run.size)
+        ]
+        assert [i for i in found["left"] if i >= 0] == list(range(len(one)))
+        assert [j for j in found["right"] if j >= 0] == list(range(len(other)))
+        assert found["whole"]
+
+
+def test_texts_too_long_to_match_are_aligned_at_their_ends(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record()))
+    one, other = ["s", *["a"] * 9000, "x", "e"], ["s", *["a"] * 8000, "e"]
+    (found,) = align(tab, [(one, other)])
+    assert not found["whole"]
+    assert sum(found["same"]) == 8002
+    assert found["left"][-1] == len(one) - 1
+    assert found["right"][-1] == len(other) - 1
+
+
+# ---- weights and differences
+
+PAIRS: dict[str, Callable[[], tuple[Seen, Seen]]] = {
+    "two prompts": lambda: (look(record(length=12), labels=TIRED), look(record(length=13), labels=WIDE)),
+    "causal": lambda: (
+        look(record(length=12, mask=masks.causal()), labels=TIRED),
+        look(record(length=13, mask=masks.causal()), labels=WIDE),
+    ),
+    "grouped queries": lambda: (look(record(heads=4)), look(record(heads=4, kv_heads=4))),
+    "an empty row": lambda: (look(empty_row()), look(record(mask=masks.causal()))),
+    "sinks": lambda: (look(record(sinks=torch.tensor([0.5, 3.0]))), look(record())),
+    "nothing in common": lambda: (
+        look(record(length=2), labels=["a", "b"]),
+        look(record(length=3), labels=list("xyz")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_cell_of_both_sides_and_of_their_difference(name: str, tab: Page, tmp_path: Path) -> None:
+    one, other = PAIRS[name]()
+    show(tab, tmp_path, [one, other], head=1)
+    left, right = axis(tab)
+    cells = [spread(weights(seen[0], 1), side, side) for seen, side in ((one, left), (other, right))]
+    np.testing.assert_allclose(whole(tab, "left"), cells[0], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(whole(tab, "right"), cells[1], rtol=0, atol=1e-4)
+    go(tab, compare="difference")
+    np.testing.assert_allclose(whole(tab, "apart"), cells[1] - cells[0], rtol=0, atol=2e-4)
+
+
+def test_cross_attention_is_aligned_on_both_sides(tab: Page, tmp_path: Path) -> None:
+    def crossed(source: list[str], target: list[str]) -> Seen:
+        seen = Seen([placed(record(length=len(target), keys=len(source)), "cross", kind="cross")])
+        seen.tokens = {"source": source, "target": target}
+        return seen
+
+    one = crossed(["un", "chat", "noir"], ["a", "black", "cat", "."])
+    other = crossed(["un", "chien"], ["a", "dog", "."])
+    show(tab, tmp_path, [one, other], compare="difference")
+    rows, cols = axis(tab, "rows"), axis(tab, "cols")
+    assert (len(rows[0]), len(cols[0])) == (5, 4)
+    cells = [spread(weights(seen[0]), rows[i], cols[i]) for i, seen in enumerate((one, other))]
+    np.testing.assert_allclose(whole(tab, "apart"), cells[1] - cells[0], rtol=0, atol=2e-4)
+
+
+def test_a_pooled_cell_is_the_difference_of_largest_magnitude(tab: Page, tmp_path: Path) -> None:
+    one, other = PAIRS["causal"]()
+    show(tab, tmp_path, [one, other], compare="difference")
+    cells = whole(tab, "apart")
+    for (row, past_row), (col, past_col), height, width in [((0, 15), (0, 15), 4, 5), ((1, 12), (2, 13), 3, 11)]:
+        found = tile(tab, "apart", [row, past_row], [col, past_col], height, width, "max")
+        sampled = tile(tab, "apart", [row, past_row], [col, past_col], height, width, "sample")
+        edges = [row + i * (past_row - row) // height for i in range(height + 1)]
+        sides = [col + i * (past_col - col) // width for i in range(width + 1)]
+        for y in range(height):
+            for x in range(width):
+                block = cells[edges[y] : edges[y + 1], sides[x] : sides[x + 1]]
+                middle = cells[(edges[y] + edges[y + 1]) // 2, sides[x] : sides[x + 1]]
+                assert found[y, x] == pytest.approx(largest(block), nan_ok=True)
+                assert sampled[y, x] == pytest.approx(largest(middle), nan_ok=True)
+
+
+def largest(cells: np.ndarray) -> float:
+    known = cells[~np.isnan(cells)]
+    return float(known[np.abs(known).argmax()]) if known.size else float("nan")
+
+
+def test_of_very_many_cells_only_the_middle_rows_are_looked_at_and_it_says_so(tab: Page, tmp_path: Path) -> None:
+    one, other = (look(record(heads=1, kv_heads=1, length=2100, dim=2)) for _ in range(2))
+    show(tab, tmp_path, [one, other], compare="difference")
+    found = tile(tab, "apart", [0, 2100], [0, 2100], 20, 30, "max")
+    rows = [(y * 105 + (y + 1) * 105) // 2 for y in range(20)]
+    by = other[0].weights(rows=rows)[0, 0] - one[0].weights(rows=rows)[0, 0]
+    expected = [[largest(row[70 * x : 70 * (x + 1)].numpy()) for x in range(30)] for row in by]
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), rtol=0, atol=2e-4)
+    assert "coarse: one row of every 105; zoom in for every cell" in tab.locator(".view-compare").inner_text()
+
+
+def test_two_heads_of_one_input(tab: Page, tmp_path: Path) -> None:
+    seen = look(record(heads=3, kv_heads=3), record(heads=3, kv_heads=3))
+    show(tab, tmp_path, seen, layer=1, head=2, compare="difference")
+    np.testing.assert_allclose(whole(tab, "apart"), weights(seen[1], 0) - weights(seen[1], 2), rtol=0, atol=2e-4)
+    tab.get_by_role("group", name="The right side").get_by_label("layer").select_option("0")
+    settle(tab)
+    np.testing.assert_allclose(whole(tab, "apart"), weights(seen[0], 0) - weights(seen[1], 2), rtol=0, atol=2e-4)
+    assert tab.get_by_role("button", name="linked").is_disabled()
+    assert not tab.locator(".view-compare .where").is_visible()
+
+
+def test_two_examples_of_a_batch(tab: Page, tmp_path: Path) -> None:
+    seen = look(record(batch=3))
+    show(tab, tmp_path, seen, input=2, compare="difference")
+    by = weights(seen[0], 0, example=0) - weights(seen[0], 0, example=2)
+    np.testing.assert_allclose(whole(tab, "apart"), by, rtol=0, atol=2e-4)
+
+
+# ---- what a person sees
+
+
+def point(tab: Page, of: str, row: int, col: int) -> str:
+    """Move the mouse onto a cell of a map; what is read there."""
+    x, y = tab.evaluate("([of, row, col]) => headwise.app.view.map[of].centreOf(row, col)", [of, row, col])
+    place = tab.locator(f"[data-side={of}] .heat-map").bounding_box()
+    assert place is not None
+    tab.mouse.move(place["x"] + x, place["y"] + y)
+    reading = ".view-compare .reading"
+    tab.wait_for_function(
+        "([reading, cell]) => headwise.app.root.querySelector(reading).dataset.cell === cell",
+        arg=[reading, f"{row},{col}"],
+    )
+    return " ".join(tab.locator(reading).inner_text().split())
+
+
+def test_a_cell_reads_both_weights_and_their_difference(tab: Page, tmp_path: Path) -> None:
+    one, other = PAIRS["causal"]()
+    show(tab, tmp_path, [one, other])
+    left, right = axis(tab)
+    row, col = left.index(10), left.index(9)  # "tired" (or "wide") looks at "was"
+    assert right[row] == 11
+    first, second = weights(one[0])[10, 9], weights(other[0])[right[row], right[col]]
+    for side in ("left", "right"):
+        point(tab, side, 0, 0)
+        said = point(tab, side, row, col)
+        numbers = [float(number.replace("−", "-")) for number in re.findall(r"[+−]?\d+\.\d+(?:e-\d+)?", said)]
+        assert numbers == pytest.approx([first, second, second - first], abs=2e-4)
+        assert said.startswith("tired | wide → was")
+        assert tab.evaluate("[headwise.state.row, headwise.state.col]") == [10, 9]
+        assert tab.evaluate("headwise.app.view.maps.map((map) => [map.marks.row, map.marks.col])") == [[row, col]] * 2
+
+
+def test_a_token_that_one_side_lacks_reads_so(tab: Page, tmp_path: Path) -> None:
+    one, other = PAIRS["causal"]()
+    show(tab, tmp_path, [one, other])
+    left, right = axis(tab)
+    old = right.index(6)
+    assert left[old] == -1
+    assert "not there left" in point(tab, "right", old, 0)
+    assert tab.evaluate("[headwise.state.row, headwise.state.col]") == [None, 0]
+    assert "masked left masked right – right − left" in point(tab, "left", 0, len(left) - 1)
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("ArrowDown")
+    tab.wait_for_function(
+        "(cell) => headwise.app.root.querySelector('.view-compare .reading').dataset.cell === cell",
+        arg=f"2,{len(left) - 1}",
+    )
+
+
+def test_both_sides_are_coloured_against_the_same_weight(tab: Page, tmp_path: Path) -> None:
+    one, other = look(record(size=0.3)), look(record(size=3.0))
+    show(tab, tmp_path, [one, other])
+    top = max(np.nanmax(weights(seen[0])) for seen in (one, other))
+    assert tab.evaluate("headwise.app.view.maps.map((map) => map.limit)") == pytest.approx([top, top], abs=1e-4)
+    ticks = tab.locator(".view-compare .ticks span").all_inner_texts()
+    assert float(ticks[-1]) == pytest.approx(top, rel=0.05)
+    go(tab, compare="difference")
+    by = np.abs(weights(other[0]) - weights(one[0])).max()
+    ticks = [float(tick.replace("−", "-")) for tick in tab.locator(".view-compare .ticks span").all_inner_texts()]
+    assert [ticks[0], ticks[2], ticks[-1]] == pytest.approx([-by, 0, by], rel=0.05)
+
+
+def test_zoom_and_pins_are_common(tab: Page, tmp_path: Path) -> None:
+    one, other = PAIRS["two prompts"]()
+    show(tab, tmp_path, [one, other])
+    point(tab, "right", 3, 4)
+    for _ in range(4):
+        tab.mouse.wheel(0, -200)
+    settle(tab)
+    sights = tab.evaluate("headwise.app.view.maps.map((map) => [...map.rows.sight, ...map.cols.sight])")
+    assert sights[0] == pytest.approx(sights[1], abs=0.1)  # their labels leave them different room
+    assert sights[0][1] - sights[0][0] < 10
+    tab.mouse.down()
+    tab.mouse.up()
+    pins = tab.evaluate("headwise.app.view.maps.map((map) => [map.marks.pinRow, map.marks.pinCol])")
+    assert pins[0] == pins[1] != [None, None]
+    left, _ = axis(tab)
+    assert tab.evaluate("[headwise.state.pinRow, headwise.state.pinCol]") == [left[pins[0][0]], left[pins[0][1]]]
+    tab.keyboard.press("0")
+    assert tab.evaluate("headwise.state.sight") is None
+    assert tab.evaluate("headwise.app.view.maps.every((map) => map.rows.whole && map.cols.whole)")
+
+
+def test_the_part_in_sight_is_told_in_tokens_of_the_left(tab: Page, tmp_path: Path) -> None:
+    one, other = PAIRS["two prompts"]()
+    show(tab, tmp_path, [one, other])
+    assert axis(tab)[0][5:12] == [5, 6, 7, -1, -1, -1, 8]
+    told = "([edges]) => { headwise.app.view.look(edges, 'left'); return headwise.state.sight; }"
+    assert tab.evaluate(told, [[2.25, 11.5, 0, 9.5]]) == [2.25, 8.5, 0, 8]
+    assert tab.evaluate(told, [[8.5, 10, 0, 4]]) is None  # nothing of the left is in sight
+    taken = "(sight) => { headwise.state.set({ sight }); return headwise.app.view.sight; }"
+    assert tab.evaluate(taken, [2.25, 8.5, 0, 12]) == [2.25, 11.5, 0, 15]
+
+
+def test_linked_sides_follow_one_another_and_a_choice_of_their_own_ends_that(tab: Page, tmp_path: Path) -> None:
+    one, other = (look(record(heads=3, kv_heads=3), record(heads=3, kv_heads=3)) for _ in range(2))
+    show(tab, tmp_path, {"before": one, "after": other})
+
+    def caption(side: str) -> str:
+        return " ".join(tab.locator(f"[data-side={side}] figcaption").inner_text().split())
+
+    for key, name in [(".", "layer 0 · head 1"), ("]", "layer 1 · head 1")]:
+        tab.keyboard.press(key)
+        assert [caption("left"), caption("right")] == [f"left before · {name}", f"right after · {name}"]
+    tab.get_by_role("group", name="The right side").get_by_label("head").select_option("0")
+    tab.keyboard.press(".")
+    assert [caption("left"), caption("right")] == ["left before · layer 1 · head 2", "right after · layer 1 · head 0"]
+    tab.keyboard.press("l")
+    assert caption("right") == "right after · layer 1 · head 2"
+    tab.get_by_role("button", name="swap").click()
+    assert [caption("left"), caption("right")] == ["left after · layer 1 · head 2", "right before · layer 1 · head 2"]
+    tab.wait_for_function("() => location.hash.includes('other=')")
+    tab.reload()
+    settle(tab)
+    assert [caption("left"), caption("right")] == ["left after · layer 1 · head 2", "right before · layer 1 · head 2"]
+
+
+@pytest.mark.parametrize("name", ["two prompts", "causal", "grouped queries", "an empty row", "sinks"])
+def test_the_divergence_of_every_head_is_that_of_python(name: str, tab: Page, tmp_path: Path) -> None:
+    one, other = PAIRS[name]()
+    show(tab, tmp_path, [one, other])
+    heads = one[0].shape[1]
+    tab.wait_for_function("() => headwise.app.view.where.found?.flat().every((each) => each)")
+    found = tab.evaluate("() => headwise.app.view.where.found.map((heads) => heads.map(({ nats }) => nats))")
+    expected = analyses.compare(one, other)[0].divergence
+    assert np.shape(found) == (1, heads)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
+    most = int(expected.argmax())
+    tab.locator(".view-compare .where", has_text=f"Most: layer 0 · head {most}").wait_for()
+    tab.locator(".view-compare .grid button").nth(most).click()
+    assert tab.evaluate("headwise.state.head") == most
+
+
+def test_what_has_nothing_to_compare_says_so(tab: Page, tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", inputs_of(look(record(heads=1, kv_heads=1))), title="A page")
+    tab.goto(f"{(tmp_path / 'page.html').as_uri()}#view=compare")
+    assert "one head only" in tab.get_by_role("tabpanel").inner_text()
+
+
+def test_hostile_texts_are_only_text(tab: Page, tmp_path: Path) -> None:
+    seen = look(record(), labels=HOSTILE)
+    names = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>"]
+    show(tab, tmp_path, {names[0]: seen, names[1]: look(record(), labels=HOSTILE[::-1])})
+    assert names[0] in (tab.locator("[data-side=left] figcaption").text_content() or "")
+    assert names[1] in (tab.locator("[data-side=right] figcaption").text_content() or "")
+    left, _ = axis(tab)
+    assert HOSTILE[0] in point(tab, "left", left.index(0), left.index(0))
+    go(tab, compare="difference")
+    assert tab.locator("img").count() == 0
+
+
+def test_it_fits_a_narrow_window_one_below_the_other(tab: Page, tmp_path: Path) -> None:
+    tab.set_viewport_size({"width": 400, "height": 800})
+    one, other = PAIRS["two prompts"]()
+    show(tab, tmp_path, [one, other], row=3, col=3)
+    left, right = (tab.locator(f"[data-side={side}] .heat-map").bounding_box() for side in ("left", "right"))
+    assert left is not None
+    assert right is not None
+    assert left["y"] + left["height"] < right["y"]
+    assert left["width"] > 300
+    assert left["height"] > 300
+    go(tab, compare="difference")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    assert tab.evaluate("headwise.app.panel.scrollWidth <= headwise.app.panel.clientWidth")
+
+
+@pytest.mark.parametrize("name", ["two prompts", "grouped queries"])
+def test_the_python_of_a_difference(name: str, tab: Page, tmp_path: Path) -> None:
+    one, other = PAIRS[name]()
+    show(tab, tmp_path, [one, other], head=1, compare="difference")
+    scope: dict[str, Any] = {"headwise": headwise, "seen": [one, other]}
+    exec(tab.evaluate("headwise.app.view.python()"), scope)
+    drawn = whole(tab, "apart")
+    (left, right), same = axis(tab), tab.evaluate("[...headwise.app.view.rows.same]")
+    both = [i for i, (a, b) in enumerate(zip(left, right, strict=True)) if a >= 0 and b >= 0 and same[i]]
+    np.testing.assert_allclose(drawn[both][:, both], scope["difference"], rtol=0, atol=2e-4)
+
+
+def test_the_python_of_two_sides_draws_two_figures(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = PAIRS["two prompts"]()
+    show(tab, tmp_path, [one, other], head=1, scale="root", sink="true")
+    monkeypatch.chdir(tmp_path)
+    exec(tab.evaluate("headwise.app.view.python()"), {"headwise": headwise, "seen": [one, other]})
+    assert (tmp_path / "left.pdf").stat().st_size > 1000
+    assert (tmp_path / "right.pdf").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("how", ["side", "difference"])
+def test_it_is_saved_as_vectors_with_its_labels(how: str, tab: Page, tmp_path: Path) -> None:
+    one, other = PAIRS["two prompts"]()
+    show(tab, tmp_path, {"tired": one, "wide": other}, compare=how)
+    with tab.expect_download() as download:
+        tab.get_by_role("button", name="SVG").click()
+    saved = Path(download.value.path()).read_text("utf-8")
+    texts = re.findall(r">([^<>]+)</text>", saved)
+    expected = {
+        "side": ["left tired · layer 0 · head 0", "right wide · layer 0 · head 0", "street", "road"],
+        "difference": ["right minus left wide · layer 0 · head 0 − tired · layer 0 · head 0", "◂ street", "▸ road"],
+    }
+    assert set(expected[how]) <= set(texts)
+
+
+@pytest.mark.parametrize("how", ["side", "difference"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(how: str, theme: str, chromium: Browser, tmp_path: Path) -> None:
+    context = chromium.new_context(bypass_csp=True)  # axe is no part of the page
+    tab = context.new_page()
+    one, other = PAIRS["causal"]()
+    show(tab, tmp_path, {"tired": one, "wide": other}, theme=theme, row=3, col=2, compare=how)
+    tab.wait_for_function("() => headwise.app.view.where.found.flat().every((each) => each)")
+    tab.evaluate(AXE)
+    found = tab.evaluate("async () => (await axe.run({ resultTypes: ['violations'] })).violations")
+    serious = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in serious] == []
+    context.close()

@@ -1,0 +1,687 @@
+"""The map of a head, in a real browser without a network: what it shows is what the record says."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+import headwise
+from headwise import masks
+from headwise.records import AttentionRecord, Seen
+from headwise.viewer import inputs_of, write_page
+from headwise.viewer.bundle import assemble
+
+from .conftest import HOSTILE, look, record
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+
+SVG = "{http://www.w3.org/2000/svg}"
+TURNED = re.compile(r"matrix\(0 -1 1 0 ([\d.]+) [\d.]+\)")
+
+
+def show(tab: Page, folder: Path, seen: Seen | AttentionRecord, hash: str = "", **options: Any) -> None:
+    path = folder / "page.html"
+    write_page(path, inputs_of(seen, **options), title="A page", made='headwise.load("run.hw")')
+    tab.goto(f"{path.as_uri()}#view=head&{hash}")
+    tab.wait_for_function("() => window.headwise?.app?.drawn !== undefined")
+    settle(tab)
+
+
+def settle(tab: Page) -> None:
+    tab.evaluate("() => headwise.app.view.map.settled()")
+
+
+def place(tab: Page, x: float, y: float) -> tuple[float, float]:
+    """A place of the map, on the screen."""
+    box = tab.locator(".view-head .heat-map canvas").bounding_box()
+    assert box is not None
+    return box["x"] + x, box["y"] + y
+
+
+def cell(tab: Page, row: float, col: float) -> tuple[float, float]:
+    """Where a cell's middle is on the screen."""
+    return place(tab, *tab.evaluate("([row, col]) => headwise.app.view.map.centreOf(row, col)", [row, col]))
+
+
+def label(tab: Page, row: int | None = None, col: int | None = None) -> tuple[float, float]:
+    """Where the label of a row or a column is on the screen."""
+    x, y = tab.evaluate("([row, col]) => headwise.app.view.map.centreOf(row ?? 0, col ?? 0)", [row, col])
+    low = tab.evaluate("() => [headwise.app.view.map.cols.low, headwise.app.view.map.rows.low]")
+    return place(tab, low[0] - 12 if col is None else x, low[1] - 12 if row is None else y)
+
+
+def point(tab: Page, row: int, col: int) -> float:
+    """Move the mouse onto a cell, and read the weight once the read-out has followed."""
+    tab.mouse.move(*cell(tab, row, col))
+    return read(tab, row, col)
+
+
+def read(tab: Page, row: int, col: int) -> float:
+    tab.wait_for_selector(f'#cell[data-cell="{row},{col}"]')
+    return float(tab.locator("#cell").get_attribute("data-weight") or "nan")
+
+
+def state(tab: Page, *fields: str) -> list[Any]:
+    return tab.evaluate("(fields) => fields.map((field) => headwise.state[field])", list(fields))
+
+
+def shown_weight(tab: Page, row: int, col: int) -> float | None:
+    """The weight that the map has for a cell, None where it only knows a block's."""
+    weight = tab.evaluate("([row, col]) => String(headwise.app.view.map.plates.weight(row, col))", [row, col])
+    return None if weight == "undefined" else float(weight)
+
+
+def colour(tab: Page, row: float, col: float) -> list[int]:
+    """The colour of the map's pixel at a cell's middle, or at a place in the cell."""
+    return tab.evaluate(
+        """async ([row, col]) => {
+            const { map } = headwise.app.view;
+            await map.settled();
+            const [x, y] = map.centreOf(row, col).map((at) => Math.round(at * devicePixelRatio));
+            const one = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+            one.drawImage(map.canvas, -x, -y);
+            return [...one.getImageData(0, 0, 1, 1).data].slice(0, 3);
+        }""",
+        [row, col],
+    )
+
+
+# ---- weights
+
+
+def test_every_cell_of_every_kind_of_record(case: AttentionRecord, tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(case))
+    batch, heads, rows, cols = case.shape
+    drawn = tab.evaluate(
+        """async ([batch, heads, rows, cols]) => {
+            const found = [];
+            for (let example = 0; example < batch; example++) {
+                for (let head = 0; head < heads; head++) {
+                    const [stack] = headwise.source.inputs[example].stacks;
+                    const all = [0, head, [0, rows], [0, cols], rows, cols, "max"];
+                    found.push([...await stack.tile(...all)].map((weight) => weight || 0));
+                }
+            }
+            return found;
+        }""",
+        [batch, heads, rows, cols],
+    )
+    expected = case.weights().nan_to_num(0)
+    np.testing.assert_allclose(np.reshape(drawn, case.shape), expected, rtol=0, atol=1e-4)
+
+    for example, head in {(0, heads - 1), (batch - 1, 0)}:
+        tab.evaluate("([input, head]) => headwise.app.go({ input, head })", [example, head])
+        settle(tab)
+        some = np.random.default_rng(0).integers((rows, cols), size=(2, 2)).tolist()
+        for row, col in [(0, 0), (rows - 1, cols // 2), *some]:
+            weight = expected[example, head, row, col].item()
+            assert point(tab, int(row), int(col)) == pytest.approx(weight, abs=1e-4)
+            assert np.nan_to_num(shown_weight(tab, int(row), int(col)) or 0) == pytest.approx(weight, abs=1e-4)
+
+
+def test_a_hovered_cell_shows_the_weight_of_the_record(tab: Page, tmp_path: Path) -> None:
+    seen = record()
+    show(tab, tmp_path, look(seen))
+    for row, col in [(2, 5), (0, 0), (8, 8), (7, 1)]:
+        weight = point(tab, row, col)
+        assert weight == pytest.approx(seen.weights(row, col, 0).item(), abs=1e-4)
+        text = tab.locator("#cell").inner_text()
+        digits = tab.locator("#cell b").inner_text()
+        assert float(digits) == pytest.approx(weight, rel=1e-3)
+        assert len(digits.lstrip("0.")) >= 4
+        assert f"w{row} {row} → w{col} {col}" in re.sub(r"\s+", " ", text)
+
+
+@pytest.mark.parametrize("how", ["max", "mean", "sample"])
+def test_a_tile_is_pooled_from_the_cells_it_stands_for(how: str, tab: Page, tmp_path: Path) -> None:
+    seen = record(length=9, mask=masks.causal())
+    show(tab, tmp_path, look(seen))
+    tile = tab.evaluate(
+        "async (how) => [...await headwise.app.stack.tile(0, 1, [1, 9], [0, 8], 3, 2, how)].map(String)", how
+    )
+    cells = seen.weights(slice(1, 9), slice(0, 8), 1)[0, 0]
+    rows, cols = [(0, 2), (2, 5), (5, 8)], [(0, 4), (4, 8)]
+    if how == "sample":
+        rows = [(middle, middle + 1) for middle in (1, 3, 6)]
+    blocks = [cells[a:b, c:d] for a, b in rows for c, d in cols]
+    expected = [(block.mean() if how == "mean" else block.max()).item() for block in blocks]
+    expected[1] = float("nan")  # rows 1, 2 and keys 4 to 7: all masked
+    np.testing.assert_allclose([float(weight) for weight in tile], expected, atol=1e-4)
+
+
+def test_masked_cells_say_so(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record(mask=masks.causal())))
+    assert tab.locator(".view-head .masked").is_visible()
+    assert point(tab, 2, 6) == 0
+    assert tab.locator("#cell b").inner_text() == "masked"
+    assert point(tab, 6, 2) > 0
+    hatch = [colour(tab, 1, 5), colour(tab, 3, 7)]
+    assert all(max(abs(a - b) for a, b in zip(*hatch, strict=True)) < 40 and min(each) > 190 for each in hatch)  # grey
+
+
+def test_arrows_move_the_cell_and_bring_it_into_sight(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record(length=60)))
+    point(tab, 3, 4)
+    for key, row, col in [("ArrowDown", 4, 4), ("ArrowRight", 4, 5), ("ArrowUp", 3, 5), ("ArrowLeft", 3, 4)]:
+        tab.keyboard.press(key)
+        read(tab, row, col)
+    for _ in range(6):
+        tab.keyboard.press("+")
+    for _ in range(30):
+        tab.keyboard.press("ArrowRight")
+    read(tab, 3, 34)
+    _, _, left, right = state(tab, "sight")[0]
+    assert left <= 34
+    assert right >= 35
+
+
+def test_a_head_that_is_asked_for_while_another_is_computed_is_the_one_that_shows(tab: Page, tmp_path: Path) -> None:
+    seen = record(heads=4, kv_heads=4, length=64)
+    show(tab, tmp_path, look(seen))
+    tab.evaluate("() => [3, 1, 2].forEach((head) => headwise.app.go({ head }))")
+    settle(tab)
+    assert shown_weight(tab, 5, 6) == pytest.approx(seen.weights(5, 6, 2).item(), abs=1e-4)
+
+
+# ---- zoom
+
+
+@pytest.mark.parametrize(("length", "pooled"), [(1400, False), (2100, True)])
+def test_a_long_text_can_be_read_down_to_its_cells(length: int, pooled: bool, tab: Page, tmp_path: Path) -> None:
+    seen = record(length=length, dim=8, mask=masks.window(300, 0))
+    show(tab, tmp_path, look(seen))
+    assert (shown_weight(tab, 700, 690) is None) is pooled
+    tab.mouse.move(*cell(tab, 700, 690))
+    for _ in range(40):
+        tab.mouse.wheel(0, -200)
+    settle(tab)
+    row, past_row, col, past_col = state(tab, "sight")[0]
+    assert row < 700 < past_row < row + 40
+    assert col < 690 < past_col < col + 40
+    for i, j in [(700, 690), (int(row) + 1, int(col) + 1), (int(past_row) - 1, int(past_col) - 1)]:
+        weight = seen.weights(i, j, 0).item()
+        assert point(tab, i, j) == pytest.approx(weight, abs=1e-4)
+        assert np.nan_to_num(shown_weight(tab, i, j) or 0) == pytest.approx(weight, abs=1e-4)
+
+
+def test_strips_are_the_same_as_the_whole(tab: Page, tmp_path: Path) -> None:
+    seen = record(length=2100, dim=4, mask=masks.causal())
+    show(tab, tmp_path, look(seen))
+    plate = tab.evaluate(
+        """() => {
+            const { rows, cols, block, height, width, past, weights } = headwise.app.view.map.plates.whole;
+            return { rows, cols, block, height, width, past, weights: [...weights].map((weight) => weight || 0) };
+        }"""
+    )
+    assert plate["past"] == plate["height"]
+    assert plate["block"] > 1
+    assert plate["width"] < 2100
+    edges = np.arange(plate["width"]) * 2100 // plate["width"]
+    weights = seen.weights(heads=0)[0, 0].nan_to_num(0).numpy()
+    rows = np.maximum.reduceat(weights, np.arange(0, 2100, plate["block"]), axis=0)
+    expected = np.maximum.reduceat(rows, edges, axis=1)
+    np.testing.assert_allclose(np.reshape(plate["weights"], expected.shape), expected, atol=1e-4)
+
+
+def test_a_coarse_picture_comes_first_and_is_told_of(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record(length=2100, dim=4)))
+    notes = tab.evaluate(
+        """async () => {
+            const { map, note } = headwise.app.view;
+            const said = [];
+            new MutationObserver(() => said.push(note.textContent)).observe(note, { childList: true });
+            headwise.app.go({ head: 1 });
+            await map.settled();
+            return said;
+        }"""
+    )
+    assert any(re.fullmatch(r"coarse · refining \d+ %", said) for said in notes)
+    assert notes[-1].startswith("exact")
+
+
+def test_double_click_zooms_to_a_cell_and_back(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record(length=200)))
+    tab.mouse.dblclick(*cell(tab, 120, 40))
+    settle(tab)
+    row, past_row, col, past_col = state(tab, "sight")[0]
+    assert row < 120 < past_row < row + 30
+    assert col < 40 < past_col < col + 30
+    assert state(tab, "pinRow", "pinCol") == [None, None]  # its two clicks pin and let go
+    tab.mouse.dblclick(*cell(tab, 120, 40))
+    settle(tab)
+    assert state(tab, "sight") == [None]
+
+
+def test_a_frame_drawn_with_shift_is_zoomed_to(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record(length=100)))
+    tab.keyboard.down("Shift")
+    tab.mouse.move(*cell(tab, 20, 30))
+    tab.mouse.down()
+    tab.mouse.move(*cell(tab, 30, 40), steps=3)
+    tab.mouse.up()
+    tab.keyboard.up("Shift")
+    row, past_row, col, past_col = state(tab, "sight")[0]
+    assert row <= 20
+    assert 31 <= past_row <= 50
+    assert col <= 30
+    assert 41 <= past_col <= 60
+    assert state(tab, "pinRow") == [None]
+
+
+def test_drag_pans_and_keys_zoom(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record(length=100)), "sight=20,40,20,40")
+    before = tab.evaluate("() => [headwise.app.view.map.rows.sight, headwise.app.view.map.cols.sight].flat()")
+    tab.mouse.move(*cell(tab, 30, 30))
+    tab.mouse.down()
+    tab.mouse.move(*cell(tab, 25, 27), steps=4)
+    tab.mouse.up()
+    after = state(tab, "sight")[0]
+    np.testing.assert_allclose(np.subtract(after, before), [5, 5, 3, 3], atol=0.2)
+    assert state(tab, "pinRow") == [None]
+    tab.keyboard.press("-")
+    wider = state(tab, "sight")[0]
+    assert wider[1] - wider[0] == pytest.approx(1.5 * (after[1] - after[0]), rel=0.01)
+    tab.keyboard.press("0")
+    assert state(tab, "sight") == [None]
+
+
+def test_two_fingers_zoom(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record(length=100)))
+    session = tab.context.new_cdp_session(tab)
+    x, y = cell(tab, 50, 50)
+    for kind, apart in [("touchStart", 20), ("touchMove", 40), ("touchMove", 80), ("touchEnd", None)]:
+        fingers = [] if apart is None else [{"x": x - apart, "y": y, "id": 0}, {"x": x + apart, "y": y, "id": 1}]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": fingers})
+    tab.wait_for_function("() => headwise.state.sight")
+    row, past_row, col, past_col = state(tab, "sight")[0]
+    assert row < 50 < past_row
+    assert col < 50 < past_col
+    assert past_row - row == pytest.approx(25, rel=0.2)
+
+
+def test_the_zoom_is_in_the_address(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record(length=100)), "sight=20,30,40,50")
+    row, past_row, col, past_col = tab.evaluate(
+        "() => [headwise.app.view.map.rows.sight, headwise.app.view.map.cols.sight].flat()"
+    )
+    assert row <= 20
+    assert past_row == pytest.approx(30, abs=6)
+    assert col <= 40
+    assert past_col >= 50
+    tab.keyboard.press("+")
+    tab.wait_for_function("() => new URLSearchParams(location.hash.slice(1)).get('sight') !== '20,30,40,50'")
+    said = tab.evaluate("() => new URLSearchParams(location.hash.slice(1)).get('sight').split(',').map(Number)")
+    np.testing.assert_allclose(said, state(tab, "sight")[0], atol=0.01)
+
+
+def test_a_map_of_few_rows_and_many_columns_is_no_line(tab: Page, tmp_path: Path) -> None:
+    seen = record(length=3, keys=700, dim=4)
+    show(tab, tmp_path, seen)
+    rows, cols = tab.evaluate("() => [headwise.app.view.map.rows.z, headwise.app.view.map.cols.z]")
+    assert rows >= 20 > 2 > cols
+    assert point(tab, 2, 699) == pytest.approx(seen.weights(2, 699, 0).item(), abs=1e-4)
+    tab.mouse.dblclick(*cell(tab, 1, 350))
+    settle(tab)
+    assert point(tab, 1, 351) == pytest.approx(seen.weights(1, 351, 0).item(), abs=1e-4)
+
+
+# ---- pins
+
+
+def test_clicks_pin_rows_columns_and_cells(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record()))
+    clicks = [
+        (cell(tab, 2, 5), [2, 5]),
+        (label(tab, row=4), [4, 5]),
+        (label(tab, col=1), [4, 1]),
+        (label(tab, row=4), [None, 1]),
+        (cell(tab, 3, 3), [3, 3]),
+        (cell(tab, 3, 3), [None, None]),
+        (label(tab, row=8), [8, None]),
+    ]
+    for at, pins in clicks:
+        tab.mouse.click(*at)
+        assert state(tab, "pinRow", "pinCol") == pins
+    tab.keyboard.press("Escape")
+    assert state(tab, "pinRow", "pinCol") == [None, None]
+
+
+def test_pointing_at_a_label_asks_for_its_row(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record()))
+    tab.mouse.move(*label(tab, row=4))
+    assert state(tab, "row", "col") == [4, None]
+    tab.mouse.move(*label(tab, col=6))
+    assert state(tab, "row", "col") == [4, 6]
+
+
+# ---- colours
+
+
+def ticks(tab: Page) -> list[str]:
+    return tab.locator(".view-head .ticks span").all_inner_texts()
+
+
+def test_the_colour_bar_says_what_its_colours_stand_for(tab: Page, tmp_path: Path) -> None:
+    seen = record()
+    show(tab, tmp_path, look(seen))
+    top = seen.weights(heads=0).max().item()
+    for name, low, middle in [("√", 0, top / 4), ("log", top / 1e4, top / 100), ("linear", 0, top / 2)]:
+        tab.locator(".controls-head").get_by_text(name, exact=True).click()
+        said = ticks(tab)
+        assert [float(said[i].removeprefix("≤ ")) for i in (0, 2, 4)] == pytest.approx([low, middle, top], rel=0.05)
+        assert said[0].startswith("≤") is (name == "log")
+        assert not tab.get_by_text("of each row’s largest").is_visible()
+    tab.locator(".controls-head").get_by_text("row", exact=True).click()
+    assert ticks(tab) == ["0 %", "25 %", "50 %", "75 %", "100 %"]
+    assert tab.get_by_text("of each row’s largest").is_visible()
+
+
+def test_cells_have_the_colour_of_their_weight(tab: Page, tmp_path: Path) -> None:
+    """On every scale, in every set of colours, zoomed out and in: as many as the ramp has between two weights."""
+    seen = record(length=40, size=2.0)
+    weights = seen.weights(heads=0)[0, 0]
+    show(tab, tmp_path, look(seen))
+    for colours in ["ember", "viridis", "cividis", "grey"]:
+        for scale in ["linear", "root", "log", "row"]:
+            tab.evaluate("(given) => headwise.state.set(given)", {"colours": colours, "scale": scale})
+            for row, col in [(3, 4), (20, 30), (39, 0)]:
+                top = weights[row].max() if scale == "row" else weights.max()
+                share = (weights[row, col] / top).item()
+                along = {"linear": share, "row": share, "root": share**0.5, "log": max(0, 1 + np.log10(share) / 4)}[
+                    scale
+                ]
+                ramp = tab.evaluate("(step) => headwise.app.style.table[step]", round(along * 511))
+                expected = [ramp & 255, ramp >> 8 & 255, ramp >> 16 & 255]
+                tab.evaluate("() => headwise.app.view.map.mark({ row: null, col: null })")
+                np.testing.assert_allclose(colour(tab, row - 0.3, col - 0.3), expected, atol=4)
+
+
+def test_rows_are_coloured_against_all_of_them_when_a_part_is_in_sight(tab: Page, tmp_path: Path) -> None:
+    seen = record(length=2100, dim=4, size=2.0)
+    show(tab, tmp_path, look(seen), "scale=row&sight=1000,1020,1500,1520")
+    weights = seen.weights(heads=0)[0, 0]
+    for row in (1003, 1010):
+        top = tab.evaluate("(row) => headwise.app.view.map.topOf(row)", row)
+        assert top == pytest.approx(weights[row].max().item(), abs=1e-4)
+
+
+def test_a_lone_weight_is_seen_from_afar(tab: Page, tmp_path: Path) -> None:
+    """Where a pixel stands for several cells it shows the largest, so that nothing is lost between pixels."""
+    q, k = torch.zeros(1, 1, 1300, 4), torch.zeros(1, 1, 1300, 4)
+    q[0, 0, 801, 0] = k[0, 0, 333, 0] = 10.0
+    show(tab, tmp_path, headwise.attention(q, k, k, record=True)[1])
+    light = sum(colour(tab, 100, 100))
+    assert min(sum(colour(tab, 801 + dy, 333 + dx)) for dy in (-1, 0, 1) for dx in (-1, 0, 1)) < light / 3
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_ramp_changes_its_lightness_evenly(dark: bool, tab: Page) -> None:
+    tables = tab.evaluate(
+        f"""(dark) => {{ {assemble("map/colour.js")}
+            const {{ COLOURS, ramp, divergingRamp }} = $map_colour_js;
+            return [...COLOURS.map(([name]) => [...ramp(dark, name)]), [...divergingRamp(dark)].slice(256)];
+        }}""",
+        dark,
+    )
+    for table in tables:
+        packed = np.array(table)
+        rgb = np.stack([packed & 255, packed >> 8 & 255, packed >> 16 & 255], -1) / 255
+        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+        lightness = 116 * np.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
+        steps = np.diff(lightness[::16]) * (1 if dark else -1)
+        assert (steps > 0).all()
+        assert abs(lightness[-1] - lightness[0]) > 45
+
+
+def test_differences_are_coloured_from_one_end_to_the_other(tab: Page) -> None:
+    low, none, high, unknown = tab.evaluate(
+        f"""() => {{ {assemble("map/colour.js")}
+            const {{ divergingRamp, picture, css }} = $map_colour_js;
+            const table = divergingRamp(false);
+            const image = picture(Float32Array.from([-0.4, 0, 0.4, NaN]), 1, 4, 0.4, "linear", table, true);
+            return [0, 4, 8, 12].map((at) => [...image.data.slice(at, at + 4)]);
+        }}"""
+    )
+    assert low[2] > low[0] + 60  # blue
+    assert high[0] > high[2] + 60  # orange
+    assert min(none[:3]) > 240
+    assert unknown == [0, 0, 0, 0]
+
+
+# ---- the sink
+
+
+def sink(length: int) -> torch.Tensor:
+    """A bias of the keys that draws everybody to the first."""
+    return torch.cat((torch.tensor([9.0]), torch.zeros(length - 1)))
+
+
+def test_hiding_the_sink_changes_the_colours_and_no_weight(tab: Page, tmp_path: Path) -> None:
+    seen = record(length=12, bias=sink(12))
+    show(tab, tmp_path, look(seen))
+    weights = seen.weights(heads=0)[0, 0]
+    assert weights[:, 1:].max() < 0.8 * weights.max()
+    before = colour(tab, 5, -0.3)
+    tab.get_by_role("button", name="Hide the sink").click()
+    settle(tab)
+    assert tab.get_by_text("first token hidden · values unchanged, not renormalised").is_visible()
+    assert tab.evaluate("() => headwise.app.view.map.top") == pytest.approx(weights[:, 1:].max().item(), abs=1e-4)
+    assert colour(tab, 5, -0.3) != before
+    assert tab.evaluate("() => headwise.app.view.map.sink") == 0
+    for row, col in [(5, 0), (5, 4)]:
+        assert point(tab, row, col) == pytest.approx(weights[row, col].item(), abs=1e-4)
+    tab.get_by_role("button", name="Hide the sink").click()
+    settle(tab)
+    assert tab.evaluate("() => headwise.app.view.map.top") == pytest.approx(weights.max().item(), abs=1e-4)
+    assert not tab.get_by_text("not renormalised").is_visible()
+
+
+def test_the_sink_is_the_first_token_that_anybody_may_attend_to(tab: Page, tmp_path: Path) -> None:
+    padded = masks.from_tensor(torch.arange(12).expand(12, 12) >= 3)
+    show(tab, tmp_path, look(record(length=12, mask=padded)), "sink=true")
+    assert tab.evaluate("() => headwise.app.view.map.sink") == 3
+    assert tab.get_by_text("first token attended to (3) hidden").is_visible()
+
+
+def test_pooled_cells_leave_a_hidden_sink_out(tab: Page, tmp_path: Path) -> None:
+    seen = record(length=2100, dim=4, bias=sink(2100))
+    show(tab, tmp_path, look(seen), "sink=true")
+    weights = seen.weights(heads=0)[0, 0]
+    assert weights[:, 1:].max() < 0.8 * weights.max()
+    assert tab.evaluate("() => headwise.app.view.map.top") == pytest.approx(weights[:, 1:].max().item(), abs=1e-4)
+
+
+# ---- labels, and what is taken away
+
+
+def saved_svg(tab: Page) -> ET.Element:
+    with tab.expect_download() as download:
+        tab.get_by_role("button", name="Save SVG").click()
+    return ET.fromstring(Path(download.value.path()).read_text(encoding="utf-8"))
+
+
+def texts(svg: ET.Element) -> list[tuple[str, ET.Element]]:
+    return [("".join(text.itertext()), text) for text in svg.iter(f"{SVG}text")]
+
+
+def test_chinese_labels_are_upright(tab: Page, tmp_path: Path) -> None:
+    words = ["[CLS]", "那只", "动物", "没有", "🙂", "because", "它", "太累了", "[SEP]"]
+    show(tab, tmp_path, look(record(length=9), labels=words))
+    found = texts(saved_svg(tab))
+    upright = [text for text, element in found if element.get("transform") is None]
+    turned = [text for text, element in found if element.get("transform")]
+    assert set("那只动物没有🙂它太累了") <= set(upright)  # over the columns, one below the other
+    assert {"那只", "动物", "太累了", "because"} <= set(upright)  # beside the rows
+    assert "because" in turned
+    assert not set("".join(turned)) & set("那只动物没有它太累了")
+    point(tab, 2, 7)
+    assert [word.inner_text() for word in tab.locator("#cell bdi").all()] == ["动物", "太累了"]
+
+
+def test_hebrew_labels_begin_at_the_right(tab: Page, tmp_path: Path) -> None:
+    words = ["שלום", "עולם!", "abc"]
+    show(tab, tmp_path, look(record(length=3), labels=words))
+    directions = {text: element.get("direction") for text, element in texts(saved_svg(tab))}
+    assert [directions[word] for word in words] == ["rtl", "rtl", None]
+
+
+def test_labels_never_touch(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, look(record(length=300)))
+    for sight in [None, [10, 80, 10, 80], [100, 110, 100, 110]]:
+        tab.evaluate("(sight) => headwise.state.set({ sight, row: 105, col: 106 })", sight)
+        settle(tab)
+        names = [(text, element) for text, element in texts(saved_svg(tab)) if re.fullmatch(r"w\d+", text)]
+        rows = [float(text.get("y") or 0) for _, text in names if text.get("text-anchor") == "end"]
+        turned = [float(found[1]) for _, text in names if (found := TURNED.fullmatch(text.get("transform") or ""))]
+        level = [float(text.get("x") or 0) for _, text in names if text.get("text-anchor") == "middle"]
+        assert len(rows) > 6
+        assert np.diff(sorted(rows)).min() >= 12
+        assert len(turned) > 12 or len(level) > 6
+        assert np.diff(sorted(turned)).min(initial=12) >= 12
+        assert np.diff(sorted(level)).min(initial=30) >= 30
+
+
+@pytest.mark.parametrize("hash", ["", "scale=row&theme=dark&sink=true&pinrow=2&row=1&col=3"])
+def test_a_saved_picture_is_well_formed_whatever_the_labels(hash: str, tab: Page, tmp_path: Path) -> None:
+    labels = [*HOSTILE[:-1], "a\x01\x0bb"]  # two signs that no XML may hold
+    show(tab, tmp_path, look(record(length=9, mask=masks.causal()), labels=labels), hash)
+    svg = saved_svg(tab)
+    assert [element.tag for element in svg.iter() if element.tag.endswith(("script", "img", "foreignObject"))] == []
+    shown = [text for text, _ in texts(svg)]
+    assert {"&lt;", '"', "-->", "\\u003c", "{{", "a\ufffd\ufffdb"} <= set(shown)
+    assert any(text.startswith("</script>") for text in shown)
+    assert any("layer 0 · head 0" in text for text in shown)
+    assert {text.get("font-weight") for name, text in texts(svg) if name == labels[1]} == {
+        "400"
+    }  # not the cell in question
+    images = [element.get("href") or "" for element in svg.iter(f"{SVG}image")]
+    assert images
+    assert all(image.startswith("data:image/png;base64,") for image in images)
+
+
+def test_the_python_makes_the_like_of_it(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    seen = look(record(length=30), record(length=30))
+    show(tab, tmp_path, seen, "layer=1&head=1&scale=log&colours=viridis&sink=true&sight=5,20,10,25")
+    code = tab.evaluate("() => headwise.app.view.python()")
+    assert "layer=1, head=1" in code
+    assert re.search(r"rows=slice\(\d+, \d+\), cols=slice\(\d+, \d+\)", code)
+    monkeypatch.chdir(tmp_path)
+    exec(f"import headwise\n{code}", {"seen": seen})
+    assert (tmp_path / "attention.pdf").stat().st_size > 1000
+
+
+# ---- the SVG that pictures are written in
+
+
+def svg_of(tab: Page, drawing: str) -> ET.Element:
+    return ET.fromstring(
+        tab.evaluate(
+            f"""() => {{ {assemble("map/svg.js")}
+                const context = new $map_svg_js.SvgContext(100, 50);
+                {drawing}
+                return context.toString();
+            }}"""
+        )
+    )
+
+
+def test_svg_rectangles_and_colours(tab: Page) -> None:
+    svg = svg_of(
+        tab,
+        """
+        context.fillStyle = "rgb(255 0 0 / 0.5)"; context.globalAlpha = 0.5;
+        context.translate(10, 20); context.fillRect(5, 5, -5, 2.00004);
+        context.save(); context.scale(2, 2); context.strokeStyle = "teal"; context.lineWidth = 3;
+        context.strokeRect(1, 1, 4, 4); context.restore(); context.fillStyle = "nonsense";
+        """,
+    )
+    assert (svg.get("width"), svg.get("viewBox")) == ("100", "0 0 100 50")
+    filled, stroked = list(svg)
+    assert {key: filled.get(key) for key in ("x", "y", "width", "height", "fill", "fill-opacity")} == {
+        **{"x": "10", "y": "25", "width": "5", "height": "2"},
+        **{"fill": "#ff0000", "fill-opacity": "0.25"},
+    }
+    assert (stroked.get("stroke"), stroked.get("stroke-width"), stroked.get("fill")) == ("#008080", "3", "none")
+    assert stroked.get("transform") == "matrix(2 0 0 2 10 20)"
+
+
+def test_svg_paths_lie_where_they_were_drawn(tab: Page) -> None:
+    svg = svg_of(
+        tab,
+        """
+        context.beginPath(); context.translate(10, 0); context.moveTo(0, 0); context.translate(10, 0);
+        context.lineTo(0, 5); context.bezierCurveTo(1, 1, 2, 2, 3, 3); context.stroke();
+        context.beginPath(); context.arc(0, 0, 10, 0, 2 * Math.PI); context.fill();
+        context.lineWidth = 2; context.scale(3, 3); context.beginPath(); context.lineTo(1, 1); context.stroke();
+        """,
+    )
+    line, circle, scaled = list(svg)
+    assert (scaled.get("d"), scaled.get("stroke-width")) == ("M23 3", "6")
+    assert line.get("d") == "M10 0L20 5C21 1 22 2 23 3"
+    points = [tuple(map(float, pair.split())) for pair in re.findall(r"[-\d.]+ [-\d.]+(?=C|$)", circle.get("d") or "")]
+    assert points == [(30, 0), (20, 10), (10, 0), (20, -10), (30, 0)]
+
+
+def test_svg_clips_and_lets_go(tab: Page) -> None:
+    svg = svg_of(
+        tab,
+        """
+        context.save(); context.beginPath(); context.rect(1, 2, 3, 4); context.clip(); context.fillRect(0, 0, 9, 9);
+        context.beginPath(); context.rect(2, 2, 1, 1); context.clip(); context.fillRect(0, 0, 8, 8);
+        context.restore(); context.fillRect(0, 0, 7, 7);
+        """,
+    )
+    outer, first, inner, second, third = list(svg)
+    assert outer[0].get("d") == "M1 2L4 2L4 6L1 6Z"
+    assert first.get("clip-path") == f"url(#{outer.get('id')})" == inner.get("clip-path")
+    assert second.get("clip-path") == f"url(#{inner.get('id')})"
+    assert third.get("clip-path") is None
+
+
+def test_svg_text_stands_where_a_canvas_puts_it(tab: Page) -> None:
+    svg = svg_of(
+        tab,
+        """
+        context.font = '700 20px "A & B", sans-serif'; context.textAlign = "right"; context.textBaseline = "middle";
+        context.fillText('<b> & "x"\\u0007', 50, 30);
+        context.direction = "rtl"; context.fillText("a", 50, 30);
+        context.rotate(-Math.PI / 2); context.fillText("b", 1, 2);
+        """,
+    )
+    first, leftwards, turned = list(svg)
+    assert first.text == '<b> & "x"\ufffd'
+    assert (first.get("font-family"), first.get("font-size"), first.get("font-weight")) == (
+        '"A & B", sans-serif',
+        "20",
+        "700",
+    )
+    assert (first.get("text-anchor"), leftwards.get("text-anchor")) == ("end", "start")
+    assert 33 <= float(first.get("y") or 0) <= 40  # letters stand below their middle
+    assert turned.get("transform") == "matrix(0 -1 1 0 0 0)"
+
+
+def test_svg_pictures_carry_their_pixels(tab: Page) -> None:
+    svg = svg_of(
+        tab,
+        """
+        const source = new OffscreenCanvas(4, 2); source.getContext("2d").fillRect(0, 0, 4, 2);
+        context.drawImage(source, 10, 20, 40, 10); context.imageSmoothingEnabled = false;
+        context.drawImage(source, 0, 0, 2, 2, 1, 1, 8, 8);
+        context.fillStyle = source.getContext("2d").createPattern(source, "repeat"); context.fillRect(3, 4, 5, 6);
+        """,
+    )
+    whole, part, pattern = list(svg)
+    assert [whole.get(key) for key in ("x", "y", "width", "height")] == ["10", "20", "40", "10"]
+    assert (whole.get("style"), part.get("style")) == (None, "image-rendering:pixelated")
+    assert [pattern.get(key) for key in ("x", "y", "width", "height")] == ["3", "4", "5", "6"]
+    assert all((image.get("href") or "").startswith("data:image/png;base64,") for image in svg)

@@ -1,0 +1,782 @@
+"""What stands around the views, and the view of all heads: keys, tabs, search, the address, bad files, axe."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import headwise
+from headwise import masks
+from headwise.records import AttentionRecord, Seen
+from headwise.viewer import inputs_of, write_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+
+WORDS = ["[CLS]", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
+HOSTILE = [
+    "</script><img src=x onerror=alert(1)>",
+    "<!--<script>",
+    "a\u2028b",
+    '"',
+    "&lt;",
+    "-->",
+    "\\u003c",
+    "{{",
+    "🙂",
+]
+VIEWS = ["model", "head", "text", "compare", "flow", "image"]
+
+
+def record(heads: int = 2, kv_heads: int | None = None, length: int = 9, **options: Any) -> AttentionRecord:
+    q, k = torch.randn(1, heads, length, 4), torch.randn(1, kv_heads or heads, length, 4)
+    return headwise.attention(q, k, k, record=True, **options)[1]
+
+
+def cross(queries: int, keys: int) -> AttentionRecord:
+    q, k = torch.randn(1, 2, queries, 4), torch.randn(1, 2, keys, 4)
+    return headwise.attention(q, k, k, record=True)[1]
+
+
+def seen_of(*records: AttentionRecord, words: list[str] | None = WORDS) -> Seen:
+    seen = Seen(records)
+    if words:
+        seen.tokens = [words]
+    return seen
+
+
+def write(folder: Path, seen: Any, title: str = "A page", made: str | None = None) -> Path:
+    path = folder / "page.html"
+    write_page(path, inputs_of(seen), title=title, made=made)
+    return path
+
+
+def show(tab: Page, folder: Path, seen: Any, address: str = "", **facts: Any) -> None:
+    path = write(folder, seen, **facts)
+    tab.goto("about:blank")
+    tab.goto(path.as_uri() + (f"#{address}" if address else ""))
+    tab.wait_for_function("() => window.headwise?.app")
+
+
+def state(tab: Page, *fields: str) -> Any:
+    found = [tab.evaluate("(field) => headwise.state[field]", field) for field in fields]
+    return found[0] if len(found) == 1 else found
+
+
+def wait(tab: Page, **fields: Any) -> None:
+    for field, value in fields.items():
+        tab.wait_for_function(
+            "([field, value]) => JSON.stringify(headwise.state[field]) === JSON.stringify(value)", arg=[field, value]
+        )
+
+
+def cell(tab: Page, row: int, col: int) -> tuple[str, float]:
+    """What the read-out says of a cell, once it says it: the digits, and the weight in full."""
+    place = tab.locator(f'#cell[data-cell="{row},{col}"]')
+    place.wait_for()
+    return place.locator("b").inner_text(), float(place.get_attribute("data-weight") or "nan")
+
+
+# ---- the address
+
+
+def test_the_address_follows_what_is_looked_at_and_brings_it_back(tab: Page, tmp_path: Path) -> None:
+    seen = {"one": seen_of(record(3), record(3)), "two": seen_of(record(4), record(4), record(4))}
+    looked = {
+        "view": "text", "input": 1, "layer": 2, "head": 3, "heads": [[0, 1], [1, 2]], "row": 4, "col": 5, "pinRow": 6,
+        "pinCol": 7, "scale": "log", "colours": "cividis", "sink": True, "theme": "dark", "stat": "sink",
+        "sort": "down",
+        "level": "words", "direction": "gets", "sight": [1.25, 7, 0, 4.5], "compare": "difference", "flow": "relevance",
+        "other": {"input": 0, "stack": 0, "layer": 1, "head": 2}, "strip": False,
+    }  # fmt: skip
+    show(tab, tmp_path, seen)
+    tab.evaluate("(looked) => headwise.app.go(looked)", looked)
+    tab.wait_for_function("() => location.hash.includes('strip=false')")
+    address = tab.evaluate("location.hash")
+    show(tab, tmp_path, seen, address.removeprefix("#"))
+    assert {field: state(tab, field) for field in looked} == looked
+    tab.evaluate("(first) => headwise.state.set(first)", {"view": "head", "layer": 0})
+    tab.evaluate("location.hash = ''")
+    wait(tab, input=0, heads=[], row=None, sink=False, strip=True, other=None)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "view=<script>&layer=99&head=-1&row=1e9&col=NaN&input=7&stack=x&scale=&stat=__proto__&sort=%00",
+        "heads=0.0,9.9,x,1,0.0&sight=5,1,0,Infinity&other=0.0.0.9&pinrow=3.5&pincol=&sink=yes&strip=0",
+        "%E0%A4%A&&&===&layer=1&layer=2#&?row=%ff",
+        "view=constructor&theme=toString&colours=hasOwnProperty&level=valueOf&compare=__proto__&flow=1",
+    ],
+)
+def test_nonsense_in_the_address_is_nothing(address: str, tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(2), record(2)), address)
+    found = tab.evaluate("({ ...headwise.state })")
+    assert (found["view"], found["input"], found["stack"], found["head"]) == ("head", 0, 0, 0)
+    assert found["layer"] in (0, 1)
+    assert all(found[field] is None for field in ("row", "col", "pinRow", "pinCol", "sight", "other"))
+    assert found["heads"] in ([], [[0, 0]])
+    assert (found["scale"], found["colours"], found["theme"], found["stat"]) == ("linear", "ember", "auto", "entropy")
+    assert tab.get_by_role("tab", selected=True).inner_text() == "Head"
+
+
+def test_a_page_in_a_page_has_no_address_of_its_own(tab: Page, tmp_path: Path) -> None:
+    tab.set_content(write(tmp_path, seen_of(record())).read_text("utf-8"))
+    tab.wait_for_function("() => window.headwise?.app")
+    tab.keyboard.press("ArrowDown")
+    wait(tab, row=0)
+    assert cell(tab, 0, 0)[1] > 0
+    tab.wait_for_timeout(300)  # longer than an address takes to follow
+    assert tab.evaluate("location.href") == "about:blank"
+
+
+# ---- keys
+
+
+def test_arrows_move_the_cell_and_its_weight_is_read_out(tab: Page, tmp_path: Path) -> None:
+    seen = seen_of(record(mask=masks.causal()))
+    show(tab, tmp_path, seen)
+    tab.keyboard.press("ArrowDown")
+    wait(tab, row=0, col=0)
+    moves = {
+        "ArrowDown": (1, 0),
+        "Shift+ArrowRight": (1, 8),
+        "Shift+ArrowDown": (8, 8),
+        "ArrowLeft": (8, 7),
+        "ArrowUp": (7, 7),
+    }
+    for key, (row, col) in moves.items():
+        tab.keyboard.press(key)
+        digits, weight = cell(tab, row, col)
+        expected = seen[0].weights(row, col, 0).item()
+        assert weight == pytest.approx(expected, abs=1e-4)
+        assert digits == "masked" if col > row else float(digits) == pytest.approx(weight, rel=1e-3)
+    assert re.sub(r"\s+", " ", tab.locator("#cell").inner_text()).endswith(". 7 → . 7 layer 0 · head 0")
+
+
+def test_brackets_turn_layers_and_commas_turn_heads(tab: Page, tmp_path: Path) -> None:
+    records = [record(3), record(2), record(3)]
+    show(tab, tmp_path, seen_of(*records), "row=3&col=4")
+    steps = [
+        ("]", 1, 0),
+        (".", 1, 1),
+        (".", 1, 0),
+        ("]", 2, 0),
+        (",", 2, 2),
+        ("]", 0, 2),
+        ("]", 1, 0),
+        ("[", 0, 0),
+        ("[", 2, 0),
+    ]
+    for key, layer, head in steps:
+        tab.keyboard.press(key)
+        wait(tab, layer=layer, head=head)
+        tab.wait_for_function(
+            "(place) => headwise.app.root.querySelector('#cell').innerText.endsWith(place)",
+            arg=f"layer {layer} · head {head}",
+        )
+        assert cell(tab, 3, 4)[1] == pytest.approx(records[layer].weights(3, 4, head).item(), abs=1e-4)
+        current = tab.locator(".strip [aria-current=true]")
+        assert current.get_attribute("aria-label") == f"layer {layer}, head {head}"
+
+
+def test_the_other_keys(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(), record()), "row=1&col=2")
+    for number, view in enumerate(VIEWS, 1):
+        tab.keyboard.press(str(number))
+        wait(tab, view=view)
+    tab.keyboard.press("2")
+    for key, changed in {
+        "x": {"heads": [[0, 0]]}, "s": {"scale": "root"}, "c": {"colours": "viridis"}, "h": {"sink": True},
+        "b": {"strip": False}, "p": {"pinRow": 1, "pinCol": 2}, "t": {"theme": "dark"},
+    }.items():  # fmt: skip
+        tab.keyboard.press(key)
+        wait(tab, **changed)
+    for gone in ({"pinRow": None, "pinCol": None, "row": 1}, {"row": None, "col": None}):
+        tab.keyboard.press("Escape")
+        wait(tab, **gone)
+    tab.keyboard.press("x")
+    wait(tab, heads=[])
+
+
+def test_keys_rest_while_something_is_typed(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(), record()))
+    tab.keyboard.press("/")
+    tab.keyboard.type("t]x.2h/?")
+    assert tab.get_by_role("searchbox").input_value() == "t]x.2h/?"
+    assert state(tab, "layer", "head", "heads", "view", "sink", "theme") == [0, 0, [], "head", False, "auto"]
+    assert not tab.get_by_role("dialog").is_visible()
+
+
+@pytest.mark.parametrize(
+    ("key", "turned"),
+    [
+        ({"key": "]", "ctrlKey": True, "altKey": True}, 1),  # AltGr, on a German keyboard
+        ({"key": "]", "altKey": True}, 1),  # Option, on a Mac
+        ({"key": "ъ", "code": "BracketRight"}, 1),  # a Russian layout
+        ({"key": "]", "ctrlKey": True}, 0),
+        ({"key": "]", "metaKey": True}, 0),
+        ({"key": "]", "isComposing": True}, 0),
+    ],
+)
+def test_keys_of_other_keyboards(key: dict[str, Any], turned: int, tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(), record()))
+    tab.evaluate("(key) => document.body.dispatchEvent(new KeyboardEvent('keydown', { ...key, bubbles: true }))", key)
+    assert state(tab, "layer") == turned
+
+
+def test_the_table_of_keys_lists_those_of_the_view_too(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record()), "view=model")
+    tab.keyboard.press("?")
+    dialog = tab.get_by_role("dialog", name="Keys")
+    text = re.sub(r"\s+", " ", dialog.inner_text())
+    assert "[ ] layer before, layer after" in text
+    assert "In Model ↑ ↓ ← → from head to head Enter look at this head" in text
+    assert "the cell; with Shift" not in text  # the arrows do something else here
+    tab.keyboard.press("]")  # nothing moves behind the table
+    tab.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    tab.get_by_role("button", name="Help").click()
+    assert dialog.is_visible()
+    assert state(tab, "layer") == 0
+
+
+# ---- tabs, pickers and the strip
+
+
+def test_tabs_as_the_pattern_for_tabs_has_them(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record()), "view=model")
+    tabs = tab.get_by_role("tab")
+    assert tabs.all_inner_texts() == [view.title() for view in VIEWS]
+    tabs.nth(0).focus()
+    for key, view in [
+        ("ArrowRight", "head"),
+        ("ArrowRight", "text"),
+        ("End", "image"),
+        ("ArrowRight", "model"),
+        ("ArrowLeft", "image"),
+    ]:
+        tab.keyboard.press(key)
+        wait(tab, view=view)
+        chosen = tab.get_by_role("tab", selected=True)
+        assert chosen.inner_text() == view.title()
+        assert tab.evaluate("headwise.app.root.activeElement.id") == f"tab-{view}"
+        panel = tab.get_by_role("tabpanel")
+        assert panel.get_attribute("aria-labelledby") == f"tab-{view}"
+        assert panel.get_attribute("id") == chosen.get_attribute("aria-controls")
+        assert panel.inner_text().strip()  # a view, or a sentence why there is none
+
+
+def test_another_input_lets_go_what_it_has_not(tab: Page, tmp_path: Path) -> None:
+    seen = {
+        "long": seen_of(record(4), record(4), record(4)),
+        "short": seen_of(record(2, length=5), words=["a", "b", "c", "d", "e"]),
+    }
+    show(tab, tmp_path, seen, "layer=2&head=3&row=8&col=1&pinrow=2&heads=2.2")
+    tab.get_by_role("combobox", name="Input").select_option("short")
+    wait(tab, input=1, layer=0, head=0, row=None, col=None, pinRow=None, heads=[])
+    assert "1 layer × 2 heads · 5 tokens" in tab.locator(".facts").inner_text()
+    assert tab.locator(".strip .tile").count() == 2
+
+
+def test_the_cell_stays_where_two_inputs_have_the_same_tokens(tab: Page, tmp_path: Path) -> None:
+    before, after = seen_of(record()), seen_of(record())
+    show(tab, tmp_path, {"before": before, "after": after}, "row=3&col=4")
+    assert cell(tab, 3, 4)[1] == pytest.approx(before[0].weights(3, 4, 0).item(), abs=1e-4)
+    tab.get_by_role("combobox", name="Input").select_option("after")
+    weight = after[0].weights(3, 4, 0).item()
+    tab.wait_for_function(
+        "(weight) => Math.abs(headwise.app.root.querySelector('#cell').dataset.weight - weight) < 1e-4", arg=weight
+    )
+    assert state(tab, "row", "col") == [3, 4]
+
+
+def test_the_strip_goes_to_a_head_and_chooses_others(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(3), record(3)))
+    tab.locator(".strip").get_by_role("button", name="layer 1, head 2").click()
+    wait(tab, layer=1, head=2)
+    for name in ("layer 0, head 1", "layer 1, head 0"):
+        tab.locator(".strip").get_by_role("button", name=name).click(modifiers=["Shift"])
+    wait(tab, layer=1, head=2, heads=[[0, 1], [1, 0]])
+    assert tab.locator(".strip .tile.chosen").evaluate_all("(tiles) => tiles.map((tile) => tile.ariaLabel)") == [
+        "layer 0, head 1, also chosen",
+        "layer 1, head 0, also chosen",
+    ]
+    tab.locator(".strip").get_by_role("button", name="layer 0, head 1").click(modifiers=["Shift"])
+    wait(tab, heads=[[1, 0]])
+    tab.get_by_role("combobox", name="Head").select_option("1")
+    wait(tab, layer=1, head=1)
+    tab.get_by_role("button", name="Next layer").click()
+    wait(tab, layer=0, head=1)
+    tab.get_by_role("button", name="Previous head").click()
+    wait(tab, layer=0, head=0)
+    assert tab.locator(".strip .tile:not([tabindex='-1'])").count() == 1  # Tab passes by all others
+    tab.keyboard.press("b")
+    tab.locator(".strip .tile").first.wait_for(state="hidden")
+
+
+def test_key_value_heads_are_shown_as_groups(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(6, 2), record(4)), "view=model")
+    rows = tab.locator(".view-model .layer")
+    groups = rows.nth(0).locator(".group")
+    assert [group.locator(".tile").count() for group in groups.all()] == [3, 3]
+    assert groups.locator(".kv").all_inner_texts() == ["kv 0", "kv 1"]
+    assert rows.nth(1).locator(".group").count() == 0
+    assert "2 layers × 4–6 heads (2–4 key/value)" in tab.locator(".facts").inner_text()
+    tab.keyboard.press("2")
+    assert [group.locator(".tile").count() for group in tab.locator(".strip .group.shared").all()] == [3, 3]
+    tab.evaluate("headwise.app.go({ layer: 0, head: 4 })")
+    assert "key/value head 1" in tab.locator(".strip .path").inner_text()
+
+
+# ---- the search
+
+
+def test_a_token_is_searched(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record()), "row=8&col=4")
+    tab.keyboard.press("/")
+    tab.keyboard.type("AT")  # in cat, sat and mat
+    count = tab.locator(".search .count")
+    assert count.inner_text() == "3"
+    assert tab.evaluate("[...headwise.app.found.rows]") == [2, 3, 6]
+    steps = [
+        ("Enter", 2, 1),
+        ("Enter", 3, 2),
+        ("Enter", 6, 3),
+        ("Enter", 2, 1),
+        ("Shift+Enter", 6, 3),
+        ("Shift+Enter", 3, 2),
+    ]
+    for key, row, place in steps:
+        tab.keyboard.press(key)
+        wait(tab, row=row, col=4)
+        assert count.inner_text() == f"{place} of 3"
+    tab.get_by_role("searchbox").fill("#6")
+    tab.keyboard.press("Shift+Enter")
+    wait(tab, row=6)
+    tab.get_by_role("searchbox").fill("dog")
+    assert count.inner_text() == "none"
+    tab.keyboard.press("Enter")
+    assert state(tab, "row") == 6
+    tab.keyboard.press("Escape")
+    assert tab.get_by_role("searchbox").input_value() == ""
+    assert tab.evaluate("headwise.app.found") is None
+
+
+def test_the_search_goes_to_columns_that_are_another_text(tab: Page, tmp_path: Path) -> None:
+    seen = Seen([record(2, length=3), cross(3, 5)])
+    seen.tokens = {"target": [["the", "cat", "sat"]], "source": [["die", "Katze", "the", "saß", "."]]}
+    show(tab, tmp_path, seen, "stack=1")
+    tab.keyboard.press("/")
+    tab.keyboard.type("the")
+    assert tab.locator(".search .count").inner_text() == "2"
+    tab.keyboard.press("Enter")
+    wait(tab, row=0, col=0)
+    tab.keyboard.press("Enter")
+    wait(tab, row=0, col=2)
+    cell(tab, 0, 2)
+    assert "the 0 → the 2" in re.sub(r"\s+", " ", tab.locator("#cell").inner_text())
+
+
+# ---- all heads
+
+
+def test_every_small_map_is_filled_where_it_is_in_sight(tab: Page, tmp_path: Path) -> None:
+    records = [record(4) for _ in range(3)]
+    show(tab, tmp_path, seen_of(*records))
+    tab.wait_for_function("() => headwise.app.root.querySelectorAll('.strip .tile[data-ready]').length === 12")
+    tab.keyboard.press("1")
+    tab.wait_for_function("() => headwise.app.root.querySelectorAll('.view-model .tile[data-ready]').length === 12")
+    cells = tab.evaluate("async () => [...(await headwise.app.thumbs.weights(headwise.app.stack, 2, 3)).weights]")
+    torch.testing.assert_close(torch.tensor(cells).view(9, 9), records[2].weights(heads=3)[0, 0], rtol=0, atol=1e-4)
+    colours = tab.locator(".view-model .tile canvas").first.evaluate(
+        "(canvas) => new Set(canvas.getContext('2d').getImageData(0, 0, 9, 9).data).size"
+    )
+    assert colours > 10
+
+
+def test_small_maps_follow_the_colours_and_hide_the_sink(tab: Page, tmp_path: Path) -> None:
+    allowed = torch.ones(9, 9, dtype=torch.bool)
+    allowed[:, 0] = False  # a padded key: the sink is the next one
+    show(tab, tmp_path, seen_of(record(2, mask=masks.from_tensor(allowed))), "view=model")
+    tab.locator(".view-model .tile[data-ready]").nth(1).wait_for()
+    pixels = """(tile) => {
+        const copy = new OffscreenCanvas(9, 9).getContext("2d", { willReadFrequently: true });
+        copy.drawImage(tile.querySelector("canvas"), 0, 0);
+        return [...copy.getImageData(0, 0, 9, 9).data];
+    }"""
+    first = tab.locator(".view-model .tile").first
+
+    def clear() -> list[int]:
+        """The columns in which nothing is drawn."""
+        alpha = torch.tensor(first.evaluate(pixels)).view(9, 9, 4)[..., 3]
+        return [col for col in range(9) if not alpha[:, col].any()]
+
+    assert clear() == [0]
+    before = first.evaluate(pixels)
+    tab.keyboard.press("h")
+    assert clear() == [0, 1]
+    tab.keyboard.press("h")
+    assert first.evaluate(pixels) == before
+    for key in ("c", "s", "t"):
+        tab.keyboard.press(key)
+        after = first.evaluate(pixels)
+        assert after != before
+        before = after
+
+
+def test_small_maps_of_long_inputs_are_pooled_and_wait_until_they_are_in_sight(tab: Page, tmp_path: Path) -> None:
+    seen = seen_of(*(record(4, length=60) for _ in range(30)), words=None)
+    show(tab, tmp_path, seen, "view=model")
+    tab.wait_for_function("() => headwise.app.root.querySelectorAll('.tile[data-ready]').length >= 4")
+    tab.wait_for_function("() => !headwise.app.thumbs.waiting.size && !headwise.app.thumbs.running")
+    assert tab.locator(".tile[data-ready]").count() < 80
+    last = tab.locator(".tile").last
+    assert last.get_attribute("data-ready") is None
+    last.scroll_into_view_if_needed()
+    tab.locator(".tile[data-ready]").last.wait_for()
+    tab.wait_for_function("() => [...headwise.app.root.querySelectorAll('.tile')].at(-1).dataset.ready === ''")
+    size = last.locator("canvas").evaluate("(canvas) => [canvas.width, canvas.height]")
+    assert size == [48, 48]
+
+
+def test_heads_are_sorted_by_a_statistic(tab: Page, tmp_path: Path) -> None:
+    records = [record(3, mask=masks.causal()) for _ in range(2)]
+    show(tab, tmp_path, seen_of(*records), "view=model")
+    entropy = {
+        (layer, head): each.entropy()[0, head].mean().item() for layer, each in enumerate(records) for head in range(3)
+    }
+    shown = tab.locator(".view-model .tile").evaluate_all(
+        """(tiles) => tiles.map(
+            (tile) => [tile.dataset.layer, tile.dataset.head, tile.querySelector("b").textContent].map(Number)
+        )"""
+    )
+    assert [(layer, head) for layer, head, _ in shown] == sorted(entropy)
+    for layer, head, value in shown:
+        assert value == pytest.approx(entropy[layer, head], rel=0.01, abs=0.01)
+    for button, reverse in [("highest first", True), ("lowest first", False)]:
+        tab.get_by_role("button", name=button).click()
+        order = tab.locator(".view-model .tile").evaluate_all(
+            "(tiles) => tiles.map((tile) => [tile.dataset.layer, tile.dataset.head].map(Number))"
+        )
+        assert [tuple(place) for place in order] == sorted(entropy, key=entropy.__getitem__, reverse=reverse)
+        names = tab.locator(".view-model .under .name").all_inner_texts()
+        assert names == [f"L{layer}·H{head}" for layer, head in order]
+    low, high = tab.locator(".model-controls .scale span").all_inner_texts()
+    assert float(low) == pytest.approx(min(entropy.values()), abs=0.01)
+    assert float(high.removesuffix(" nats")) == pytest.approx(max(entropy.values()), abs=0.01)
+    tab.get_by_role("combobox", name="Statistic").select_option("distance")
+    assert "How far" in tab.locator(".view-model .about").inner_text()
+
+
+def test_arrows_go_from_head_to_head_and_enter_opens_one(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(4), record(2), record(4)), "view=model")
+    steps = [
+        ("ArrowRight", 0, 1),
+        ("ArrowRight", 0, 2),
+        ("ArrowDown", 1, 1),
+        ("ArrowRight", 1, 1),
+        ("ArrowDown", 2, 1),
+        ("ArrowLeft", 2, 0),
+    ]
+    for key, layer, head in steps:
+        tab.keyboard.press(key)
+        wait(tab, layer=layer, head=head)
+        assert tab.evaluate("headwise.app.root.activeElement.ariaLabel").startswith(f"layer {layer}, head {head}")
+    tab.keyboard.press("Enter")
+    wait(tab, view="head", layer=2, head=0)
+
+
+def test_one_head_needs_no_strip(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, record(1, length=1))
+    assert tab.locator(".strip").is_hidden()
+    assert "1 layer × 1 head · 1 position ·" in tab.locator(".facts").inner_text()
+    tab.keyboard.press("ArrowRight")
+    assert cell(tab, 0, 0) == ("1.000", pytest.approx(1))
+    tab.keyboard.press("1")
+    tab.wait_for_function("() => headwise.app.root.querySelectorAll('.view-model .tile[data-ready]').length === 1")
+
+
+# ---- ways out
+
+
+def test_a_view_is_saved_as_a_picture(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(3), record(3)), "view=model", title="Cats / <mats>")
+    for name, head in [("PNG", b"\x89PNG"), ("SVG", b"<svg")]:
+        with tab.expect_download() as waiting:
+            tab.get_by_role("button", name=f"Save {name}").click()
+        assert waiting.value.suggested_filename == f"Cats-mats-model.{name.lower()}"
+        data = Path(waiting.value.path()).read_bytes()
+        assert head in data[:200]
+        assert len(data) > 2000
+
+
+def test_the_python_is_copied_or_offered(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record()), "view=model", made='headwise.load("run.hw")')
+    tab.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+    tab.get_by_role("button", name="Copy Python").click()
+    tab.get_by_text("Copied").wait_for()
+    code = tab.evaluate("window.copied")
+    assert code.startswith('import headwise.plot\n\nseen = headwise.load("run.hw")\nfigure = headwise.plot.heads(')
+    compile(code, "copied", "exec")
+    tab.evaluate(
+        "() => { navigator.clipboard.writeText = async () => { throw new DOMException('no', 'NotAllowedError'); }; }"
+    )
+    tab.get_by_role("button", name="Copy Python").click()
+    assert tab.get_by_role("textbox", name="Python").input_value() == code
+    assert tab.get_by_role("textbox", name="Python").evaluate(
+        "(field) => field.selectionEnd - field.selectionStart"
+    ) == len(code)
+
+
+def watched() -> Seen:
+    """Two layers of a model, which know their names."""
+    layers = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
+    with headwise.watch(layers.eval()) as seen, torch.no_grad():
+        layers(torch.randn(1, 9, 8))
+    return seen
+
+
+@pytest.mark.parametrize(("make", "args"), [(watched, "seen"), (lambda: seen_of(record(), record()), "headwise.Seen(")])
+def test_the_python_of_all_heads_runs(
+    make: Any, args: str, tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen = make()
+    seen.save("run.hw")
+    show(tab, tmp_path, seen, "view=model&scale=log&colours=viridis", made='headwise.load("run.hw")')
+    code = tab.evaluate("headwise.app.saving.whole(headwise.app.view.python())")
+    assert f"headwise.plot.heads({args}" in code
+    exec(code, {})
+    assert (tmp_path / "heads.pdf").read_bytes().startswith(b"%PDF")
+
+
+# ---- what can be wrong
+
+
+def test_hostile_names_are_only_text(tab: Page, tmp_path: Path) -> None:
+    title = "<img src=x onerror=alert(1)>{{title}}</title><script>alert(2)</script>"
+    seen = {
+        "</option><script>alert(3)</script>": seen_of(record(), words=HOSTILE),
+        "--><b>": seen_of(record(), words=HOSTILE),
+    }
+    tab.on("dialog", lambda dialog: pytest.fail(f"a script of the data ran: {dialog.message}"))
+    show(tab, tmp_path, seen, "row=0&col=1", title=title)
+    cell(tab, 0, 1)
+    assert tab.get_by_role("heading", level=1).inner_text() == title
+    assert tab.title() == title
+    assert tab.locator("#cell bdi").all_text_contents() == HOSTILE[:2]
+    for view in VIEWS:
+        tab.evaluate("(view) => headwise.state.set({ view })", view)
+        tab.wait_for_timeout(50)
+        assert tab.locator("img[src=x], script:not([type])").count() == 0
+
+
+def corrupted(folder: Path, part: str) -> Path:
+    path = write(folder, seen_of(record(), record()))
+    page = path.read_text("utf-8")
+    facts, first = page.index('id="facts">'), page.index('<script type="text/plain"')
+    if part == "numbers":
+        page = page[: first + 80]
+    elif part == "facts":
+        page = page[: facts + 100]
+    elif part == "script":
+        page = page[: page.index('<script type="module">') + 5000]
+    elif part == "facts cut out":
+        page = re.sub(
+            r'(id="facts">).*?(</script>)',
+            lambda found: found[1] + '{"title": "half' + found[2],
+            page,
+            count=1,
+            flags=re.DOTALL,
+        )
+    elif part == "facts lost":
+        page = re.sub(r'<script type="application/json" id="facts">.*?</script>', "", page, count=1, flags=re.DOTALL)
+    path.write_text(page, "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("part", ["numbers", "facts", "script", "facts cut out", "facts lost"])
+def test_a_file_that_is_not_whole_says_so(part: str, tab: Page, tmp_path: Path) -> None:
+    tab.goto(corrupted(tmp_path, part).as_uri())
+    said = tab.locator("#page > p")
+    said.wait_for()  # in sight
+    assert re.search(r"not whole|is damaged", said.inner_text())
+
+
+def damaged(folder: Path, change: Any, name: str = "group") -> Path:
+    """A page whose blocks are changed: change(base64) -> base64."""
+    seen = seen_of(*(record(mask=masks.causal(), bias=torch.arange(81.0).view(9, 9) ** 0.5) for _ in range(2)))
+    path = write(folder, seen)
+    page = path.read_text("utf-8")
+    pattern = rf'(<script type="text/plain" id="[^"]*{name}[^"]*">)([^<]*)'
+    assert re.search(pattern, page)
+    path.write_text(re.sub(pattern, lambda found: found[1] + change(found[2]), page), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda text: text[:40] + "*!" + text[42:], "group"),
+        (lambda text: text[:40], "group"),
+        (lambda text: "", "group"),
+        (lambda text: text[:64], "plane"),
+        (lambda text: text[:64], "bias"),
+    ],
+    ids=["letters", "cut", "empty", "a mask that is cut", "a bias that is cut"],
+)
+def test_numbers_that_cannot_be_read_are_a_sentence(change: Any, name: str, tab: Page, tmp_path: Path) -> None:
+    tab.goto(damaged(tmp_path, change, name).as_uri() + "#view=model")
+    alert = tab.get_by_role("alert")
+    alert.get_by_text("damaged").wait_for()
+    assert "Write it again" in alert.inner_text()
+    assert tab.get_by_role("tab").count() == 6  # all the rest is there
+    alert.get_by_role("button", name="Dismiss").click()
+    assert alert.inner_text() == ""
+
+
+BESIDE = """() => {
+    // A second one in the same document, as in a notebook; its questions are answered by hand.
+    const host = document.createElement("div");
+    host.style.height = "600px";
+    document.body.append(host);
+    window.asked = [];
+    const tile = (...question) => new Promise((resolve, reject) => asked.push({ question, resolve, reject }));
+    const stackOf = (stack) => ({ ...stack, tile });
+    const inputs = headwise.source.inputs.map((input) => ({ ...input, stacks: input.stacks.map(stackOf) }));
+    const close = () => (window.ended = true);
+    window.beside = new headwise.app.constructor(host, { ...headwise.source, inputs, close });
+}"""
+
+
+def test_what_takes_long_and_what_fails_is_told(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record()))
+    tab.evaluate(BESIDE)
+    tab.wait_for_function("() => !beside.progress.hidden")  # the view asked at once, and nobody answers
+    tab.wait_for_function(
+        """() => {
+            for (const { question, resolve } of asked.splice(0)) resolve(new Float32Array(question[4] * question[5]));
+            return beside.progress.hidden;
+        }"""
+    )
+    assert tab.evaluate("headwise.app.progress.hidden")
+    tab.evaluate("() => { beside.tile(0, 0, [0, 1], [0, 1], 1, 1, 'max', { idle: true }); }")
+    tab.wait_for_timeout(400)
+    assert tab.evaluate("beside.progress.hidden")  # idle questions may take their time
+    tab.evaluate("asked.pop().reject(new DOMException('given up', 'AbortError'))")
+    assert tab.evaluate("beside.footer.alert.textContent") == ""
+    tab.evaluate(
+        """() => {
+            beside.tile(0, 0, [0, 1], [0, 1], 1, 1, "max", {});
+            asked.pop().reject(new Error("The server does not answer."));
+        }"""
+    )
+    tab.wait_for_function("() => beside.footer.alert.textContent === 'The server does not answer.'")
+    assert tab.evaluate("headwise.app.footer.alert.textContent") == ""
+
+
+def test_statistics_that_come_later_are_filled_in(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(2), record(2)))
+    tab.evaluate(
+        """() => {
+            // A source such as a server's, which works out the statistics of a layer when it is asked.
+            const host = document.createElement("div");
+            document.body.append(host);
+            window.answers = [];
+            const stats = (layer) => new Promise((resolve) => (answers[layer] = resolve));
+            const layersOf = ({ layers }) => layers.map((layer) => ({ ...layer, stats: null }));
+            const stackOf = (stack) => ({ ...stack, stats, layers: layersOf(stack) });
+            const inputs = headwise.source.inputs.map((input) => ({ ...input, stacks: input.stacks.map(stackOf) }));
+            window.later = new headwise.app.constructor(host, { ...headwise.source, inputs });
+            later.state.set({ view: "model", sort: "down" });
+        }"""
+    )
+    read = """() => [...later.root.querySelectorAll('.view-model .tile')].map(
+        (tile) => [tile.querySelector('.name').textContent, tile.querySelector('b').textContent].join(' ')
+    )"""
+    about = "() => later.root.querySelector('.view-model .about').textContent"
+    assert tab.evaluate(read) == ["L0·H0 –", "L0·H1 –", "L1·H0 –", "L1·H1 –"]
+    tab.evaluate("answers[1]({ entropy: [0.25, 12.34], estimated: 5 })")
+    tab.wait_for_function(f"() => ({about})().includes('(1 of 2 layers so far.)')")
+    assert tab.evaluate(read) == ["L1·H1 12.3", "L1·H0 0.25", "L0·H0 –", "L0·H1 –"]
+    tab.evaluate("answers[0]({ entropy: [1.5, null], estimated: 5 })")
+    tab.wait_for_function(f"() => ({about})().endsWith('Estimated from 5 of 9 rows.')")
+    assert tab.evaluate(read) == ["L1·H1 12.3", "L0·H0 1.50", "L1·H0 0.25", "L0·H1 –"]
+    tab.evaluate("later.state.set({ sort: 'up' })")
+    assert tab.evaluate(read) == ["L1·H0 0.25", "L0·H0 1.50", "L1·H1 12.3", "L0·H1 –"]
+
+
+def test_two_in_one_document_do_not_disturb_each_other(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(), record()))
+    tab.evaluate(BESIDE)
+    tab.evaluate("location.hash = '#layer=1'")
+    wait(tab, layer=1)
+    assert tab.evaluate("beside.state.layer") == 0  # the address is the page's
+    tab.keyboard.press("[")
+    wait(tab, layer=0)
+    assert tab.evaluate("beside.state.layer") == 0  # and so are keys, but for those within
+    tab.evaluate("beside.panel.focus()")
+    tab.keyboard.press("]")
+    assert tab.evaluate("[beside.state.layer, headwise.state.layer]") == [1, 0]
+    tab.emulate_media(color_scheme="dark")
+    tab.wait_for_function("() => beside.host.dataset.theme === 'dark' && headwise.app.host.dataset.theme === 'dark'")
+    tab.evaluate("beside.close()")
+    assert tab.evaluate("window.ended")
+    tab.emulate_media(color_scheme="light")
+    tab.wait_for_function("() => headwise.app.host.dataset.theme === 'light'")
+    assert tab.evaluate("beside.host.dataset.theme") == "dark"  # it listens no more
+
+
+# ---- room and accessibility
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_narrow_window_needs_no_scrolling_to_the_side(view: str, tab: Page, tmp_path: Path) -> None:
+    tab.set_viewport_size({"width": 400, "height": 800})
+    seen = {
+        "a rather long name of an input, which says what it is": seen_of(
+            record(12, 4, length=30), record(12), words=None
+        ),
+        "b": seen_of(record()),
+    }
+    show(tab, tmp_path, seen, f"view={view}", title="Averylongtitlewithoutanyspaces" * 3)
+    tab.wait_for_timeout(100)
+    for box in ("document.documentElement", "headwise.app.frame", "headwise.app.panel"):
+        assert tab.evaluate(f"{box}.scrollWidth - {box}.clientWidth") <= 0, box
+
+
+AXE = "(() => {" + (files("axe_playwright_python") / "axe.min.js").read_text("utf-8") + "})()"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe_finds_nothing_serious(view: str, theme: str, chromium: Browser, tmp_path: Path) -> None:
+    context = chromium.new_context(
+        bypass_csp=True, viewport={"width": 1280, "height": 860}
+    )  # axe is no part of the page
+    tab = context.new_page()
+    seen = {"one": seen_of(record(4, 2), record(4, mask=masks.causal())), "two": seen_of(record(3))}
+    show(tab, tmp_path, seen, f"view={view}&theme={theme}&row=3&col=1&heads=1.1")
+    cell(tab, 3, 1)
+    tab.evaluate(AXE)
+    for narrow in (False, True):
+        if narrow:
+            tab.set_viewport_size({"width": 400, "height": 800})
+            tab.wait_for_timeout(100)
+        found = tab.evaluate("async () => (await axe.run({ resultTypes: ['violations'] })).violations")
+        serious = [
+            (each["id"], [node["html"][:120] + " " + node.get("failureSummary", "") for node in each["nodes"]])
+            for each in found
+            if each["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], json.dumps(serious, indent=1)
+    context.close()

@@ -1,0 +1,678 @@
+"""The Text view: running text and lines, coloured and told by the weights of the record."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+import headwise
+from headwise import masks
+from headwise.records import AttentionRecord, Seen, Site, grouped
+from headwise.text import Tokens
+from headwise.viewer import inputs_of, write_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+pytestmark = pytest.mark.browser
+
+WITHIN = 2e-4  # of the record: what the page rounds
+AXE = "(() => {" + (files("axe_playwright_python") / "axe.min.js").read_text("utf-8") + "})()"
+# Two sentences, in which some words are of several tokens; + stands where no space stands before one.
+PIECES = [
+    "[CLS]",
+    "The",
+    "un",
+    "+help",
+    "+ful",
+    "cat",
+    "sat",
+    "+.",
+    "It",
+    "is",
+    "+n",
+    "+'",
+    "+t",
+    "mine",
+    "+.",
+    "[SEP]",
+]
+HOSTILE = ["</script><img src=x onerror=alert(1)>", "<!--<script>", "a\u2028b", '"', "&lt;", "-->", "\\u003c", "{{"]
+BOXES = ("document.documentElement", "headwise.app.frame", "headwise.app.panel", "headwise.app.view.element")
+
+
+def record(
+    length: int = 9, keys: int | None = None, *, heads: int = 3, kind: str = "", **options: Any
+) -> AttentionRecord:
+    q, k = 1.5 * torch.randn(1, heads, length, 4), torch.randn(1, heads, keys or length, 4)
+    made = headwise.attention(q, k, k, record=True, **options)[1]
+    if kind:
+        made.site = Site("layer", 0, kind, False, heads, heads, 0)  # type: ignore[arg-type]
+    return made
+
+
+def tokens_of(pieces: Sequence[str], **options: Any) -> Tokens:
+    """Tokens of a text that is put together from its pieces: [NAME] is a sign, +piece has no space before it."""
+    text, offsets, labels = "", [], []
+    for piece in pieces:
+        sign = re.fullmatch(r"\[\w+\]", piece)
+        own = piece.removeprefix("+")
+        space = "" if sign or own != piece or not text or text.endswith("\n") else " "
+        start = len(text) + len(space)
+        text += "" if sign else space + own
+        offsets.append((0, 0) if sign else (start, start + len(own)))
+        labels.append(own)
+    special = tuple(piece.startswith("[") for piece in pieces)
+    options = {"unknown": (False,) * len(labels), **options}
+    return Tokens(tuple(range(len(labels))), tuple(labels), tuple(offsets), special, text, **options)
+
+
+def seen_of(*records: AttentionRecord, tokens: Any = None) -> Seen:
+    seen = Seen(records)
+    seen.tokens = [f"w{i}" for i in range(records[0].shape[2])] if tokens is None else tokens
+    return seen
+
+
+def show(tab: Page, folder: Path, seen: Any, address: str = "", **given: Any) -> None:
+    path = folder / "page.html"
+    write_page(path, inputs_of(seen, **given), title="A page")
+    tab.goto("about:blank")
+    tab.goto(f"{path.as_uri()}#view=text&{address}")
+    tab.wait_for_function("() => window.headwise?.app?.view")
+
+
+def token(tab: Page, number: int, block: int = 0) -> Locator:
+    return tab.locator(".running").nth(block).locator(".token").nth(number)
+
+
+def point(tab: Page, number: int, block: int = 0) -> None:
+    token(tab, number, block).hover()
+
+
+def told(tab: Page, group: int, of: str = "") -> list[tuple[int, float]]:
+    """The places and weights in the caption, once it tells of that token or group in those heads."""
+    tab.locator(f'.attention-caption [data-asked="{group}"]', has_text=of).wait_for()
+    items = tab.locator(".attention-caption li[data-place]")
+    listed = items.evaluate_all("(all) => all.map(({ dataset }) => [dataset.place, dataset.weight])")
+    return [(int(place), float(weight)) for place, weight in listed]
+
+
+def weights_in(told: list[tuple[int, float]]) -> list[float]:
+    return [weight for _, weight in told]
+
+
+def check_largest(told: list[tuple[int, float]], expected: torch.Tensor) -> None:
+    """That these are the largest of all weights, at their places; what is masked is not listed."""
+    largest = expected.sort(descending=True).values
+    assert len(told) == 5 or not largest[len(told) :].any()
+    np.testing.assert_allclose(weights_in(told), largest[: len(told)], atol=WITHIN)
+    np.testing.assert_allclose(weights_in(told), [expected[place] for place, _ in told], atol=WITHIN)
+
+
+def steps(tab: Page, block: int = 0) -> list[int]:
+    """How far along the ramp each token is coloured, 0 to 63; -1 plain, -2 masked, -3 hidden as the sink."""
+    codes: list[int] = tab.evaluate("(block) => [...headwise.app.view.blocks[block].running.codes]", block)
+    return codes
+
+
+def check(tab: Page, told: list[tuple[int, float]], expected: torch.Tensor, block: int = 0) -> None:
+    """That the caption lists the largest weights, and the colours are those of all weights."""
+    check_largest(told, expected)
+    shown = [max(step, 0) for step in steps(tab, block)]
+    np.testing.assert_allclose(shown, 63 * expected / expected.max(), atol=2)
+
+
+# ---- what a token gives and gets
+
+
+@pytest.mark.parametrize("direction", ["gives", "gets"])
+def test_pointing_at_a_token_tells_what_it_gives_or_gets(direction: str, tab: Page, tmp_path: Path) -> None:
+    seen = record()
+    show(tab, tmp_path, seen_of(seen, record()), f"look={direction}&head=1")
+    for number in (2, 7):
+        point(tab, number)
+        found = told(tab, number)
+        weights = seen.weights(heads=1)[0, 0]
+        check(tab, found, weights[number] if direction == "gives" else weights[:, number])
+        first = tab.locator(".attention-caption li").first
+        assert first.inner_text().split() == [f"w{found[0][0]}", str(found[0][0]), f"{found[0][1]:#.4g}"]
+        assert f"w{number} {number} {'gives most to' if direction == 'gives' else 'gets most from'}" in caption(tab)
+        assert tab.evaluate("headwise.state[headwise.state.direction === 'gives' ? 'row' : 'col']") == number
+        assert "asked" in (token(tab, number).get_attribute("class") or "")
+
+
+def caption(tab: Page) -> str:
+    return tab.locator(".attention-caption").inner_text().replace("\n", " ")
+
+
+def test_colours_are_those_of_the_ramp(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record()), "row=3&scale=root&colours=viridis")
+    told(tab, 3)
+    for number, step in enumerate(steps(tab)):
+        palette = tab.evaluate("(step) => headwise.app.view.palette[step]", step)
+        style = token(tab, number).evaluate("(span) => [span.style.backgroundColor, span.style.color]")
+        assert style == ["", ""] if step < 0 else [palette["fill"].replace(" ", ", "), ink(palette["ink"])]
+    dark, light = tab.evaluate("[63, 0].map((step) => headwise.app.view.palette[step].ink)")
+    assert dark != light  # both can be read
+
+
+def ink(colour: str) -> str:
+    return "rgb({}, {}, {})".format(*(int(colour[i : i + 2], 16) for i in (1, 3, 5)))
+
+
+def test_every_colour_can_be_read(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record()), "row=3")
+    for colours in ("ember", "viridis", "cividis", "grey"):
+        for theme in ("light", "dark"):
+            tab.evaluate("(given) => headwise.state.set(given)", {"colours": colours, "theme": theme})
+            for each in tab.evaluate("headwise.app.view.palette"):
+                colours_of = (re.findall(r"\d+", part) for part in (each["fill"], ink(each["ink"])))
+                fill, text = (luminance(map(int, colour)) for colour in colours_of)
+                assert (max(fill, text) + 0.05) / (min(fill, text) + 0.05) >= 4.5, (colours, theme, each)
+
+
+def luminance(rgb: Any) -> float:
+    linear = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in rgb]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_several_heads_are_averaged_and_named(tab: Page, tmp_path: Path) -> None:
+    seen = [record(), record()]
+    show(tab, tmp_path, seen_of(*seen), "row=4&layer=1&head=2&heads=0.1,1.0")
+    first, second = (each.weights(rows=4)[0, :, 0] for each in seen)
+    check(tab, told(tab, 4, "mean of 3 heads"), (second[2] + first[1] + second[0]) / 3)
+    assert "mean of 3 heads: 1.2, 0.1, 1.0" in caption(tab)
+    tab.keyboard.press("[")
+    check(tab, told(tab, 4, "mean of 3 heads: 0.2"), (first[2] + first[1] + second[0]) / 3)
+
+
+@pytest.mark.parametrize("level", ["words", "sentences"])
+@pytest.mark.parametrize("direction", ["gives", "gets"])
+def test_words_and_sentences_are_grouped_as_the_library_groups(
+    level: str, direction: str, tab: Page, tmp_path: Path
+) -> None:
+    tokens = tokens_of(PIECES)
+    seen = record(len(PIECES), mask=masks.causal())
+    groups = getattr(tokens, level)()
+    show(tab, tmp_path, seen_of(seen, tokens=tokens), f"level={level}&look={direction}&head=1")
+    expected = grouped(seen, groups, groups)[0, 1]
+    for number in (3, len(PIECES) - 2):
+        point(tab, number)
+        group = groups.group_of(number)
+        found = told(tab, group)
+        weights = expected[group] if direction == "gives" else expected[:, group]
+        check_largest(found, weights)
+        assert groups.labels[group] in caption(tab)
+        codes = steps(tab)
+        for place, span in enumerate(groups.spans):
+            assert len({codes[i] for i in span}) == 1, "one colour a group"
+            masked = place > group if direction == "gives" else place < group
+            assert (codes[span[0]] == -2) == masked
+        assert tab.locator(".token.asked").count() == len(groups.spans[group])
+        gaps = tab.evaluate("headwise.app.view.blocks[0].running.gaps.map((gap) => gap && gap.code)")
+        for i, gap in enumerate(gaps):  # a space within a group has its colour
+            assert gap in (None, codes[i] if groups.index[i] == groups.index[i - 1] else -1)
+
+
+def test_a_word_that_an_empty_row_is_part_of(tab: Page, tmp_path: Path) -> None:
+    allowed = torch.ones(len(PIECES), len(PIECES), dtype=torch.bool)
+    allowed[2] = False  # un- of unhelpful looks at nothing: it counts as 0
+    tokens = tokens_of(PIECES)
+    words = tokens.words()
+    seen = record(len(PIECES), mask=masks.from_tensor(allowed))
+    show(tab, tmp_path, seen_of(seen, tokens=tokens), "level=words&row=2")
+    expected = grouped(seen, words, words)[0, 0, words.group_of(2)]
+    assert expected.sum().item() == pytest.approx(2 / 3)
+    found = told(tab, words.group_of(2))
+    check_largest(found, expected)
+    tab.evaluate("headwise.state.set({ level: 'tokens' })")
+    assert told(tab, 2) == []
+    assert "the mask forbids all" in caption(tab)
+    assert set(steps(tab)) == {-2}
+
+
+def test_masked_tokens_are_marked_and_told(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(mask=masks.causal())), "pinrow=3&col=6")
+    told(tab, 3)
+    assert steps(tab)[4:] == [-2] * 5
+    assert all("masked" in (token(tab, i).get_attribute("class") or "") for i in range(4, 9))
+    assert "masked w3 3 → w6 6" in caption(tab)
+
+
+def test_what_one_head_may_not_look_at_counts_as_nothing(tab: Page, tmp_path: Path) -> None:
+    allowed = torch.rand(1, 3, 9, 9) < 0.3
+    allowed[..., 0] = True
+    seen = record(mask=masks.from_tensor(allowed))
+    show(tab, tmp_path, seen_of(seen), "row=7&heads=0.1,0.2")
+    check_largest(told(tab, 7, "mean of 3 heads"), seen.weights(rows=7)[0, :, 0].mean(0))
+    masked = ~allowed[0, :, 7].any(0)
+    assert [step == -2 for step in steps(tab)] == masked.tolist()
+    assert masked.any()
+
+
+def test_the_sink_is_hidden_and_said_to_be(tab: Page, tmp_path: Path) -> None:
+    seen = record()
+    row = int(seen.weights(heads=0, cols=0).argmax())  # in which it would be listed
+    show(tab, tmp_path, seen_of(seen), f"row={row}&sink=true")
+    tab.get_by_text("is hidden as the sink").wait_for()
+    weights = seen.weights(heads=0, rows=row)[0, 0, 0]
+    assert weights[0] > weights.median()
+    found = told(tab, row)
+    assert 0 not in [place for place, _ in found]
+    np.testing.assert_allclose(weights_in(found), weights[1:].sort(descending=True).values[:5], atol=WITHIN)
+    assert steps(tab)[0] == -3
+    assert steps(tab)[found[0][0]] == 63  # colours are of what is left, weights as they were
+    hidden = re.search(r"w0 0 ([\d.]+) is hidden as the sink", caption(tab))
+    assert hidden is not None
+    assert float(hidden[1]) == pytest.approx(weights[0].item(), abs=WITHIN)
+    tab.get_by_role("button", name="Hide the sink").click()
+    tab.wait_for_function("() => headwise.app.view.blocks[0].running.codes[0] !== -3")
+    check(tab, told(tab, row), weights)
+
+
+# ---- holding, and what other views see
+
+
+def test_a_click_holds_a_token_and_escape_lets_it_go(tab: Page, tmp_path: Path) -> None:
+    seen = record()
+    show(tab, tmp_path, seen_of(seen))
+    token(tab, 2).click()
+    assert tab.evaluate("headwise.state.pinRow") == 2
+    point(tab, 6)
+    read = tab.locator(".attention-caption .words[data-weight]")
+    tab.get_by_text("w2 2 → w6 6").first.wait_for()
+    assert float(read.get_attribute("data-weight") or -1) == pytest.approx(seen.weights(2, 6, 0).item(), abs=WITHIN)
+    assert tab.evaluate("[headwise.state.row, headwise.state.col]") == [2, 6]
+    told(tab, 2, "held: Esc lets go")
+    tab.keyboard.press("Escape")
+    assert tab.evaluate("headwise.state.pinRow") is None
+    point(tab, 4)
+    told(tab, 4)
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("headwise.state.pinRow") == 4
+    token(tab, 4).click()
+    assert tab.evaluate("headwise.state.pinRow") is None
+
+
+def test_it_follows_the_row_that_is_set_elsewhere(tab: Page, tmp_path: Path) -> None:
+    seen = record(400)
+    show(tab, tmp_path, seen_of(seen), "row=1")
+    told(tab, 1)
+    tab.evaluate("headwise.state.set({ row: 390, pinCol: 5 })")
+    told(tab, 390)
+    box = token(tab, 390).bounding_box()
+    assert box is not None
+    assert 0 < box["y"] < 860, "brought into sight"
+    tab.evaluate("headwise.state.set({ direction: 'gets' })")
+    check_largest(told(tab, 5), seen.weights(heads=0, cols=5)[0, 0, :, 0])
+
+
+def test_what_the_search_finds_is_marked(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record()))
+    tab.keyboard.press("/")
+    tab.keyboard.type("w7")
+    tab.locator(".token.found").wait_for()
+    assert tab.locator(".token.found").all_inner_texts() == ["w7"]
+    tab.keyboard.press("Escape")
+    assert tab.locator(".token.found").count() == 0
+
+
+def test_two_texts_stand_side_by_side(tab: Page, tmp_path: Path) -> None:
+    seen = Seen([record(4, 6, kind="cross")])
+    seen.tokens = {"source": [list("abcdef")], "target": [list("uvwx")]}
+    show(tab, tmp_path, seen)
+    assert tab.locator(".view-text h2").all_inner_texts() == ["looks from", "looks at"]
+    weights = seen[0].weights(heads=0)[0, 0]
+    point(tab, 2)
+    check(tab, told(tab, 2), weights[2], block=1)
+    assert set(steps(tab, 0)) == {-1}
+    point(tab, 5, block=1)  # reads out, and does not ask
+    tab.get_by_text("w 2 → f 5").first.wait_for()
+    read = tab.locator(".attention-caption .words[data-weight]").get_attribute("data-weight")
+    assert float(read or -1) == pytest.approx(weights[2, 5].item(), abs=WITHIN)
+    tab.keyboard.press("g")
+    check(tab, told(tab, 5), weights[:, 5], block=0)
+    point(tab, 0, block=1)
+    check(tab, told(tab, 0), weights[:, 0], block=0)
+
+
+# ---- the text itself
+
+
+def test_the_text_stays_as_it_was_written(tab: Page, tmp_path: Path) -> None:
+    texts = {
+        "chinese": ["[CLS]", "那", "+只", "+🙂", "+动物", "+。", "[SEP]"],
+        "arabic": ["[CLS]", "لم", "تع", "+بر", "+\n", "שלום", "עולם", "+\n", "Latin", "[SEP]"],
+        "lines": ["one", "+\n", "+\n", "+    two", "+\n", "three"],
+    }
+    for name, pieces in texts.items():
+        tokens = tokens_of(pieces)
+        show(tab, tmp_path, seen_of(record(len(pieces)), tokens=tokens))
+        lines = tab.locator(".running > *").evaluate_all(
+            """(lines) => lines.map((line) => [...line.childNodes].filter((node) => !node.matches('.chip'))
+                .map((node) => node.textContent).join(''))"""
+        )
+        written = "\n".join(line.replace("\n", "").replace("⏎", "") for line in lines)
+        assert written.strip() == tokens.text.strip(), name
+    show(tab, tmp_path, seen_of(record(10), tokens=tokens_of(texts["arabic"])))
+    ways = tab.locator(".paragraph").evaluate_all("(all) => all.map((each) => getComputedStyle(each).direction)")
+    assert ways == ["rtl", "rtl", "ltr"], "[CLS] has no say in it"
+
+
+def test_hostile_tokens_are_only_text(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(len(HOSTILE)), tokens=HOSTILE), "row=0&col=1")
+    told(tab, 0)
+    assert tab.locator(".running .token").evaluate_all("(all) => all.map((each) => each.textContent)") == HOSTILE
+    tab.keyboard.press("l")
+    tab.locator(".lines canvas").wait_for()
+    assert tab.locator("img").count() == 0
+
+
+def test_signs_unknown_words_and_what_was_cut_are_marked(tab: Page, tmp_path: Path) -> None:
+    tokens = tokens_of(PIECES, cut=12, unknown=tuple(i == 5 for i in range(len(PIECES))))
+    show(tab, tmp_path, seen_of(record(len(PIECES)), tokens=tokens))
+    assert tab.locator(".token.chip").all_inner_texts() == ["[CLS]", "[SEP]"]
+    assert tab.locator(".token.unknown").all_inner_texts() == ["cat"]
+    assert "[UNK]" in (token(tab, 5).get_attribute("title") or "")
+    assert tab.get_by_text("12 more tokens did not fit").is_visible()
+
+
+def test_generated_text_is_marked_off(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(mask=masks.causal())), generated=6)
+    parts = tab.locator(".running > *").all_inner_texts()
+    assert [" ".join(part.split()) for part in parts] == ["w0 w1 w2 w3 w4 w5", "generated", "w6 w7 w8"]
+    assert tab.locator(".token.own").count() == 3
+
+
+# ---- the keyboard
+
+
+def test_arrows_go_through_the_text(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(60), tokens=tokens_of([f"word{i}" for i in range(60)])), "row=10")
+    told(tab, 10)
+    tab.keyboard.press("ArrowRight")
+    told(tab, 11)
+    tab.locator(".running").focus()
+    tab.keyboard.press("ArrowLeft")
+    told(tab, 10)
+    active = tab.locator(".running").get_attribute("aria-activedescendant")
+    assert tab.locator(f"#{active}").inner_text() == "word10"
+    assert tab.locator(f"#{active}").get_attribute("aria-selected") == "true"
+    assert tab.locator(".running [tabindex]").count() == 0, "one stop for the whole text"
+    here = token(tab, 10).bounding_box()
+    tab.keyboard.press("ArrowDown")
+    tab.wait_for_function("() => headwise.state.row > 11")
+    there = token(tab, tab.evaluate("headwise.state.row")).bounding_box()
+    assert here is not None
+    assert there is not None
+    assert 0 < there["y"] - here["y"] < 60
+    assert abs(there["x"] - here["x"]) < 80
+    tab.keyboard.press("ArrowUp")
+    told(tab, 10)
+    tab.keyboard.press("End")
+    told(tab, 59)
+    tab.keyboard.press("Home")
+    told(tab, 0)
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("ArrowRight")  # while a token is held the others are read out
+    tab.wait_for_function("() => headwise.state.col === 1")
+    assert tab.evaluate("[headwise.state.pinRow, headwise.state.row]") == [0, 0]
+
+
+def test_arrows_go_the_way_the_text_runs(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(4), tokens=tokens_of(["שלום", "עולם", "זה", "טקסט"])), "row=1")
+    told(tab, 1)
+    tab.keyboard.press("ArrowLeft")
+    told(tab, 2)
+    tab.keyboard.press("ArrowRight")
+    told(tab, 1)
+
+
+# ---- lines
+
+
+def lines(tab: Page) -> dict[tuple[int, int, int], float]:
+    drawn = tab.evaluate("headwise.app.view.lines.drawn.map(({ head, row, col, weight }) => [head, row, col, weight])")
+    return {(head, row, col): weight for head, row, col, weight in drawn}
+
+
+def wait_for_lines(tab: Page, rows: Sequence[int], heads: int = 1) -> None:
+    tab.wait_for_function(
+        """([rows, heads]) => {
+            const drawn = headwise.app.view.lines.drawn;
+            const found = [...new Set(drawn.map((line) => line.row))].sort((a, b) => a - b);
+            return String(found) === String(rows) && new Set(drawn.map((line) => line.head)).size === heads;
+        }""",
+        arg=[list(rows), heads],
+    )
+
+
+def test_lines_are_those_of_the_largest_weights(tab: Page, tmp_path: Path) -> None:
+    seen = record(6)
+    show(tab, tmp_path, seen_of(seen), "head=1")
+    tab.get_by_role("button", name="lines", exact=True).click()
+    wait_for_lines(tab, range(6))
+    weights = seen.weights(heads=1)[0, 0]
+    expected = {
+        (0, row, col): weights[row, col].item()
+        for row in range(6)
+        for col in range(6)
+        if weights[row, col] >= 0.02 * weights.max()
+    }
+    assert lines(tab) == pytest.approx(expected, abs=WITHIN)
+    widths = tab.evaluate("headwise.app.view.lines.drawn.map((line) => line.t)")
+    assert widths == sorted(widths), "the strongest on top"
+
+    tab.evaluate("headwise.state.set({ heads: [[0, 2]] })")
+    wait_for_lines(tab, range(6), heads=2)
+    both = seen.weights(heads=[1, 2])[0]
+    assert lines(tab) == pytest.approx(
+        {(*map(int, at),): both[(*at,)].item() for at in (both >= 0.02 * both.max()).nonzero()}, abs=WITHIN
+    )
+    assert [entry["name"] for entry in tab.evaluate("headwise.app.view.lines.legend")] == [
+        "layer 0 · head 1",
+        "layer 0 · head 2",
+    ]
+
+
+def at_label(tab: Page, side: str, group: int) -> dict[str, float]:
+    """Where in the canvas a token's label stands."""
+    position: dict[str, float] = tab.evaluate(
+        """([side, group]) => {
+            const { lines } = headwise.app.view;
+            return { x: side === 'rows' ? lines.plot.left - 12 : lines.plot.right + 12, y: lines.middleOf(group) };
+        }""",
+        [side, group],
+    )
+    return position
+
+
+def test_pointing_at_a_label_leaves_only_its_lines(tab: Page, tmp_path: Path) -> None:
+    seen = record(6)
+    show(tab, tmp_path, seen_of(seen))
+    tab.keyboard.press("l")
+    wait_for_lines(tab, range(6))
+    canvas = tab.locator(".lines canvas")
+    canvas.hover(position=at_label(tab, "rows", 2))
+    wait_for_lines(tab, [2])
+    found = told(tab, 2)
+    assert found[0][1] == pytest.approx(seen.weights(heads=0, rows=2).max().item(), abs=WITHIN)
+    canvas.hover(position=at_label(tab, "cols", 4))
+    tab.wait_for_function("() => headwise.app.view.lines.drawn.every((line) => line.col === 4)")
+    told(tab, 4, "gets most from")
+    tab.locator("h1").hover()
+    wait_for_lines(tab, range(6))
+    canvas.click(position=at_label(tab, "rows", 1))
+    tab.locator("h1").hover()
+    told(tab, 1, "held")
+    wait_for_lines(tab, [1])
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("ArrowDown")
+    wait_for_lines(tab, [2])
+    tab.keyboard.press("ArrowRight")
+    told(tab, 2, "gets most from")
+
+
+def test_lines_between_words(tab: Page, tmp_path: Path) -> None:
+    tokens = tokens_of(PIECES)
+    words = tokens.words()
+    seen = record(len(PIECES), mask=masks.causal())
+    show(tab, tmp_path, seen_of(seen, tokens=tokens), "level=words")
+    tab.keyboard.press("l")
+    wait_for_lines(tab, range(len(words)))
+    weights = grouped(seen, words, words)[0, 0]
+    for (_, row, col), weight in lines(tab).items():
+        assert weight == pytest.approx(weights[row, col].item(), abs=WITHIN)
+    labels = [tab.evaluate("(i) => headwise.app.view.lines.middleOf(i)", i) for i in range(len(words))]
+    assert np.diff(labels).min() >= 16, "labels have room"
+
+
+def test_lines_to_the_sink_are_hidden(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(6)), "sink=true&scale=root")
+    tab.keyboard.press("l")
+    wait_for_lines(tab, range(6))
+    assert {col for _, _, col in lines(tab)} == {1, 2, 3, 4, 5}
+
+
+def test_lines_are_for_short_texts(tab: Page, tmp_path: Path) -> None:
+    pieces = [f"word{i}" for i in range(30)] + ["+."] + [f"Word{i}" for i in range(60)] + ["+."]
+    show(tab, tmp_path, seen_of(record(len(pieces)), tokens=tokens_of(pieces)), "level=tokens")
+    button = tab.get_by_role("button", name="lines", exact=True)
+    assert button.is_disabled()
+    assert button.get_attribute("title") == "Lines are for up to 80 tokens a side: here are 92."
+    tab.keyboard.press("l")
+    assert tab.get_by_text("Lines are for up to 80 tokens a side: here are 92.").is_visible()
+    tab.get_by_role("button", name="sentences").click()
+    tab.keyboard.press("l")
+    wait_for_lines(tab, range(2))
+    tab.get_by_role("button", name="tokens", exact=True).click()
+    tab.locator(".running").wait_for()
+
+
+# ---- long texts
+
+
+def test_a_long_text_recolours_only_what_changes(tab: Page, tmp_path: Path) -> None:
+    length = 4096
+    pieces = [f"word{i}" + "." * (i % 19 == 18) for i in range(length)]
+    seen = record(length, heads=1, mask=masks.window(40, 0))
+    show(tab, tmp_path, seen_of(seen, tokens=tokens_of(pieces)), "row=2000&scale=linear")
+    told(tab, 2000)
+    assert tab.locator(".running .paragraph").count() >= length / 400
+    tab.evaluate(
+        """() => {
+            window.changed = 0;
+            const watch = new MutationObserver((all) => (window.changed += all.length));
+            watch.observe(headwise.app.view.element.querySelector('.running'), { subtree: true, attributes: true });
+        }"""
+    )
+    tab.evaluate("headwise.state.set({ row: 2001 })")
+    check(tab, told(tab, 2001), seen.weights(heads=0, rows=2001)[0, 0, 0])
+    assert 0 < tab.evaluate("window.changed") < 400, "a window of 41 tokens moved by one"
+
+
+def test_it_fits_a_narrow_window(tab: Page, tmp_path: Path) -> None:
+    tab.set_viewport_size({"width": 400, "height": 800})
+    long = ["a" * 80, *PIECES[1:]]
+    show(tab, tmp_path, seen_of(record(len(long)), tokens=tokens_of(long)), "row=0&col=2&level=words&sink=true")
+    told(tab, 0)
+    for _ in ("text", "lines"):
+        for box in BOXES:
+            assert tab.evaluate(f"{box}.scrollWidth - {box}.clientWidth") <= 0, box
+        tab.keyboard.press("l")
+
+
+# ---- ways out
+
+
+@pytest.mark.parametrize("form", ["text", "lines"])
+def test_the_picture_has_the_text_and_its_colours(form: str, tab: Page, tmp_path: Path) -> None:
+    words = ["[CLS]", "دخل", "+نا", "cats", "&", "<b>", "[SEP]"]
+    show(tab, tmp_path, seen_of(record(7), tokens=tokens_of(words)), "row=3")
+    told(tab, 3)
+    if form == "lines":
+        tab.keyboard.press("l")
+        wait_for_lines(tab, range(7))
+    with tab.expect_download() as download:
+        tab.get_by_role("button", name="Save SVG").click()
+    image = ElementTree.parse(download.value.path())
+    texts = ["".join(each.itertext()) for each in image.iter("{http://www.w3.org/2000/svg}text")]
+    for word in ("[CLS]", "cats", "&", "<b>"):
+        assert word in texts
+    if form == "text":
+        assert texts.count("دخلنا") == 2, "letters that join are shaped together, once for each token's colour"
+        fills = {each.get("fill") for each in image.iter("{http://www.w3.org/2000/svg}rect")}
+        strongest = tab.evaluate("headwise.app.view.palette[63].fill.match(/\\d+/g).map(Number)")
+        assert "#{:02x}{:02x}{:02x}".format(*strongest) in fills
+    else:
+        curves = [each for each in image.iter("{http://www.w3.org/2000/svg}path") if "C" in (each.get("d") or "")]
+        assert len(curves) == len(lines(tab))
+    with tab.expect_download() as download:
+        tab.get_by_role("button", name="Save PNG").click()
+    assert download.value.path().read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "row=4&head=1",
+        "col=4&look=gets&head=1&scale=log&colours=grey",
+        "row=4&head=1&heads=1.0,0.2",
+        "col=4&look=gets&heads=1.0",
+        "row=4&level=words&head=2",
+        "col=4&look=gets&level=sentences&heads=1.1",
+    ],
+)
+def test_the_python_gives_what_is_in_sight(
+    address: str, tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = tokens_of(PIECES)
+    seen = Seen([record(len(PIECES)), record(len(PIECES))])
+    for i, each in enumerate(seen):
+        each.site = Site(f"layers.{i}", i, "self", False, 3, 3, 0)
+    seen.tokens = tokens
+    show(tab, tmp_path, seen, address)
+    tab.locator(".attention-caption li[data-place]").first.wait_for()
+    code = tab.evaluate("headwise.app.view.python()")
+    monkeypatch.chdir(tmp_path)
+    exec(code, {"seen": seen, "headwise": headwise})
+    if "plot.text" in code:
+        assert (tmp_path / "attention.pdf").stat().st_size > 1000
+        return
+    printed = [line.split(" ", 1) for line in capsys.readouterr().out.splitlines()]
+    items = tab.locator(".attention-caption li[data-place]")
+    labels = items.locator("bdi").all_text_contents()
+    weights = [float(item.get_attribute("data-weight") or -1) for item in items.all()]
+    assert [label for _, label in printed] == labels
+    np.testing.assert_allclose([float(weight) for weight, _ in printed], weights, atol=WITHIN)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(theme: str, chromium: Browser, tmp_path: Path) -> None:
+    context = chromium.new_context(bypass_csp=True)  # axe is no part of the page
+    tab = context.new_page()
+    both = Seen([record(len(PIECES), 6, kind="cross")])
+    both.tokens = {"source": [list("abcdef")], "target": tokens_of(PIECES)}
+    for seen, lined in [(seen_of(record(len(PIECES)), tokens=tokens_of(PIECES)), True), (both, False)]:
+        show(tab, tmp_path, seen, f"theme={theme}&pinrow=3&col=2&level=words&sink=true")
+        tab.get_by_text("is hidden as the sink").wait_for()
+        tab.evaluate(AXE)
+        for _ in range(1 + lined):
+            found = tab.evaluate("async () => (await axe.run({ resultTypes: ['violations'] })).violations")
+            serious = [
+                (each["id"], [node["html"][:120] + " " + node.get("failureSummary", "") for node in each["nodes"]])
+                for each in found
+                if each["impact"] in ("serious", "critical")
+            ]
+            assert serious == [], json.dumps(serious, indent=1)
+            tab.keyboard.press("l")
+    context.close()
