@@ -1,0 +1,252 @@
+"""What a page asks of one layer, answered from its record: tiles of a head, and weighted sums of rows.
+
+Nothing of the matrix's size is ever made: scores are worked out in pieces that fit the processor's cache, only of the
+rows that matter, and not where the mask forbids. The log-sum-exps found on the way are kept, so that the next tile of
+the same rows needs only its own columns.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headwise.errors import ArgumentError
+from headwise.records import AttentionRecord
+from headwise.records.head import CELLS, Head
+
+T = TypeVar("T")
+Part = Generator[None, None, None]
+Numbers = NDArray[Any]
+How = Literal["max", "mean", "sample"]
+
+# Rows that one part works out: many, so that each key is read seldom, but that all threads have some to do; fewer where
+# they are far apart, because what the mask forbids between the first and the last of them is not left out.
+FEWEST_ROWS, ROWS, SPREAD_ROWS = 16, 256, 64
+
+# The most cells of one answer, 16 MB.
+ANSWER_CELLS = 2**22
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """An answer still to be worked out, in parts: in any order, on several threads, or never.
+
+    Each part pauses every few milliseconds, for what is more urgent.
+    """
+
+    parts: Sequence[Part]
+    result: Callable[[], T]  # once all parts are through
+    cells: int  # about how many have to be worked out
+
+    def now(self) -> T:
+        """The answer, worked out here."""
+        for part in self.parts:
+            for _ in part:
+                pass
+        return self.result()
+
+
+@dataclass(frozen=True)
+class Question:
+    """A tile: the cells [rows) × [cols) of a head, drawn as height × width numbers.
+
+    Each stands for a block of cells, cut at ⌊i · cells / bins⌋: for their largest or their mean, or the largest of the
+    block's middle row ("sample": a coarse picture that costs as many rows as it is high).
+    """
+
+    head: int
+    rows: tuple[int, int]
+    cols: tuple[int, int]
+    height: int
+    width: int
+    how: How
+
+
+class Answers:
+    """The answers about one layer: one example of a record; for so many threads, or as many as torch has."""
+
+    def __init__(self, record: AttentionRecord, example: int, *, threads: int | None = None) -> None:
+        self.record, self.example = record, example
+        self.threads = torch.get_num_threads() if threads is None else threads
+        self._heads: dict[int, KnownHead] = {}
+
+    def head(self, number: int) -> KnownHead:
+        """One head, made when it is first asked for."""
+        self.record.shape  # noqa: B018 (raises RecordError if the record's tensors were changed since)
+        if number not in self._heads:
+            self._heads[number] = KnownHead(self.record, self.example, number)
+        return self._heads[number]
+
+    def check(self, asked: Question) -> None:
+        """Raise ArgumentError for a question that has no answer here."""
+        _, heads, q_len, k_len = self.record.shape
+        if not 0 <= asked.head < heads:
+            raise ArgumentError(f"head: expected 0 to {heads - 1}. Received: {asked.head}")
+        if asked.how not in get_args(How):
+            raise ArgumentError(f"how: expected {', '.join(get_args(How))}. Received: {asked.how}")
+        for name, (first, past), length, side, bins in (
+            ("rows", asked.rows, q_len, "height", asked.height),
+            ("cols", asked.cols, k_len, "width", asked.width),
+        ):
+            if not 0 <= first < past <= length:
+                raise ArgumentError(f"{name}: expected first-past within 0-{length}. Received: {first}-{past}")
+            if not 1 <= bins <= past - first:
+                raise ArgumentError(f"{side}: expected 1 to {past - first}, the {name} asked for. Received: {bins}")
+        if asked.height * asked.width > ANSWER_CELLS:
+            raise ArgumentError(
+                f"height × width: expected at most {ANSWER_CELLS:,}. Received: {asked.height} × {asked.width}"
+            )
+
+    def tile(self, asked: Question) -> Answer[Numbers]:
+        """The tile, float32 [height, width]; NaN where the mask forbids every cell that a number stands for."""
+        self.check(asked)
+        head = self.head(asked.head)
+        cuts, edges = _cuts(*asked.rows, asked.height), _cuts(*asked.cols, asked.width)
+        rows, bins = _rows_of(cuts, asked.how)
+        out, lock = np.full((asked.height, asked.width), np.nan, np.float32), threading.Lock()
+
+        def part(strip: slice) -> Part:
+            weights = yield from head.blocks(rows[strip], edges, asked.how)
+            starts = np.flatnonzero(np.diff(bins[strip], prepend=-1))
+            where = bins[strip][starts]
+            with lock:  # two strips may meet in a block
+                if asked.how == "mean":
+                    nothing = np.logical_and.reduceat(np.isnan(weights), starts)
+                    sums = np.add.reduceat(np.nan_to_num(weights), starts) + np.nan_to_num(out[where])
+                    out[where] = np.where(nothing, out[where], sums)
+                else:
+                    out[where] = np.fmax(out[where], np.fmax.reduceat(weights, starts))
+
+        def result() -> Numbers:
+            sizes = np.diff(cuts)[:, None] * np.diff(edges) if asked.how == "mean" else 1
+            return (out / sizes).astype(np.float32)
+
+        width = asked.cols[1] - asked.cols[0]
+        cells = len(rows) * (width if head.knows(rows) else self.record.shape[3])
+        return Answer([part(strip) for strip in self.strips(head, rows, width)], result, cells)
+
+    def mix(self, shares: Numbers) -> Answer[Numbers]:
+        """Σ_i shares[i] · (the mean over the heads of A[i, :]), float32 [K]. Rows without a share cost nothing."""
+        _, heads, q_len, k_len = self.record.shape
+        if shares.shape != (q_len,):
+            raise ArgumentError(f"mix: expected {q_len} numbers, one a row. Received: {shares.size}")
+        if not np.isfinite(shares).all():
+            raise ArgumentError("mix: expected finite numbers. Received: NaN or inf among them")
+        rows = np.flatnonzero(shares)
+        out, lock = np.zeros(k_len), threading.Lock()
+
+        def part(head: KnownHead, strip: slice) -> Part:
+            for first, sums in head.sums(rows[strip], shares[rows[strip]]):
+                with lock:
+                    out[first : first + len(sums)] += sums
+                yield
+
+        some = [(head, strip) for head in map(self.head, range(heads)) for strip in self.strips(head, rows, k_len)]
+        parts = [part(head, strip) for head, strip in some]
+        return Answer(parts, lambda: (out / heads).astype(np.float32), heads * len(rows) * k_len)
+
+    def strips(self, head: KnownHead, rows: Numbers, width: int) -> Sequence[slice]:
+        """Places in `rows`, ascending, that are worked out together, where so many columns are asked for."""
+        together = len(rows) and rows[-1] - rows[0] < 2 * len(rows)
+        share = max(FEWEST_ROWS, -(-len(rows) // self.threads))
+        size = min(share, ROWS if together else SPREAD_ROWS)
+        if head.knows(rows):
+            size = max(size, CELLS // width)
+        return [slice(start, start + size) for start in range(0, len(rows), size)]
+
+
+class KnownHead(Head):
+    """A head, and the log-sum-exps of the rows that were needed so far."""
+
+    def __init__(self, record: AttentionRecord, example: int, head: int) -> None:
+        super().__init__(record, example, head)
+        known: Tensor | None = vars(record).get("lse")  # worked out already, where statistics were asked for
+        q_len = self.scores.shape[2]
+        self.known = self.new((q_len,), torch.nan) if known is None else known[example, head].clone()
+
+    def new(self, shape: tuple[int, ...], value: float) -> Tensor:
+        return self.scores.q.new_full(shape, value, dtype=self.dtype)
+
+    def knows(self, rows: Numbers | slice) -> bool:
+        """Whether the log-sum-exps of all these rows were found already."""
+        return not bool(self.known[rows].isnan().any())
+
+    def blocks(self, rows: Numbers, edges: Numbers, how: How) -> Generator[None, None, Numbers]:
+        """The weights of some rows in blocks of columns that are cut at `edges`: [rows, blocks].
+
+        Of each block the largest, or the sum for "mean"; NaN where the mask forbids all of it.
+        """
+        index = torch.from_numpy(rows).to(self.known.device)
+        lse = self.known[index] if self.knows(rows) else None
+        total = self.new((len(rows),), -torch.inf)
+        found = self.new((len(rows), len(edges) - 1), -torch.inf)  # scores; log Σ exp of them for "mean"
+        join = torch.logaddexp if how == "mean" else torch.maximum
+        for first, s in self.pieces(index) if lse is None else self.pieces(index, int(edges[0]), int(edges[-1])):
+            if lse is None:
+                total = torch.logaddexp(total, s.logsumexp(-1))
+            low, high = max(first, edges[0]), min(first + s.shape[1], edges[-1])
+            if low < high:
+                blocks = slice(np.searchsorted(edges, low, "right") - 1, np.searchsorted(edges, high))
+                starts = np.maximum(edges[blocks], low) - low
+                part = _reduced(s[:, low - first : high - first], starts, how, lse)
+                found[:, blocks] = join(found[:, blocks], part)
+            yield
+        if lse is None:
+            lse = self.known[index] = self.with_sink(total)
+        weights = torch.exp(found - _finite(lse)[:, None])
+        return weights.masked_fill_(found == -torch.inf, torch.nan).cpu().numpy()
+
+    def sums(self, rows: Numbers, shares: Numbers) -> Generator[tuple[int, Numbers], None, None]:
+        """Σ_i shares[i] · A[i, :], as (first column, some columns); adds up to no more than all of it."""
+        index = torch.from_numpy(rows).to(self.known.device)
+        if not self.knows(rows):
+            total = self.new((len(rows),), -torch.inf)
+            for first, s in self.pieces(index):
+                total = torch.logaddexp(total, s.logsumexp(-1))
+                yield first, np.empty(0)
+            self.known[index] = self.with_sink(total)
+        lse, factors = _finite(self.known[index]), torch.from_numpy(shares).to(self.known)
+        for first, s in self.pieces(index):
+            yield first, (factors @ s.sub_(lse[:, None]).exp_()).cpu().numpy()
+
+
+def _cuts(first: int, past: int, bins: int) -> Numbers:
+    """Where a side's cells [first, past) are cut into blocks, and its ends: bins + 1 places."""
+    return first + np.arange(bins + 1) * (past - first) // bins
+
+
+def _rows_of(cuts: Numbers, how: How) -> tuple[Numbers, Numbers]:
+    """The rows to look at, and the block that each is for."""
+    blocks = np.arange(len(cuts) - 1)
+    if how == "sample":
+        return (cuts[:-1] + cuts[1:]) // 2, blocks
+    return np.arange(cuts[0], cuts[-1]), np.repeat(blocks, np.diff(cuts))
+
+
+def _reduced(s: Tensor, starts: Numbers, how: How, lse: Tensor | None) -> Tensor:
+    """Of each block of columns the largest score, or log Σ exp of them for "mean": [rows, blocks]."""
+    if len(starts) == s.shape[1]:
+        return s
+    highest = _by_blocks(np.maximum, s, starts)
+    if how != "mean":
+        return highest
+    near = _finite(s.amax(-1) if lse is None else lse)[:, None]  # that no exp overflows
+    sums = _by_blocks(np.add, (s - near).exp_(), starts)
+    logs = (sums.log() + near).clamp_(min=torch.finfo(s.dtype).min)  # nothing is -inf but what is forbidden
+    return logs.masked_fill_(highest == -torch.inf, -torch.inf)
+
+
+def _by_blocks(reduce: np.ufunc, s: Tensor, starts: Numbers) -> Tensor:
+    return torch.from_numpy(reduce.reduceat(s.cpu().numpy(), starts, axis=1)).to(s.device)
+
+
+def _finite(lse: Tensor) -> Tensor:
+    """The log-sum-exps with 0 for those of rows that attend to nothing."""
+    return lse.masked_fill(lse == -torch.inf, 0.0)

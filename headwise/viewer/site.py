@@ -1,0 +1,287 @@
+"""What the live server answers: the page, and what it asks of the layers. An ASGI application.
+
+    GET  /TOKEN/        the page
+    GET  /TOKEN/tile?input=0&stack=0&layer=3&head=5&rows=0-512&cols=0-512&height=48&width=48&how=max
+                        float32, little-endian, [height, width]; NaN = forbidden
+    POST /TOKEN/mix?input=0&stack=0&layer=3       float32 [Q] in the body -> float32 [K]
+    GET  /TOKEN/stats?input=0&stack=0&layer=3     JSON
+
+An answer that fails is JSON, {"error": a sentence for the reader}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+import torch
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+
+from headwise.errors import ArgumentError, HeadwiseError
+from headwise.records import AttentionRecord
+from headwise.viewer.answers import Answer, Answers, How, Numbers, Part, Question
+from headwise.viewer.bundle import assemble, read
+from headwise.viewer.facts import QUICK_CELLS, facts_of
+from headwise.viewer.inputs import Input
+from headwise.viewer.page import page_of, policy
+from headwise.viewer.statistics import Numbers as Statistics
+from headwise.viewer.statistics import cost, statistics_of
+from headwise.viewer.turns import Turns
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
+
+# Answers that are kept for the next time, the latest of them.
+KEPT_BYTES = 2**28
+
+# Of layers that are longer, the statistics are estimated from so many rows.
+ESTIMATED_ROWS = 256
+
+# On every answer. The page's own policy comes before the common part of it.
+POLICY = "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+HEADERS = {
+    "Content-Security-Policy": f"default-src 'none'; {POLICY}",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+class Refused(Exception):  # noqa: N818 (a refusal, not a failure)
+    """A request that is not answered, and why."""
+
+    def __init__(self, status: int, why: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(why)
+        self.status, self.headers = status, headers
+
+
+class Site:
+    """The application for a server that listens on `port` of 127.0.0.1."""
+
+    def __init__(self, inputs: Sequence[Input], *, title: str, made: str | None, port: int) -> None:
+        self.inputs = inputs
+        self.token = secrets.token_urlsafe(16)
+        self.url = f"http://127.0.0.1:{port}/{self.token}/"
+        self.hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
+        self.origins = {None, *(f"http://{host}" for host in self.hosts)}
+        self.page = "".join(page_of(facts_of(inputs, title=title, made=made, quick=True)))
+        self.policy = f"{policy(assemble('page.js'), read('document.css'), embedded=False)}; {POLICY}"
+        self.layers: dict[tuple[int, int, int], Answers] = {}
+        self.kept = Kept(KEPT_BYTES)
+        self.told: dict[AttentionRecord, dict[int, Statistics]] = {}
+        self.tiles = Turns("headwise tiles", torch.get_num_threads())
+        self.statistics = Turns("headwise statistics", 1)  # apart, because a layer's are worked out in one go
+        self.routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
+            "": ("GET", self.give_page),
+            "tile": ("GET", self.give_tile),
+            "mix": ("POST", self.give_mix),
+            "stats": ("GET", self.give_statistics),
+        }
+
+    def stop(self) -> None:
+        """Cancel what is being worked out."""
+        for turns in (self.tiles, self.statistics):
+            turns.stop()
+
+    def close(self) -> None:
+        """Stop, and wait for the threads."""
+        for turns in (self.tiles, self.statistics):
+            turns.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive)
+        try:
+            response = await self.answer(request)
+        except ClientDisconnect:
+            return
+        except Refused as refusal:
+            response = _error(refusal.status, refusal, refusal.headers)
+        except HeadwiseError as error:
+            response = _error(400, error)
+        except Exception as error:
+            await _send(_error(500, f"The server failed: {type(error).__name__}: {error}"), scope, receive, send)
+            raise
+        await _send(response, scope, receive, send)
+
+    async def answer(self, request: Request) -> Response:
+        """The answer, if whoever asks may."""
+        if request.headers.get("host", "").lower() not in self.hosts:
+            raise Refused(421, "This server answers only to the address that it printed, on this machine.")
+        token, *path = request.scope["path"].removeprefix("/").split("/", 1)
+        if not secrets.compare_digest(token.encode(errors="replace"), self.token.encode()):
+            raise Refused(404, "There is nothing here. Open the whole address that headwise printed, with its token.")
+        if request.headers.get("origin") not in self.origins:
+            raise Refused(403, "Pages of other sites may not ask this server.")
+        if not path:
+            return RedirectResponse(f"/{self.token}/")
+        if path[0] not in self.routes:
+            raise Refused(404, f"There is no {path[0]!r} here: expected {', '.join(filter(None, self.routes))}.")
+        method, route = self.routes[path[0]]
+        allowed = ["GET", "HEAD"] if method == "GET" else [method]
+        if request.method not in allowed:
+            why = f"Expected {' or '.join(allowed)}. Received: {request.method}"
+            raise Refused(405, why, {"Allow": ", ".join(allowed)})
+        return await route(request)
+
+    async def give_page(self, request: Request) -> Response:
+        """The page, with all that it knows but the weights."""
+        return HTMLResponse(self.page, headers={"Content-Security-Policy": self.policy})
+
+    async def give_tile(self, request: Request) -> Response:
+        """Some of a head, as large as it is drawn."""
+        place, answers = self.layer(request)
+        head, height, width = (_number(request, name) for name in ("head", "height", "width"))
+        rows, cols = _range(request, "rows"), _range(request, "cols")
+        asked = Question(head, rows, cols, height, width, cast(How, _value(request, "how")))
+        answer = answers.tile(asked)
+        data = self.kept.get((place, asked))
+        if data is None:
+            data = _bytes(await _waited_for(request, self.tiles.ask(answer)))
+            self.kept.put((place, asked), data)
+        return Response(data, media_type="application/octet-stream")
+
+    async def give_mix(self, request: Request) -> Response:
+        """The rows of a layer, weighted by the body and added up."""
+        _, answers = self.layer(request)
+        size = 4 * answers.record.shape[2]
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > size:
+                raise Refused(413, f"mix: expected {size} bytes, a float32 for each row. Received: more")
+        if len(body) != size:
+            raise ArgumentError(f"mix: expected {size} bytes, a float32 for each row. Received: {len(body)}")
+        numbers = await _waited_for(request, self.tiles.ask(answers.mix(np.frombuffer(body, "<f4"))))
+        return Response(_bytes(numbers), media_type="application/octet-stream")
+
+    async def give_statistics(self, request: Request) -> Response:
+        """What the heads of a layer do, in numbers; of long inputs estimated from some rows."""
+        _, answers = self.layer(request)
+        record, example = answers.record, answers.example
+        rows = ESTIMATED_ROWS if cost(record) > QUICK_CELLS else None
+
+        def part() -> Part:
+            if record not in self.told:
+                self.told[record] = self.all_examples(record, rows)
+            yield
+
+        asked = Answer([part()], lambda: self.told[record][example], cost(record))
+        numbers = await _waited_for(request, self.statistics.ask(asked))
+        return JSONResponse({**numbers, "estimated": rows})
+
+    def all_examples(self, record: AttentionRecord, rows: int | None) -> dict[int, Statistics]:
+        """The statistics of a record, worked out in one go."""
+        stacks = [stack for each in self.inputs for stack in each.stacks]
+        of = {layer.example: stack for stack in stacks for layer in stack.layers if layer.record is record}
+        tokens = {example: stack.cols.tokens for example, stack in of.items()}
+        return statistics_of(record, tokens, kind=next(iter(of.values())).kind, rows=rows)
+
+    def layer(self, request: Request) -> tuple[tuple[int, int, int], Answers]:
+        """The layer that is asked about, and its place."""
+        number = _place(request, "input", len(self.inputs))
+        stack = _place(request, "stack", len(self.inputs[number].stacks))
+        layers = self.inputs[number].stacks[stack].layers
+        place = number, stack, _place(request, "layer", len(layers))
+        if place not in self.layers:
+            layer = layers[place[2]]
+            self.layers[place] = Answers(layer.record, layer.example)
+        return place, self.layers[place]
+
+
+class Kept:
+    """The latest answers, of which the oldest go when all together are too large."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.size = most, 0
+        self.answers: OrderedDict[Hashable, bytes] = OrderedDict()
+
+    def get(self, asked: Hashable) -> bytes | None:
+        """What was kept, if it still is."""
+        if asked in self.answers:
+            self.answers.move_to_end(asked)
+        return self.answers.get(asked)
+
+    def put(self, asked: Hashable, answer: bytes) -> None:
+        """Keep an answer."""
+        self.size += len(answer) - len(self.answers.pop(asked, b""))
+        self.answers[asked] = answer
+        while self.size > self.most:
+            self.size -= len(self.answers.popitem(last=False)[1])
+
+
+async def _waited_for(request: Request, future: Future[T]) -> T:
+    """What the future brings. It is cancelled when whoever asked is gone."""
+    answer, gone = asyncio.wrap_future(future), asyncio.ensure_future(_gone(request))
+    both: set[asyncio.Future[Any]] = {answer, gone}
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientDisconnect
+        if answer.cancelled():
+            raise Refused(503, "The server was stopped.")
+        return answer.result()
+    finally:
+        answer.cancel()
+        gone.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    await response(scope, receive, send)
+
+
+def _error(status: int, why: object, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": str(why)}, status, headers)
+
+
+def _bytes(numbers: Numbers) -> bytes:
+    return numbers.astype("<f4").tobytes()
+
+
+def _value(request: Request, name: str) -> str:
+    value = request.query_params.get(name)
+    if value is None:
+        raise ArgumentError(
+            f"expected {name}=… in the address. Received: {', '.join(request.query_params) or 'nothing'}"
+        )
+    return value
+
+
+def _number(request: Request, name: str) -> int:
+    value = _value(request, name)
+    if not re.fullmatch(r"\d{1,9}", value, re.ASCII):
+        raise ArgumentError(f"{name}: expected a whole number. Received: {value}")
+    return int(value)
+
+
+def _place(request: Request, name: str, count: int) -> int:
+    number = _number(request, name)
+    if number >= count:
+        raise ArgumentError(f"{name}: expected 0 to {count - 1}. Received: {number}")
+    return number
+
+
+def _range(request: Request, name: str) -> tuple[int, int]:
+    value = _value(request, name)
+    if not re.fullmatch(r"\d{1,9}-\d{1,9}", value, re.ASCII):
+        raise ArgumentError(f"{name}: expected two whole numbers, first-past. Received: {value}")
+    first, past = value.split("-")
+    return int(first), int(past)

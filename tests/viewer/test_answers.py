@@ -1,0 +1,189 @@
+"""What the server answers is what the record says, in whatever pieces it is worked out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+import headwise
+from headwise import masks
+from headwise.errors import ArgumentError, RecordError
+from headwise.records import AttentionRecord, head
+from headwise.viewer import answers
+from headwise.viewer.answers import Answers, How, Question
+
+from .conftest import record
+
+
+@pytest.fixture(params=["at once", "in pieces"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "in pieces":
+        for module, name, value in (
+            (head, "CELLS", 12),
+            (head, "BLOCK", 3),
+            (answers, "CELLS", 12),
+            (answers, "FEWEST_ROWS", 1),
+            (answers, "ROWS", 4),
+            (answers, "SPREAD_ROWS", 2),
+        ):
+            monkeypatch.setattr(module, name, value)
+    return str(request.param)
+
+
+def blocks(first: int, past: int, bins: int) -> list[range]:
+    cuts = [first + i * (past - first) // bins for i in range(bins + 1)]
+    return [range(*cut) for cut in itertools.pairwise(cuts)]
+
+
+def expected(seen: AttentionRecord, b: int, asked: Question) -> np.ndarray:
+    """The tile, cell by cell."""
+    weights = seen.weights()[b, asked.head].double().numpy()
+    forbidden = (seen.scores()[b, asked.head] == -torch.inf).numpy()
+    out = np.full((asked.height, asked.width), np.nan)
+    for y, rows in enumerate(blocks(*asked.rows, asked.height)):
+        if asked.how == "sample":
+            rows = range(middle := (rows.start + rows.stop) // 2, middle + 1)
+        for x, cols in enumerate(blocks(*asked.cols, asked.width)):
+            part = slice(rows.start, rows.stop), slice(cols.start, cols.stop)
+            if not forbidden[part].all():
+                out[y, x] = weights[part].mean() if asked.how == "mean" else weights[part].max()
+    return out
+
+
+def questions(seen: AttentionRecord) -> Iterator[Question]:
+    """Every cell, one number for all, and what divides unevenly, of every head."""
+    _, heads, q_len, k_len = seen.shape
+    for number, how in itertools.product(range(heads), get_args(How)):
+        yield Question(number, (0, q_len), (0, k_len), q_len, k_len, how)
+        yield Question(number, (0, q_len), (0, k_len), 1, 1, how)
+        yield Question(number, (0, q_len), (k_len - 1, k_len), q_len, 1, how)
+        rows, cols = (q_len // 4, q_len), (0, max(1, k_len - 1))
+        yield Question(number, rows, cols, max(1, (rows[1] - rows[0]) // 2), -(-2 * cols[1] // 3), how)
+
+
+def test_a_tile_is_the_blocks_of_the_weights(case: AttentionRecord, pieces: str) -> None:
+    largest = float(case.scores().masked_fill(case.scores() == -torch.inf, 0.0).nan_to_num().abs().max())
+    near = 1e-6 * max(1.0, largest if case.q.dtype == torch.float32 else 0.0)  # float32 scores have no more digits
+    for b in range(case.shape[0]):
+        of = Answers(case, b)
+        for asked in questions(case):
+            found = of.tile(asked).now()
+            assert found.dtype == np.float32
+            np.testing.assert_allclose(found, expected(case, b, asked), rtol=0, atol=near, err_msg=str(asked))
+
+
+def test_a_tile_of_known_rows_is_the_same(pieces: str) -> None:
+    seen = record(length=30, mask=masks.causal() & masks.window(11, 0))
+    asked = Question(1, (3, 30), (2, 29), 13, 9, "max")
+    of = Answers(seen, 0)
+    before = of.tile(asked)
+    first, again = before.now(), of.tile(asked)
+    assert (before.cells, again.cells) == (27 * 30, 27 * 27)
+    np.testing.assert_allclose(again.now(), first, rtol=0, atol=1e-7)
+    assert not of.head(1).knows(slice(0, 4))
+    assert not Answers(seen, 0).head(1).knows(slice(3, 30))
+    assert seen.lse is not None
+    assert Answers(seen, 0).head(1).knows(slice(0, 30))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_other_dtypes(dtype: torch.dtype, pieces: str) -> None:
+    q = torch.randn(1, 2, 20, 8, dtype=dtype)
+    seen = headwise.attention(q, q, q, mask=masks.causal(), record=True)[1]
+    asked = Question(1, (0, 20), (0, 20), 7, 20, "max")
+    np.testing.assert_allclose(Answers(seen, 0).tile(asked).now(), expected(seen, 0, asked), rtol=0, atol=1e-6)
+
+
+def test_weights_too_small_to_draw_are_not_forbidden(pieces: str) -> None:
+    q, k = torch.full((1, 1, 6, 1), 30.0), torch.zeros(1, 1, 6, 1)
+    k[0, 0, 5] = 30.0  # exp(-900) is 0
+    seen = headwise.attention(q, k, k, record=True, scale=1.0)[1]
+    for how in get_args(How):
+        of, asked = Answers(seen, 0), Question(0, (0, 6), (0, 6), 3, 2, how)
+        for _ in "then the log-sum-exps are known", "":
+            assert of.tile(asked).now().ravel() == pytest.approx(3 * [0.0, 1 / 3 if how == "mean" else 1.0])
+
+
+def test_mix_adds_up_rows(case: AttentionRecord, pieces: str) -> None:
+    _, heads, q_len, _ = case.shape
+    shares = torch.randn(q_len).numpy()
+    shares[::3] = 0.0
+    for b in range(case.shape[0]):
+        weights = case.weights()[b].double().numpy()
+        of, sums = Answers(case, b), sum(shares @ weights[h] for h in range(heads))
+        found = of.mix(shares).now()
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, sums / heads, rtol=0, atol=2e-5)
+        np.testing.assert_allclose(of.mix(shares).now(), found, rtol=0, atol=1e-6)  # with the log-sum-exps at hand
+        assert not of.mix(0 * shares).now().any()
+
+
+def test_rows_without_a_share_are_not_looked_at() -> None:
+    of, shares = Answers(record(length=9), 0), np.zeros(9, np.float32)
+    shares[[2, 7]] = 1.0
+    assert of.mix(shares).cells == 2 * 2 * 9
+    of.mix(shares).now()
+    assert [row for row in range(9) if of.head(0).knows(slice(row, row + 1))] == [2, 7]
+
+
+def test_parts_may_be_worked_out_in_any_order(pieces: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "FEWEST_ROWS", 1)
+    seen = record(length=30, mask=masks.causal())
+    for how in ("max", "mean"):
+        asked = Question(0, (0, 30), (0, 30), 4, 4, how)
+        answer = Answers(seen, 0, threads=10).tile(asked)
+        assert len(answer.parts) >= 8
+        waiting = [*answer.parts]
+        while waiting:  # a step of each, the last first
+            waiting = [part for part in reversed(waiting) if next(part, True) is None]
+        np.testing.assert_allclose(answer.result(), expected(seen, 0, asked), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"head": 2}, "head: expected 0 to 1. Received: 2"),
+        ({"head": -1}, "head: expected 0 to 1. Received: -1"),
+        ({"rows": (0, 10)}, "rows: expected first-past within 0-9. Received: 0-10"),
+        ({"rows": (4, 4)}, "rows: expected first-past within 0-9. Received: 4-4"),
+        ({"cols": (-1, 4)}, "cols: expected first-past within 0-9. Received: -1-4"),
+        ({"height": 10}, "height: expected 1 to 9, the rows asked for. Received: 10"),
+        ({"width": 0}, "width: expected 1 to 9, the cols asked for. Received: 0"),
+        ({"how": "median"}, "how: expected max, mean, sample. Received: median"),
+    ],
+)
+def test_what_is_not_there_is_named(change: dict[str, object], message: str) -> None:
+    asked = Question(**{**vars(Question(0, (0, 9), (0, 9), 9, 9, "max")), **change})
+    with pytest.raises(ArgumentError) as caught:
+        Answers(record(), 0).tile(asked)
+    assert str(caught.value) == message
+
+
+def test_an_answer_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "ANSWER_CELLS", 80)
+    with pytest.raises(ArgumentError, match="expected at most 80"):
+        Answers(record(), 0).tile(Question(0, (0, 9), (0, 9), 9, 9, "max"))
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [(np.ones(8), "expected 9 numbers, one a row. Received: 8"), (np.full(9, np.nan), "expected finite numbers")],
+)
+def test_mix_wants_a_finite_number_for_each_row(shares: np.ndarray, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Answers(record(), 0).mix(shares)
+
+
+def test_a_record_that_was_changed_refuses() -> None:
+    q = torch.randn(1, 2, 9, 4)
+    seen = headwise.attention(q, q, q, record=True)[1]
+    of, asked = Answers(seen, 0), Question(0, (0, 9), (0, 9), 9, 9, "max")
+    of.tile(asked).now()
+    q += 1
+    with pytest.raises(RecordError, match="changed in place"):
+        of.tile(asked)
