@@ -1,0 +1,268 @@
+"""Letters for every label: which fonts to draw with, so that Chinese, emoji and Arabic are not boxes.
+
+The first font is that of rcParams["font.family"]; for what it lacks, fonts that are installed are looked through.
+Characters that none of them has are drawn as their code points, U+4F60, and named in one warning.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import unicodedata
+import warnings
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from headwise.text.labels import shown
+
+if TYPE_CHECKING:
+    from matplotlib.font_manager import FontEntry, FontProperties
+
+# Looked at first, in this order, where they are installed; of Chinese, Japanese and Korean faces the text's own first.
+_KNOWN = (
+    *("Noto Sans CJK {}", "Noto Sans {}", "Source Han Sans {}", "PingFang {}"),
+    *("Hiragino Sans GB", "Hiragino Sans", "Microsoft YaHei", "SimHei", "Yu Gothic", "Malgun Gothic"),
+    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "Arial Unicode MS"),
+    *("Noto Emoji", "Symbola", "Segoe UI Emoji", "DejaVu Sans"),
+)
+_USELESS = ("last resort", "lastresort", "adobe blank", "adobe notdef")  # they have a box for every character
+
+_OWN = "".join(map(chr, range(33, 127))) + "…×“”"  # what figures say themselves
+
+# What to install for a character of these names.
+_REMEDIES = (
+    (("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "FULLWIDTH", "IDEOGRAPHIC", "BOPOMOFO"),
+     "Noto Sans CJK (Debian and Ubuntu: apt install fonts-noto-cjk)"),
+    ((), "Noto Sans (Debian and Ubuntu: apt install fonts-noto-core)"),
+)  # fmt: skip
+_PICTOGRAMS = "Noto Emoji from fonts.google.com, or Symbola (Debian and Ubuntu: apt install fonts-symbola)"
+
+
+class Letters:
+    """The fonts for the texts of one figure. Warns once of what cannot be drawn; `of(text)` is what can."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._widths: dict[tuple[str, str], float] = {}  # inches at a size of 1 point
+        characters = {character for text in (*texts, _OWN) for character in shown(text)}
+        self.families, missing = _choose(characters)
+        self._instead = {character: "" if _is_ignorable(character) else _code(character) for character in missing}
+        told = sorted(character for character in missing if not _is_ignorable(character))
+        if told:
+            warnings.warn(_complaint(told), UserWarning, stacklevel=_outside())
+        if not _shapes() and any(is_right_to_left(character) for character in characters):
+            warnings.warn(
+                "this matplotlib writes Arabic and Hebrew from left to right and does not join letters; "
+                'write them right with: pip install "matplotlib>=3.11"',
+                UserWarning,
+                stacklevel=_outside(),
+            )
+
+    def of(self, text: str) -> str:
+        """A text on one line with nothing in it that has no ink; code points for what no font has."""
+        words: list[str] = []
+        for character in shown(text):
+            code = self._instead.get(character)
+            if code is None:
+                words.append(character)
+            elif code:  # two of them stand apart
+                words.append(f" {code}" if words and words[-1].strip().startswith("U+") else code)
+        return "".join(words)
+
+    def has(self, character: str) -> bool:
+        """Whether one of the fonts has it."""
+        return any(_font(family).get_char_index(ord(character)) for family in self.families)
+
+    def properties(self, size: float, weight: str = "normal") -> FontProperties:
+        """For matplotlib, in points."""
+        from matplotlib.font_manager import FontProperties
+
+        return FontProperties(family=self.families, size=size, weight=weight)
+
+    @property
+    def bold(self) -> str:
+        """The weight of titles: "bold", if all fonts are there in bold."""
+        from matplotlib.font_manager import fontManager
+
+        there = {entry.name for entry in fontManager.ttflist if entry.weight in (700, "bold")}
+        return "bold" if there.issuperset(self.families) else "normal"
+
+    def width(self, text: str, size: float, weight: str = "normal") -> float:
+        """How wide a line is, in inches."""
+        from matplotlib.textpath import text_to_path
+
+        key = (text, weight)
+        if text and key not in self._widths:
+            font = self.properties(72, weight)
+            self._widths[key] = float(text_to_path.get_text_width_height_descent(text, font, False)[0]) / 72**2
+        return self._widths.get(key, 0.0) * size
+
+    def cut(self, text: str, size: float, width: float, weight: str = "normal") -> str:
+        """The beginning of a line that is too wide for `width` inches, and an ellipsis."""
+        if self.width(text, size, weight) <= width:
+            return text
+        lengths = range(len(text))  # by halves: a text may be long
+        fits = bisect.bisect_right(lengths, width, key=lambda n: self.width(f"{text[:n]}…", size, weight))
+        return f"{text[: max(0, fits - 1)].rstrip()}…"
+
+    def wrap(self, text: str, size: float, width: float, weight: str = "normal") -> list[str]:
+        """A sentence in lines of at most `width` inches."""
+        lines: list[str] = []
+        for word in text.split():
+            longer = f"{lines[-1]} {word}" if lines else word
+            if lines and self.width(longer, size, weight) <= width:
+                lines[-1] = longer
+            else:
+                lines.append(self.cut(word, size, width, weight))
+        return lines
+
+    @property
+    def all_truetype(self) -> bool:
+        """Whether a PDF may carry these fonts as TrueType."""
+        return not any(_has_cff_outlines(family) for family in self.families)
+
+
+def is_right_to_left(text: str) -> bool:
+    return any(unicodedata.bidirectional(character) in ("R", "AL") for character in text)
+
+
+def is_upright(text: str) -> bool:
+    """Whether a label can be read from top to bottom: one character, or a few of a script written so."""
+    from headwise.text.labels import characters
+
+    count = len(set(characters(text)))
+    return count == 1 or (count <= 6 and all(unicodedata.east_asian_width(character) in "WF" for character in text))
+
+
+# --- Choosing fonts ---------------------------------------------------------------------------------------------------
+
+
+def _choose(characters: set[str]) -> tuple[list[str], set[str]]:
+    """The families that are needed, and the characters that none has."""
+    families: list[str] = []
+    missing = {character for character in characters if not character.isspace()}
+    for candidates in (_own_families(), _installed_families(characters), _new_families()):
+        for family in candidates:
+            if families and not missing:
+                return families, missing
+            font = _font(family)
+            found = {character for character in missing if font.get_char_index(ord(character))}
+            if family not in families and (found or not families):
+                families.append(family)
+                missing -= found
+    return families, missing
+
+
+def _own_families() -> list[str]:
+    """Those of rcParams, by their own names."""
+    from matplotlib import rcParams
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    families = []
+    for family in rcParams["font.family"]:
+        with contextlib.suppress(ValueError):
+            path = findfont(FontProperties(family=family), fallback_to_default=False)
+            families.append(get_font(path).family_name)
+    return families or ["DejaVu Sans"]
+
+
+def _installed_families(characters: set[str]) -> Iterator[str]:
+    """All that matplotlib knows, the likeliest first."""
+    from matplotlib.font_manager import fontManager
+
+    upright = (entry.name for entry in fontManager.ttflist if entry.style == "normal" and _is_regular(entry))
+    there = {name for name in upright if not name.lower().startswith((*_USELESS, "."))}
+    names = {unicodedata.name(character, "").partition(" ")[0] for character in characters}
+    own = "JP" if names & {"HIRAGANA", "KATAKANA"} else "KR" if "HANGUL" in names else "SC"
+    for known in _KNOWN:
+        for name in [known.format(face) for face in dict.fromkeys((own, "SC", "TC", "JP", "KR"))]:
+            if name in there:
+                yield name
+                there.remove(name)
+    # Fonts of letters before those of pictures of letters.
+    yield from sorted(there, key=lambda name: ("Serif" in name, "Mono" in name, "Unifont" in name, name))
+
+
+def _new_families() -> Iterator[str]:
+    """Fonts that were installed after matplotlib made its list."""
+    from matplotlib.font_manager import findSystemFonts, fontManager
+
+    known = {str(entry.fname) for entry in fontManager.ttflist}
+    for path in sorted(findSystemFonts()):
+        if path in known or path in _unreadable:
+            continue
+        before = len(fontManager.ttflist)
+        try:
+            fontManager.addfont(path)
+        except Exception:  # whatever FreeType says of a font that it cannot read; colour bitmaps are of that kind
+            _unreadable.add(path)
+            continue
+        names = dict.fromkeys(entry.name for entry in fontManager.ttflist[before:] if _is_regular(entry))
+        yield from (name for name in names if not name.lower().startswith(_USELESS))
+
+
+_unreadable: set[str] = set()
+
+
+def _is_regular(entry: FontEntry) -> bool:
+    """Not bold, not light, not narrow: what a label asks for."""
+    return entry.weight in (400, "normal", "regular") and entry.stretch == "normal"
+
+
+def _font(family: str) -> Any:
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    return get_font(findfont(FontProperties(family=family)))
+
+
+@lru_cache
+def _has_cff_outlines(family: str) -> bool:
+    """Whether a font is of PostScript outlines, as Noto Sans CJK is. As Type 42, viewers would leave it out."""
+    from fontTools.ttLib import TTFont
+
+    font = _font(family)
+    with TTFont(font.fname, fontNumber=getattr(font, "face_index", 0), lazy=True) as file:
+        return "CFF " in file or "CFF2" in file
+
+
+def _shapes() -> bool:
+    """Whether matplotlib joins Arabic letters and orders them; it does since 3.11."""
+    from matplotlib import ft2font
+
+    return hasattr(ft2font, "__libraqm_version__")
+
+
+# --- What is missing --------------------------------------------------------------------------------------------------
+
+
+def _is_ignorable(character: str) -> bool:
+    """Joiners and variation selectors: without ink, so not missed."""
+    return unicodedata.category(character) == "Cf" or "VARIATION SELECTOR" in unicodedata.name(character, "")
+
+
+def _code(character: str) -> str:
+    return f"U+{ord(character):04X}"
+
+
+def _complaint(missing: list[str]) -> str:
+    named = ", ".join(f"{character} ({_code(character)})" for character in missing[:5])
+    more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+    remedies = "; ".join(dict.fromkeys(map(_remedy, missing)))
+    return f"no installed font has {named}{more}, drawn as code points. Install a font that has them: {remedies}"
+
+
+def _remedy(character: str) -> str:
+    if unicodedata.category(character) == "So":
+        return _PICTOGRAMS
+    name = unicodedata.name(character, "")
+    return next(remedy for words, remedy in _REMEDIES if not words or name.startswith(words))
+
+
+def _outside() -> int:
+    """How far up the stack the caller of this package is, so that the warning points at their line."""
+    import sys
+
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("headwise.plot"):
+        depth, frame = depth + 1, frame.f_back
+    return depth

@@ -1,0 +1,212 @@
+"""`heatmap`: the weights of one head, queries down and keys across."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from headwise.errors import ArgumentError
+from headwise.plot.colour import FAINT, HIDDEN, INK, Scale, check_look, colours, ink_on, norm_of, scale_note
+from headwise.plot.fonts import Letters
+from headwise.plot.layout import Layout, lay_out, within
+from headwise.plot.paper import (
+    DPI,
+    LINE,
+    MASKED_NOTE,
+    NOTE,
+    TITLE,
+    TITLES,
+    add_bar,
+    add_boxes,
+    add_hatched,
+    check_out,
+    drawing,
+    frame,
+    write,
+)
+from headwise.plot.subject import Head, Labels, Places, Subject, find_subject
+from headwise.plot.ticks import draw_names, side_title
+from headwise.plot.weights import Weights, hidden_note, sink_key, weights_of
+from headwise.records import AttentionRecord, Seen
+from headwise.records.seen import Layer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap, Normalize
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+MOST = 1000  # cells a side; of longer matrices each cell is the largest of a block
+VALUED = 20  # "auto" prints the weights of a map that is no longer than this
+VALUE, LEAST_VALUE = 6.5, 4.5  # points: the letters of printed weights
+VALUE_WIDTH = 1.6  # of ".25", as a multiple of their size
+FILLED, FILLED_ELSEWHERE = 0.88, 0.76  # of a cell's width; less in axes that what is drawn later may make smaller
+
+
+def heatmap(
+    what: Seen | AttentionRecord,
+    *,
+    layer: Layer | None = None,
+    head: Head = 0,
+    example: int = 0,
+    rows: Places = None,
+    cols: Places = None,
+    scale: Scale = "linear",
+    values: Literal["auto"] | bool = "auto",
+    tokens: Any = None,
+    row_labels: Labels = None,
+    col_labels: Labels = None,
+    hide_sink: bool = False,
+    cmap: str | Colormap = "ember",
+    vmax: float | None = None,
+    title: str | None = None,
+    width: float | None = None,
+    ax: Axes | None = None,
+    out: str | Path | None = None,
+) -> Figure:
+    """Draw the attention weights of one head.
+
+        headwise.plot.heatmap(seen, layer=3, head=5, out="figure.pdf")
+        headwise.plot.heatmap(record, head="mean", rows=slice(0, 20), tokens=tokens)
+
+    The figure is as large as its names need, from the width of a column (3.3 in) to that of a page. Of a matrix longer
+    than 1,000 each cell is the largest of a block of weights, and the figure says so. Cells that the mask forbids are
+    hatched.
+
+    Args:
+        what: a record; or a Seen, whose tokens are the names, and which `layer` of it (number or name).
+        head: a number, or "mean" of all heads.
+        rows, cols: which to draw: a slice, a range, numbers; default all.
+        scale: of the colours: "linear", "root" (small weights stand out), "log" (four powers of ten).
+        values: print the weights in the cells; "auto": where there are at most 20 a side.
+        tokens: names, where `what` has none: anything that `headwise.text.as_tokens` takes.
+        row_labels, col_labels: names of all rows, or of all columns, such as [f"latent {i}" for i in range(8)].
+        hide_sink: leave out the first key that anybody may attend to, so that the colours span the others. Weights
+            stay what they are, and a note says how much is not shown.
+        cmap: "ember", whose lightness falls evenly, or any of matplotlib's.
+        vmax: the weight of the darkest colour, to compare figures; default the largest that is shown.
+        title: default layer and head; "" for none.
+        width: of the figure, in inches.
+        ax: draw into these axes rather than a figure of its own.
+        out: write it, as .png, .svg or .pdf.
+
+    Raises:
+        ArgumentError: an argument that makes no sense, or matplotlib is not installed.
+        RecordError: a layer that was not seen.
+        FileError: `out` cannot be written.
+    """
+    path = check_out(out)
+    check_look(scale, vmax, width)
+    if values not in ("auto", True, False):
+        raise ArgumentError(f'values: expected "auto", True or False. Received: {values!r}')
+    subject = find_subject(what, layer, head, example, rows, cols, tokens, row_labels, col_labels)
+    title = subject.title if title is None else title
+
+    with drawing():
+        letters = Letters([*subject.rows.names, *subject.cols.names, title])
+        title = letters.of(title)
+        short = max(len(subject.rows), len(subject.cols)) <= VALUED
+        printed = values is True or (values == "auto" and short)
+        layout = lay_out(subject, letters, width, scale, printed) if ax is None else within(subject, letters, ax)
+        most = (min(MOST, int(layout.size[1] * DPI)), min(MOST, int(layout.size[0] * DPI)))
+        weights = weights_of(subject, most, sink_key(subject.record, subject.example) if hide_sink else None)
+        notes = [*_notes(subject, weights, letters), *scale_note(scale)]
+        if ax is None:
+            figure, axes, bar = frame(letters, title, notes, layout.left, layout.above, layout.size, layout.bar_names)
+        else:
+            figure, axes = ax.figure.canvas.figure, ax
+        image = _draw_cells(axes, subject, weights, norm_of(scale, vmax or weights.top), colours(cmap))
+        if ax is not None:
+            bar = _surround(axes, letters, title)
+        add_bar(figure, letters, image, bar)
+        _name_sides(axes, subject, layout, letters)
+        if ax is not None:  # names and notes move the axes, which changes how many have room
+            figure.draw_without_rendering()
+            _annotate(axes, letters, notes, within(subject, letters, ax).size[0])
+            figure.draw_without_rendering()
+            layout = within(subject, letters, ax)
+            _name_sides(axes, subject, layout, letters)
+        if printed:
+            share = FILLED if ax is None else FILLED_ELSEWHERE
+            _print_values(axes, image, weights, layout, letters, share, insist=values is True)
+        return write(figure, path, letters, title)
+
+
+def _name_sides(axes: Axes, subject: Subject, layout: Layout, letters: Letters) -> None:
+    for axis, names, write_title in (
+        (subject.rows, layout.row_names, axes.set_ylabel),
+        (subject.cols, layout.col_names, axes.set_xlabel),
+    ):
+        draw_names(axes, letters, names)
+        write_title(side_title(axis, names), fontproperties=letters.properties(TITLES), color=INK, labelpad=3)
+    axes.xaxis.set_label_position("top")
+
+
+def _surround(axes: Axes, letters: Letters, title: str) -> Axes:
+    """What goes with axes that somebody else laid out; returns axes for the colour bar."""
+    axes.set_aspect("equal")
+    axes.set_title(title, fontproperties=letters.properties(TITLE, letters.bold), loc="left", parse_math=False)
+    return axes.inset_axes((1.03, 0.0, 0.045, 1.0))
+
+
+def _annotate(axes: Axes, letters: Letters, notes: list[str], width: float) -> None:
+    """The notes below such axes."""
+    hatched = [f"hatched: {note}" if note == MASKED_NOTE else note for note in notes]
+    lines = [line for note in hatched for line in letters.wrap(note, NOTE, width)]
+    for number, line in enumerate(lines):
+        below = (0, -4 - number * NOTE * LINE)
+        written = axes.annotate(line, (0, 0), below, xycoords="axes fraction", textcoords="offset points", va="top")
+        written.set(fontproperties=letters.properties(NOTE), color=FAINT, parse_math=False)
+
+
+def _notes(subject: Subject, weights: Weights, letters: Letters) -> list[str]:
+    """What a reader must know of the cells."""
+    notes = [MASKED_NOTE] if weights.masked else []
+    if weights.block != (1, 1):
+        notes.append(f"each cell is the largest of {weights.block[0]} × {weights.block[1]} weights")
+    return notes + hidden_note(subject, weights, letters)
+
+
+def _draw_cells(axes: Axes, subject: Subject, weights: Weights, norm: Normalize, cmap: Colormap) -> AxesImage:
+    """The cells. A row or column has its own number as its coordinate, whatever a cell stands for."""
+    rows, cols = len(subject.rows), len(subject.cols)
+    if weights.masked:
+        add_hatched(axes, [(-0.5, -0.5, cols, rows)], zorder=0)
+    last_row, last_col = (size * count - 0.5 for size, count in zip(weights.block, weights.values.shape, strict=True))
+    image = axes.imshow(
+        np.ma.masked_invalid(weights.values),
+        cmap=cmap,
+        norm=norm,
+        extent=(-0.5, last_col, last_row, -0.5),
+        interpolation="nearest",
+        aspect="auto",
+        zorder=1,
+    )
+    if weights.hidden is not None and weights.block[1] == 1:
+        add_boxes(axes, [(weights.hidden - 0.5, -0.5, 1, rows)], facecolor=HIDDEN, zorder=2)
+    axes.set(xlim=(-0.5, cols - 0.5), ylim=(rows - 0.5, -0.5))
+    return image
+
+
+def _print_values(
+    axes: Axes, image: AxesImage, weights: Weights, layout: Layout, letters: Letters, share: float, *, insist: bool
+) -> None:
+    """Each weight in its cell, as .25, if it can be read there. ArgumentError if it cannot and must."""
+    width, height = layout.cell
+    size = min(VALUE, width * 72 * share / VALUE_WIDTH, height * 72 * 0.7)
+    if weights.block != (1, 1) or size < LEAST_VALUE:
+        if insist:
+            rows, cols = weights.values.shape
+            raise ArgumentError(
+                "values: so many weights cannot be read. Expected values=False, more width, or fewer rows and cols. "
+                f"Received: {rows * weights.block[0]} × {cols * weights.block[1]}"
+            )
+        return
+    font = letters.properties(size)
+    for (row, col), weight in np.ndenumerate(weights.values):
+        if not np.isnan(weight):
+            ink = ink_on(image.cmap(image.norm(weight)))
+            text = f"{weight:.2f}".removeprefix("0") if weight < 0.995 else "1.0"
+            axes.text(col, row, text, ha="center", va="center_baseline", color=ink, fontproperties=font, zorder=3)

@@ -1,0 +1,229 @@
+"""The figure itself: made without pyplot, laid out in inches, and written beside its target."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from headwise.errors import ArgumentError, FileError
+from headwise.plot.colour import FAINT, INK, MASKED, MASKED_LINES, PAPER
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.collections import PatchCollection
+    from matplotlib.figure import Figure
+
+    from headwise.plot.fonts import Letters
+
+SUFFIXES = (".png", ".svg", ".pdf")
+DPI = 300  # of files
+COLUMN, PAGE, MOST_HEIGHT = 3.3, 7.0, 8.5  # inches: the widths of a column and of a page of text, and its height
+
+# Sizes of letters, in points.
+TITLE, TITLES, LABEL, NOTE = 8.5, 7.5, 7.0, 6.5
+SMALLEST = 5.0
+LINE = 1.25  # from one line to the next, as a multiple of the size
+# Inches. Of the colour bar: its width, its least length, and what its numbers and name take.
+EDGE, GAP = 0.06, 0.08
+BAR, LEAST_BAR = 0.1, 0.95
+BAR_NAMES = {"linear": 0.5, "root": 0.5, "log": 0.66}
+
+# What a user's own style must not change while a figure is made.
+_STYLE: dict[Any, Any] = {
+    "axes.grid": False,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": FAINT,
+    "axes.unicode_minus": False,
+    "grid.linewidth": 0.4,
+    "hatch.linewidth": 0.5,
+    "image.composite_image": False,
+    "text.usetex": False,
+    "text.parse_math": False,
+}
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """A figure is made in this. Raises ArgumentError where there is no matplotlib."""
+    try:
+        from matplotlib import rc_context
+    except ImportError as error:
+        raise ArgumentError('figures need matplotlib, which is not here: pip install "headwise[plot]"') from error
+    with rc_context(_STYLE):
+        yield
+
+
+def blank(width: float, height: float) -> Figure:
+    """An empty figure, in inches."""
+    from headwise.plot.picture import Picture
+
+    return Picture(figsize=(width, height), dpi=200, facecolor=PAPER, edgecolor=PAPER, layout=None)
+
+
+def frame(
+    letters: Letters,
+    title: str,
+    notes: Sequence[str],
+    left: float,
+    above: float,
+    size: tuple[float, float],
+    bar_names: float,
+    width: float = 0.0,
+) -> tuple[Figure, Axes, Axes]:
+    """A figure with a title above and notes below axes of this size; those axes, and some for a colour bar.
+
+    `left` and `above`: the room between the axes and the figure's edge, or the title; `width`: the figure's, at least.
+    """
+    width = max(width, left + size[0] + GAP + BAR + bar_names)
+    titles = letters.wrap(title, TITLE, width - 2 * EDGE, letters.bold)
+    notes = [line for note in notes for line in letters.wrap(note, NOTE, width - left - EDGE)]
+    top = EDGE + len(titles) * TITLE * LINE / 72 + above
+    bottom = top + size[1]
+    figure = blank(width, bottom + GAP + len(notes) * NOTE * LINE / 72 + EDGE)
+    axes = place_axes(figure, left, top, *size)
+    tall = min(max(size[1], LEAST_BAR), bottom - EDGE)
+    bar = place_axes(figure, left + size[0] + GAP, bottom - tall, BAR, tall)
+    write_lines(figure, letters, titles, EDGE, EDGE, TITLE, weight=letters.bold)
+    write_notes(figure, letters, notes, left, bottom + GAP)
+    return figure, axes, bar
+
+
+def place_axes(figure: Figure, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
+    """Axes at so many inches from the left and the top."""
+    w, h = figure.get_size_inches()
+    axes: Axes = figure.add_axes((left / w, 1 - (top + height) / h, width / w, height / h), **options)
+    return axes
+
+
+def write_lines(
+    figure: Figure, letters: Letters, lines: Sequence[str], left: float, top: float, size: float, **options: Any
+) -> None:
+    """Lines of text below one another, from `top` inches down, drawn as they are: what to draw says Letters."""
+    w, h = figure.get_size_inches()
+    options = {"color": INK, "weight": "normal", "va": "center_baseline", "parse_math": False, **options}
+    font = letters.properties(size, options.pop("weight"))
+    for number, line in enumerate(lines):
+        y = top + (number + 0.5) * size * LINE / 72
+        figure.text(left / w, 1 - y / h, line, fontproperties=font, **options)
+
+
+Box = tuple[float, float, float, float]  # x, y, width, height
+
+
+def add_boxes(axes: Axes, boxes: Sequence[Box], **look: Any) -> PatchCollection:
+    """Rectangles that look alike."""
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
+    collection = PatchCollection([Rectangle(box[:2], *box[2:]) for box in boxes], **{"linewidth": 0, **look})
+    axes.add_collection(collection, autolim=False)
+    return collection
+
+
+def add_hatched(axes: Axes, boxes: Sequence[Box], zorder: float = 1) -> None:
+    """What is drawn where the mask forbids every weight."""
+    # Ground and lines apart: viewers of PDF would leave seams in a ground that is made of tiles.
+    for look in _HATCHED:
+        add_boxes(axes, boxes, zorder=zorder, **look)
+
+
+_HATCHED: tuple[dict[str, Any], ...] = (
+    {"facecolor": MASKED, "edgecolor": "none"},
+    {"facecolor": "none", "edgecolor": MASKED_LINES, "hatch": "/////"},
+)
+
+
+def write_notes(figure: Figure, letters: Letters, notes: Sequence[str], left: float, top: float) -> None:
+    """Lines below the drawing; MASKED_NOTE comes with a sample of what it speaks of."""
+    from matplotlib.patches import Rectangle
+
+    w, h = figure.get_size_inches()
+    for number, note in enumerate(notes):
+        y, x = top + number * NOTE * LINE / 72, left
+        if note == MASKED_NOTE:
+            tall, wide = 0.09, 0.16
+            below = y + (NOTE * LINE / 72 + tall) / 2
+            for look in _HATCHED:
+                box = Rectangle((x / w, 1 - below / h), wide / w, tall / h, transform=figure.transFigure, **look)
+                box.set_linewidth(0)
+                figure.add_artist(box)
+            x += wide + 0.06
+        write_lines(figure, letters, [note], x, y, NOTE, color=FAINT)
+
+
+MASKED_NOTE = "masked, may not be attended to"
+
+
+def add_bar(
+    figure: Figure,
+    letters: Letters,
+    shown: ScalarMappable,
+    axes: Axes,
+    orientation: Literal["vertical", "horizontal"] = "vertical",
+) -> None:
+    """The colour bar, in axes of its own."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+
+    log = isinstance(shown.norm, LogNorm)
+    axes.clear()
+    bar = figure.colorbar(shown, cax=axes, orientation=orientation)
+    bar.outline.set_linewidth(0.4)
+    bar.locator = LogLocator(numticks=6) if log else MaxNLocator(4, steps=[1, 2, 2.5, 5, 10])
+    bar.minorticks_off()
+    bar.formatter = FuncFormatter(lambda x, _: f"{x:.6g}")
+    bar.update_ticks()
+    bar.set_label("attention weight", fontproperties=letters.properties(TITLES), color=INK)
+    axes.tick_params(labelsize=NOTE, labelcolor=INK, color=FAINT, length=2, width=0.4, pad=1.5)
+    for each in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        each.set_fontfamily(letters.families)
+
+
+# --- Files ------------------------------------------------------------------------------------------------------------
+
+
+def check_out(out: str | Path | None) -> Path | None:
+    """The file to write, if its name says in which format. Raises ArgumentError."""
+    if out is None:
+        return None
+    path = Path(out)
+    if path.suffix.lower() not in SUFFIXES:
+        raise ArgumentError(f"out: expected a name that ends in {', '.join(SUFFIXES)}. Received: {path}")
+    return path
+
+
+def write(figure: Figure, path: Path | None, letters: Letters, title: str) -> Figure:
+    """Write the figure, if it is to be written, and return it. In SVG and PDF text stays text.
+
+    The same figure gives the same bytes. Raises FileError; whatever happens, `path` is the old file or the new one.
+    """
+    if path is None:
+        return figure
+    from matplotlib import rc_context
+
+    kind = path.suffix.lower()[1:]
+    # Journals ask for Type 42; of PostScript outlines only Type 3 is drawn by every viewer.
+    pdf = 42 if letters.all_truetype else 3
+    style: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "headwise",
+        "pdf.fonttype": pdf,
+        "savefig.bbox": None,
+    }
+    dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {})
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with rc_context({**_STYLE, **style}), part.open("wb") as file:
+            figure.savefig(file, format=kind, dpi=DPI, metadata={"Title": title, **dates}, facecolor="auto")
+        os.replace(part, path)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FileError(f"cannot write {path}: {reason}; choose another file") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+    return figure

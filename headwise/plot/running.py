@@ -1,0 +1,330 @@
+"""`text`: the running text, each token shaded by the attention that it gets from one token, or gives to it."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headwise.errors import ArgumentError, DtypeError
+from headwise.plot.bidi import Direction, arrange, direction_of, joins
+from headwise.plot.colour import FAINT, HIDDEN, INK, PAPER, Scale, check_look, colours, ink_on, norm_of, scale_note
+from headwise.plot.fonts import Letters
+from headwise.plot.paper import (
+    COLUMN,
+    EDGE,
+    GAP,
+    LINE,
+    MASKED_NOTE,
+    NOTE,
+    PAGE,
+    TITLE,
+    Box,
+    add_bar,
+    add_boxes,
+    add_hatched,
+    blank,
+    check_out,
+    drawing,
+    place_axes,
+    write,
+    write_lines,
+    write_notes,
+)
+from headwise.plot.subject import Axis, Head, Labels, Places, Subject, find_subject
+from headwise.plot.weights import hidden_note, sink_key, weights_of
+from headwise.records import AttentionRecord, Seen
+from headwise.records.seen import Layer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PatchCollection
+    from matplotlib.colors import Colormap, Normalize
+    from matplotlib.figure import Figure
+
+SIZE = 9.0  # points
+PITCH = 1.8  # from one line to the next, as a multiple of the size
+ABOVE, BELOW = 0.98, 0.36  # what a token's ground takes of that, from the base line
+TALLEST = 100.0  # inches
+BAR_LENGTH, BAR_HEIGHT, BAR_DEPTH = 1.4, 0.08, 0.44
+HIDE = -1.0  # in place of a weight
+ZERO_WIDTH_JOINER, RIGHT_TO_LEFT_MARK = "\u200d", "\u200f"
+
+
+def text(
+    what: Seen | AttentionRecord,
+    *,
+    layer: Layer | None = None,
+    head: Head = 0,
+    row: int | None = None,
+    col: int | None = None,
+    example: int = 0,
+    rows: Places = None,
+    cols: Places = None,
+    scale: Scale = "linear",
+    tokens: Any = None,
+    row_labels: Labels = None,
+    col_labels: Labels = None,
+    hide_sink: bool = False,
+    cmap: str | Colormap = "ember",
+    vmax: float | None = None,
+    title: str | None = None,
+    width: float | None = None,
+    out: str | Path | None = None,
+) -> Figure:
+    """Draw the text with each token shaded by its weight.
+
+        headwise.plot.text(seen, layer=3, head=5, row=10, out="it.pdf")   # what token 10 attends to
+        headwise.plot.text(seen, layer=3, head=5, col=10)                 # who attends to token 10
+
+    The token that is asked about has a frame, where it stands in the same text. Lines are as long as a page is wide.
+
+    Args:
+        row: the query whose weights are shown, over the text of the keys; or
+        col: the key whose weights are shown, over the text of the queries.
+        rows, cols: which part of the text to show: of the queries with `col`, of the keys with `row`.
+        what, layer, head, example, scale, tokens, row_labels, col_labels: as in `heatmap`.
+        hide_sink, cmap, vmax, title, width, out: as in `heatmap`.
+
+    Raises:
+        ArgumentError, RecordError, FileError: as `heatmap`; also for both `row` and `col`, or neither.
+    """
+    path = check_out(out)
+    check_look(scale, vmax, width)
+    if (row is None) == (col is None):
+        raise ArgumentError("text: expected row= (what a query attends to) or col= (who attends to a key), one of them")
+    for name, place in (("row", row), ("col", col)):
+        if place is not None and (isinstance(place, bool) or not isinstance(place, int)):
+            raise DtypeError(f"text: {name}: expected a number. Received: {place!r}")
+    if (rows is not None and row is not None) or (cols is not None and col is not None):
+        raise ArgumentError("text: with row= choose a part of the text by cols=, with col= by rows=")
+    if hide_sink and row is None:
+        raise ArgumentError("hide_sink: goes with row=, where a sink is one of the keys; with col= leave it out")
+    queries, keys = rows if row is None else row, cols if col is None else col
+    subject = find_subject(what, layer, head, example, queries, keys, tokens, row_labels, col_labels)
+    asking, shown = (subject.cols, subject.rows) if row is None else (subject.rows, subject.cols)
+    title = _title(subject, asking, row is None) if title is None else title
+
+    with drawing():
+        pieces = _pieces(shown)
+        letters = Letters([*(piece.text for piece in pieces), title])
+        title = letters.of(title)
+        pieces = [piece if piece.text.isspace() else Piece(letters.of(piece.text), piece.place) for piece in pieces]
+        hidden = sink_key(subject.record, subject.example) if hide_sink and row is not None else None
+        weights = weights_of(subject, (len(subject.rows), len(subject.cols)), hidden)
+        framed = asking.places[0] if _is_same_text(subject) and asking.places[0] in shown.places else None
+
+        inner = (width or PAGE) - 2 * EDGE
+        lines = _lines(pieces, letters, inner)
+        if width is None:
+            inner = min(inner, max([COLUMN - 2 * EDGE, *(_width(line, letters) + 0.02 for line in lines)]))
+        notes = [] if framed is None else [f"framed: the {asking.word}"]
+        notes += [*hidden_note(subject, weights, letters), *scale_note(scale)]
+        figure, axes, bar = _page(letters, title, [MASKED_NOTE] * weights.masked, notes, inner, len(lines))
+        norm = norm_of(scale, vmax or weights.top)
+        shades = dict(zip(shown.places, weights.values.ravel(), strict=True))
+        if weights.hidden is not None:
+            shades[subject.cols.places[weights.hidden]] = HIDE
+        grounds = _draw_lines(axes, letters, lines, shades, framed, norm, colours(cmap))
+        add_bar(figure, letters, grounds, bar, "horizontal")
+        return write(figure, path, letters, title)
+
+
+def _title(subject: Subject, asking: Axis, by_col: bool) -> str:
+    place = asking.places[0]
+    name = f"“{asking.name(place)}” ({asking.word} {place})" if asking.labels else f"{asking.word} {place}"
+    return f"{subject.title}: {'attention to' if by_col else 'attention from'} {name}"
+
+
+def _is_same_text(subject: Subject) -> bool:
+    """Whether a query and the key of the same number are one token."""
+    site = subject.record.site
+    return (
+        subject.rows.size == subject.cols.size
+        and subject.rows.labels == subject.cols.labels
+        and (site is None or site.kind == "self")
+    )
+
+
+# --- The text in pieces -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token, or what stands between two of them."""
+
+    text: str
+    place: int | None = None  # which token
+
+    @property
+    def is_break(self) -> bool:
+        """Whether a line ends here."""
+        return self.text == "\n"
+
+
+def _pieces(axis: Axis) -> list[Piece]:
+    """The tokens that are shown, in the text they are of; names, where there is no text."""
+    pieces: list[Piece] = []
+    parts = _parts(axis)
+    for before, place in zip([None, *axis.places], axis.places, strict=False):
+        gap, own = parts[place]
+        if before is not None and place != before + 1:
+            pieces += [Piece(" "), Piece("…"), Piece(" ")]
+        elif before is not None and "\n" in gap:
+            pieces.append(Piece("\n"))
+        elif before is not None and gap:  # with what the tokenizer left out
+            pieces += [Piece(" "), *([Piece(gap.strip()), Piece(" ")] if gap.strip() else [])]
+        pieces.append(Piece(own, place))
+    return pieces
+
+
+def _parts(axis: Axis) -> list[tuple[str, str]]:
+    """What stands before each token, and its own text: of the text itself where that is known."""
+    tokens = axis.tokens
+    if tokens is None or not tokens.text:
+        return [(" ", axis.name(place)) for place in range(axis.size)]
+    parts: list[tuple[str, str]] = []
+    end, after_sign, pending = 0, False, ""
+    for label, (start, stop), sign in zip(tokens.labels, tokens.offsets, tokens.special, strict=True):
+        if sign or start < end:  # a sign of the model, or a further token of a character that is already there
+            parts.append((pending or (" " if sign else ""), label))
+            pending = ""
+        else:
+            own, ink = tokens.text[start:stop], tokens.text[start:stop].strip()
+            gap = pending + tokens.text[end:start] + own[: own.find(ink)]
+            parts.append((gap or " " * after_sign, ink or label))
+            after = own[own.find(ink) + len(ink) :]
+            pending, end = after if ink or "\n" in after else "", stop  # a space without ink has a label instead
+        after_sign = sign
+    return parts
+
+
+# --- Lines ------------------------------------------------------------------------------------------------------------
+
+
+def _lines(pieces: Sequence[Piece], letters: Letters, width: float) -> list[list[Piece]]:
+    """The pieces on lines of so many inches, broken between words, and between the characters of Chinese."""
+    lines: list[list[Piece]] = [[]]
+    used = 0.0
+    for word in _words(pieces):
+        if word[0].is_break:
+            lines.append([])
+            used = 0.0
+            continue
+        word = [Piece(letters.cut(piece.text, SIZE, width), piece.place) for piece in word]
+        taken = _width(word, letters)
+        if used and used + taken > width:
+            lines.append([])
+            used = 0.0
+        if not used and word[0].text.isspace():
+            continue
+        for piece in word:  # one that is longer than a line is broken where it must be
+            wide = letters.width(piece.text, SIZE)
+            if used and used + wide > width:
+                lines.append([])
+                used = 0.0
+            lines[-1].append(piece)
+            used += wide
+    return [line for line in lines if line]
+
+
+def _words(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """Runs of pieces that should stay together."""
+    words: list[list[Piece]] = []
+    for piece in pieces:
+        before = words[-1][-1] if words else Piece("")
+        if None in (before.place, piece.place) or _is_wide(before.text[-1:]) or _is_wide(piece.text[:1]):
+            words.append([])
+        words[-1].append(piece)
+    return words
+
+
+def _is_wide(character: str) -> bool:
+    return bool(character) and unicodedata.east_asian_width(character) in "WF"
+
+
+def _width(line: Sequence[Piece], letters: Letters) -> float:
+    return sum(letters.width(piece.text, SIZE) for piece in line)
+
+
+# --- Drawing, in inches from the top left of the text -----------------------------------------------------------------
+
+
+def _page(
+    letters: Letters, title: str, swatches: list[str], notes: list[str], inner: float, count: int
+) -> tuple[Figure, Axes, Axes]:
+    """A figure for so many lines; axes in inches for them, and some for the colour bar."""
+    titles = letters.wrap(title, TITLE, inner, letters.bold)
+    notes = [*swatches, *(line for note in notes for line in letters.wrap(note, NOTE, inner))]
+    top, tall = EDGE + len(titles) * TITLE * LINE / 72 + GAP, count * SIZE * PITCH / 72
+    bottom = top + tall + GAP
+    height = bottom + BAR_DEPTH + len(notes) * NOTE * LINE / 72 + EDGE
+    if height > TALLEST:
+        raise ArgumentError(
+            f"text: {count:,} lines take a figure of {height:,.0f} inches, expected at most {TALLEST:g}. "
+            "Choose a part of the text: cols=slice(0, 1000) with row=, or rows=slice(0, 1000) with col="
+        )
+    figure = blank(inner + 2 * EDGE, height)
+    write_lines(figure, letters, titles, EDGE, EDGE, TITLE, weight=letters.bold)
+    axes = place_axes(figure, EDGE, top, inner, tall, xlim=(0, inner), ylim=(tall, 0))
+    axes.set_axis_off()
+    bar = place_axes(figure, EDGE, bottom, min(BAR_LENGTH, inner), BAR_HEIGHT)
+    write_notes(figure, letters, notes, EDGE, bottom + BAR_DEPTH)
+    return figure, axes, bar
+
+
+def _draw_lines(
+    axes: Axes,
+    letters: Letters,
+    lines: Sequence[Sequence[Piece]],
+    shades: Mapping[int, float],
+    framed: int | None,
+    norm: Normalize,
+    cmap: Colormap,
+) -> PatchCollection:
+    """Returns the shaded grounds, whose array are the weights in the order of the tokens."""
+    base = direction_of([piece.text for line in lines for piece in line])
+    font, edge = letters.properties(SIZE), axes.get_xlim()[1]
+    boxes: dict[int, Box] = {}
+    for number, line in enumerate(lines):
+        drawn = _drawn(line, letters, base)
+        x = edge - sum(wide for _, _, wide in drawn) if base == "R" else 0.0
+        y = (number + 0.5 + (ABOVE - BELOW) / 2 / PITCH) * SIZE * PITCH / 72
+        for text, place, wide in drawn:
+            ink = FAINT
+            if place is not None:
+                boxes[place] = (x, y - ABOVE * SIZE / 72, wide, (ABOVE + BELOW) * SIZE / 72)
+                if shades[place] >= 0:
+                    ink = ink_on(cmap(norm(shades[place])))
+            axes.text(x, y, text, fontproperties=font, color=ink, va="baseline", parse_math=False, zorder=3)
+            x += wide
+    shaded = sorted(place for place in boxes if shades[place] >= 0)
+    grounds = add_boxes(axes, [boxes[place] for place in shaded], cmap=cmap, norm=norm, zorder=1)
+    grounds.set_array(np.array([shades[place] for place in shaded]))
+    add_hatched(axes, [box for place, box in boxes.items() if np.isnan(shades[place])])
+    add_boxes(axes, [box for place, box in boxes.items() if shades[place] == HIDE], facecolor=HIDDEN)
+    for width, colour in ((2.6, PAPER), (1.2, INK)):  # seen on a dark ground too
+        frames = [boxes[framed]] if framed is not None else []
+        add_boxes(axes, frames, facecolor="none", edgecolor=colour, linewidth=width, zorder=2)
+    return grounds
+
+
+def _drawn(line: Sequence[Piece], letters: Letters, base: Direction) -> list[tuple[str, int | None, float]]:
+    """(what is drawn, which token, how wide) from left to right."""
+    texts = [piece.text for piece in line]
+    ways = arrange(texts, base)
+    if any(way == "R" for _, way in ways):
+        if letters.has(ZERO_WIDTH_JOINER):  # a word in several pieces is still one stroke
+            for i, (before, after) in enumerate(pairwise(line)):
+                if joins(before.text, after.text):
+                    texts[i], texts[i + 1] = texts[i] + ZERO_WIDTH_JOINER, ZERO_WIDTH_JOINER + texts[i + 1]
+        if letters.has(RIGHT_TO_LEFT_MARK):  # which turns brackets round
+            for i, way in ways:
+                if way == "R" and not texts[i].isspace():
+                    texts[i] = RIGHT_TO_LEFT_MARK + texts[i]
+    return [(texts[i], line[i].place, letters.width(texts[i], SIZE)) for i, _ in ways]

@@ -1,0 +1,174 @@
+"""What a figure is of: one record, the example and heads to draw, and what its rows and columns are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headwise.errors import ArgumentError, DtypeError, ShapeError
+from headwise.records import AttentionRecord, Seen
+from headwise.records.seen import Layer, name_of
+from headwise.text import Tokens, as_tokens
+
+Head = int | Literal["mean"]
+Places = int | slice | range | Sequence[int] | None
+Labels = Sequence[str] | None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The rows or the columns: how many the record has, which of them are drawn, and what they are called."""
+
+    word: str  # "query" or "key"
+    size: int
+    places: Sequence[int]
+    labels: Sequence[str] | None = None  # of all; None: numbers
+    tokens: Tokens | None = None  # where the labels are those of a text
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def names(self) -> list[str]:
+        """What is drawn, by name."""
+        return [self.name(place) for place in self.places]
+
+    def name(self, place: int) -> str:
+        return str(place) if self.labels is None else self.labels[place]
+
+    @property
+    def choice(self) -> slice | list[int]:
+        """What is drawn, as a record wants to be asked."""
+        places = self.places
+        if isinstance(places, range) and places.step == 1:
+            return slice(places.start, places.stop)
+        return list(places)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One head, or the mean of all, of one example of one record."""
+
+    record: AttentionRecord
+    example: int
+    heads: list[int]
+    rows: Axis
+    cols: Axis
+    layer: str  # what to call the layer, perhaps nothing
+
+    @property
+    def title(self) -> str:
+        several, count = len(self.heads) > 1, self.record.shape[0]
+        parts = [self.layer, f"mean of {len(self.heads)} heads" if several else f"head {self.heads[0]}"]
+        return ", ".join(part for part in [*parts, f"example {self.example}" if count > 1 else ""] if part)
+
+
+def find_subject(
+    what: Seen | AttentionRecord,
+    layer: Layer | None,
+    head: Head,
+    example: int,
+    rows: Places,
+    cols: Places,
+    tokens: Any,
+    row_labels: Labels,
+    col_labels: Labels,
+) -> Subject:
+    """What the arguments of a figure mean. Raises ArgumentError, DtypeError, ShapeError or RecordError, naming them."""
+    record, name = find_record(what, layer)
+    batch, count, q_len, k_len = record.shape
+    if 0 in record.shape:
+        raise ArgumentError(f"there is nothing to draw in a record with B, H, Q, K = {list(record.shape)}")
+    example = check_place("example", example, batch)
+    if head == "mean":
+        heads = list(range(count))
+    elif isinstance(head, str):
+        raise ArgumentError(f'head: expected a number from 0 to {count - 1}, or "mean". Received: {head!r}')
+    else:
+        heads = [check_place("head", head, count)]
+    (row_names, row_tokens), (col_names, col_tokens) = _names(what, record, example, tokens)
+    return Subject(
+        record,
+        example,
+        heads,
+        _axis("rows", "query", q_len, rows, row_labels, row_names, row_tokens),
+        _axis("cols", "key", k_len, cols, col_labels, col_names, col_tokens),
+        name,
+    )
+
+
+def find_record(what: Seen | AttentionRecord, layer: Layer | None) -> tuple[AttentionRecord, str]:
+    """The record of one layer, and what to call it in a title."""
+    if isinstance(what, AttentionRecord):
+        if layer is not None:
+            raise ArgumentError("layer: goes with a Seen; a record is of one layer already, so leave it out")
+        return what, what.site.name if what.site else ""
+    if not isinstance(what, Seen):
+        raise DtypeError(f"plot: expected a Seen or an AttentionRecord. Received: {type(what).__name__}")
+    if layer is None and len(what) != 1:
+        there = f"layer=0 … {len(what.layers) - 1}, or a name" if len(what) else "but nothing was seen"
+        raise ArgumentError(f"layer: say which of the {len(what.layers)} layers to draw: {there}")
+    record = what.records[0] if layer is None else what[layer]
+    if not isinstance(record, AttentionRecord):
+        raise ArgumentError(f"layer: expected the number or name of one layer. Received: {layer!r}")
+    return record, f"layer {what.layers.index(name_of(record))}"
+
+
+def _names(
+    what: Seen | AttentionRecord, record: AttentionRecord, example: int, given: Any
+) -> list[tuple[Sequence[str] | None, Tokens | None]]:
+    """The labels of all rows and of all columns, and the text that they are of, so far as anybody said."""
+    sizes = record.shape[2:]
+    if given is None and isinstance(what, AttentionRecord):
+        return [(None, None), (None, None)]
+    if given is None:
+        assert isinstance(what, Seen)
+        return [(side[example].labels, side[example]) if side else (None, None) for side in what.axes(record)]
+    tokens = as_tokens(given)
+    if len(tokens) not in (1, record.shape[0]):
+        raise ShapeError(f"tokens: expected 1 text, or one for each of {record.shape[0]}. Received: {len(tokens)}")
+    text = tokens[example if len(tokens) > 1 else 0]
+    if len(text.labels) not in sizes:
+        raise ShapeError(
+            f"tokens: expected as many as the {sizes[0]} rows or the {sizes[1]} columns. Received: {len(text.labels)}"
+        )
+    return [(text.labels, text) if len(text.labels) == size else (None, None) for size in sizes]
+
+
+def _axis(
+    argument: str, word: str, size: int, choice: Places, given: Labels, labels: Labels, tokens: Tokens | None
+) -> Axis:
+    if given is not None:
+        name = {"rows": "row_labels", "cols": "col_labels"}[argument]
+        if isinstance(given, str) or not all(isinstance(each, str) for each in given):
+            raise DtypeError(f"{name}: expected a list of strings. Received: {given!r:.80}")
+        if len(given) != size:
+            raise ShapeError(f"{name}: expected {size}, one for each of all {argument}. Received: {len(given)}")
+        labels, tokens = tuple(given), None
+    return Axis(word, size, _places(argument, choice, size), labels, tokens)
+
+
+def _places(argument: str, choice: Places, size: int) -> Sequence[int]:
+    if choice is None:
+        return range(size)
+    if isinstance(choice, slice):
+        places: Sequence[int] = range(*choice.indices(size))
+    elif isinstance(choice, range):
+        places = choice if not choice or (min(choice) >= 0 and max(choice) < size) else list(choice)
+    else:
+        places = [choice] if isinstance(choice, int) else list(choice)
+    if isinstance(places, list):
+        places = [check_place(argument, place, size) for place in places]
+    if not places:
+        raise ArgumentError(f"{argument}: expected at least one of 0 … {size - 1}. Received: {choice!r}")
+    return places
+
+
+def check_place(argument: str, place: int, size: int) -> int:
+    """A number of one of `size` things, from 0; a negative one counts from the end."""
+    if isinstance(place, bool) or not hasattr(place, "__index__"):
+        raise DtypeError(f"{argument}: expected a number from 0 to {size - 1}. Received: {place!r}")
+    if not -size <= place < size:
+        raise ArgumentError(f"{argument} must lie in 0 … {size - 1}. Received: {place}")
+    return int(place) % size

@@ -1,0 +1,198 @@
+"""`surface3d`: the weights of one head as a landscape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from headwise.errors import ArgumentError
+from headwise.plot.colour import FAINT, INK, MASKED, Scale, check_look, colours, norm_of, scale_note
+from headwise.plot.fonts import Letters
+from headwise.plot.paper import (
+    BAR,
+    BAR_NAMES,
+    EDGE,
+    GAP,
+    MASKED_NOTE,
+    NOTE,
+    TITLES,
+    add_bar,
+    check_out,
+    drawing,
+    frame,
+    write,
+)
+from headwise.plot.subject import Axis, Head, Labels, Places, find_subject
+from headwise.plot.ticks import PITCH, ordinal
+from headwise.plot.weights import Array, Weights, weights_of
+from headwise.records import AttentionRecord, Seen
+from headwise.records.seen import Layer
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap, Normalize
+    from matplotlib.figure import Figure
+    from mpl_toolkits.mplot3d import Axes3D
+
+MOST = 64  # cells a side; of longer matrices each cell is the largest of a block
+OUTLINED = 40  # steps a side, with lines around them
+WIDTH, HEIGHT = 5.0, 0.76  # inches; of the width
+LONGEST = 0.45  # inches; longer names are cut
+
+
+def surface3d(
+    what: Seen | AttentionRecord,
+    *,
+    layer: Layer | None = None,
+    head: Head = 0,
+    example: int = 0,
+    rows: Places = None,
+    cols: Places = None,
+    scale: Scale = "linear",
+    tokens: Any = None,
+    row_labels: Labels = None,
+    col_labels: Labels = None,
+    cmap: str | Colormap = "ember",
+    vmax: float | None = None,
+    title: str | None = None,
+    width: float | None = None,
+    out: str | Path | None = None,
+) -> Figure:
+    """Draw the attention weights of one head as a surface over queries and keys: a step for each, as high as it is.
+
+        headwise.plot.surface3d(seen, layer=3, head=5, out="surface.pdf")
+
+    Of a matrix longer than 64 each step is the largest of a block of weights. Masked cells are grey ground. `scale` is
+    that of the colours; the height is the weight itself.
+
+    Args:
+        what, layer, head, example, rows, cols, scale, tokens, row_labels, col_labels: as in `heatmap`.
+        cmap, vmax, title, width, out: as in `heatmap`.
+
+    Raises:
+        ArgumentError, RecordError, FileError: as `heatmap`.
+    """
+    path = check_out(out)
+    check_look(scale, vmax, width)
+    subject = find_subject(what, layer, head, example, rows, cols, tokens, row_labels, col_labels)
+    title = subject.title if title is None else title
+    around = EDGE + GAP + BAR + BAR_NAMES[scale]
+    side = (width or WIDTH) - around
+    if side < 1:
+        raise ArgumentError(f"width: expected at least {around + 1:.1f} inches for a surface. Received: {width:g}")
+    with drawing():
+        from matplotlib.cm import ScalarMappable
+
+        letters = Letters([*subject.rows.names, *subject.cols.names, title])
+        title = letters.of(title)
+        weights = weights_of(subject, (MOST, MOST))
+        notes = [f"grey: {MASKED_NOTE}"] if weights.masked else []
+        if weights.block != (1, 1):
+            notes.append(f"each step is the largest of {weights.block[0]} × {weights.block[1]} weights")
+        notes += scale_note(scale)
+        figure, flat, bar = frame(letters, title, notes, EDGE, 0.0, (side, HEIGHT * side), BAR_NAMES[scale])
+        box, inches = flat.get_position(), figure.get_figheight()
+        flat.remove()
+        # A scene is drawn in a square, and leaves its top and bottom empty.
+        middle, tall = box.y0 + 0.56 * box.height, side / inches
+        square = (box.x0 - 0.04 * box.width, middle - tall / 2, box.width, tall)
+        axes = figure.add_axes(square, projection="3d", computed_zorder=False)
+        norm = norm_of(scale, vmax or weights.top)
+        _draw_steps(axes, weights, norm, colours(cmap))
+        _set_scene(axes, letters, weights)
+        _name_edge(axes, letters, subject.cols, weights.block[1], "front")
+        _name_edge(axes, letters, subject.rows, weights.block[0], "right")
+        add_bar(figure, letters, ScalarMappable(norm, colours(cmap)), bar)
+        return write(figure, path, letters, title)
+
+
+def steps_of(values: Array) -> tuple[Array, Array, Array]:
+    """x, y and height of the corners of a surface with a level step for each cell, and walls down to the ground."""
+    rows, cols = values.shape
+    x, y = np.meshgrid(*(np.repeat(np.arange(count + 1) - 0.5, 2) for count in (cols, rows)))
+    return x, y, np.pad(_doubled(np.nan_to_num(values)), 1)
+
+
+def _doubled(x: Array) -> Array:
+    return x.repeat(2, axis=0).repeat(2, axis=1)
+
+
+def _draw_steps(axes: Axes3D, weights: Weights, norm: Normalize, cmap: Colormap) -> None:
+    from matplotlib.colors import to_rgb, to_rgba
+
+    x, y, z = steps_of(weights.values)
+    masked = np.pad(_doubled(np.isnan(weights.values)), 1, constant_values=True)
+
+    def of_corners(grid: Array) -> Array:
+        """The four corners of each face."""
+        return np.stack([grid[:-1, :-1], grid[:-1, 1:], grid[1:, :-1], grid[1:, 1:]])
+
+    colour = np.asarray(cmap(norm(of_corners(z).max(0))))  # a wall has the colour of its step
+    colour[of_corners(masked).all(0)] = to_rgba(MASKED)
+    axes.plot_surface(
+        x,
+        y,
+        z,
+        facecolors=colour,
+        rstride=1,
+        cstride=1,
+        shade=False,
+        edgecolor=(*to_rgb(INK), 0.25),
+        linewidth=0.25 if max(weights.values.shape) <= OUTLINED else 0.0,
+    )
+
+
+def _set_scene(axes: Axes3D, letters: Letters, weights: Weights) -> None:
+    """The first query lies at the back, as it stands on top of a heat map."""
+    from matplotlib.ticker import MaxNLocator
+
+    rows, cols = weights.values.shape
+    axes.set(xlim=(-0.5, cols - 0.5), ylim=(rows - 0.5, -0.5), zlim=(0, weights.top or 1))
+    longest = max(rows, cols)
+    axes.set_box_aspect((max(0.4, cols / longest), max(0.4, rows / longest), 0.5), zoom=0.8)
+    axes.view_init(38, -58)
+    axes.apply_aspect()
+    axes.patch.set_alpha(0)
+    axes.set(xticks=[], yticks=[])
+    axes.zaxis.set_ticks_position("lower")
+    axes.zaxis.set_tick_params(labelsize=NOTE, labelcolor=INK, pad=-2, width=0.4)
+    axes.zaxis.set_major_locator(MaxNLocator(4, prune="lower"))  # 0 would lie on the first name
+    for label in axes.get_zticklabels():
+        label.set_fontproperties(letters.properties(NOTE))
+    for axis in (axes.xaxis, axes.yaxis, axes.zaxis):
+        axis.line.set(color=FAINT, linewidth=0.5)
+        axis.pane.set(facecolor="none", edgecolor=FAINT, linewidth=0.3)
+
+
+def _name_edge(axes: Axes3D, letters: Letters, axis: Axis, block: int, edge: Literal["front", "right"]) -> None:
+    """The names along the front or the right edge, as lines that go on outwards; every n-th, so that none touch."""
+    rows, cols = axes.get_ylim()[0] + 0.5, axes.get_xlim()[1] + 0.5
+    count, depth = (cols, rows) if edge == "front" else (rows, cols)
+    along, outwards = ((1, 0, 0), (0, 1, 0)) if edge == "front" else ((0, 1, 0), (1, 0, 0))
+    room, line = (_inches(axes, edge, direction) for direction in (along, outwards))  # of a cell, in both directions
+    step = next(n for n in (1, 2, 5, 10, 20, 50, 100) if n * room * 72 >= NOTE * PITCH)
+    names = {place: axis.name(axis.places[place * block]) for place in range(0, int(count), step)}
+    names = {place: letters.cut(letters.of(name), NOTE, LONGEST) for place, name in names.items()}
+
+    def write_at(place: float, away: float, text: str, size: float, direction: tuple[int, int, int], ha: str) -> None:
+        outside = depth - 0.5 + away / line
+        x, y = (place, outside) if edge == "front" else (outside, place)
+        written = axes.text(x, y, 0, text, direction, ha=ha, va="center", color=INK)
+        written.set(fontproperties=letters.properties(size), parse_math=False, rotation_mode="anchor")
+
+    for place, name in names.items():
+        write_at(place, GAP / 2, name, NOTE, outwards, "right" if edge == "front" else "left")
+    beyond = GAP + max(letters.width(name, NOTE) for name in names.values()) + TITLES / 72
+    every = "" if step * block == 1 else f" (every {ordinal(step * block)} named)"
+    write_at((count - 1) / 2, beyond, axis.word + every, TITLES, along, "center")
+
+
+def _inches(axes: Axes3D, edge: str, direction: tuple[int, int, int]) -> float:
+    """How long a step of one cell looks at the middle of an edge."""
+    from mpl_toolkits.mplot3d.proj3d import proj_transform
+
+    rows, cols = axes.get_ylim()[0], axes.get_xlim()[1]
+    start = np.array([cols / 2, rows, 0] if edge == "front" else [cols, rows / 2, 0])
+    points = [axes.transData.transform(proj_transform(*x, axes.get_proj())[:2]) for x in (start, start + direction)]
+    return float(np.hypot(*(points[1] - points[0]))) / axes.figure.dpi

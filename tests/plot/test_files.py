@@ -1,0 +1,154 @@
+"""Figures in files: whole ones that other programs can read, or none."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import xml.etree.ElementTree as ElementTree
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib import font_manager
+from matplotlib.figure import Figure
+from PIL import Image
+
+from headwise import masks, plot
+from headwise.errors import ArgumentError, FileError
+from headwise.records import Seen
+
+from .conftest import WORDS, MakeFont, make_record
+
+DRAW = {
+    "heatmap": lambda seen, **options: plot.heatmap(seen, layer=0, **options),
+    "heads": plot.heads,
+    "surface3d": lambda seen, **options: plot.surface3d(seen, layer=0, **options),
+    "text": lambda seen, **options: plot.text(seen, layer=0, row=2, **options),
+}
+
+
+def streams(pdf: bytes) -> bytes:
+    """All that a PDF's compressed parts hold."""
+    parts = (match[1] for match in re.finditer(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL))
+    return b"\n".join(zlib.decompressobj().decompress(part) for part in parts if part[:1] == b"x")
+
+
+@pytest.mark.parametrize("kind", DRAW)
+def test_each_kind_writes_each_format(seen: Seen, tmp_path: Path, kind: str) -> None:
+    for suffix in (".png", ".svg", ".pdf"):
+        path = tmp_path / f"figure{suffix}"
+        figure = DRAW[kind](seen, out=path)
+        assert isinstance(figure, Figure)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figure.pdf", "figure.png", "figure.svg"]
+    with Image.open(tmp_path / "figure.png") as image:
+        image.load()
+        assert image.size == pytest.approx(300 * figure.get_size_inches(), abs=1)
+    root = ElementTree.parse(tmp_path / "figure.svg").getroot()
+    texts = {"".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert "attention weight" in texts  # text stays text
+    assert kind == "heads" or set(WORDS) <= texts
+    data = (tmp_path / "figure.pdf").read_bytes()
+    assert data.startswith(b"%PDF-")
+    assert data.rstrip().endswith(b"%%EOF")
+    assert b"/Subtype /CIDFontType2" in data  # TrueType, as journals want
+    assert b"/Subtype /Type3" not in data
+
+
+def test_the_same_figure_gives_the_same_bytes(seen: Seen, tmp_path: Path) -> None:
+    for suffix in (".png", ".svg", ".pdf"):
+        for name in ("first", "second"):
+            plot.heatmap(seen, layer=0, out=tmp_path / f"{name}{suffix}")
+        assert (tmp_path / f"first{suffix}").read_bytes() == (tmp_path / f"second{suffix}").read_bytes()
+
+
+def test_postscript_outlines_are_written_as_type_3(seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.plot.fonts._has_cff_outlines", lambda family: True)
+    plot.heatmap(seen, layer=0, out=tmp_path / "figure.pdf")
+    assert b"/Subtype /Type3" in (tmp_path / "figure.pdf").read_bytes()
+
+
+def test_chinese_is_in_the_files(tmp_path: Path, no_other_fonts: None, make_font: MakeFont) -> None:
+    font_manager.fontManager.addfont(make_font("Some CJK", "你好"))
+    record = make_record(2, 2)
+    plot.heatmap(record, tokens=["你", "好"], out=tmp_path / "figure.svg")
+    assert "你" in (tmp_path / "figure.svg").read_text("utf-8")
+    plot.heatmap(record, tokens=["你", "好"], out=tmp_path / "figure.pdf")
+    data = (tmp_path / "figure.pdf").read_bytes()
+    assert b"SomeCJK" in data
+    assert b"<4f60>" in streams(data).lower()  # what a reader copies out of it is the character
+
+
+def test_hostile_names_do_not_leave_their_place_in_an_svg(tmp_path: Path) -> None:
+    odd = ["</text><script>alert(1)</script>", "a & b", '"', "\x00\x0b", "]]>", "\ud800"]
+    plot.heatmap(make_record(), tokens=[odd], title="<b>&\x07", out=tmp_path / "figure.svg")
+    root = ElementTree.parse(tmp_path / "figure.svg").getroot()
+    assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
+    assert "a & b" in {"".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")}
+
+
+def test_masked_cells_are_hatched_in_every_format(tmp_path: Path) -> None:
+    record = make_record(mask=masks.causal())
+    for suffix in (".png", ".svg", ".pdf"):
+        plot.heatmap(record, out=tmp_path / f"figure{suffix}")
+    assert "<pattern" in (tmp_path / "figure.svg").read_text("utf-8")
+    assert b"/Pattern" in (tmp_path / "figure.pdf").read_bytes()
+
+
+def test_the_ending_says_the_format_in_any_case(seen: Seen, tmp_path: Path) -> None:
+    plot.heatmap(seen, layer=0, out=str(tmp_path / "FIGURE.PNG"))
+    assert (tmp_path / "FIGURE.PNG").read_bytes().startswith(b"\x89PNG")
+    for name in ("figure", "figure.jpg", "figure.png.gz"):
+        with pytest.raises(
+            ArgumentError, match=rf"expected a name that ends in \.png, \.svg, \.pdf\. Received: .*{name}"
+        ):
+            plot.heads(seen, out=tmp_path / name)
+
+
+def test_a_folder_is_not_written_over(seen: Seen, tmp_path: Path) -> None:
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(FileError, match=r"cannot write .*folder\.png: is a directory; choose another file"):
+        plot.heatmap(seen, layer=0, out=tmp_path / "folder.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+    with pytest.raises(FileError, match=r"no such file or directory; choose another file"):
+        plot.heatmap(seen, layer=0, out=tmp_path / "nowhere" / "figure.png")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
+def test_without_permission_there_is_a_sentence(seen: Seen, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(FileError, match="permission denied"):
+        plot.heatmap(seen, layer=0, out=tmp_path / "figure.png")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_a_full_disk_leaves_the_old_file(
+    seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    path = tmp_path / f"figure{suffix}"
+    path.write_text("of yesterday", encoding="utf-8")
+    draw = Figure.savefig
+
+    def full(self: Figure, file: Any, **options: Any) -> None:
+        draw(self, file, **options)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Figure, "savefig", full)
+    with pytest.raises(FileError, match="no space left on device; choose another file"):
+        plot.heatmap(seen, layer=0, out=path)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert path.read_text(encoding="utf-8") == "of yesterday"
+
+
+def test_whatever_goes_wrong_nothing_half_written_is_left(
+    seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Figure, file: Any, **options: Any) -> None:
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Figure, "savefig", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        plot.heatmap(seen, layer=0, out=tmp_path / "figure.png")
+    assert list(tmp_path.iterdir()) == []
