@@ -8,6 +8,7 @@
 
     with headwise.watch(model) as seen:
         model(**inputs)
+    headwise.view(seen)
 
 Names are imported on first use, so that `headwise --help` and shell completion need not wait for torch.
 """
@@ -20,13 +21,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from headwise import analyses, capture, errors, masks, models
+    from headwise import analyses, capture, errors, masks, models, plot
     from headwise.capture.context import watch
     from headwise.functional import attention, plan
     from headwise.models.bert import Bert
     from headwise.records.record import AttentionRecord
     from headwise.records.seen import Seen
     from headwise.records.storage import load
+    from headwise.viewer.view import view
 
 # Public name -> the module that holds it; None means that the name is itself a module.
 _WHERE: dict[str, str | None] = {
@@ -38,10 +40,12 @@ _WHERE: dict[str, str | None] = {
     "masks": None,
     "models": None,
     "errors": None,
+    "plot": None,
     "AttentionRecord": "headwise.records.record",
     "Seen": "headwise.records.seen",
     "load": "headwise.records.storage",
     "Bert": "headwise.models.bert",
+    "view": "headwise.viewer.view",
 }
 
 __all__ = [
@@ -57,6 +61,8 @@ __all__ = [
     "masks",
     "models",
     "plan",
+    "plot",
+    "view",
     "watch",
 ]
 

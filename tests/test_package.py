@@ -30,6 +30,8 @@ def test_public_names_are_pinned() -> None:
         "masks",
         "models",
         "plan",
+        "plot",
+        "view",
         "watch",
     ]
     for name in headwise.__all__:
@@ -102,10 +104,13 @@ def test_import_headwise_does_not_wait_for_torch() -> None:
     assert {"torch", "numpy"}.isdisjoint(imported_by("import headwise"))
 
 
-@pytest.mark.parametrize("name", ["attention", "masks", "plan", "Bert", "AttentionRecord", "load", "Seen", "watch"])
+@pytest.mark.parametrize(
+    "name", ["attention", "masks", "plan", "Bert", "AttentionRecord", "load", "Seen", "watch", "view", "plot"]
+)
 def test_a_public_name_imports_torch_and_nothing_else_that_is_heavy(name: str) -> None:
     before = imported_by("import torch")
     heavy = {"transformers", "tokenizers", "huggingface_hub", "rich", "click", "typer", "hypothesis", "pandas", "scipy"}
+    heavy |= {"matplotlib"}
     assert heavy.isdisjoint(imported_by(f"import headwise; headwise.{name}") - before)
 
 

@@ -14,7 +14,7 @@ from itertools import takewhile
 import click
 
 import headwise
-from headwise.cli import stats, view, watch
+from headwise.cli import plot, stats, view, watch
 from headwise.errors import HeadwiseError
 
 BAD_INPUT = 2
@@ -65,3 +65,4 @@ def command(context: click.Context) -> None:
 command.add_command(view.view)
 command.add_command(watch.watch)
 command.add_command(stats.stats)
+command.add_command(plot.plot)

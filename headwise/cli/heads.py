@@ -7,22 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headwise.records.coverage import Coverage
-from headwise.records.table import HeadSummary, head_rows, head_table
+from headwise.records.seen import Seen
+from headwise.records.table import HeadSummary, head_table, rows_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from headwise.viewer import TextAttention
 
-
-def summarise(seen: TextAttention) -> list[HeadSummary]:
-    """One summary a head, layer by layer. Nothing of size Q x K is built."""
-    labels = seen.tokens.labels
-    return [
-        summary
-        for layer, record in zip(seen.layers, seen.records, strict=True)
-        for summary in head_rows(record, layer=str(layer), index=layer, labels=[(labels, labels)])
-    ]
+def summarise(seen: Seen, layers: Sequence[int]) -> list[HeadSummary]:
+    """One summary a head of these layers, by their places in `seen.layers`. Nothing of size Q x K is built."""
+    return [summary for layer in layers for summary in rows_of(seen, seen[layer])]
 
 
 def print_table(console: Console, name: str, labels: Sequence[str], summaries: Sequence[HeadSummary]) -> None:

@@ -1,7 +1,9 @@
-"""`headwise view`: run a model over texts, print a table of its heads, and write a page that shows all of them."""
+"""`headwise view`: show all heads of a model that reads a text, or of a file of records, as a page or on a server."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,16 +13,35 @@ from typing import TYPE_CHECKING
 import click
 
 from headwise.cli.files import NamedText, check_writable, read_texts, size, tell_cut
-from headwise.cli.layers import choose_layers, parse_layers
+from headwise.cli.layers import LayerRange, choose_layers, parse_layers
+from headwise.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from headwise.models.bert import Bert
+    from headwise.records import Seen
     from headwise.text import Tokenizer
-    from headwise.viewer import TextAttention
+    from headwise.viewer import Input
+
+RECORDS = ".hw"  # what a file of records ends in
+PAGE = Path("attention.html")
+
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass
+class _Found:
+    """What there is to show."""
+
+    inputs: list[Input]
+    title: str
+    made: str | None  # the Python that makes it
+    print_tables: Callable[[Console], None] = lambda _: None
 
 
 @click.command()
-@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.argument("texts", nargs=-1, metavar="[TEXT | RECORDS.hw]...")
 @click.option(
     "--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="A UTF-8 text file to read."
 )
@@ -28,75 +49,155 @@ if TYPE_CHECKING:
     "--model", metavar="ID_OR_FOLDER", help="A BERT: Hugging Face id, or folder. Default: MiniLM, of the extra demo."
 )
 @click.option("--layers", metavar="LIST", help="The layers to show, such as 0,2-4. Default: all.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="PATH", help=f"The page to write.  [default: {PAGE}]")
+@click.option("--serve", is_flag=True, help="Write no page: show it from here, at any length, until Ctrl-C.")
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("attention.html"),
-    show_default=True,
-    metavar="PATH",
-    help="The page to write.",
+    "--port", type=click.IntRange(0, 65535), metavar="N", help="The port of --serve. Default: one that is free."
 )
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def view(
-    texts: tuple[str, ...], files: tuple[Path, ...], model: str | None, layers: str | None, out: Path, open_page: bool
+    texts: tuple[str, ...],
+    files: tuple[Path, ...],
+    model: str | None,
+    layers: str | None,
+    out: Path | None,
+    serve: bool,
+    port: int | None,
+    open_page: bool,
 ) -> None:
-    """Look inside a BERT while it reads each TEXT.
+    """Look inside a BERT while it reads each TEXT, or at what headwise watch kept in RECORDS.hw.
 
-    Prints a table of the heads and writes one page, which needs no network, with every layer and head as a heat map.
-    Texts come from the command line, from files, or from standard input (-).
+    Writes one page, which needs no network, with every layer and head; with --serve it is shown from here instead. Of
+    texts it also prints a table of the heads. Texts come from the command line, from files, or from standard input (-).
     """
     ranges = parse_layers(layers)
-    check_writable(out, "--out")
-    named = read_texts(texts, files)
+    records = _records(texts, files, model)
+    _check_options(records, out, serve=serve, port=port)
+    target = out or PAGE
+    if not serve:
+        check_writable(target, "--out")
+    named = [] if records else read_texts(texts, files)
 
-    with _working("loading the model") as say:
-        from rich.console import Console
+    with _working("loading the records" if records else "loading the model") as say:
+        found = _load(records, ranges) if records else _read(named, model, ranges, say)
+        if not serve:
+            from headwise.viewer import write_page
 
-        from headwise.cli.heads import print_table, summarise
-        from headwise.models.bert import Bert
-        from headwise.models.checkpoint import default_model, resolve
-        from headwise.text import Tokenizer
-        from headwise.viewer import write_page
+            say(f"writing {target}")
+            write_page(target, found.inputs, title=found.title, made=found.made)
 
-        folder = resolve(model) if model else default_model()
-        bert, tokenizer = Bert.from_pretrained(folder), Tokenizer.from_pretrained(folder)
-        shown = choose_layers(ranges, bert.config.num_layers)
-        seen, tables = [], []
-        for number, each in enumerate(named, start=1):
-            say(f"reading {each.name} ({number} of {len(named)})")
-            seen.append(_look(bert, tokenizer, each, shown))
-            tables.append(summarise(seen[-1]))
-        say(f"writing {out}")
-        write_page(out, seen, title=" · ".join(each.title for each in named))
+    from rich.console import Console
 
-    console = Console(highlight=False)
-    for each, attention, summaries in zip(named, seen, tables, strict=True):
-        print_table(console, each.name, attention.tokens.labels, summaries)
+    found.print_tables(Console(highlight=False))
+    if serve:
+        from headwise.viewer.server import serve as run_server
+
+        run_server(found.inputs, title=found.title, made=found.made, port=port or 0, open_page=open_page)
+        return
     if open_page:
-        webbrowser.open(out.resolve().as_uri())
-    click.echo(f"Wrote {out} ({size(out.stat().st_size)}): open it in a browser, no network needed.")
+        webbrowser.open(target.resolve().as_uri())
+    click.echo(
+        f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records else ''}): "
+        "open it in a browser, no network needed."
+    )
 
 
-def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText, shown: Sequence[int]) -> TextAttention:
-    """Run the model over one text by itself, so that nothing is padded, and keep the records of the layers shown."""
+def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> list[Path]:
+    """The files of records among the arguments; with any, nothing else may be there to read."""
+    records = [Path(text) for text in texts if text.endswith(RECORDS)]
+    if not records:
+        return []
+    others = [*(text for text in texts if not text.endswith(RECORDS)), *map(str, files)]
+    if others:
+        raise ArgumentError(
+            f"{records[0]} is a file of records: expected no text beside it. Received: {others[0]!r:.60}"
+        )
+    if model is not None:
+        raise ArgumentError(f"{records[0]} is a file of records, which no model has to read: leave --model out")
+    return list(dict.fromkeys(records))
+
+
+def _check_options(records: Sequence[Path], out: Path | None, *, serve: bool, port: int | None) -> None:
+    if serve and out is not None:
+        raise ArgumentError(f"--out {out}: with --serve no page is written; leave one of them out")
+    if port is not None and not serve:
+        raise ArgumentError(f"--port {port}: only --serve listens on a port; add it, or leave --port out")
+    if out is not None and out.resolve() in {path.resolve() for path in records}:
+        raise ArgumentError(f"--out {out}: these are the records to read; choose another file")
+
+
+def _load(paths: Sequence[Path], ranges: Sequence[LayerRange] | None) -> _Found:
+    """What files of records hold."""
+    from headwise.records.storage import load
+    from headwise.viewer import inputs_of
+
+    loaded: dict[str, Seen] = {str(path): load(path) for path in paths}
+    chosen = {n for seen in loaded.values() if len(seen) for n in choose_layers(ranges, len(seen.layers))}
+    calls = {name: f"headwise.load({_python(name)})" for name in loaded}
+    if len(paths) == 1:
+        (seen,), (made,) = loaded.values(), calls.values()
+        return _Found(inputs_of(seen, layers=chosen), paths[0].name, made)
+    made = ", ".join(f"{_python(name)}: {call}" for name, call in calls.items())
+    title = " · ".join(path.name for path in paths)
+    return _Found(inputs_of(loaded, layers=chosen), title, f"{{{made}}}")
+
+
+def _python(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _read(named: Sequence[NamedText], model: str | None, ranges: Sequence[LayerRange] | None, say: Say) -> _Found:
+    """What a BERT sees in each text."""
+    from headwise.cli.heads import print_table, summarise
+    from headwise.models.bert import Bert
+    from headwise.models.checkpoint import default_model, resolve
+    from headwise.text import Tokenizer
+    from headwise.viewer import inputs_of
+
+    folder = resolve(model) if model else default_model()
+    bert, tokenizer = Bert.from_pretrained(folder), Tokenizer.from_pretrained(folder)
+    shown = choose_layers(ranges, bert.config.num_layers)
+    seen, tables = [], []
+    for number, each in enumerate(named, start=1):
+        say(f"reading {each.name} ({number} of {len(named)})")
+        seen.append(_look(bert, tokenizer, each))
+        tables.append(summarise(seen[-1], shown))
+    inputs = inputs_of(seen[0] if len(seen) == 1 else seen, layers=shown)
+    inputs = [dataclasses.replace(one, name=each.title) for one, each in zip(inputs, named, strict=True)]
+
+    def print_tables(console: Console) -> None:
+        for each, one, table in zip(named, seen, tables, strict=True):
+            assert one.tokens is not None
+            print_table(console, each.name, one.tokens[0].labels, table)
+
+    return _Found(inputs, " · ".join(each.title for each in named), None, print_tables)
+
+
+def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText) -> Seen:
+    """Run the model over one text by itself, so that nothing is padded."""
     import torch
 
-    from headwise.functional import listening
-    from headwise.records.record import AttentionRecord
-    from headwise.viewer import TextAttention
+    from headwise.capture.context import watch
 
     tokens = tokenizer.encode(named.text, max_length=bert.config.max_positions)
     if tokens.cut:
         tell_cut(named, tokens)
-    records: list[AttentionRecord] = []
-    with torch.no_grad(), listening(lambda call, _: records.append(AttentionRecord(call))):
+    with torch.no_grad(), watch(bert, tokens=[tokens]) as seen:
         bert(torch.tensor([tokens.ids]))
-    return TextAttention(tokens=tokens, records=[records[layer] for layer in shown], layers=shown)
+    return seen
+
+
+def _counts(inputs: Sequence[Input]) -> str:
+    """How much is in a page, after its size."""
+    layers = sum(len(stack.layers) for stack in inputs[0].stacks)
+    lengths = [len(stack.cols.tokens.labels) for each in inputs for stack in each.stacks]
+    several = f"{len(inputs)} inputs, " if len(inputs) > 1 else ""
+    return f"; {several}{layers} layer{'s' if layers > 1 else ''}, up to {max(lengths)} tokens"
 
 
 @contextmanager
-def _working(what: str) -> Iterator[Callable[[str], None]]:
+def _working(what: str) -> Iterator[Say]:
     """Say on a terminal what is being done; yields the function that says what is done next."""
     from rich.console import Console
     from rich.markup import escape

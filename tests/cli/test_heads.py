@@ -7,21 +7,23 @@ from pathlib import Path
 import pytest
 import torch
 
+from headwise.call import make_call
+from headwise.capture import watch
 from headwise.cli.heads import summarise
-from headwise.functional import attention, listening
 from headwise.models.bert import Bert
-from headwise.records import AttentionRecord
+from headwise.records import AttentionRecord, Seen, Site
 from headwise.text import Tokenizer, Tokens
-from headwise.viewer import TextAttention
 
 
 def test_layers_keep_their_numbers_and_tokens_their_names() -> None:
     queries = torch.zeros(1, 2, 4, 4)
     queries[0, 0, 2, 1] = queries[0, 1, 0, 3] = 9  # in head 0 token 2 looks at token 1, in head 1 token 0 at token 3
     keys = torch.eye(4).expand(1, 2, 4, 4)
-    _, record = attention(queries, keys, keys, scale=1.0, record=True)
+    call = make_call(queries, keys, keys, scale=1.0)
     tokens = Tokens(ids=(0,) * 4, labels=tuple("abcd"), offsets=((0, 0),) * 4, special=(False,) * 4, text="")
-    first, second = summarise(TextAttention(tokens=tokens, records=[record], layers=[5]))
+    seen = Seen([AttentionRecord(call, site=Site(str(i), i, "self", False, 2, 2)) for i in range(6)])
+    seen.tokens = [tokens]
+    first, second = summarise(seen, [5])
     assert [(each.index, each.head) for each in (first, second)] == [(5, 0), (5, 1)]
     assert (first.looks_label, first.looked_at_label) == ("c", "b")
     assert (second.looks_label, second.looked_at_label) == ("a", "d")
@@ -32,15 +34,16 @@ def test_agrees_with_the_weights_of_an_eager_model(tiny_bert: Path) -> None:
 
     tokens = Tokenizer.from_pretrained(tiny_bert).encode("the cat sat on the mat. the cat running on.")
     ids = torch.tensor([tokens.ids])
-    records: list = []
-    with torch.no_grad(), listening(lambda call, _: records.append(AttentionRecord(call))):
-        Bert.from_pretrained(tiny_bert)(ids)
+    bert = Bert.from_pretrained(tiny_bert)
+    with torch.no_grad(), watch(bert, tokens=[tokens]) as seen:
+        bert(ids)
+    with torch.no_grad():
         eager = BertModel.from_pretrained(tiny_bert, attn_implementation="eager").eval()
         attentions = eager(ids, output_attentions=True).attentions
     positions = torch.arange(len(tokens.ids))
     away_QK = (positions[:, None] - positions).abs()
 
-    summaries = summarise(TextAttention(tokens=tokens, records=records, layers=[0, 1, 2]))
+    summaries = summarise(seen, [0, 1, 2])
 
     assert [(each.index, each.head) for each in summaries] == [(layer, head) for layer in range(3) for head in range(2)]
     for each in summaries:

@@ -20,7 +20,7 @@ def options(verb: click.Command) -> dict[str, list[str]]:
 
 
 def test_the_verbs_and_their_options_are_pinned() -> None:
-    assert sorted(command.commands) == ["stats", "view", "watch"]
+    assert sorted(command.commands) == ["plot", "stats", "view", "watch"]
     assert options(command) == {"version": ["--version"], "debug": ["--debug"]}
     assert options(command.commands["view"]) == {
         "texts": ["texts"],
@@ -28,6 +28,8 @@ def test_the_verbs_and_their_options_are_pinned() -> None:
         "model": ["--model"],
         "layers": ["--layers"],
         "out": ["--out"],
+        "serve": ["--serve"],
+        "port": ["--port"],
         "open_page": ["--open"],
         "debug": ["--debug"],
     }
@@ -37,6 +39,27 @@ def test_the_verbs_and_their_options_are_pinned() -> None:
         "csv_path": ["--csv"],
         "json_path": ["--json"],
         "verify": ["--verify"],
+        "debug": ["--debug"],
+    }
+    assert options(command.commands["plot"]) == {
+        "path": ["path"],
+        "kind": ["--kind"],
+        "layer": ["--layer"],
+        "head": ["--head"],
+        "layers": ["--layers"],
+        "call": ["--call"],
+        "example": ["--example"],
+        "rows": ["--rows"],
+        "cols": ["--cols"],
+        "row": ["--row"],
+        "col": ["--col"],
+        "scale": ["--scale"],
+        "values": ["--values"],
+        "hide_sink": ["--hide-sink"],
+        "cmap": ["--cmap"],
+        "title": ["--title"],
+        "width": ["--width"],
+        "out": ["--out"],
         "debug": ["--debug"],
     }
     assert options(command.commands["watch"]) == {
@@ -116,11 +139,12 @@ def test_a_terminal_without_unicode_is_no_error() -> None:
         (["--help"], {}),
         (["--version"], {}),
         (["view", "--help"], {}),
+        (["plot", "--help"], {}),
         (["stats", "--help"], {}),
         (["watch", "--help"], {}),
         ([], {"_HEADWISE_COMPLETE": "bash_complete", "COMP_WORDS": "headwise v", "COMP_CWORD": "1"}),
     ],
-    ids=["help", "version", "view help", "stats help", "watch help", "completion"],
+    ids=["help", "version", "view help", "plot help", "stats help", "watch help", "completion"],
 )
 def test_answers_without_importing_anything_heavy(arguments: list[str], environment: dict[str, str]) -> None:
     """Torch alone takes over a second, and help must answer at once."""

@@ -1,0 +1,164 @@
+"""`headwise view` of files of records, and on a server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import headwise
+from headwise.records import AttentionRecord, Seen, Site
+from headwise.viewer import Input
+
+from .conftest import Run
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    """run.hw: three layers of two heads over a text of five tokens, two examples."""
+    save(tmp_path / "run.hw")
+    return tmp_path / "run.hw"
+
+
+def save(path: Path, layers: int = 3, name: str = "layers") -> Seen:
+    found = []
+    for i in range(layers):
+        q = torch.randn(2, 2, 5, 4)
+        record = headwise.attention(q, q, q, record=True)[1]
+        found.append(AttentionRecord(record._call, site=Site(f"{name}.{i}", i, "self", False, 2, 2)))
+    seen = Seen(found)
+    seen.tokens = [list("abcde"), ["this", "is", "one", "more", "."]]
+    seen.save(path)
+    return seen
+
+
+def facts(path: Path) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="facts">(.*?)</script>', path.read_text("utf-8"))
+    assert found is not None
+    told: dict[str, Any] = json.loads(found[1])
+    return told
+
+
+def layers(page: dict[str, Any]) -> list[str]:
+    return [layer["expression"] for layer in page["inputs"][0]["stacks"][0]["layers"]]
+
+
+def test_writes_the_page_of_a_file_and_says_what_is_in_it(run: Run, records: Path, tmp_path: Path) -> None:
+    result = run("view", "run.hw")
+    assert (result.code, result.err) == (0, "")
+    assert re.fullmatch(
+        r"Wrote attention\.html \(\d+ kB; 2 inputs, 3 layers, up to 5 tokens\): open it in a browser, .*\n", result.out
+    )
+    page = facts(tmp_path / "attention.html")
+    assert (page["title"], page["made"]) == ("run.hw", 'headwise.load("run.hw")')
+    assert [each["name"] for each in page["inputs"]] == ["a b c d e · 1 of 2", "this is one more. · 2 of 2"]
+    seen = eval(page["made"], {"headwise": headwise})
+    for i, expression in enumerate(layers(page)):
+        assert eval(expression, {"seen": seen}) is seen.records[i]
+
+
+def test_several_files_are_inputs_that_can_be_compared(run: Run, records: Path, tmp_path: Path) -> None:
+    (tmp_path / 'b "2"').mkdir()
+    save(tmp_path / 'b "2"' / "other.hw", layers=2)
+    assert run("view", "run.hw", 'b "2"/other.hw', "--out", "both.html").code == 0
+    page = facts(tmp_path / "both.html")
+    assert page["title"] == "run.hw · other.hw"
+    assert [each["name"] for each in page["inputs"]][2:] == ['b "2"/other.hw · 1 of 2', 'b "2"/other.hw · 2 of 2']
+    seen = eval(page["made"], {"headwise": headwise})
+    assert {name: len(each) for name, each in seen.items()} == {"run.hw": 3, 'b "2"/other.hw': 2}
+    last = page["inputs"][3]["stacks"][0]["layers"][1]["expression"]
+    assert eval(last, {"seen": seen}) is seen['b "2"/other.hw'].records[1]
+
+
+def test_layers_are_chosen_and_keep_their_numbers(run: Run, records: Path, tmp_path: Path) -> None:
+    assert run("view", "run.hw", "--layers", "0,2").code == 0
+    assert layers(facts(tmp_path / "attention.html")) == ["seen[0]", "seen[2]"]
+
+
+def test_two_texts_are_inputs_with_their_own_names(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("the cat ran", encoding="utf-8")
+    result = run("view", "the cat sat", "the mat", "--file", "notes.txt", "--model", tiny_bert, "--layers", "2")
+    assert result.code == 0
+    page = facts(tmp_path / "attention.html")
+    assert [each["name"] for each in page["inputs"]] == ["the cat sat", "the mat", "notes.txt"]
+    assert (page["title"], page["made"]) == ("the cat sat · the mat · notes.txt", None)
+    assert layers(page) == ["seen[0][2]"]
+    assert page["axes"][0]["labels"] == ["[CLS]", "the", "cat", "sat", "[SEP]"]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What was given to the server, which does not run."""
+    calls: list[dict[str, Any]] = []
+
+    def serve(inputs: Sequence[Input], *, title: str, made: str | None, port: int, open_page: bool) -> None:
+        calls.append({"inputs": inputs, "title": title, "made": made, "port": port, "open_page": open_page})
+
+    monkeypatch.setattr("headwise.viewer.server.serve", serve)
+    monkeypatch.setattr("webbrowser.open", lambda address: pytest.fail(f"{address}: the server opens its page itself"))
+    return calls
+
+
+def test_serve_writes_no_page(run: Run, records: Path, tmp_path: Path, served: list[dict[str, Any]]) -> None:
+    result = run("view", "run.hw", "--serve")
+    assert (result.code, result.out, result.err) == (0, "", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.hw"]
+    (call,) = served
+    assert [each.name for each in call.pop("inputs")] == ["a b c d e · 1 of 2", "this is one more. · 2 of 2"]
+    assert call == {"title": "run.hw", "made": 'headwise.load("run.hw")', "port": 0, "open_page": False}
+
+
+def test_serve_shows_texts_too_and_takes_a_port(run: Run, tiny_bert: Path, served: list[dict[str, Any]]) -> None:
+    result = run("view", "the cat", "--model", tiny_bert, "--serve", "--port", "8123", "--open")
+    assert result.code == 0
+    assert "TEXT · 4 tokens" in result.out  # the table of heads
+    assert (served[0]["port"], served[0]["open_page"], served[0]["made"]) == (8123, True, None)
+
+
+# --- Bad input: one line, exit code 2, nothing left behind ------------------------------------------------------------
+
+BAD = {  # arguments -> what the line must say
+    "a file that is missing": (["nowhere.hw"], "there is no file nowhere.hw"),
+    "a file that is no file of records": (["text.hw"], "text.hw"),
+    "a file that is cut short": (["short.hw"], "short.hw"),
+    "one bad file of two": (["run.hw", "short.hw"], "short.hw"),
+    "a file in which nothing was seen": (["empty.hw"], "no attention was seen"),
+    "a folder": (["folder.hw"], "folder.hw"),
+    "a text beside a file": (["run.hw", "the cat"], "run.hw is a file of records", "no text beside it", "'the cat'"),
+    "a text file beside a file": (["run.hw", "--file", "notes.txt"], "no text beside it", "'notes.txt'"),
+    "a model for a file": (["run.hw", "--model", "bert"], "run.hw", "leave --model out"),
+    "a layer that it does not have": (["run.hw", "--layers", "3"], "--layers", "0 to 2", "received 3"),
+    "a page over the records": (["run.hw", "--out", "run.hw"], "--out run.hw", "choose another file"),
+    "a page beside a server": (["run.hw", "--serve", "--out", "a.html"], "--out a.html", "leave one of them out"),
+    "a port without a server": (["run.hw", "--port", "80"], "--port 80", "only --serve"),
+    "a port that there is not": (["run.hw", "--serve", "--port", "65536"], "--port", "65535"),
+    "a port that is no number": (["run.hw", "--serve", "--port", "http"], "--port", "http"),
+    "a page in no folder": (["run.hw", "--out", "nowhere/a.html"], "--out nowhere/a.html", "no folder nowhere"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_one_line_and_leaves_nothing_behind(
+    run: Run, records: Path, tmp_path: Path, case: str, served: list[dict[str, Any]]
+) -> None:
+    (tmp_path / "short.hw").write_bytes(records.read_bytes()[:-100])
+    (tmp_path / "text.hw").write_text("not records", encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("the cat", encoding="utf-8")
+    (tmp_path / "folder.hw").mkdir()
+    (tmp_path / "attention.html").write_text("of yesterday", encoding="utf-8")
+    Seen().save(tmp_path / "empty.hw")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    arguments, *expected = BAD[case]
+    result = run("view", *arguments)
+    assert (result.code, result.out) == (2, "")
+    (line,) = result.err.splitlines()
+    assert line.startswith("headwise: ")
+    for words in expected:
+        assert words in line
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+    assert served == []
