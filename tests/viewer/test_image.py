@@ -192,7 +192,7 @@ def test_tokens_beside_the_patches_are_chosen_and_told(tab: Page, tmp_path: Path
     tab.get_by_text("All patches together").wait_for()
     assert numbers(tab.locator(".attention-caption .note").inner_text()) == pytest.approx(numbers(note), abs=WITHIN)
     chips = tab.locator(".view-image .token")
-    assert chips.all_inner_texts() == ["[CLS]", "[REG1]"]
+    assert chips.all_text_contents() == ["[CLS]", "[REG1]"]
     chips.nth(1).click()
     check(tab, told(tab, 1), weights[1], prefix=2)
     assert tab.evaluate("headwise.state.pinRow") == 1
@@ -255,7 +255,7 @@ def test_a_text_that_looks_at_an_image(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, seen, images=picture())
     weights = seen[0].weights(heads=0)[0, 0]
     texts = tab.locator(".view-image .running")
-    assert texts.nth(0).locator(".token").all_inner_texts() == words
+    assert texts.nth(0).locator(".token").all_text_contents() == words
     texts.nth(0).locator(".token").nth(1).click()
     check(tab, told(tab, 1, "fox"), weights[1])
     point(tab, 7)

@@ -514,23 +514,32 @@ def test_it_runs_until_ctrl_c() -> None:
     assert (rest, errors, process.returncode) == (b"stopped\n", b"", 0)
 
 
-def test_the_page_can_be_opened_in_a_browser(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    opened = threading.Event()
-    urls = []
+OPENING = """
+import signal, urllib.request, webbrowser
+import torch, headwise
+from headwise.viewer import inputs_of
+from headwise.viewer.server import serve
 
-    def open_page(url: str) -> None:
-        urls.append(url)
-        urls.append(str(Client(url).ask()[0]))
-        opened.set()
-        signal.raise_signal(signal.SIGINT)
+def open_page(url):
+    print("opened", url, urllib.request.urlopen(url).status)
+    signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("webbrowser.open", open_page)
-    serve(inputs_of(record()), title="A page", open_page=True)
-    assert opened.wait(LONG)
-    assert capsys.readouterr().out == f"Serving A page at {urls[0]} — Ctrl-C stops it\n"
-    assert urls[1] == "200"
+webbrowser.open = open_page
+q = torch.randn(1, 2, 9, 4)
+serve(inputs_of(headwise.attention(q, q, q, record=True)[1]), title="A page", open_page=True)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is sent another way there")
+def test_the_page_can_be_opened_in_a_browser() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", OPENING], capture_output=True, env=environment, timeout=LONG, check=True
+    )
+    first, second = done.stdout.decode().splitlines()
+    url = first.removeprefix("Serving A page at ").removesuffix(" — Ctrl-C stops it")
+    assert second == f"opened {url} 200"
+    assert done.stderr == b""
 
 
 def test_no_line_tells_the_token(

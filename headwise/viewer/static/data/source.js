@@ -38,7 +38,7 @@ export function embeddedSource(facts, blockOf) {
 
 // base: the address of the server's page, with its token.
 export function serverSource(facts, base) {
-  const queue = new Queue(4);
+  const queue = new Queue(6); // as many as browsers open to one host
   return sourceOf(facts, 1e6, (stack, layer) => {
     const where = { input: stack.input, stack: stack.place, layer };
     return {
