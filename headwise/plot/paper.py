@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headwise.errors import ArgumentError, FileError
+from headwise.files import replacing
 from headwise.plot.colour import FAINT, INK, MASKED, MASKED_LINES, PAPER
 
 if TYPE_CHECKING:
@@ -215,15 +215,10 @@ def write(figure: Figure, path: Path | None, letters: Letters, title: str) -> Fi
         "savefig.bbox": None,
     }
     dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {})
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with rc_context({**_STYLE, **style}), part.open("wb") as file:
+        with rc_context({**_STYLE, **style}), replacing(path) as part, part.open("wb") as file:
             figure.savefig(file, format=kind, dpi=DPI, metadata={"Title": title, **dates}, facecolor="auto")
-        os.replace(part, path)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise FileError(f"cannot write {path}: {reason}; choose another file") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
     return figure

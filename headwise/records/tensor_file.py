@@ -11,7 +11,6 @@ or on a GPU, and leaves half a file behind when it is interrupted; this one need
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import FileError, RecordError
+from headwise.files import replacing
 
 PIECE = 2**24  # bytes that are held at once on the way to the disk
 MAX_HEADER = 100_000_000  # of the format
@@ -61,9 +61,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
             raise RecordError(f"{name} cannot be saved: expected {', '.join(map(str, _NAMES))}. Received: {x.dtype}")
     # Wide dtypes first: each tensor then begins at a multiple of its item's size.
     tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].itemsize))
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as file:
+        with replacing(path) as part, part.open("wb") as file:
             blank = _header(tensors, metadata, dict.fromkeys(tensors, 0))
             file.write(blank)
             header = _header(tensors, metadata, {name: _write(file, x) for name, x in tensors.items()})
@@ -72,13 +71,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
             file.write(header)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise FileError(f"cannot write {path}: {reason}; choose another file") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], crcs: Mapping[str, int]) -> bytes:

@@ -6,16 +6,15 @@ Its Content-Security-Policy allows only the script and the style that stand in t
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import html
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from headwise.errors import FileError, RecordError
+from headwise.files import replacing
 from headwise.records import AttentionRecord
 from headwise.viewer.bundle import assemble, read
 from headwise.viewer.encoding import FEWEST, TOLERANCE, encode
@@ -42,18 +41,13 @@ def write_page(path: Path | str, inputs: Sequence[Input], *, title: str, made: s
     """
     _check_length(inputs)
     path = Path(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     told = facts_of(inputs, title=title, made=made, rows=ESTIMATED_ROWS)
     facts = {**told, "source": "embedded", "tolerance": TOLERANCE}
     try:
-        with part.open("w", encoding="utf-8", newline="\n") as out:
+        with replacing(path) as part, part.open("w", encoding="utf-8", newline="\n") as out:
             out.writelines(page_of(facts, blocks_of(inputs, facts)))
-        os.replace(part, path)
     except OSError as error:
         raise FileError(f"cannot write the page to {path}: {error.strerror or error}; choose another file") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def page_of(facts: dict[str, Any], blocks: Iterable[tuple[str, bytes]] = ()) -> Iterator[str]:

@@ -6,7 +6,6 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from headwise import analyses, masks
 from headwise.records import AttentionRecord, Seen
 from headwise.viewer import inputs_of, write_page
 
+from .browser import check_with_axe
 from .conftest import HOSTILE, empty_row, look, placed, record
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-AXE = "(() => {" + (files("axe_playwright_python") / "axe.min.js").read_text("utf-8") + "})()"
 
 TIRED = ["the", "animal", "did", "n't", "cross", "the", "street", ",", "it", "was", "tired", "."]
 WIDE = ["the", "animal", "did", "n't", "cross", "the", "old", "road", "because", "it", "was", "wide", "."]
@@ -474,8 +473,5 @@ def test_axe_finds_nothing_serious(how: str, theme: str, chromium: Browser, tmp_
     one, other = PAIRS["causal"]()
     show(tab, tmp_path, {"tired": one, "wide": other}, theme=theme, row=3, col=2, compare=how)
     tab.wait_for_function("() => headwise.app.view.where.found.flat().every((each) => each)")
-    tab.evaluate(AXE)
-    found = tab.evaluate("async () => (await axe.run({ resultTypes: ['violations'] })).violations")
-    serious = [each for each in found if each["impact"] in ("serious", "critical")]
-    assert [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in serious] == []
+    check_with_axe(tab)
     context.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +18,13 @@ from headwise.records import Seen
 from headwise.viewer import inputs_of
 from headwise.viewer.server import serving
 
+from .browser import check_with_axe
 from .conftest import HOSTILE, empty_row, look, placed, record, write
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
-
-AXE = "(() => {" + (files("axe_playwright_python") / "axe.min.js").read_text("utf-8") + "})()"
 
 
 def with_sinks() -> Seen:
@@ -345,8 +343,5 @@ def test_axe_finds_nothing_serious(theme: str, chromium: Browser, tmp_path: Path
     tab = context.new_page()
     seen = look(*(record(length=30, size=2.0) for _ in range(3)))
     show(tab, tmp_path, seen, theme=theme, pinrow=4, col=7)
-    tab.evaluate(AXE)
-    found = tab.evaluate("async () => (await axe.run({ resultTypes: ['violations'] })).violations")
-    serious = [each for each in found if each["impact"] in ("serious", "critical")]
-    assert [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in serious] == []
+    check_with_axe(tab)
     context.close()

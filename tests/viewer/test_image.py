@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -17,15 +15,15 @@ from headwise.records import AttentionRecord, Seen, Site
 from headwise.text import Patches
 from headwise.viewer import inputs_of, write_page
 
+from .browser import WITHIN, check_largest, check_with_axe, told
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
 
-WITHIN = 2e-4  # of the record: what the page rounds
 ROWS, COLS = 3, 5
 BOXES = ("document.documentElement", "headwise.app.frame", "headwise.app.panel", "headwise.app.view.element")
-AXE = "(() => {" + (files("axe_playwright_python") / "axe.min.js").read_text("utf-8") + "})()"
 
 
 def record(length: int, keys: int | None = None, *, heads: int = 3, kind: str = "self") -> AttentionRecord:
@@ -68,26 +66,6 @@ def place(tab: Page, token: int, prefix: int = 1) -> dict[str, float]:
 
 def point(tab: Page, token: int) -> None:
     tab.locator(".view-image canvas[role=img]").hover(position=place(tab, token))  # type: ignore[arg-type]
-
-
-def told(tab: Page, token: int, of: str = "") -> list[tuple[int, float]]:
-    """The places and weights in the caption, once it tells of that token."""
-    tab.locator(f'.attention-caption [data-asked="{token}"]', has_text=of).wait_for()
-    items = tab.locator(".attention-caption li[data-place]")
-    listed = items.evaluate_all("(all) => all.map(({ dataset }) => [dataset.place, dataset.weight])")
-    return [(int(place), float(weight)) for place, weight in listed]
-
-
-def weights_in(told: list[tuple[int, float]]) -> list[float]:
-    return [weight for _, weight in told]
-
-
-def check_largest(told: list[tuple[int, float]], expected: torch.Tensor) -> None:
-    """That these are the largest of all weights, at their places; what is masked is not listed."""
-    largest = expected.sort(descending=True).values
-    assert len(told) == 5 or not largest[len(told) :].any()
-    np.testing.assert_allclose(weights_in(told), largest[: len(told)], atol=WITHIN)
-    np.testing.assert_allclose(weights_in(told), [expected[place] for place, _ in told], atol=WITHIN)
 
 
 def check(tab: Page, told: list[tuple[int, float]], expected: torch.Tensor, prefix: int = 1) -> None:
@@ -318,12 +296,5 @@ def test_axe_finds_nothing_serious(theme: str, chromium: Browser, tmp_path: Path
     tab = context.new_page()
     show(tab, tmp_path, vision(), f"theme={theme}&row=3&col=0", images=picture())
     told(tab, 3)
-    tab.evaluate(AXE)
-    found = tab.evaluate("async () => (await axe.run({ resultTypes: ['violations'] })).violations")
-    serious = [
-        (each["id"], [node["html"][:120] + " " + node.get("failureSummary", "") for node in each["nodes"]])
-        for each in found
-        if each["impact"] in ("serious", "critical")
-    ]
-    assert serious == [], json.dumps(serious, indent=1)
+    check_with_axe(tab)
     context.close()

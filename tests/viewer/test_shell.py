@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,23 +14,15 @@ from headwise import masks
 from headwise.records import AttentionRecord, Seen
 from headwise.viewer import inputs_of, write_page
 
+from .browser import check_with_axe
+from .conftest import HOSTILE
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
 
 WORDS = ["[CLS]", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
-HOSTILE = [
-    "</script><img src=x onerror=alert(1)>",
-    "<!--<script>",
-    "a\u2028b",
-    '"',
-    "&lt;",
-    "-->",
-    "\\u003c",
-    "{{",
-    "🙂",
-]
 VIEWS = ["model", "head", "text", "compare", "flow", "image"]
 
 
@@ -754,9 +744,6 @@ def test_a_narrow_window_needs_no_scrolling_to_the_side(view: str, tab: Page, tm
         assert tab.evaluate(f"{box}.scrollWidth - {box}.clientWidth") <= 0, box
 
 
-AXE = "(() => {" + (files("axe_playwright_python") / "axe.min.js").read_text("utf-8") + "})()"
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS)
 def test_axe_finds_nothing_serious(view: str, theme: str, chromium: Browser, tmp_path: Path) -> None:
@@ -767,16 +754,9 @@ def test_axe_finds_nothing_serious(view: str, theme: str, chromium: Browser, tmp
     seen = {"one": seen_of(record(4, 2), record(4, mask=masks.causal())), "two": seen_of(record(3))}
     show(tab, tmp_path, seen, f"view={view}&theme={theme}&row=3&col=1&heads=1.1")
     cell(tab, 3, 1)
-    tab.evaluate(AXE)
     for narrow in (False, True):
         if narrow:
             tab.set_viewport_size({"width": 400, "height": 800})
             tab.wait_for_timeout(100)
-        found = tab.evaluate("async () => (await axe.run({ resultTypes: ['violations'] })).violations")
-        serious = [
-            (each["id"], [node["html"][:120] + " " + node.get("failureSummary", "") for node in each["nodes"]])
-            for each in found
-            if each["impact"] in ("serious", "critical")
-        ]
-        assert serious == [], json.dumps(serious, indent=1)
+        check_with_axe(tab)
     context.close()

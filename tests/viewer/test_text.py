@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -20,13 +18,13 @@ from headwise.records import AttentionRecord, Seen, Site, grouped
 from headwise.text import Tokens
 from headwise.viewer import inputs_of, write_page
 
+from .browser import WITHIN, check_largest, check_with_axe, told, weights_in
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 pytestmark = pytest.mark.browser
 
-WITHIN = 2e-4  # of the record: what the page rounds
-AXE = "(() => {" + (files("axe_playwright_python") / "axe.min.js").read_text("utf-8") + "})()"
 # Two sentences, in which some words are of several tokens; + stands where no space stands before one.
 PIECES = [
     "[CLS]",
@@ -96,26 +94,6 @@ def token(tab: Page, number: int, block: int = 0) -> Locator:
 
 def point(tab: Page, number: int, block: int = 0) -> None:
     token(tab, number, block).hover()
-
-
-def told(tab: Page, group: int, of: str = "") -> list[tuple[int, float]]:
-    """The places and weights in the caption, once it tells of that token or group in those heads."""
-    tab.locator(f'.attention-caption [data-asked="{group}"]', has_text=of).wait_for()
-    items = tab.locator(".attention-caption li[data-place]")
-    listed = items.evaluate_all("(all) => all.map(({ dataset }) => [dataset.place, dataset.weight])")
-    return [(int(place), float(weight)) for place, weight in listed]
-
-
-def weights_in(told: list[tuple[int, float]]) -> list[float]:
-    return [weight for _, weight in told]
-
-
-def check_largest(told: list[tuple[int, float]], expected: torch.Tensor) -> None:
-    """That these are the largest of all weights, at their places; what is masked is not listed."""
-    largest = expected.sort(descending=True).values
-    assert len(told) == 5 or not largest[len(told) :].any()
-    np.testing.assert_allclose(weights_in(told), largest[: len(told)], atol=WITHIN)
-    np.testing.assert_allclose(weights_in(told), [expected[place] for place, _ in told], atol=WITHIN)
 
 
 def steps(tab: Page, block: int = 0) -> list[int]:
@@ -665,14 +643,7 @@ def test_axe_finds_nothing_serious(theme: str, chromium: Browser, tmp_path: Path
     for seen, lined in [(seen_of(record(len(PIECES)), tokens=tokens_of(PIECES)), True), (both, False)]:
         show(tab, tmp_path, seen, f"theme={theme}&pinrow=3&col=2&level=words&sink=true")
         tab.get_by_text("is hidden as the sink").wait_for()
-        tab.evaluate(AXE)
         for _ in range(1 + lined):
-            found = tab.evaluate("async () => (await axe.run({ resultTypes: ['violations'] })).violations")
-            serious = [
-                (each["id"], [node["html"][:120] + " " + node.get("failureSummary", "") for node in each["nodes"]])
-                for each in found
-                if each["impact"] in ("serious", "critical")
-            ]
-            assert serious == [], json.dumps(serious, indent=1)
+            check_with_axe(tab)
             tab.keyboard.press("l")
     context.close()

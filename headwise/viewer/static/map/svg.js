@@ -78,10 +78,6 @@ export class SvgContext {
     this.path.push(`C${this.at(x1, y1)} ${this.at(x2, y2)} ${this.at(x, y)}`);
   }
 
-  quadraticCurveTo(x1, y1, x, y) {
-    this.path.push(`Q${this.at(x1, y1)} ${this.at(x, y)}`);
-  }
-
   closePath() {
     this.path.push("Z");
   }

@@ -1,0 +1,48 @@
+"""What the tests in a browser share: the numbers that a caption tells, and what axe finds."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+WITHIN = 2e-4  # of the record: what the page rounds, and the sums of it
+
+
+def told(tab: Page, group: int, of: str = "") -> list[tuple[int, float]]:
+    """The places and weights in the caption, once it tells of that token or group in those heads."""
+    tab.locator(f'.attention-caption [data-asked="{group}"]', has_text=of).wait_for()
+    items = tab.locator(".attention-caption li[data-place]")
+    listed = items.evaluate_all("(all) => all.map(({ dataset }) => [dataset.place, dataset.weight])")
+    return [(int(place), float(weight)) for place, weight in listed]
+
+
+def weights_in(told: list[tuple[int, float]]) -> list[float]:
+    return [weight for _, weight in told]
+
+
+def check_largest(told: list[tuple[int, float]], expected: torch.Tensor) -> None:
+    """That these are the largest of all weights, at their places; what is masked is not listed."""
+    largest = expected.sort(descending=True).values
+    assert len(told) == 5 or not largest[len(told) :].any()
+    np.testing.assert_allclose(weights_in(told), largest[: len(told)], atol=WITHIN)
+    np.testing.assert_allclose(weights_in(told), [expected[place] for place, _ in told], atol=WITHIN)
+
+
+def check_with_axe(tab: Page) -> None:
+    """That axe calls nothing serious. The tab's context needs bypass_csp: axe is no part of the page."""
+    if not tab.evaluate("Boolean(window.axe)"):
+        tab.evaluate("(() => {" + (files("axe_playwright_python") / "axe.min.js").read_text("utf-8") + "})()")
+    found = tab.evaluate("async () => (await axe.run({ resultTypes: ['violations'] })).violations")
+    serious = [
+        (each["id"], [node["html"][:120] + " " + node.get("failureSummary", "") for node in each["nodes"]])
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+    assert serious == [], json.dumps(serious, indent=1)
