@@ -57,10 +57,12 @@ class Scores:
             if isinstance(heads, slice) and heads == EVERY
             else self._positions(1, heads) // self.heads_per_key_head
         )
-        q, k = self.q[:, heads][:, :, rows], self._usable_keys[:, :, cols]
+        # (torch.compile cannot follow a cached property.)
+        keys = self.usable(self.k) if torch.compiler.is_compiling() else self._usable_keys
+        q, k = self.q[:, heads][:, :, rows], keys[:, :, cols]
         dtype = torch.promote_types(q.dtype, torch.float32)
         with as_written(q.device):
-            s = _products(q.to(dtype), k.to(dtype), key_heads) * self.scale
+            s = _products(q.to(dtype), k.to(dtype), key_heads).mul_(self.scale)
         if self.softcap is not None:
             s = self.softcap * torch.tanh(s / self.softcap)
         if self.bias is not None:
@@ -101,6 +103,8 @@ class Scores:
         used = self.used_keys
         if used is None:
             return x
+        if torch.compiler.is_compiling():
+            return x.masked_fill(~used[..., None], 0.0)
         # Reading is cheaper than copying: a finite sum has only finite terms. On other devices it would have to wait.
         if x.device.type == "cpu" and bool(x.detach().sum().isfinite()):
             return x
@@ -118,12 +122,22 @@ class Scores:
         """The keys that some query may attend to, bool [B|1, G|1, K]; None = all of them."""
         if self.mask is None:
             return None
-        used = self.mask.used_keys(*self.shape[2:])
+        q_len, k_len = self.shape[2:]
+        low, high = self.mask.band() or (0, 0)
+        if low == -math.inf and high >= k_len - q_len:
+            return None  # the last query sees every key
+        used = self._traced_used_keys() if torch.compiler.is_compiling() else self.mask.used_keys(q_len, k_len)
         if used is None:
             return None
         if used.shape[1] > 1:
             used = used.unflatten(1, (self.k.shape[1], self.heads_per_key_head)).any(2)
         return used.to(self.k.device)
+
+    def _traced_used_keys(self) -> Tensor:
+        """The used keys [B|1, H|1, K] by operations alone, which torch.compile can follow."""
+        assert self.mask is not None
+        rows = torch.arange(1 if self.mask.key_only else self.shape[2], device=self.q.device)
+        return self.mask.cells(rows, self._positions(3, EVERY)).any(-2)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -173,10 +187,31 @@ def make_call(
     return AttentionCall(q, k, mask, bias, scale, softcap, sinks, v, dropout)
 
 
+def attention_weights(scores: Tensor, sinks: Tensor | None, *, overwrite: bool = False) -> Tensor:
+    """exp(s - lse) of whole rows of scores [B, H, Q, K]; a sink takes its share of the sum and gives nothing.
+
+    With `overwrite` the weights may take the place of the scores, which no gradient then goes through.
+    """
+    # An empty row is computed as if it were full of zeros, then set to 0: so are its gradients, where -inf gives NaN.
+    # (On the CPU a look at the first key tells that there is none; elsewhere a look would wait.)
+    looks = scores.device.type == "cpu" and not torch.compiler.is_compiling()
+    if looks and not bool((scores[..., :1] == -math.inf).any()):
+        empty = None
+    else:
+        empty = (scores == -math.inf).all(-1, keepdim=True)
+        scores = scores.masked_fill(empty, 0.0)
+    if sinks is not None:
+        sink = sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
+        weights = torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1)[..., :-1]
+    else:
+        weights = torch.softmax(scores, dim=-1, out=scores if overwrite else None)
+    return weights if empty is None else weights.masked_fill(empty, 0.0)
+
+
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Inside torch.autocast the tensors in its dtype, as scaled_dot_product_attention takes them; else as they are."""
     first = tensors[0]
-    if not isinstance(first, Tensor) or not torch.is_autocast_enabled(first.device.type):
+    if not isinstance(first, Tensor) or not _autocasts(first.device):
         return tensors
     dtype = torch.get_autocast_dtype(first.device.type)
     lowered = (torch.float16, torch.bfloat16, torch.float32)
@@ -185,9 +220,13 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def as_written(device: torch.device) -> AbstractContextManager[None]:
     """Inside, torch computes in the dtypes that the code says: autocast would lower the products of the scores."""
-    if torch.is_autocast_enabled(device.type):
+    if _autocasts(device):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
+
+
+def _autocasts(device: torch.device) -> bool:
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
 
 
 def _check_mask(mask: Mask | Tensor, q: Tensor, k: Tensor) -> Mask:
@@ -206,5 +245,5 @@ def _products(q: Tensor, k: Tensor, key_heads: Tensor | None) -> Tensor:
     if key_heads is not None:
         return q @ k[:, key_heads].mT
     # The query heads of one key head are put below one another, so that the keys need not be repeated.
-    stacked = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)
-    return (stacked @ k.mT).view(*q.shape[:3], k.shape[2])
+    groups = q.unflatten(1, (k.shape[1], -1))
+    return (groups.flatten(2, 3) @ k.mT).unflatten(2, groups.shape[2:4]).flatten(1, 2)

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Literal, overload
 
+import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall, as_written, make_call
+from headwise.errors import RecordError
 from headwise.kernels import Plan, choose, make_plan
 from headwise.masks import Mask
 from headwise.records.record import AttentionRecord
@@ -92,8 +94,15 @@ def attention(
     Raises:
         ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
         KernelRefused: the kernel that was asked for cannot run this call.
+        RecordError: `record=True` inside torch.compile or torch.export.
+
+    torch.compile and torch.export trace it whole, on the kernels "sdpa", "decode" and "reference".
     """
     call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
+    if torch.compiler.is_compiling():  # compiled code has no records, and nobody listens to it
+        if record:
+            raise RecordError("record=True: compiled and exported code makes no records. Call it uncompiled")
+        return choose(call, kernel).run(call)
     running = _running.set(True)
     try:
         with as_written(call.q.device):

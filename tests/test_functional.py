@@ -194,9 +194,10 @@ def test_a_bool_tensor_is_a_mask_and_needs_no_wrapping() -> None:
 @pytest.mark.parametrize("name", list(KERNELS))
 def test_tensors_that_are_not_contiguous(name: str) -> None:
     x = torch.randn(2, 70, 4, 8).transpose(1, 2)  # what a model's view(B, S, H, D).transpose(1, 2) gives
+    q, k = (x[:, :, -1:], x[:, ::2]) if name == "decode" else (x, x)
     mask = {"packed": masks.documents(torch.arange(70) // 10)}.get(name, masks.window(2, 0))
-    expected = headwise.attention(x.contiguous(), x.contiguous(), x.contiguous(), mask=mask, kernel="reference")
-    torch.testing.assert_close(headwise.attention(x, x, x, mask=mask, kernel=name), expected)
+    expected = headwise.attention(q.contiguous(), k.contiguous(), k.contiguous(), mask=mask, kernel="reference")
+    torch.testing.assert_close(headwise.attention(q, k, k, mask=mask, kernel=name), expected)
 
 
 def test_inputs_are_left_as_they_were() -> None:
@@ -204,7 +205,10 @@ def test_inputs_are_left_as_they_were() -> None:
     before = [x.clone() for x in (q, k, v)]
     for name in KERNELS:
         mask = masks.documents(torch.arange(70) // 10) if name == "packed" else masks.window(2, 0)
-        headwise.attention(q, k, v, mask=mask, sinks=torch.zeros(2), kernel=name)
+        if name == "decode":
+            headwise.attention(q[:, :, -1:], k[:, :1], v[:, :1], mask=mask, kernel=name)
+        else:
+            headwise.attention(q, k, v, mask=mask, sinks=torch.zeros(2), kernel=name)
     assert all(torch.equal(x, y) for x, y in zip((q, k, v), before, strict=True))
 
 
@@ -313,7 +317,7 @@ X = torch.zeros(2, 4, 5, 8)
         ({"scale": math.nan}, ArgumentError, r"scale must be a finite number.*nan"),
         ({"softcap": 0.0}, ArgumentError, r"softcap must be a positive number, or None. Received: 0.0"),
         ({"dropout": 1.0}, ArgumentError, r"dropout must be a probability in \[0, 1\). Received: 1.0"),
-        ({"kernel": "fast"}, ArgumentError, r"kernel must be 'auto' or one of sdpa, .*Received: 'fast'"),
+        ({"kernel": "fast"}, ArgumentError, r"kernel must be 'auto' or one of decode, sdpa, .*Received: 'fast'"),
         ({"kernel": "banded"}, KernelRefused, r"kernel 'banded' cannot run this call: the call has no mask"),
     ],
 )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
+
 from headwise.call import AttentionCall
 from headwise.errors import ArgumentError, KernelRefused
-from headwise.kernels import banded, block_sparse, flex, packed, reference, sdpa
+from headwise.kernels import banded, block_sparse, decode, flex, packed, reference, sdpa
 from headwise.kernels.kernel import Blocks, Cost, Kernel, matrix_flops
 from headwise.masks import Mask
 
 # Of two that cost the same, the first is taken.
 KERNELS: dict[str, Kernel] = {
+    "decode": decode,
     "sdpa": sdpa,
     "banded": banded,
     "packed": packed,
@@ -19,6 +22,9 @@ KERNELS: dict[str, Kernel] = {
     "flex": flex,
     "reference": reference,
 }
+
+# What torch.compile and torch.export can follow without looking at what a tensor holds; the first that can is taken.
+TRACEABLE = ("decode", "sdpa", "reference")
 
 # Nominal seconds of a call below which comparing the kernels would take longer than the best of them could save.
 WORTH_PLANNING = 2e-4
@@ -32,19 +38,24 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
     if kernel != "auto":
         asked = _named(kernel)
         reason = asked.refuse(call)
+        if torch.compiler.is_compiling() and kernel not in TRACEABLE:
+            reason = f"torch.compile and torch.export can only follow {', '.join(TRACEABLE)}"
         if reason is not None:
             raise KernelRefused(
                 f"kernel {kernel!r} cannot run this call: {reason}. Use kernel='auto', or see plan(...)"
             )
         return asked
-    if call.mask is None:
+    if torch.compiler.is_compiling():
+        return next(KERNELS[name] for name in TRACEABLE if KERNELS[name].refuse(call) is None)
+    if call.mask is None or call.shape[2] == 1:  # a step's lengths do not come again: nothing to remember
         return _cheapest(call)
     return call.mask.remember(("kernel", *call.kind), lambda: _cheapest(call))
 
 
 def _cheapest(call: AttentionCall) -> Kernel:
-    if sdpa.refuse(call) is None and (call.mask is None or sdpa.cost(call).time < WORTH_PLANNING):
-        return sdpa  # nothing can be skipped, or too little to be worth a look
+    if sdpa.refuse(call) is None and (sdpa.sees_all(call) or sdpa.cost(call).time < WORTH_PLANNING):
+        # Nothing can be skipped, or too little to be worth a look.
+        return sdpa if decode.refuse(call) else decode
     ready = [candidate for candidate in KERNELS.values() if candidate.refuse(call) is None]
     return min(ready, key=lambda candidate: candidate.cost(call).time)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise.call import AttentionCall
+from headwise.call import AttentionCall, attention_weights
 from headwise.kernels.kernel import (
     Cost,
     input_output_bytes,
@@ -36,16 +36,3 @@ def run(call: AttentionCall) -> Tensor:
         weights = torch.dropout(weights, call.dropout, train=True)
     v = call.usable(call.v).to(weights.dtype).repeat_interleave(call.heads_per_key_head, dim=1)
     return (weights @ v).to(call.q.dtype)
-
-
-def attention_weights(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """exp(s - lse) of scores [B, H, Q, K]; a sink takes its share of the sum and gives nothing."""
-    # An empty row is computed as if it were full of zeros, then set to 0: so are its gradients, where -inf gives NaN.
-    empty = (scores == -torch.inf).all(-1, keepdim=True)
-    scores = scores.masked_fill(empty, 0.0)
-    if sinks is not None:
-        sink = sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
-        weights = torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1)[..., :-1]
-    else:
-        weights = torch.softmax(scores, dim=-1)
-    return weights.masked_fill(empty, 0.0)

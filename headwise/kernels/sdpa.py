@@ -20,7 +20,7 @@ from headwise.kernels.kernel import (
     same_head_dims,
 )
 from headwise.kernels.schedule import Run, Schedule, Section, Tile
-from headwise.masks import Extent, Mask
+from headwise.masks import Extent
 
 
 def refuse(call: AttentionCall) -> str | None:
@@ -30,21 +30,31 @@ def refuse(call: AttentionCall) -> str | None:
     if 0 in call.shape:
         return "there are no queries or no keys"
     if call.sinks is not None:
+        if torch.compiler.is_compiling():
+            return "with sinks, torch.compile cannot follow it"
         reason = tiled.refuse(call)
         return None if reason is None else f"with sinks, {reason}"
     return None
 
 
 def cost(call: AttentionCall) -> Cost:
+    """That of `dense_cost`; with one query a head, each head reads its keys and values for itself."""
+    return dense_cost(call, readings=call.heads_per_key_head if call.shape[2] == 1 else 1)
+
+
+def dense_cost(call: AttentionCall, readings: int) -> Cost:
     """All cells, or half of them where it is plainly causal; and a mask of Q × K where only that says it."""
     batch, heads, q_len, k_len = call.shape
     cells = batch * heads * q_len * k_len
     halved = call.sinks is None and _is_causal(call)
     computed = batch * heads * _causal_cells(q_len, k_len) if halved else cells
     flops, moved, peak = matrix_flops(call, computed), input_output_bytes(call), output_bytes(call)
+    moved += (readings - 1) * (call.k.numel() + call.v.numel()) * call.q.element_size()
     share = 0.95
     if _needs_dense_mask(call):
-        dense = (call.mask.batch or 1) * (call.mask.heads or 1) * q_len * k_len if call.mask else 0
+        assert call.mask is not None
+        bias = call.bias_tile().shape if call.bias is not None else (1, 1)
+        dense = max(call.mask.batch or 1, bias[0]) * max(call.mask.heads or 1, bias[1]) * q_len * k_len
         dense_bytes = dense * (1 + call.q.element_size())  # bool, then added to the scores
         moved, peak = moved + 2 * dense_bytes, peak + dense_bytes
         share = 0.95 if call.q.device.type == "cpu" else 0.4  # on CUDA the fastest fused kernel takes no mask
@@ -68,7 +78,7 @@ def run(call: AttentionCall) -> Tensor:
         q,
         k,
         v,
-        attn_mask=None if is_causal else _attn_mask(call),
+        attn_mask=None if is_causal else dense_mask(call),
         dropout_p=call.dropout,
         is_causal=is_causal,
         scale=call.scale,
@@ -77,9 +87,39 @@ def run(call: AttentionCall) -> Tensor:
     return cut_to_values(call, out)
 
 
+def sees_all(call: AttentionCall) -> bool:
+    """Whether the mask, if there is one, allows every pair: a step of decoding sees all that is before it."""
+    mask, (q_len, k_len) = call.mask, call.shape[2:]
+    if mask is None:
+        return True
+    band = mask.band()
+    if band is not None:
+        return band[0] <= 1 - q_len and band[1] >= k_len - 1
+    if torch.compiler.is_compiling():
+        return False  # that would be to look at what a tensor holds
+    return not mask.cellwise and mask.extent(0, q_len, 0, k_len) is Extent.ALL
+
+
+def dense_mask(call: AttentionCall) -> Tensor | None:
+    """Mask and bias as torch takes them, of rank 4: bool, or float to be added; None for neither."""
+    allowed = None
+    if call.mask is not None and not sees_all(call):
+        device = call.q.device
+        rows = torch.arange(1 if call.mask.key_only else call.shape[2], device=device)
+        allowed = call.mask.cells(rows, torch.arange(call.shape[3], device=device))
+    if call.bias is None:
+        return allowed
+    bias = call.bias_tile().to(call.q.dtype)
+    return bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
+
+
 def _is_causal(call: AttentionCall) -> bool:
     """Whether is_causal=True says it all: PyTorch aligns it with the first key."""
-    return call.bias is None and call.mask is not None and call.mask.band() == (-math.inf, 0)
+    if call.bias is not None or call.mask is None:
+        return False
+    if call.mask.band() == (-math.inf, 0):  # noqa: SIM103 (with sizes left open this is no bool, and torch wants one)
+        return True
+    return False
 
 
 def _causal_cells(q_len: int, k_len: int) -> int:
@@ -88,20 +128,4 @@ def _causal_cells(q_len: int, k_len: int) -> int:
 
 
 def _needs_dense_mask(call: AttentionCall) -> bool:
-    return not (call.mask is None or call.mask.key_only or _is_causal(call) or _allows_all(call.mask, call))
-
-
-def _allows_all(mask: Mask, call: AttentionCall) -> bool:
-    return not mask.cellwise and mask.extent(0, call.shape[2], 0, call.shape[3]) is Extent.ALL
-
-
-def _attn_mask(call: AttentionCall) -> Tensor | None:
-    allowed = None
-    if call.mask is not None and not _allows_all(call.mask, call):
-        device = call.q.device
-        rows = torch.arange(1 if call.mask.key_only else call.shape[2], device=device)
-        allowed = call.mask.cells(rows, torch.arange(call.shape[3], device=device))
-    if call.bias is None:
-        return allowed
-    bias = call.bias_tile().to(call.q.dtype)
-    return bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
+    return not (call.mask is None or call.mask.key_only or _is_causal(call) or sees_all(call))

@@ -40,6 +40,12 @@ def refuse(call: AttentionCall) -> str | None:
     return None
 
 
+def fused(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """softmax(scale · q kᵀ) v of [B, H, ·, D], and its log-sum-exp [B, H, Q]: torch's fused CPU kernel as it is."""
+    out, lse = _forward(q, k, v, scale=scale)
+    return out, lse
+
+
 def run(call: AttentionCall, schedule: Schedule) -> Tensor:
     """The output [B, H, Q, E] of a call cut into tiles."""
     q, k, v = (_rows_in_one_piece(x) for x in same_head_dims(call, call.k, call.v))

@@ -141,7 +141,7 @@ class Dense(Mask):
 
 def as_slice(index: Tensor) -> slice | Tensor:
     """An index tensor as the slice that it is, if it is one: much quicker on the CPU (elsewhere a look would wait)."""
-    if index.device.type != "cpu" or not len(index):
+    if index.device.type != "cpu" or not len(index) or torch.compiler.is_compiling():
         return index
     first, last = int(index[0]), int(index[-1])
     consecutive = last - first + 1 == len(index) and bool((index[1:] - index[:-1] == 1).all())

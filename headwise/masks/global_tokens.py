@@ -13,7 +13,7 @@ from torch import Tensor
 from headwise.errors import MaskError
 from headwise.masks.extent import extent_of
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import counts, integer_table, look_up
+from headwise.masks.tables import counts, integer_table, is_seen, look_up
 
 
 def global_tokens(indices: int | Sequence[int] | Tensor) -> Mask:
@@ -34,7 +34,7 @@ def global_tokens(indices: int | Sequence[int] | Tensor) -> Mask:
     table = integer_table("global_tokens: indices", [indices] if isinstance(indices, int) else indices, (1,))
     if not len(table):
         raise MaskError("global_tokens: expected at least one position. Received: none")
-    if bool((table < 0).any()):
+    if is_seen(table < 0):
         raise MaskError(f"global_tokens: positions count from 0. Received: {table.tolist()}")
     return GlobalTokens(table.unique())
 
@@ -65,7 +65,7 @@ class GlobalTokens(Mask):
         return extent_of((of_q > 0) | (of_k > 0), (of_q == q_hi - q_lo) | (of_k == k_hi - k_lo))[None, None]
 
     def align(self, q_len: int, k_len: int) -> Mask:
-        if int(self.indices[-1]) >= k_len or q_len > k_len:
+        if is_seen(self.indices >= k_len) or q_len > k_len:
             raise MaskError(
                 f"global_tokens: expected positions below the {k_len} keys, and no more queries than keys. "
                 f"Received: {self.indices.tolist()}, {q_len} queries"

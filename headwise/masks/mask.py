@@ -122,7 +122,7 @@ class Mask:
         b_index = cells.axis(self.batch, b, q.device)
         h_index = cells.axis(self.heads, h, q.device)
         allowed = self.allows(b_index[:, None, None, None], h_index[:, None, None], q[:, None], k[None, :])
-        return torch.broadcast_to(allowed, (len(b_index), len(h_index), len(q), len(k)))
+        return torch.broadcast_to(allowed, (b_index.shape[0], h_index.shape[0], q.shape[0], k.shape[0]))
 
     def to_bool(self, q_len: int, k_len: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
         """The dense mask, bool [B|1, H|1, Q, K], True = may attend. `k_len` defaults to `q_len`."""
@@ -183,6 +183,18 @@ class Mask:
 
         return mask.remember(("used", q_len, k_len), find)
 
+    def causal_rows(self, q_len: int, k_len: int) -> Tensor:
+        """Which queries, all but the last, may attend to no key after their own position: bool [B|1, H|1, Q - 1]."""
+        mask = self.aligned(q_len, k_len)
+
+        def look() -> Tensor:
+            # The last query has no later key: it stands at the last one.
+            q = torch.arange(max(0, q_len - 1))
+            later = (q + k_len - q_len + 1).clamp(min=0)
+            return mask.rectangles(q, q + 1, later, torch.full_like(q, k_len)) == Extent.NONE
+
+        return mask.remember(("causal", q_len, k_len), look)
+
     def to(self, device: torch.device | str) -> Mask:
         """This mask with its tensors on `device`."""
         moved = {
@@ -209,6 +221,8 @@ class Mask:
 
     def remember(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """`make()`, kept for the next call with this key: layers and steps that share a mask share the work."""
+        if torch.compiler.is_compiling():
+            return make()
         memo: dict[tuple[Any, ...], Any] = self.__dict__.setdefault("_memo", {})
         if key in memo:
             return memo[key]
@@ -403,10 +417,11 @@ def _count_and_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _one_size(what: str, sizes: list[int | None]) -> int | None:
-    known = {size for size in sizes if size is not None}
-    if len(known) > 1:
-        raise MaskError(f"masks made for different numbers of {what} cannot be combined: received {sorted(known)}")
-    return known.pop() if known else None
+    known = [size for size in sizes if size is not None]
+    if any(size != known[0] for size in known):
+        received = sorted(set(known))
+        raise MaskError(f"masks made for different numbers of {what} cannot be combined: received {received}")
+    return known[0] if known else None
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 from headwise.errors import DtypeError, MaskError
 from headwise.masks.extent import extent_of
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import counts, integer_table, look_up
+from headwise.masks.tables import counts, integer_table, is_seen, look_up
 
 
 def padding(lengths: int | Sequence[int] | Tensor) -> Mask:
@@ -37,7 +37,7 @@ def padding(lengths: int | Sequence[int] | Tensor) -> Mask:
     if isinstance(lengths, Tensor) and lengths.is_floating_point():
         raise DtypeError(f"padding: expected lengths [B] (int) or real tokens [B, K] (bool). Received: {lengths.dtype}")
     table = integer_table("padding: lengths", [lengths] if isinstance(lengths, int) else lengths, (1,))
-    if bool((table < 0).any()):
+    if is_seen(table < 0):
         raise MaskError(f"padding: lengths must not be negative. Received: {table.tolist()}")
     return PaddingLengths(table)
 
@@ -67,7 +67,7 @@ class PaddingLengths(Mask):
         return extent_of(k_lo < lengths, k_hi <= lengths)
 
     def align(self, q_len: int, k_len: int) -> Mask:
-        if int(self.lengths.max()) > k_len:
+        if is_seen(self.lengths > k_len):
             raise MaskError(f"padding: lengths must not exceed the {k_len} keys. Received: {self.lengths.tolist()}")
         return self
 
@@ -87,7 +87,7 @@ class PaddingKeys(Mask):
 
     @property
     def batch(self) -> int | None:
-        return len(self.real) if len(self.real) > 1 else None
+        return self.real.shape[0] if self.real.shape[0] > 1 else None
 
     @property
     def key_only(self) -> bool:

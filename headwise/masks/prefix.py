@@ -11,7 +11,7 @@ from torch import Tensor
 from headwise.errors import MaskError
 from headwise.masks.extent import extent_of
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import integer_table, look_up
+from headwise.masks.tables import integer_table, is_seen, look_up
 
 
 def prefix(n: int | Sequence[int] | Tensor) -> Mask:
@@ -24,7 +24,7 @@ def prefix(n: int | Sequence[int] | Tensor) -> Mask:
     ■ ■ ■ ■
     """
     table = integer_table("prefix: n", [n] if isinstance(n, int) else n, (1,))
-    if bool((table < 0).any()):
+    if is_seen(table < 0):
         raise MaskError(f"prefix: n must not be negative. Received: {table.tolist()}")
     return Prefix(table)
 
@@ -53,7 +53,7 @@ class Prefix(Mask):
         return extent_of(k_lo < most, k_hi <= fewest)
 
     def align(self, q_len: int, k_len: int) -> Mask:
-        if int(self.n.max()) > k_len:
+        if is_seen(self.n > k_len):
             raise MaskError(f"prefix: n must not exceed the {k_len} keys. Received: {self.n.tolist()}")
         return self if self.offset is not None else dataclasses.replace(self, offset=k_len - q_len)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from headwise.errors import MaskError
 from headwise.masks.extent import extent_of
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import integer_table, look_up
+from headwise.masks.tables import integer_table, is_seen, look_up
 
 
 def runs(start: Sequence[int] | Tensor, stop: Sequence[int] | Tensor) -> Mask:
@@ -114,8 +114,8 @@ class Runs(Mask):
         return change.cumsum(-1)[..., :k_len] > 0
 
     def align(self, q_len: int, k_len: int) -> Mask:
-        longest = int(self.stop.max()) if self.stop.numel() else 0
-        if self.start.shape[2] != q_len or longest > k_len:
+        if self.start.shape[2] != q_len or is_seen(self.stop > k_len):
+            longest = int(self.stop.max()) if self.stop.numel() else 0
             raise MaskError(
                 f"runs: expected a run for each of the {q_len} queries, within the {k_len} keys. "
                 f"Received: {self.start.shape[2]} runs, up to key {longest}"

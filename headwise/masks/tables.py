@@ -25,6 +25,11 @@ def counts(flags: Tensor) -> Tensor:
     return torch.nn.functional.pad(flags.cumsum(-1, dtype=torch.int32), (1, 0)).cpu()
 
 
+def is_seen(condition: Tensor) -> bool:
+    """Whether a check of a tensor's contents fails somewhere; False in compiled code, which cannot look."""
+    return not torch.compiler.is_compiling() and bool(condition.any())
+
+
 def integer_table(name: str, values: object, ranks: tuple[int, ...]) -> Tensor:
     """`values` as an int64 tensor of one of the ranks, or an error that names the argument."""
     table = torch.as_tensor(values)

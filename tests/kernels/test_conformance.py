@@ -16,7 +16,7 @@ from torch import Tensor
 
 import headwise
 from headwise.call import make_call
-from headwise.kernels import KERNELS, banded, block_sparse, packed, schedule, tiled
+from headwise.kernels import KERNELS, banded, block_sparse, decode, packed, schedule, tiled
 from headwise.masks import Mask
 from tests.mask_zoo import ZOO, compositions, fits
 
@@ -80,6 +80,28 @@ def random_inputs(
 def test_every_mask_in_every_kernel(name: str, sizes: tuple[int, int, int, int]) -> None:
     ran = check_every_kernel(ZOO[name](*sizes), random_inputs(sizes))
     assert {"reference", "sdpa", "flex"} <= ran
+    assert ("decode" in ran) == (sizes[2] == 1)
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["inference", "training"])
+def test_values_that_are_the_first_columns_of_the_keys(trains: bool) -> None:
+    """A compressed cache is keys and values at once; each must still get its own gradient."""
+    torch.manual_seed(0)
+    q, cache = torch.randn(2, 4, 1, 12), torch.randn(2, 1, 70, 12)
+    cache[:, :, 3] = float("nan")
+    mask = headwise.masks.padding(torch.arange(70).ne(3).repeat(2, 1))
+    k = cache.requires_grad_(trains)
+    v = k[..., :8]
+    wanted = [q.requires_grad_(), k, v] if trains else []
+    out = headwise.attention(q, k, v, mask=mask, kernel="decode")
+    truth = headwise.attention(q, k, v.clone() if not trains else v, mask=mask, kernel="reference")
+    torch.testing.assert_close(out, truth, rtol=2e-5, atol=2e-5)
+    for grad, true_grad in zip(
+        torch.autograd.grad(out.sum(), wanted) if trains else (),
+        torch.autograd.grad(truth.sum(), wanted) if trains else (),
+        strict=True,
+    ):
+        torch.testing.assert_close(grad, true_grad, rtol=2e-5, atol=2e-5)
 
 
 @settings(max_examples=60)
@@ -104,6 +126,29 @@ def test_random_compositions_options_and_sizes(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         options["scale"] = 0.7
     check_every_kernel(mask, inputs, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+def test_a_step_cut_into_parts_computes_the_same(parts: int, dtype: torch.dtype) -> None:
+    inputs = {name: x.detach() for name, x in random_inputs((1, 6, 1, 101), dtype=dtype).items()}
+    truth = headwise.attention(*(x.double() for x in inputs.values()), scale=0.7, kernel="reference")
+    q = inputs["q"].squeeze(2).unflatten(1, (2, 3))
+    out = decode.in_parts(q, inputs["k"], inputs["v"], 0.7, parts)
+    assert out.dtype == dtype
+    tolerance = TOLERANCE[dtype]
+    torch.testing.assert_close(out.flatten(1, 2)[:, :, None].double(), truth, rtol=tolerance, atol=tolerance)
+
+
+def test_a_long_step_is_cut_where_threads_would_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    inputs = {name: x.detach() for name, x in random_inputs((1, 4, 1, 1700)).items()}
+    assert decode._parts(make_call(**inputs)) == 3  # of at least 512 keys
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert decode._parts(make_call(**inputs)) == 1  # a thread for each key head is all there are
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    truth = headwise.attention(**inputs, kernel="reference")
+    torch.testing.assert_close(headwise.attention(**inputs, kernel="decode"), truth, rtol=2e-5, atol=2e-5)
 
 
 LAYOUTS = {

@@ -37,6 +37,18 @@ def test_the_cheapest_kernel_that_can_is_chosen(mask: masks.Mask | None, kernel:
     assert plan_for(mask, 8192).kernel == kernel
 
 
+def test_a_decoding_step_whose_heads_share_keys_reads_them_once() -> None:
+    q, k = torch.empty(1, 8, 1, 64), torch.empty(1, 2, 4096, 64)
+    for mask in (None, masks.causal()):
+        step = headwise.plan(q, k, k, mask=mask)
+        assert step.kernel == "decode"
+        assert step.cost.flops == 8 * 4096 * 4 * 64
+    assert headwise.plan(q, torch.empty(1, 8, 4096, 64), torch.empty(1, 8, 4096, 64)).kernel == "sdpa"
+    assert headwise.plan(torch.empty(1, 8, 2, 64), k, k).kernel == "sdpa"
+    long = torch.empty(1, 2, 65536, 64)
+    assert headwise.plan(q, long, long, mask=masks.window(63, 0)).kernel == "banded"  # reads 64 keys
+
+
 def test_a_decoding_step_with_a_window_touches_only_the_window() -> None:
     q, k = torch.empty(1, 4, 1, 64), torch.empty(1, 4, 4096, 64)
     step = headwise.plan(q, k, k, mask=masks.window(255, 0))

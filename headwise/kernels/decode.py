@@ -1,0 +1,90 @@
+"""One query a head, as when a model decodes: the query heads that share a key head become the rows of one matrix.
+
+Keys and values are then read once for all of them, where a kernel that goes head by head reads them H / G times; that
+reading is what a step of decoding costs. Shazeer 2019, arXiv:1911.02150, section 3.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from headwise.call import AttentionCall
+from headwise.kernels import sdpa, tiled
+from headwise.kernels.kernel import Cost, cut_to_values, same_head_dims
+
+LEAST_KEYS = 512  # of a part: fewer are not worth another thread
+
+
+def refuse(call: AttentionCall) -> str | None:
+    """More queries than one, key heads that are not shared, and what scaled_dot_product_attention has not."""
+    if call.shape[2] != 1:
+        return f"it is for one query a head (the call has Q = {call.shape[2]})"
+    if call.heads_per_key_head == 1:
+        return "no key head is shared (H = G)"
+    if call.sinks is not None:
+        return "it has no sinks"
+    return sdpa.refuse(call)
+
+
+def cost(call: AttentionCall) -> Cost:
+    """That of `sdpa`, but keys and values are read once for all heads that share them."""
+    return sdpa.dense_cost(call, readings=1)
+
+
+def run(call: AttentionCall) -> Tensor:
+    """The output, by scaled_dot_product_attention over G heads of H / G queries each."""
+    k, v = call.usable(call.k), call.usable(call.v)
+    if not call.trains and k is call.k and v is call.v and _begins(k, v):
+        q, v = call.q, k  # no copy of the values: the columns of the keys that are none are cut from the output
+    else:
+        q, k, v = same_head_dims(call, k, v)
+    groups = (k.shape[1], call.heads_per_key_head)
+    q = q.squeeze(2).unflatten(1, groups)
+    mask = sdpa.dense_mask(call)
+    if mask is None and (parts := _parts(call)) > 1:
+        out = in_parts(q, k, v, call.scale, parts)
+    else:
+        if mask is not None and mask.shape[1] > 1:
+            mask = mask.squeeze(2).unflatten(1, groups)
+        out = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=call.dropout, scale=call.scale)
+    return cut_to_values(call, out.flatten(1, 2)[:, :, None])
+
+
+def in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float, parts: int) -> Tensor:
+    """Attention of one example, the keys cut into parts that run side by side, merged by their log-sum-exps.
+
+    q [1, G, n, D], k [1, G, K, D], v [1, G, K, D] -> [1, G, n, D]. Dao et al. 2023, Flash-Decoding.
+    """
+    length = k.shape[2] // parts
+    even = parts * length
+
+    def cut(x: Tensor) -> Tensor:
+        return x[0, :, :even].unflatten(1, (parts, length)).transpose(0, 1)
+
+    out, lse = tiled.fused(q.expand(parts, -1, -1, -1), cut(k), cut(v), scale)
+    if even < k.shape[2]:
+        rest, rest_lse = tiled.fused(q, k[:, :, even:], v[:, :, even:], scale)
+        out, lse = torch.cat([out, rest]), torch.cat([lse, rest_lse])
+    return (out * lse.softmax(0)[..., None]).sum(0, keepdim=True).to(q.dtype)
+
+
+def _parts(call: AttentionCall) -> int:
+    """Into how many parts to cut the keys: torch's CPU kernel has a thread for a key head, and others would idle.
+
+    Two for each thread, so that one that is held up holds up less.
+    """
+    if torch.compiler.is_compiling() or call.q.device.type != "cpu" or call.q.shape[0] > 1:
+        return 1
+    if call.trains or call.dropout or call.k.stride(-1) != 1 or call.v.stride(-1) != 1:
+        return 1
+    idle = call.k.shape[1] < torch.get_num_threads()
+    return min(2 * torch.get_num_threads() // call.k.shape[1], call.shape[3] // LEAST_KEYS) if idle else 1
+
+
+def _begins(k: Tensor, v: Tensor) -> bool:
+    """Whether the values are the first columns of the keys, in the same memory: a compressed cache is both."""
+    if torch.compiler.is_compiling() or v.shape[-1] > k.shape[-1]:
+        return False
+    return k.data_ptr() == v.data_ptr() and k.stride() == v.stride()
