@@ -183,9 +183,12 @@ class Functions(TorchFunctionMode):
 
     @contextmanager
     def _reading(self, how: str) -> Iterator[None]:
-        """What is recognised must never break the model: what cannot be read is refused."""
+        """What is recognised must never break the model: what cannot be read is refused.
+
+        Inside, nothing is listened to: weights that are worked out to compare are no attention of the model's.
+        """
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch._C.DisableTorchFunction():
                 yield
         except TooMuch:
             raise

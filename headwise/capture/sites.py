@@ -140,11 +140,6 @@ def looks_like_attention(module: nn.Module) -> bool:
     return isinstance(module, nn.MultiheadAttention) or bool(_LOOKS_LIKE.search(type(module).__name__))
 
 
-def stack_of(name: str) -> str:
-    """The path with its numbers left open: the sites of one stack of layers have it in common."""
-    return re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", name)
-
-
 def kind_of(place: Place, q_len: int, k_len: int, causal: bool) -> Literal["self", "cross"]:
     """Whether queries and keys come from one sequence or from two.
 

@@ -17,10 +17,11 @@ from headwise import masks
 from headwise.call import AttentionCall
 from headwise.capture.keep import Keeper
 from headwise.capture.sequence import Sequence as Generation
-from headwise.capture.sites import Place, attention_modules, find_place, kind_of, module_names, stack_of
+from headwise.capture.sites import Place, attention_modules, find_place, kind_of, module_names
 from headwise.capture.trail import UNIFORM
 from headwise.errors import HeadwiseError
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
+from headwise.records.names import stack_of
 
 # A mask known only cell by cell is not asked for more cells than these to learn whether it is causal.
 LOOKED_AT = 2**24
@@ -35,6 +36,7 @@ class Entry:
     site: Site
     kept: AttentionCall | Generation
     values: bool
+    names: dict[str, Sequence[str] | None]  # of the rows and the columns, where the module knows
     extras: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     built: AttentionRecord | None = None
 
@@ -46,6 +48,9 @@ class Entry:
             if isinstance(self.kept, Generation) and self.kept.continued:
                 site = dataclasses.replace(site, causal=site.kind == "self" and _is_causal(call))
             self.built = AttentionRecord(call, values=self.values, site=site)
+            for side, count in zip(("row_names", "col_names"), call.shape[2:], strict=True):
+                if len(self.names.get(side) or ()) == count:  # not where the rows are those of several steps
+                    setattr(self.built, side, self.names[side])
             for name, x in self.extras.items():
                 setattr(self.built.extras, name, x)
         return self.built
@@ -154,7 +159,8 @@ class Watcher:
         causal, heads, key_heads = kind == "self" and _is_causal(call), call.q.shape[1], call.k.shape[1]
         site = Site(state.name, state.layer, kind, causal, heads, key_heads, call=run)
         kept = self._keeper.call(call, values=self.values)
-        entry = Entry(site, kept, self.values)
+        names = {side: getattr(place.module, side, None) for side in ("row_names", "col_names")}
+        entry = Entry(site, kept, self.values, names)
         state.generation = None
         if not call.q.requires_grad:
             entry.kept = Generation(kept, values=self.values)
@@ -290,14 +296,7 @@ def _is_causal(call: AttentionCall) -> bool:
         return q_len == 1
     if mask.cellwise and q_len * k_len > LOOKED_AT:
         return False
-
-    def look() -> Tensor:
-        # The last query has no later key: it stands at the last one.
-        q = torch.arange(max(0, q_len - 1))
-        later = (q + k_len - q_len + 1).clamp(min=0)
-        return mask.rectangles(q, q + 1, later, torch.full_like(q, k_len)) == masks.Extent.NONE
-
-    causal = mask.remember(("causal", q_len, k_len), look)  # [B|1, H|1, Q - 1]
+    causal = mask.causal_rows(q_len, k_len)
     if bias is not None and bias.ndim == 4 and bias.shape[2:] == (q_len, 1):
         causal = causal | (bias[:, :, :-1, 0] <= UNIFORM).cpu()
     return bool(causal.all())

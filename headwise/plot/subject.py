@@ -92,8 +92,8 @@ def find_subject(
         record,
         example,
         heads,
-        _axis("rows", "query", q_len, rows, row_labels, row_names, row_tokens),
-        _axis("cols", "key", k_len, cols, col_labels, col_names, col_tokens),
+        make_axis("rows", "query", q_len, rows, row_labels, row_names, row_tokens),
+        make_axis("cols", "key", k_len, cols, col_labels, col_names, col_tokens),
         name,
     )
 
@@ -120,14 +120,23 @@ def _names(
 ) -> list[tuple[Sequence[str] | None, Tokens | None]]:
     """The labels of all rows and of all columns, and the text that they are of, so far as anybody said."""
     sizes = record.shape[2:]
+    own = record.row_names, record.col_names
     if given is None and isinstance(what, AttentionRecord):
-        return [(None, None), (None, None)]
+        return [(names, None) for names in own]
     if given is None:
         assert isinstance(what, Seen)
         return [(side[example].labels, side[example]) if side else (None, None) for side in what.axes(record)]
+    side = names_of(given, record.shape[0], example, sizes)
+    return [(names, None) if names else each for names, each in zip(own, side, strict=True)]
+
+
+def names_of(
+    given: Any, batch: int, example: int, sizes: Sequence[int]
+) -> list[tuple[Sequence[str] | None, Tokens | None]]:
+    """What `tokens=` calls the rows and the columns, of one example of `batch`: those of which there are as many."""
     tokens = as_tokens(given)
-    if len(tokens) not in (1, record.shape[0]):
-        raise ShapeError(f"tokens: expected 1 text, or one for each of {record.shape[0]}. Received: {len(tokens)}")
+    if len(tokens) not in (1, batch):
+        raise ShapeError(f"tokens: expected 1 text, or one for each of {batch}. Received: {len(tokens)}")
     text = tokens[example if len(tokens) > 1 else 0]
     if len(text.labels) not in sizes:
         raise ShapeError(
@@ -136,9 +145,10 @@ def _names(
     return [(text.labels, text) if len(text.labels) == size else (None, None) for size in sizes]
 
 
-def _axis(
+def make_axis(
     argument: str, word: str, size: int, choice: Places, given: Labels, labels: Labels, tokens: Tokens | None
 ) -> Axis:
+    """The rows or the columns: `choice` of `size`, called as `given`, or else `labels`, says."""
     if given is not None:
         name = {"rows": "row_labels", "cols": "col_labels"}[argument]
         if isinstance(given, str) or not all(isinstance(each, str) for each in given):

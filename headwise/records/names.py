@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import re
 from collections.abc import Sequence
 
 from headwise.errors import RecordError
@@ -67,6 +68,11 @@ def numbered(numbers: Sequence[int]) -> str:
     if len(numbers) > 6:
         return f"{', '.join(map(str, numbers[:4]))} … {numbers[-1]}"
     return ", ".join(map(str, numbers))
+
+
+def stack_of(name: str) -> str:
+    """The path with its numbers left open: the sites of one stack of layers have it in common."""
+    return re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", name)
 
 
 def _paths(name: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
-from headwise.call import EVERY, AttentionCall, Scores
+from headwise.call import EVERY, AttentionCall, Scores, attention_weights
 from headwise.errors import ArgumentError, RecordError
 from headwise.masks import Mask
 from headwise.records.head import Head
@@ -58,14 +58,25 @@ class AttentionRecord:
         call: what the weights are made of.
         values: keep the call's values too.
         site: where in a model the call was made; None if nobody knows.
+        row_names, col_names: what the queries and the keys stand for, [Q] and [K] names, where the model knows: learned
+            latents. None = they are positions of a sequence.
     """
 
-    def __init__(self, call: Scores, *, values: bool = False, site: Site | None = None) -> None:
+    def __init__(
+        self,
+        call: Scores,
+        *,
+        values: bool = False,
+        site: Site | None = None,
+        row_names: Sequence[str] | None = None,
+        col_names: Sequence[str] | None = None,
+    ) -> None:
         self.dropout = call.dropout if isinstance(call, AttentionCall) else 0.0  #: how much of the weights was dropped
         self.site = site
         self.extras = Extras(v=call.v.detach() if values and isinstance(call, AttentionCall) else None)
         self._call = call.without_values()
         self._versions = _versions(self._call)
+        self.row_names, self.col_names = row_names, col_names
 
     @property
     def _scores(self) -> Scores:
@@ -138,6 +149,24 @@ class AttentionRecord:
         return kept
 
     @property
+    def row_names(self) -> tuple[str, ...] | None:
+        """What the queries stand for, where that is no text: [Q] names. To set: any sequence of as many, or None."""
+        return self._row_names
+
+    @row_names.setter
+    def row_names(self, names: Sequence[str] | None) -> None:
+        self._row_names = _checked_names("row_names", names, "queries", self._call.shape[2])
+
+    @property
+    def col_names(self) -> tuple[str, ...] | None:
+        """The same of the keys, [K]."""
+        return self._col_names
+
+    @col_names.setter
+    def col_names(self, names: Sequence[str] | None) -> None:
+        self._col_names = _checked_names("col_names", names, "keys", self._call.shape[3])
+
+    @property
     def shape(self) -> tuple[int, int, int, int]:
         """(B, H, Q, K)"""
         return self._scores.shape
@@ -162,8 +191,9 @@ class AttentionRecord:
         row_index, head_index = self._choose(2, rows), self._choose(1, heads)
         tile = self._scores.scores(row_index, self._choose(3, cols), head_index)
         if cols is None:
-            lse = self._lse_of(tile, head_index)
-        elif "lse" in self.__dict__ or rows is None:
+            sinks = None if self.sinks is None else self.sinks[head_index]
+            return attention_weights(tile, sinks, overwrite=True)
+        if "lse" in self.__dict__ or rows is None:
             lse = self.lse[:, head_index][:, :, row_index]
         else:
             lse = self._lse_of_rows(row_index, head_index)
@@ -312,6 +342,16 @@ def _asked(answer: T | None) -> T:
     """An answer that was asked for, and so is not None."""
     assert answer is not None
     return answer
+
+
+def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if isinstance(names, str) or not all(isinstance(each, str) for each in names):
+        raise ArgumentError(f"{name}: expected a name for each of the {count} {of}. Received: {names!r:.80}")
+    if len(names) != count:
+        raise ArgumentError(f"{name}: expected a name for each of the {count} {of}. Received: {len(names)} names")
+    return tuple(names)
 
 
 def _versions(scores: Scores) -> tuple[int | None, ...]:

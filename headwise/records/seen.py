@@ -14,13 +14,13 @@ from headwise.records import names as paths
 from headwise.records.coverage import Coverage
 from headwise.records.notebook import Bundle, mimebundle
 from headwise.records.record import AttentionRecord, Choice
+from headwise.text.tokens import Tokens
 
 if TYPE_CHECKING:
     import pandas
 
     from headwise.records.statistics import Statistics
     from headwise.records.table import Summary
-    from headwise.text import Tokens
 
 Layer = int | str
 
@@ -43,6 +43,7 @@ class Seen:
     def __init__(self, records: Sequence[AttentionRecord] = (), coverage: Coverage | None = None) -> None:
         self._records = list(records)
         self._coverage = Coverage() if coverage is None else coverage
+        self._named: dict[tuple[tuple[str, ...], int], list[Tokens]] = {}  # each list once: equal axes are the same
 
     @property
     def records(self) -> list[AttentionRecord]:
@@ -254,20 +255,27 @@ class Seen:
         """Whose tokens the rows are and whose the columns. RecordError if no side has that many.
 
         A cross-attention looks from the target at the source. A self-attention is of the side that has its length, and
-        if both have, of the source where a part of its path says "encoder".
+        if both have, of the source where a part of its path says "encoder". Rows or columns that the record has names
+        for (learned latents) are called by those; the other side is then of whichever text has its length.
         """
         target, source = self._tokens, self._source_tokens
-        if target is None and source is None:
-            return None, None
         batch, _, q_len, k_len = record.shape
+        row_names, col_names = (self._tokens_of(names, batch) for names in (record.row_names, record.col_names))
+        if (target is None and source is None) or (row_names and col_names):
+            return row_names, col_names
         name = name_of(record)
-        if record.site is not None and record.site.kind == "cross":
+        sides: list[tuple[list[Tokens] | None, list[Tokens] | None]]
+        if row_names:
+            sides = [(row_names, source), (row_names, target)]
+        elif col_names:
+            sides = [(target, col_names), (source, col_names)]
+        elif record.site is not None and record.site.kind == "cross":
             sides = [(target, source)]
         elif "encoder" in name.lower().split("."):
             sides = [(source, source), (target, target)]
         else:
             sides = [(target, target), (source, source)]
-        if record.site is None:
+        if record.site is None and not (row_names or col_names):
             sides.append((target, source))
         for rows, cols in sides:
             if _fit(rows, batch, q_len) and _fit(cols, batch, k_len):
@@ -281,6 +289,16 @@ class Seen:
         if len({record.shape[2:] for record in self.records}) > 1 and len(self.records) > len(self.layers):
             hint = ". Of several forward passes choose one first: seen.call(i)"
         raise RecordError(f"{name} has B = {batch}, Q = {q_len}, K = {k_len}; received {received}{hint}")
+
+    def _tokens_of(self, names: tuple[str, ...] | None, batch: int) -> list[Tokens] | None:
+        """What has names of its own, as the tokens of each example."""
+        if names is None:
+            return None
+        if (names, batch) not in self._named:
+            no = (False,) * len(names)
+            tokens = Tokens((-1,) * len(names), names, ((0, 0),) * len(names), no, "", 0, no)
+            self._named[names, batch] = [tokens] * batch
+        return self._named[names, batch]
 
     # Numbers.
 

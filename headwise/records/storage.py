@@ -2,8 +2,8 @@
 
 The file is a safetensors file (`headwise.records.tensor_file`). Its metadata hold the version of this layout and a JSON
 description: for every record the names of its tensors and its numbers; the masks, as trees
-(`headwise.masks.description`); the coverage. What several records share, such as a bias or the tables of a mask, is
-stored once. Nothing in a file is code, and nothing that a file says is taken on trust.
+(`headwise.masks.description`); the names of rows and columns; the coverage. What several records share, such as a bias
+or the tables of a mask, is stored once. Nothing in a file is code, and nothing that a file says is taken on trust.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from headwise.records.site import Site
 from headwise.records.tensor_file import TensorFile, parse_json, write_tensors
 from headwise.text import Patches, Tokens
 
-VERSION = 1  # of the layout. A file of a higher one is refused, so raise it when old programs would misread the new
+VERSION = 2  # of the layout. A file of a higher one is refused, so raise it when old programs would misread the new
+_WITHOUT_NAMES = 1  # where no record has names for its rows or columns, older programs can read the file
 _TOKENS = "tokens"  # JSON in UTF-8: it grows with the text, and the header should stay small
 
 
@@ -49,13 +50,15 @@ def save(seen: Seen, path: str | Path) -> None:
     description = {
         "records": records,
         "masks": writer.masks,
+        "names": list(writer.names),
         "coverage": {"sites": [dataclasses.astuple(site) for site in coverage], "notes": coverage.notes},
     }
     sides = {"target": seen.tokens, "source": seen.source_tokens}
     if any(tokens is not None for tokens in sides.values()):
         text = json.dumps({side: _tokens_out(tokens) for side, tokens in sides.items()}, separators=(",", ":"))
         writer.tensors[_TOKENS] = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-    metadata = {"headwise": str(VERSION), "description": json.dumps(description, separators=(",", ":"))}
+    version = VERSION if writer.names else _WITHOUT_NAMES
+    metadata = {"headwise": str(version), "description": json.dumps(description, separators=(",", ":"))}
     write_tensors(Path(path), writer.tensors, metadata)
 
 
@@ -108,14 +111,16 @@ def load(path: str | Path, *, verify: bool = False) -> Seen:
 # What a record is made of, beside its mask: tensors, which may be None but for q and k, and numbers.
 _TENSORS = ("q", "k", "bias", "sinks", "v", "grad", "output_weight")
 _NUMBERS = ("scale", "softcap", "dropout")
+_SIDES = ("row_names", "col_names")  # places in the description's "names"; only where there are any
 
 
 class _Writer:
-    """Collects tensors, each once, and masks, each once."""
+    """Collects tensors, masks, and names of rows or columns, each once."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}  # name -> tensor
         self.masks: list[dict[str, Any]] = []
+        self.names: dict[tuple[str, ...], int] = {}  # names -> place
         self._names: dict[tuple[object, ...], str] = {}
         self._places: dict[tuple[object, int, int], int] = {}
 
@@ -132,6 +137,11 @@ class _Writer:
             "mask": None if record.mask is None else self._mask(record.mask, *record.shape[2:]),
             **{field: getattr(record, field) for field in _NUMBERS},
             "site": None if record.site is None else dataclasses.asdict(record.site),
+            **{
+                side: self.names.setdefault(names, len(self.names))
+                for side in _SIDES
+                if (names := getattr(record, side)) is not None
+            },
         }
 
     def _mask(self, mask: Mask, q_len: int, k_len: int) -> int:
@@ -159,10 +169,11 @@ class _Reader:
     def __init__(self, file: TensorFile, description: dict[str, Any]) -> None:
         self._file = file
         self._trees = _list(description.get("masks"))
+        self._names = [_list(names) for names in _list(description.get("names", []))]
         self._masks: dict[tuple[int, int, int], Mask] = {}
 
     def record(self, entry: object) -> AttentionRecord:
-        if not isinstance(entry, dict) or entry.keys() != {*_TENSORS, *_NUMBERS, "mask", "site"}:
+        if not isinstance(entry, dict) or entry.keys() - {*_SIDES} != {*_TENSORS, *_NUMBERS, "mask", "site"}:
             raise RecordError("a record does not have the parts that it should")
         site = _site_in(entry["site"])
         x = {field: None if entry[field] is None else self._find(entry[field]) for field in _TENSORS}
@@ -179,10 +190,16 @@ class _Reader:
         _check_extras(q, v, x["grad"], x["output_weight"])
         mask = None if entry["mask"] is None else self._mask(entry["mask"], q, k)
         scores = Scores(q, k, mask, x["bias"], number["scale"] or 0.0, number["softcap"], x["sinks"])
-        record = AttentionRecord(scores, site=site)
+        names: dict[str, Any] = {side: self._named(entry[side]) for side in _SIDES if side in entry}
+        record = AttentionRecord(scores, site=site, **names)
         record.dropout = number["dropout"] or 0.0
         record.extras = type(record.extras)(v=v, grad=x["grad"], output_weight=x["output_weight"])
         return record
+
+    def _named(self, place: object) -> list[str]:
+        if type(place) is not int or not 0 <= place < len(self._names):
+            raise RecordError("a record has names that are not there")
+        return self._names[place]
 
     def _find(self, name: object) -> Tensor:
         if not isinstance(name, str) or name not in self._file:

@@ -209,7 +209,9 @@ def _only(given: Input, layers: Collection[int] | None) -> Input:
 
 
 def _stack_name(place: _Place, crosses: bool, calls: bool, kind: str) -> str:
-    if kind == "self" and crosses:
+    if place.record.row_names and place.record.row_names == place.record.col_names:
+        kind = "latents"
+    elif kind == "self" and crosses:
         kind = "encoder" if "encoder" in place.name.lower().split(".") else "decoder"
     return f"{kind} · call {place.call}" if calls else kind
 
@@ -218,10 +220,11 @@ def _axes(seen: Seen, record: AttentionRecord, example: int) -> tuple[Axis, Axis
     """What rows and columns stand for; numbers where nobody said."""
     _, _, q_len, k_len = record.shape
     rows, cols = seen.axes(record)
-    if rows is None or cols is None:
-        first = max(0, k_len - q_len) if _kind(seen, record) == "self" else 0  # the last query is the last key
-        return Axis(_numbers(first, q_len)), Axis(_numbers(0, k_len))
-    return Axis(rows[example]), Axis(cols[example])
+    first = max(0, k_len - q_len) if _kind(seen, record) == "self" else 0  # the last query is the last key
+    return (
+        Axis(rows[example] if rows else _numbers(first, q_len)),
+        Axis(cols[example] if cols else _numbers(0, k_len)),
+    )
 
 
 def _numbers(first: int, count: int) -> Tokens:
