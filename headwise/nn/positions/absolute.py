@@ -1,0 +1,100 @@
+"""Absolute positions: a vector for each position, added to the embedding of the token before the first layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import ArgumentError, DtypeError
+from headwise.nn.options import one_of, whole
+from headwise.nn.positions.scheme import check_positive
+
+
+class Sinusoidal(nn.Module):
+    """Sine and cosine waves of M/2 frequencies. Vaswani et al. 2017, §3.5.
+
+        PE(p, 2i) = sin(p / base^(2i/M)),   PE(p, 2i + 1) = cos(p / base^(2i/M))
+
+    It has no parameters and no last position.
+
+    Args:
+        dim: M, even.
+        base: of the wavelengths.
+        interleaved: sine and cosine take turns, as in the paper and in DistilBERT; where False the sines come first and
+            then the cosines, as in Marian.
+
+    Raises:
+        ArgumentError: dim is odd or not positive.
+    """
+
+    def __init__(self, dim: int, *, base: float = 10000.0, interleaved: bool = True) -> None:
+        super().__init__()
+        if whole("dim", dim, least=2) % 2:
+            raise ArgumentError(f"dim: expected an even number, a sine and a cosine each, received {dim}")
+        self.dim = dim
+        self.base = float(check_positive("base", base))
+        one_of("interleaved", interleaved, (False, True))
+        self.interleaved = interleaved
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        """The vectors of positions [S] or [B, S]: float32 [S, M] or [B, S, M], to be cast to what they are added to."""
+        _check_integers(position_ids)
+        device = position_ids.device
+        # In float64 where there is one: of the phase of a far position float32 keeps few digits behind the point.
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        exponents = torch.arange(0, self.dim, 2, dtype=dtype, device=device) / self.dim
+        phases = position_ids[..., None].to(dtype) / self.base**exponents
+        waves = (phases.sin().float(), phases.cos().float())
+        return torch.stack(waves, dim=-1).flatten(-2) if self.interleaved else torch.cat(waves, dim=-1)
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, base={self.base}, interleaved={self.interleaved}"
+
+
+class Learned(nn.Module):
+    """A learned vector for each position. Gehring et al. 2017; Devlin et al. 2019 (BERT), §3; GPT-2.
+
+    Args:
+        max_positions: rows of the table; there is nothing beyond.
+        dim: M.
+        std: of the normal distribution that the table is drawn from; 0.02 in BERT and GPT-2.
+
+    The table is `weight`, [max_positions, M], as that of Hugging Face's `position_embeddings` and `wpe`.
+
+    Raises:
+        ArgumentError: a size that is not positive; at the call, a position that the table does not have (not checked
+            inside torch.compile and torch.export, where a tensor's values are not known).
+    """
+
+    def __init__(self, max_positions: int, dim: int, *, std: float = 0.02) -> None:
+        super().__init__()
+        self.max_positions = whole("max_positions", max_positions)
+        self.dim = whole("dim", dim)
+        self.std = check_positive("std", std)
+        self.weight = nn.Parameter(torch.empty(max_positions, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the table anew, from N(0, std²)."""
+        nn.init.normal_(self.weight, std=self.std)
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        """The vectors of positions [S] or [B, S]: [S, M] or [B, S, M] in the table's dtype."""
+        _check_integers(position_ids)
+        if not torch.compiler.is_compiling() and position_ids.numel():
+            lowest, highest = (int(x) for x in position_ids.aminmax())
+            if lowest < 0 or highest >= self.max_positions:
+                raise ArgumentError(
+                    f"position_ids: expected 0 to {self.max_positions - 1}, the table has no others; "
+                    f"received {lowest} to {highest}. Cut the input, or make the table longer"
+                )
+        return nn.functional.embedding(position_ids, self.weight)
+
+    def extra_repr(self) -> str:
+        return f"{self.max_positions}, {self.dim}"
+
+
+def _check_integers(ids: Tensor) -> None:
+    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
+        received = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+        raise DtypeError(f"position_ids: expected an integer tensor [S] or [B, S], received {received}")

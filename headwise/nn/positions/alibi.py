@@ -1,0 +1,92 @@
+"""ALiBi: scores are lowered in proportion to the distance, by a slope of each head's own."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from headwise.masks import Mask
+from headwise.masks.mask import And
+from headwise.nn.options import whole
+from headwise.nn.positions.scheme import Positions, check_fits, check_ids, check_positive, distances
+
+
+class Alibi(Positions):
+    """Attention with linear biases. Press et al. 2022, §3.
+
+        bias[h, i, j] = -m_h · |i - j|,   m_h = 2^(-max_bias · h / H),  h = 1 … H
+
+    where H is a power of two. Else the slopes of the next lower power of two come first, and then every other one of
+    the next higher (the authors' code, BLOOM and MPT).
+
+    Where the mask looks only backwards the bias is [1|B, H, 1, K], m_h · (j - last): each row of it differs from the
+    above by a constant, which the softmax does not see, and memory stays linear. Positions must then not fall from one
+    key that a query sees to a later one. Any other mask, and none, gives [1|B, H, Q, K].
+
+    Args:
+        num_heads: H, any number.
+        max_bias: 8 in the paper; MPT calls it alibi_bias_max.
+
+    Raises:
+        ArgumentError: heads or max_bias not positive.
+    """
+
+    slopes: Tensor  # [H] float32
+
+    def __init__(self, num_heads: int, max_bias: float = 8.0) -> None:
+        super().__init__()
+        self.num_heads = whole("num_heads", num_heads)
+        self.max_bias = float(check_positive("max_bias", max_bias))
+        self._register_constants()
+
+    def bias(
+        self,
+        q_BHQD: Tensor,
+        query_ids: Tensor,
+        key_ids: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
+        """[1|B, H, Q, K], or [1|B, H, 1, K] where the mask looks only backwards; float32 (float64 for float64 q)."""
+        check_ids("query_ids", query_ids, q_BHQD.shape[0], q_BHQD.shape[2])
+        check_ids("key_ids", key_ids, q_BHQD.shape[0], key_ids.shape[-1])
+        dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
+        if looks_backwards(mask, q_BHQD.shape[2], key_ids.shape[-1]):
+            distance = (key_ids.amax(-1, keepdim=True) - key_ids)[..., None, :]  # from the last key
+            distance = distance[None, None] if distance.ndim == 2 else distance[:, None]
+        else:
+            distance = distances(query_ids, key_ids).abs()
+        # Integers up to here: a difference of far positions is exact.
+        return distance.to(dtype) * -self.slopes.to(dtype)[:, None, None]
+
+    def check(self, num_heads: int, head_dim: int) -> None:
+        check_fits("num_heads", self.num_heads, num_heads)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_heads}" + ("" if self.max_bias == 8.0 else f", max_bias={self.max_bias}")
+
+    def _constants(self) -> dict[str, Tensor]:
+        return {"slopes": torch.tensor(_slopes(self.num_heads, self.max_bias), dtype=torch.float32, device="cpu")}
+
+
+def looks_backwards(mask: Mask | Tensor | None, q_len: int, k_len: int) -> bool:
+    """Whether the mask is known to let no query see a key after it, the last query standing at the last key."""
+    if not isinstance(mask, Mask):
+        return False
+    parts = mask.parts if isinstance(mask, And) else (mask,)
+    for part in parts:
+        if part.band() is not None:
+            band = part.align(q_len, k_len).band()
+            if band is not None and band[1] <= k_len - q_len:
+                return True
+    return False
+
+
+def _slopes(num_heads: int, max_bias: float) -> list[float]:
+    below = 2 ** math.floor(math.log2(num_heads))
+    slopes = [2.0 ** (-max_bias * h / below) for h in range(1, below + 1)]
+    between = [2.0 ** (-max_bias * h / (2 * below)) for h in range(1, 2 * below + 1, 2)]
+    return slopes + between[: num_heads - below]

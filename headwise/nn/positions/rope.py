@@ -1,0 +1,134 @@
+"""RoPE: queries and keys are turned by angles that grow with their position, so that a score depends on how far apart
+two tokens are and not on where they stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from headwise.errors import ArgumentError
+from headwise.nn.options import one_of, whole
+from headwise.nn.positions import rope_config
+from headwise.nn.positions.rope_scaling import RopeScaling, unscaled
+from headwise.nn.positions.rotation import turn
+from headwise.nn.positions.scheme import Positions, check_fits, check_ids, check_positive
+
+
+class Rope(Positions):
+    """Rotary positions. Su et al. 2021 (RoFormer), equations 14-16 and 34.
+
+    Each pair of dimensions i of a query or key at position m is turned by m · θ_i, θ_i = base^(-2i/D):
+
+        (a, b) → (a cos mθ - b sin mθ,  b cos mθ + a sin mθ)
+
+    The angles are float32 under autocast too, and after `.half()` or `.to(bfloat16)`.
+
+    Args:
+        head_dim: D, of the queries and keys.
+        base: of the frequencies θ_i.
+        interleaved: which dimensions are a pair: (0, 1), (2, 3) … as in the paper, in GPT-J and DeepSeek; or, where
+            False, (0, D/2), (1, D/2 + 1) … as in GPT-NeoX, Llama and most since. A checkpoint is made for one of them.
+        rotary_dim: only so many dimensions are turned, the first ones (GPT-J, GPT-NeoX); None = D.
+        scaling: `Linear`, `DynamicNTK`, `Yarn` or `Llama3`.
+
+    Raises:
+        ArgumentError: dimensions that are odd or not positive, rotary_dim > head_dim, an unknown scaling.
+
+    >>> Rope(64, base=500000.0)
+    Rope(64, base=500000.0)
+    """
+
+    inverse_frequencies: Tensor  # [rotary_dim / 2] float32: θ, radians per position
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        base: float = 10000.0,
+        interleaved: bool = False,
+        rotary_dim: int | None = None,
+        scaling: RopeScaling | None = None,
+    ) -> None:
+        super().__init__()
+        self.head_dim = whole("head_dim", head_dim, least=2)
+        self.rotary_dim = head_dim if rotary_dim is None else whole("rotary_dim", rotary_dim, least=2)
+        if self.rotary_dim % 2:
+            name = "head_dim" if rotary_dim is None else "rotary_dim"
+            raise ArgumentError(
+                f"{name}: expected an even number, dimensions turn in pairs, received {self.rotary_dim}"
+            )
+        if self.rotary_dim > head_dim:
+            raise ArgumentError(f"rotary_dim: expected at most head_dim = {head_dim}, received {rotary_dim}")
+        if scaling is not None:
+            if not isinstance(scaling, RopeScaling):
+                raise ArgumentError(
+                    f"scaling: expected None or one of Linear, DynamicNTK, Yarn, Llama3, received {scaling!r}"
+                )
+            scaling.check(self.rotary_dim)
+        one_of("interleaved", interleaved, (False, True))
+        self.base = float(check_positive("base", base))
+        if self.base <= 1.0:
+            raise ArgumentError(f"base: expected a number above 1, received {base}")
+        self.interleaved = interleaved
+        self.scaling = scaling
+        self.depends_on_length = scaling is not None and scaling.depends_on_length
+        self._register_constants()
+
+    @classmethod
+    def from_hf(
+        cls,
+        config: Any,
+        *,
+        head_dim: int | None = None,
+        interleaved: bool | None = None,
+        layer_type: str | None = None,
+    ) -> Rope:
+        """The RoPE that a Hugging Face config asks for, by its rope_parameters (or rope_scaling, rope_theta … of old).
+
+        Args:
+            config: a transformers config, or the dict in its config.json; transformers itself is not needed.
+            head_dim: where the config does not say it (head_dim, qk_rope_head_dim, or hidden size over heads).
+            interleaved: None = what the config says (`rope_interleave`), else what the model of that name does.
+            layer_type: of a config with one RoPE for each type of layer (Gemma 3): which.
+
+        Raises:
+            CheckpointError: a rope type, or an option of one, that is not known here: it would be computed wrongly.
+        """
+        return cls(**rope_config.read(config, head_dim=head_dim, interleaved=interleaved, layer_type=layer_type))
+
+    def rotate(self, x_BHSD: Tensor, position_ids: Tensor, length: int | Tensor | None = None) -> Tensor:
+        """Queries or keys [B, H, S, D] at positions [S] or [B, S], turned. The dtype stays.
+
+        `length`, the number of tokens seen so far, is for `DynamicNTK`, which cannot do without.
+        """
+        check_ids("position_ids", position_ids, x_BHSD.shape[0], x_BHSD.shape[2])
+        phases = position_ids[..., None].float() * self._frequencies(length)
+        return turn(x_BHSD, phases, amplitude=self.amplitude, interleaved=self.interleaved)
+
+    @property
+    def amplitude(self) -> float:
+        """What cos and sin are multiplied by: 1, but for YaRN (Hugging Face calls it attention_scaling)."""
+        return 1.0 if self.scaling is None else self.scaling.amplitude
+
+    def check(self, num_heads: int, head_dim: int) -> None:
+        check_fits("head_dim", self.head_dim, head_dim)
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.head_dim}, base={self.base}"]
+        parts += ["interleaved=True"] if self.interleaved else []
+        parts += [f"rotary_dim={self.rotary_dim}"] if self.rotary_dim != self.head_dim else []
+        parts += [f"scaling={self.scaling}"] if self.scaling is not None else []
+        return ", ".join(parts)
+
+    def _frequencies(self, length: int | Tensor | None) -> Tensor:
+        if self.scaling is None or not self.depends_on_length:
+            return self.inverse_frequencies
+        if length is None:
+            raise ArgumentError(f"length: expected the number of tokens, {self.scaling} depends on it; received None")
+        return self.scaling.frequencies(self.rotary_dim, self.base, length, self.inverse_frequencies.device)
+
+    def _constants(self) -> dict[str, Tensor]:
+        if self.scaling is None:
+            return {"inverse_frequencies": unscaled(self.rotary_dim, self.base, "cpu")}
+        return {"inverse_frequencies": self.scaling.frequencies(self.rotary_dim, self.base, None, "cpu")}

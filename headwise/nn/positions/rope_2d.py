@@ -1,0 +1,69 @@
+"""RoPE for patches of an image: half of the pairs turn by the row, half by the column."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headwise.errors import ArgumentError, DtypeError, ShapeError
+from headwise.nn.options import whole
+from headwise.nn.positions.rope_scaling import unscaled
+from headwise.nn.positions.rotation import turn
+from headwise.nn.positions.scheme import Positions, check_fits, check_positive
+
+
+class Rope2D(Positions):
+    """Rotary positions on a grid, as Pixtral's (Agrawal et al. 2024). Pairs are (0, D/2), (1, D/2 + 1) ….
+
+    Of RoPE's frequencies θ_0 … θ_(D/2-1) the rows take those with even index and the columns those with odd index: the
+    first D/4 pairs of a patch at (r, c) turn by r · θ_0, r · θ_2 …, the other D/4 by c · θ_1, c · θ_3 ….
+
+    Position ids are [S, 2] or [B, S, 2], (row, column) of each patch; of a whole grid, row by row:
+    `torch.cartesian_prod(torch.arange(rows), torch.arange(columns))`.
+
+    Args:
+        head_dim: D, a multiple of 4.
+        base: of the frequencies.
+
+    Raises:
+        ArgumentError: head_dim is no positive multiple of 4.
+    """
+
+    inverse_frequencies: Tensor  # [2, D / 4] float32: the rows', the columns'
+
+    def __init__(self, head_dim: int, base: float = 10000.0) -> None:
+        super().__init__()
+        if whole("head_dim", head_dim) % 4:
+            raise ArgumentError(
+                f"head_dim: expected a multiple of 4, pairs for rows and as many for columns, received {head_dim}"
+            )
+        self.head_dim = head_dim
+        self.base = float(check_positive("base", base))
+        self._register_constants()
+
+    def rotate(self, x_BHSD: Tensor, position_ids: Tensor, length: int | Tensor | None = None) -> Tensor:
+        """Queries or keys [B, H, S, D] of patches at (row, column) [S, 2] or [B, S, 2], turned. The dtype stays."""
+        _check_places(position_ids, x_BHSD.shape[0], x_BHSD.shape[2])
+        phases = (position_ids[..., None].float() * self.inverse_frequencies).flatten(-2)
+        return turn(x_BHSD, phases)
+
+    def check(self, num_heads: int, head_dim: int) -> None:
+        check_fits("head_dim", self.head_dim, head_dim)
+
+    def extra_repr(self) -> str:
+        return f"{self.head_dim}, base={self.base}"
+
+    def _constants(self) -> dict[str, Tensor]:
+        theta = unscaled(self.head_dim, self.base, "cpu")
+        return {"inverse_frequencies": torch.stack((theta[0::2], theta[1::2]))}
+
+
+def _check_places(ids: Tensor, batch: int, length: int) -> None:
+    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
+        received = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+        raise DtypeError(f"position_ids: expected an integer tensor [S, 2] or [B, S, 2], received {received}")
+    fits = ids.ndim in (2, 3) and ids.shape[-2:] == (length, 2) and (ids.ndim == 2 or ids.shape[0] in (1, batch))
+    if not fits:
+        raise ShapeError(
+            f"position_ids: expected (row, column) [{length}, 2] or [{batch}, {length}, 2], received {list(ids.shape)}"
+        )

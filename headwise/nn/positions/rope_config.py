@@ -1,0 +1,143 @@
+"""Which RoPE a Hugging Face config asks for. The names are those of transformers 5 (rope_parameters) and of the years
+before (rope_scaling beside rope_theta). What is not known here is refused: ignored, it would be computed wrongly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headwise.errors import CheckpointError
+from headwise.nn.positions.rope_scaling import DynamicNTK, Linear, Llama3, RopeScaling, Yarn
+
+# Options of each type that a scaling is made of; the others are common to all types.
+_OPTIONS = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor", "original_max_position_embeddings"),
+    "yarn": (
+        "factor",
+        "original_max_position_embeddings",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "attention_factor",
+        "truncate",
+    ),
+    "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+}
+_COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+
+# Models whose pairs are (0, 1), (2, 3) …, by model_type: their configs do not say it.
+_INTERLEAVED = {
+    *("codegen", "cohere", "cohere2", "deepseek_v2", "ernie4_5", "glm", "glm4", "gptj", "helium"),
+    *("llama4_text", "roformer"),
+}
+
+
+def read(config: Any, *, head_dim: int | None, interleaved: bool | None, layer_type: str | None) -> dict[str, Any]:
+    """The arguments of `Rope`. Raises CheckpointError."""
+    parameters = _parameters(config, layer_type)
+    kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    if kind not in _OPTIONS:
+        raise CheckpointError(f"rope_type: expected one of {', '.join(_OPTIONS)}, received {kind!r}")
+    known = _COMMON.union(_OPTIONS[kind])
+    unknown = sorted(name for name, value in parameters.items() if name not in known and value is not None)
+    if unknown:
+        raise CheckpointError(
+            f"rope_parameters: expected for rope_type {kind!r} only {', '.join(sorted(known))}; "
+            f"received also {', '.join(unknown)}"
+        )
+    head_dim = head_dim or _head_dim(config)
+    return {
+        "head_dim": head_dim,
+        "base": float(_first(parameters, "rope_theta") or _first(config, "rope_theta", "rotary_emb_base") or 10000.0),
+        "interleaved": _interleaved(config) if interleaved is None else interleaved,
+        "rotary_dim": _rotary_dim(config, parameters, head_dim),
+        "scaling": _scaling(config, kind, parameters),
+    }
+
+
+def _parameters(config: Any, layer_type: str | None) -> dict[str, Any]:
+    parameters = _first(config, "rope_parameters", "rope_scaling") or {}
+    nested = {name: value for name, value in parameters.items() if isinstance(value, dict)}
+    if not nested:
+        return dict(parameters)
+    if layer_type not in nested:
+        raise CheckpointError(
+            f"layer_type: this config has one RoPE for each type of layer, expected one of {', '.join(nested)}, "
+            f"received {layer_type!r}"
+        )
+    return dict(nested[layer_type])
+
+
+def _scaling(config: Any, kind: str, parameters: dict[str, Any]) -> RopeScaling | None:
+    if kind == "default":
+        return None
+    given = {name: parameters[name] for name in _OPTIONS[kind] if parameters.get(name) is not None}
+    given.pop("original_max_position_embeddings", None)
+    if kind == "linear":
+        return Linear(**_with_factor(given, None))
+    original = _original_length(config, kind, parameters)
+    if kind == "dynamic":
+        return DynamicNTK(**_with_factor(given, None), original_length=original)
+    if kind == "yarn":
+        longest = _first(config, "max_position_embeddings")
+        return Yarn(**_with_factor(given, longest / original if longest else None), original_length=original)
+    for name in ("low_freq_factor", "high_freq_factor"):
+        if name not in given:
+            raise CheckpointError(f"rope_parameters: expected {name} for rope_type 'llama3', received none")
+    return Llama3(**_with_factor(given, None), original_length=original)
+
+
+def _with_factor(given: dict[str, Any], default: float | None) -> dict[str, Any]:
+    factor = given.get("factor", default)
+    if factor is None:
+        raise CheckpointError("rope_parameters: expected a factor, received none")
+    return {**given, "factor": factor}
+
+
+def _original_length(config: Any, kind: str, parameters: dict[str, Any]) -> int:
+    """As Hugging Face: dynamic NTK takes the model's length; the others the original one, the config's own first."""
+    longest = _first(config, "max_position_embeddings", "n_positions")
+    length = (
+        longest
+        if kind == "dynamic"
+        else _first(config, "original_max_position_embeddings")
+        or parameters.get("original_max_position_embeddings")
+        or longest
+    )
+    if length is None:
+        raise CheckpointError(f"max_position_embeddings: expected for rope_type {kind!r}, received none")
+    return length
+
+
+def _head_dim(config: Any) -> int:
+    head_dim = _first(config, "qk_rope_head_dim", "head_dim")
+    if head_dim:
+        return head_dim
+    model_dim, heads = _first(config, "hidden_size", "n_embd"), _first(config, "num_attention_heads", "n_head")
+    if not model_dim or not heads:
+        raise CheckpointError("head_dim: expected in the config, or hidden_size and num_attention_heads; received none")
+    return model_dim // heads
+
+
+def _rotary_dim(config: Any, parameters: dict[str, Any], head_dim: int) -> int:
+    share = _first(parameters, "partial_rotary_factor")
+    share = _first(config, "partial_rotary_factor", "rotary_pct") if share is None else share
+    if share is not None:
+        return int(head_dim * share)
+    return _first(config, "rotary_dim") or head_dim
+
+
+def _interleaved(config: Any) -> bool:
+    said = _first(config, "rope_interleave")
+    return _first(config, "model_type") in _INTERLEAVED if said is None else bool(said)
+
+
+def _first(config: Any, *names: str) -> Any:
+    """The first of these entries that the config has, and is not None."""
+    for name in names:
+        value = config.get(name) if isinstance(config, dict) else getattr(config, name, None)
+        if value is not None:
+            return value
+    return None

@@ -1,0 +1,211 @@
+"""How RoPE's frequencies are changed so that a model reads further than it was trained: linear interpolation, dynamic
+NTK, YaRN and Llama 3's. Each says what Hugging Face's function of the same name says."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from headwise.errors import ArgumentError
+from headwise.nn.options import whole
+from headwise.nn.positions.scheme import check_positive
+
+
+class RopeScaling:
+    """A change of RoPE's frequencies θ_i = base^(-2i/D), for i = 0 … D/2 - 1.
+
+    Attributes:
+        depends_on_length: the frequencies depend on how many tokens there are.
+        amplitude: what cos and sin are multiplied by, in queries and keys both.
+    """
+
+    depends_on_length: ClassVar[bool] = False
+
+    @property
+    def amplitude(self) -> float:
+        return 1.0
+
+    def check(self, dim: int) -> None:
+        """Raise ArgumentError unless so many dimensions can be turned this way."""
+
+    def frequencies(
+        self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        """Float32 [dim / 2], radians per position. `length`: the tokens there are, where it matters."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(RopeScaling):
+    """θ_i / factor: positions are squeezed into the range that was trained (Chen et al. 2023, equation 4)."""
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        check_positive("Linear: factor", self.factor)
+
+    def frequencies(
+        self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        return unscaled(dim, base, device) / self.factor
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicNTK(RopeScaling):
+    """The base grows with the length L once it is above the original length (Peng et al. 2023, §3.3).
+
+        base' = base · (1 + factor · (L - original) / original)^(D / (D - 2)),   L > original
+
+    Since it changes with every token, a cache must keep keys unrotated.
+    """
+
+    factor: float
+    original_length: int
+
+    depends_on_length: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_positive("DynamicNTK: factor", self.factor)
+        whole("DynamicNTK: original_length", self.original_length)
+
+    def check(self, dim: int) -> None:
+        if dim < 4:
+            raise ArgumentError(f"DynamicNTK: expected at least 4 rotated dimensions, received {dim}")
+
+    def frequencies(
+        self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        if length is None:
+            return unscaled(dim, base, device)
+        # A tensor, not a Python number: a compiled graph must not depend on what the length is.
+        if isinstance(length, Tensor):
+            length = length.to(device=device, dtype=torch.float32)
+        else:
+            length = torch.full((), length, dtype=torch.float32, device=device)
+        beyond = (length - self.original_length).clamp(min=0.0)
+        stretched = base * (1.0 + self.factor * beyond / self.original_length) ** (dim / (dim - 2))
+        return 1.0 / stretched ** _exponents(dim, device)
+
+
+@dataclasses.dataclass(frozen=True)
+class Yarn(RopeScaling):
+    """Fast frequencies stay, slow ones are divided by `factor`, those between are mixed (Peng et al. 2023, §3.2-3.4).
+
+        θ'_i = (1 - γ_i) · θ_i / factor + γ_i · θ_i
+
+    γ_i falls from 1 to 0 between the dimensions that turn `beta_fast` and `beta_slow` times in `original_length` tokens
+    (§3.2, over dimensions instead of turns as in the authors' code; `truncate` rounds the two outwards).
+    cos and sin are multiplied by `attention_factor`, which is 0.1 ln(factor) + 1 (§3.4), or DeepSeek's
+    m(mscale) / m(mscale_all_dim) with m(x) = 0.1 x ln(factor) + 1 where both are given.
+    """
+
+    factor: float
+    original_length: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    attention_factor: float | None = None
+    truncate: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("factor", "beta_fast", "beta_slow"):
+            check_positive(f"Yarn: {name}", getattr(self, name))
+        if self.attention_factor is not None:
+            check_positive("Yarn: attention_factor", self.attention_factor)
+        whole("Yarn: original_length", self.original_length)
+        if self.beta_fast < self.beta_slow:
+            raise ArgumentError(
+                f"Yarn: expected beta_fast >= beta_slow, received beta_fast {self.beta_fast}, "
+                f"beta_slow {self.beta_slow}"
+            )
+
+    @property
+    def amplitude(self) -> float:
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale and self.mscale_all_dim:
+            return self._mscale(self.mscale) / self._mscale(self.mscale_all_dim)
+        return self._mscale(1.0)
+
+    @property
+    def softmax_factor(self) -> float:
+        """What DeepSeek multiplies the softmax's scale by, beside `amplitude`: m(mscale_all_dim)², or 1."""
+        return self._mscale(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
+
+    def check(self, dim: int) -> None:
+        if dim < 2:
+            raise ArgumentError(f"Yarn: expected at least 2 rotated dimensions, received {dim}")
+
+    def frequencies(
+        self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        turns = base ** _exponents(dim, device)
+        low, high = self._dimension(self.beta_fast, dim, base), self._dimension(self.beta_slow, dim, base)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, dim - 1)
+        if low == high:
+            high += 0.001  # a step, without dividing by 0
+        slow = ((torch.arange(dim // 2, dtype=torch.float32, device=device) - low) / (high - low)).clamp(0.0, 1.0)
+        fast = 1.0 - slow
+        return 1.0 / (self.factor * turns) * (1.0 - fast) + 1.0 / turns * fast
+
+    def _dimension(self, turns: float, dim: int, base: float) -> float:
+        """The (fractional) i whose frequency makes so many turns in `original_length` tokens."""
+        return dim * math.log(self.original_length / (turns * 2.0 * math.pi)) / (2.0 * math.log(base))
+
+    def _mscale(self, weight: float) -> float:
+        return 0.1 * weight * math.log(self.factor) + 1.0 if self.factor > 1.0 else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Llama3(RopeScaling):
+    """Llama 3.1's: by wavelength λ = 2π / θ, short ones stay, long ones are divided by `factor`, those between mixed.
+
+        θ' = θ                                          λ < original / high_freq_factor
+        θ' = θ / factor                                 λ > original / low_freq_factor
+        θ' = (1 - s) θ / factor + s θ                   else, s = (original/λ - low) / (high - low)
+
+    From Meta's code (`apply_scaling` of llama-models); "The Llama 3 Herd of Models" (2024) has no formula.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_length: int
+
+    def __post_init__(self) -> None:
+        for name in ("factor", "low_freq_factor", "high_freq_factor"):
+            check_positive(f"Llama3: {name}", getattr(self, name))
+        whole("Llama3: original_length", self.original_length)
+        if self.high_freq_factor <= self.low_freq_factor:
+            raise ArgumentError(
+                f"Llama3: expected high_freq_factor > low_freq_factor, received high_freq_factor "
+                f"{self.high_freq_factor}, low_freq_factor {self.low_freq_factor}"
+            )
+
+    def frequencies(
+        self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        theta = unscaled(dim, base, device)
+        wavelength = 2.0 * math.pi / theta
+        smooth = (self.original_length / wavelength - self.low_freq_factor) / (
+            self.high_freq_factor - self.low_freq_factor
+        )
+        # Clamped to [0, 1] the middle case is the other two.
+        smooth = smooth.clamp(0.0, 1.0)
+        return (1.0 - smooth) * theta / self.factor + smooth * theta
+
+
+def unscaled(dim: int, base: float, device: torch.device | str | None = None) -> Tensor:
+    """base^(-2i/dim), i = 0 … dim/2 - 1: float32 [dim / 2] (Su et al. 2021, equation 15)."""
+    return 1.0 / base ** _exponents(dim, device)
+
+
+def _exponents(dim: int, device: torch.device | str | None) -> Tensor:
+    return torch.arange(0, dim, 2, dtype=torch.float32, device=device) / dim

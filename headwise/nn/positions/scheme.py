@@ -1,0 +1,101 @@
+"""What a position scheme is to an attention module: it may rotate queries and keys, add a bias to the scores, and add
+to the output. Positions are those of tokens, 0, 1, 2 …: with a cache the queries' go on where the cache ended, with
+left padding each row counts its own tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import ArgumentError, DtypeError, ShapeError
+from headwise.masks import Mask
+
+
+class Positions(nn.Module):
+    """A position scheme. This one does nothing: a scheme overrides what it does.
+
+    Position ids are integer tensors [S], one for all rows, or [B, S].
+
+    Attributes:
+        depends_on_length: `rotate` needs `length`, and a cache keeps keys as they were before it.
+        uses_values: `values` gives something, for which the weights must be made.
+    """
+
+    depends_on_length: bool = False
+    uses_values: bool = False
+
+    def rotate(self, x_BHSD: Tensor, position_ids: Tensor, length: int | Tensor | None = None) -> Tensor:
+        """Queries or keys [B, H, S, D] for the scores: rotated to their positions. `length`: tokens seen so far."""
+        return x_BHSD
+
+    def bias(
+        self,
+        q_BHQD: Tensor,
+        query_ids: Tensor,
+        key_ids: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor | None:
+        """What is added to the scaled scores: float, broadcasts to [B, H, Q, K]; None for nothing.
+
+        `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` (True = may attend) is only looked at to save
+        memory: rows may then differ by a constant, which the softmax does not see. The caller must apply the same mask.
+        """
+        return None
+
+    def values(self, weights_BHQK: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor | None:
+        """What is added to the output, [B, H, Q, E]; None for nothing."""
+        return None
+
+    def reset_parameters(self) -> None:
+        """Begin anew, for schemes that learn."""
+
+    def check(self, num_heads: int, head_dim: int) -> None:
+        """Raise ArgumentError unless this scheme fits a module of so many query heads of so many dimensions."""
+
+    def _constants(self) -> dict[str, Tensor]:
+        """Float32 tensors on the CPU that follow from the options alone, by the name of their attribute."""
+        return {}
+
+    def _register_constants(self) -> None:
+        device = torch.get_default_device()
+        for name, constant in self._constants().items():
+            self.register_buffer(name, constant.to(device), persistent=False)
+
+    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # as in nn.Module
+        # .half() and .to(bfloat16) would lower the constants too, and phases of lowered frequencies are wrong by
+        # whole turns at far positions. So they are made anew, in float32, on the device that they were moved to.
+        super()._apply(fn, recurse)
+        for name, constant in self._constants().items():
+            setattr(self, name, constant.to(getattr(self, name).device))
+        return self
+
+
+def check_ids(name: str, ids: Tensor, batch: int, length: int) -> None:
+    """Raise unless `ids` is an integer tensor [S] or [B, S] (B may be 1)."""
+    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
+        received = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+        raise DtypeError(f"{name}: expected an integer tensor [S] or [B, S], received {received}")
+    if ids.ndim not in (1, 2) or ids.shape[-1] != length or (ids.ndim == 2 and ids.shape[0] not in (1, batch)):
+        raise ShapeError(f"{name}: expected [{length}] or [{batch}, {length}], received {list(ids.shape)}")
+
+
+def distances(query_ids: Tensor, key_ids: Tensor) -> Tensor:
+    """Key minus query, [1|B, 1, Q, K], of ids [S] or [B, S]."""
+    keys = key_ids[..., None, :] - query_ids[..., :, None]
+    return keys[None, None] if keys.ndim == 2 else keys[:, None]
+
+
+def check_positive(name: str, value: float) -> float:
+    """`value`, a finite number above 0; else ArgumentError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < float("inf"):
+        raise ArgumentError(f"{name}: expected a finite number above 0, received {value!r}")
+    return value
+
+
+def check_fits(name: str, made_for: int, received: int) -> None:
+    """Raise ArgumentError unless a scheme made for `made_for` (heads, dimensions) meets as many."""
+    if made_for != received:
+        raise ArgumentError(f"positions: expected a module with {name} = {made_for}, received {name} = {received}")

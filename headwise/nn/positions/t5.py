@@ -1,0 +1,112 @@
+"""T5's relative positions: a learned bias for each head and each bucket of distances."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import ArgumentError
+from headwise.masks import Mask
+from headwise.nn.options import one_of, whole
+from headwise.nn.positions.scheme import Positions, check_fits, check_ids, check_positive, distances
+
+
+class T5Buckets(Positions):
+    """Relative positions in buckets. Raffel et al. 2020 (T5), §2.1.
+
+        bias[h, i, j] = table[bucket(j - i), h]
+
+    Half of the buckets hold one distance each, the others grow logarithmically up to `max_distance`; what is further
+    shares the last one. T5 uses no scale: give the attention module `scale=1.0`. The layers of a T5 stack share one
+    table: give them one object.
+
+    Args:
+        num_heads: H.
+        num_buckets: rows of the table.
+        max_distance: where the last bucket begins.
+        bidirectional: half of the buckets for keys before the query, half for those after (the encoder's). Where
+            False, all keys after it fall into bucket 0 (the decoder's, whose mask hides them).
+        std: of the normal distribution that the table is drawn from. T5's is 1/√M.
+
+    The table is `relative_attention_bias.weight`, [num_buckets, H], as in Hugging Face.
+
+    Raises:
+        ArgumentError: a size that is not positive, buckets that cannot be halved, max_distance within the buckets of
+            one distance.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+        *,
+        std: float = 0.02,
+    ) -> None:
+        super().__init__()
+        self.num_heads = whole("num_heads", num_heads)
+        one_of("bidirectional", bidirectional, (False, True))
+        self.bidirectional = bidirectional
+        self.num_buckets = whole("num_buckets", num_buckets, least=4 if bidirectional else 2)
+        if bidirectional and num_buckets % 2:
+            raise ArgumentError(f"num_buckets: expected an even number where bidirectional, received {num_buckets}")
+        self.max_distance = whole("max_distance", max_distance)
+        if max_distance <= self._exact:
+            raise ArgumentError(
+                f"max_distance: expected more than {self._exact}, which have a bucket each, received {max_distance}"
+            )
+        self.std = check_positive("std", std)
+        self.relative_attention_bias = nn.Embedding(num_buckets, num_heads)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the table anew, from N(0, std²)."""
+        nn.init.normal_(self.relative_attention_bias.weight, std=self.std)
+
+    def bias(
+        self,
+        q_BHQD: Tensor,
+        query_ids: Tensor,
+        key_ids: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
+        """[1|B, H, Q, K] in the table's dtype; 1 where all rows have the same positions."""
+        check_ids("query_ids", query_ids, q_BHQD.shape[0], q_BHQD.shape[2])
+        check_ids("key_ids", key_ids, q_BHQD.shape[0], key_ids.shape[-1])
+        return self.relative_attention_bias(self.buckets(distances(query_ids, key_ids)[:, 0])).permute(0, 3, 1, 2)
+
+    def buckets(self, distance: Tensor) -> Tensor:
+        """The bucket of each distance j - i (key minus query): int64 of the same shape, 0 … num_buckets - 1."""
+        after = distance > 0
+        distance = distance.abs() if self.bidirectional else (-distance).clamp(min=0)
+        # The order of these float32 operations is Hugging Face's: it decides where a bucket ends.
+        far = self._exact + (
+            torch.log(distance.clamp(min=self._exact).float() / self._exact)
+            / math.log(self.max_distance / self._exact)
+            * (self._per_side - self._exact)
+        ).long().clamp(max=self._per_side - 1 - self._exact)
+        bucket = torch.where(distance < self._exact, distance, far)
+        return bucket + after.long() * self._per_side if self.bidirectional else bucket
+
+    def check(self, num_heads: int, head_dim: int) -> None:
+        check_fits("num_heads", self.num_heads, num_heads)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_heads}, num_buckets={self.num_buckets}, max_distance={self.max_distance}, "
+            f"bidirectional={self.bidirectional}"
+        )
+
+    @property
+    def _per_side(self) -> int:
+        return self.num_buckets // 2 if self.bidirectional else self.num_buckets
+
+    @property
+    def _exact(self) -> int:
+        """How many distances have a bucket of their own."""
+        return self._per_side // 2

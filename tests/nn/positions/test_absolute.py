@@ -1,0 +1,112 @@
+"""Sinusoidal and learned positions: by hand, equal to DistilBERT, Marian, GPT-2 and BERT."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from headwise.errors import ArgumentError, DtypeError
+from headwise.nn.positions import Learned, Sinusoidal
+
+
+def test_waves_by_hand() -> None:
+    ids = torch.tensor([0, 2])
+    # M 4, base 100: wavelengths 1 and 10
+    waves = [math.sin(2), math.cos(2), math.sin(0.2), math.cos(0.2)]
+    torch.testing.assert_close(Sinusoidal(4, base=100.0)(ids), torch.tensor([[0.0, 1, 0, 1], waves]))
+    halves = Sinusoidal(4, base=100.0, interleaved=False)(ids)
+    torch.testing.assert_close(halves, torch.tensor([[0.0, 0, 1, 1], [waves[i] for i in (0, 2, 1, 3)]]))
+
+
+def test_the_position_after_is_a_rotation_of_the_one_before() -> None:
+    waves = Sinusoidal(16)(torch.arange(1000))
+    similarity = (waves[1:] * waves[:-1]).sum(-1)  # so it is the same everywhere
+    torch.testing.assert_close(similarity, similarity[:1].expand_as(similarity))
+
+
+def test_interleaved_equals_distilbert() -> None:
+    from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
+
+    table = create_sinusoidal_embeddings(512, 48, torch.empty(512, 48))
+    torch.testing.assert_close(Sinusoidal(48)(torch.arange(512)), table, atol=1e-6, rtol=0)
+
+
+def test_halves_equal_marian() -> None:
+    from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+
+    table = MarianSinusoidalPositionalEmbedding(512, 48).create_weight()
+    ids = torch.stack([torch.arange(100), torch.arange(400, 500)])
+    torch.testing.assert_close(Sinusoidal(48, interleaved=False)(ids), table[ids], atol=1e-6, rtol=0)
+
+
+def test_far_positions_and_lowered_modules_are_exact() -> None:
+    ids = torch.tensor([1_000_000])
+    waves = Sinusoidal(4).half()(ids)
+    expected = [f(1_000_000 / wave) for wave in (1, 100) for f in (math.sin, math.cos)]
+    torch.testing.assert_close(waves, torch.tensor([expected]), atol=1e-6, rtol=0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(Sinusoidal(4)(ids), waves)
+
+
+def test_learned_equals_the_tables_of_gpt2_and_bert() -> None:
+    from transformers import BertConfig, GPT2Config
+    from transformers.models.bert.modeling_bert import BertEmbeddings
+    from transformers.models.gpt2.modeling_gpt2 import GPT2Model
+
+    gpt2 = GPT2Model(GPT2Config(vocab_size=8, n_positions=12, n_embd=16, n_layer=1, n_head=2)).wpe
+    bert = BertEmbeddings(BertConfig(vocab_size=8, max_position_embeddings=12, hidden_size=16)).position_embeddings
+    ids = torch.tensor([[0, 0, 1, 2], [8, 9, 10, 11]])
+    for table in (gpt2, bert):
+        learned = Learned(12, 16)
+        learned.load_state_dict(table.state_dict())
+        assert torch.equal(learned(ids), table(ids))
+        assert torch.equal(learned(ids[0]), table(ids[0]))
+
+
+def test_learned_gets_gradients_where_it_was_read() -> None:
+    learned = Learned(4, 2)
+    learned(torch.tensor([1, 1, 3])).sum().backward()
+    assert learned.weight.grad.tolist() == [[0, 0], [2, 2], [0, 0], [1, 1]]
+
+
+def test_positions_beyond_the_table_are_refused() -> None:
+    learned = Learned(4, 2)
+    with pytest.raises(ArgumentError, match="position_ids: expected 0 to 3, the table has no others; received 0 to 4"):
+        learned(torch.arange(5))
+    with pytest.raises(ArgumentError, match="received -1 to 0"):
+        learned(torch.tensor([0, -1]))
+    assert learned(torch.empty(0, dtype=torch.long)).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Sinusoidal(5), "dim: expected an even number.*received 5"),
+        (lambda: Sinusoidal(0), "dim: expected a whole number of at least 2, received 0"),
+        (lambda: Sinusoidal(4, base=0.0), "base: expected a finite number above 0"),
+        (lambda: Sinusoidal(4, interleaved="no"), "interleaved: expected one of False, True, received 'no'"),
+        (lambda: Learned(0, 4), "max_positions: expected a whole number of at least 1, received 0"),
+        (lambda: Learned(4, -1), "dim: expected a whole number of at least 1, received -1"),
+        (lambda: Learned(4, 4, std=0.0), "std: expected a finite number above 0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(make, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("module", [Sinusoidal(4), Learned(4, 4)])
+def test_positions_are_integers(module: torch.nn.Module) -> None:
+    with pytest.raises(DtypeError, match="position_ids: expected an integer tensor"):
+        module(torch.tensor([0.5]))
+
+
+def test_state_and_description() -> None:
+    assert repr(Sinusoidal(8)) == "Sinusoidal(8, base=10000.0, interleaved=True)"
+    assert repr(Learned(16, 8)) == "Learned(16, 8)"
+    assert Sinusoidal(8).state_dict() == {}
+    learned = Learned(512, 64)
+    assert list(learned.state_dict()) == ["weight"]
+    assert learned.weight.std().item() == pytest.approx(0.02, rel=0.05)
