@@ -6,6 +6,7 @@
     │   └── MaskError                       a mask that cannot be made, or cannot meet these lengths
     ├── DtypeError      (TypeError)         an argument of the wrong kind: dtype, device or class
     ├── KernelRefused   (RuntimeError)      the kernel asked for cannot run this call
+    ├── CacheError      (ValueError)        a cache of another module or batch, or one that is full
     ├── RecordError     (ValueError)        a record cannot represent or answer this
     ├── CheckpointError (ValueError)        a checkpoint is missing, damaged or of another architecture
     └── FileError       (OSError)           a file cannot be read or written
@@ -39,6 +40,10 @@ class DtypeError(HeadwiseError, TypeError):
 
 class KernelRefused(HeadwiseError, RuntimeError):  # noqa: N818 (a refusal, not a failure)
     """The kernel that was asked for cannot run this call; the message says why."""
+
+
+class CacheError(HeadwiseError, ValueError):
+    """A cache that belongs to another module or batch, or that has no room left."""
 
 
 class RecordError(HeadwiseError, ValueError):

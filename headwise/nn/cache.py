@@ -1,0 +1,303 @@
+"""What an attention module remembers between calls: the keys and values (or latents) of the tokens so far.
+
+A module appends what it made of the new tokens and gets back all that they may look at. The tensors lie in
+`headwise.nn.cache_storage`; here is what they mean: lengths, positions, padding, and whose cache it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import ArgumentError, CacheError, DtypeError
+from headwise.nn.cache_checks import AGAIN, check_alike, check_tensors, padded
+from headwise.nn.cache_storage import Make, Memory, Slots
+
+
+class Cache:
+    """Tokens that were seen, for one attention module; `child` gives each module of a stack its own.
+
+    Without options it grows: a step copies only its own tokens. Appending while autograd follows a tensor joins out of
+    place, so gradients reach the tokens of every step.
+
+    Tensors are [B, ·, S, ·], any number of them and of any widths. Rows of different lengths are padded on the left:
+    every row stands as [padding, tokens] with its last token in the last slot. Slots are what is held and counted,
+    padding included; positions count real tokens. A cache to which nothing was ever appended speaks for its longest
+    child, so that of a stack answers `length`, `padding` and `next_positions` too.
+
+    Args:
+        capacity: allocate so many slots at once, at the first append; one token more raises CacheError.
+        window: keep only the last `window` slots, in bounded memory. What is appended one token at a time then sees
+            the `window` tokens before it and itself, as by `masks.window(window, 0)`.
+    """
+
+    def __init__(self, *, capacity: int | None = None, window: int | None = None) -> None:
+        for name, option in (("capacity", capacity), ("window", window)):
+            if option is not None and (not isinstance(option, int) or isinstance(option, bool) or option < 1):
+                raise ArgumentError(f"{name}: expected an int of at least 1, or None, received {option!r}")
+        if capacity is not None and window is not None:
+            raise ArgumentError(
+                f"capacity, window: expected one of the two, received capacity={capacity}, window={window}. "
+                "A window bounds the memory by itself"
+            )
+        self.capacity, self.window = capacity, window
+        self._children: dict[str, Cache] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._owner: weakref.ref[nn.Module] | None = None
+        self._slots: Slots | None = None
+        self._memory: Memory | None = None
+        self._length = 0
+        self._padded = False  # the last buffer of the slots holds their positions, int32 [B, 1, n, 1], -1 = padding
+        self._seen: tuple[int, Tensor | None] = (0, None)  # the slots that the last append returned: n, their positions
+
+    # What is held
+
+    @property
+    def length(self) -> int:
+        """Slots appended so far to each row, padding included: the place of the next one."""
+        return self._speaker._length
+
+    @property
+    def size(self) -> int:
+        """Slots held now: `length`, unless a window let go of some."""
+        slots = self._speaker._slots
+        return 0 if slots is None else slots.size
+
+    @property
+    def bytes(self) -> int:
+        """Memory of what is held, of all children too: `size` × what a token takes, and the projections of a memory."""
+        slots = sum(x.nbytes for part in self._parts() for x in part._tensors())
+        return slots + sum(part._memory.bytes for part in self._parts() if part._memory is not None)
+
+    @property
+    def allocated(self) -> int:
+        """Memory that is really taken, of all children too: with the room to spare, and where padding stands."""
+        slots = sum(part._slots.allocated for part in self._parts() if part._slots is not None)
+        return slots + sum(part._memory.bytes for part in self._parts() if part._memory is not None)
+
+    @property
+    def padding(self) -> Tensor | None:
+        """bool [B, size], True = a real token; None = all are."""
+        positions = self._speaker._held_positions()
+        return None if positions is None else positions >= 0
+
+    @property
+    def key_padding(self) -> Tensor | None:
+        """bool [B, n] of the slots that the last `append` returned (with a window: ≥ size); None = all real."""
+        positions = self._speaker._seen[1]
+        return None if positions is None else positions >= 0
+
+    def next_positions(self, count: int, padding: Tensor | None = None, *, device: torch.device | str) -> Tensor:
+        """Positions of `count` tokens that are to be appended, int64 [count]; [B, count] if any row has padding.
+
+        `padding`: bool [B, count], True = a real token. Padding gets 0.
+        """
+        cache = self._speaker
+        real = padded(padding, None if cache._slots is None else cache._slots.batch, count)
+        if real is None and not cache._padded:
+            return torch.arange(cache._length, cache._length + count, device=device)
+        return cache._positions_of(count, real, device).clamp(min=0)
+
+    def key_positions(self, *, device: torch.device | str) -> Tensor:
+        """Positions of the n slots that the last `append` returned, int64 [n]; [B, n] if any row has padding.
+
+        Padding gets 0. After `reorder` or `crop`: of the slots held.
+        """
+        cache = self._speaker
+        count, positions = cache._seen
+        if positions is None:
+            return torch.arange(cache._length - count, cache._length, device=device)
+        return positions.to(device, torch.int64).clamp(min=0)
+
+    # What changes it
+
+    def append(self, *tensors: Tensor, padding: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Hold the new tokens; returns everything that they may look at, in the order of positions.
+
+        A growing cache returns all that it holds; one with a window the slots that it held and the new ones, and then
+        keeps the last `window`. What is returned is a view that later calls do not change.
+
+        Args:
+            tensors: each [B, ·, S, ·], alike in all but S to those before.
+            padding: bool [B, S], True = a real token. It stands on the left of each row; the tokens that the row had
+                before move right, so that no padding comes between tokens: [padding, old tokens, new tokens]. While
+                torch.compile traces, the values are not checked.
+
+        Returns:
+            Each [B, ·, n, ·].
+
+        Raises:
+            CacheError: B, a width, a dtype or a device differs from what is held, or the capacity does not suffice.
+            ShapeError, DtypeError, ArgumentError: tensors or padding that cannot be appended at all.
+        """
+        batch, count = check_tensors(tensors)
+        real = padded(padding, batch, count)
+        if self._slots is not None:
+            check_alike(self._tensors(), tensors)
+        if self.capacity is not None and self._length + count > self.capacity:
+            raise CacheError(
+                f"this cache is full: capacity = {self.capacity}, it holds {self._length}, received {count} more. "
+                "Make a Cache with more capacity, or crop() or reset() this one"
+            )
+        slots = self._slots = self._slots or Slots(tensors, self.capacity, self.window)
+        device = tensors[0].device
+        if real is not None and not self._padded:
+            held = torch.arange(self._length - slots.size, self._length, dtype=torch.int32, device=device)
+            slots.append_tensor(held[None, None, :, None].expand(batch, 1, -1, 1))
+            self._padded = True
+        pads = None
+        if self._padded:
+            positions = self._positions_of(count, real, device)
+            tensors = (*tensors, positions.to(torch.int32)[:, None, :, None])
+            pads = None if real is None else (~real).sum(1).to(device)
+        every = slots.append(tensors, pads)
+        self._length += count
+        self._seen = (every[0].shape[2], every[-1][:, 0, :, 0] if self._padded else None)
+        return every[:-1] if self._padded else every
+
+    def reorder(self, order: Tensor) -> None:
+        """Row i becomes what row order[i] was: int64 [B'], for beams; B' may differ from B. A memory follows."""
+        if not isinstance(order, Tensor) or order.dtype not in (torch.int64, torch.int32) or order.ndim != 1:
+            received = f"{order.dtype} {list(order.shape)}" if isinstance(order, Tensor) else type(order).__name__
+            raise DtypeError(f"order: expected an int64 tensor [B], a row for each new row, received {received}")
+        parts = [(part, held) for part in self._parts() for held in (part._slots, part._memory) if held is not None]
+        if order.device.type == "cpu" and len(order) and not torch.compiler.is_compiling():  # elsewhere torch raises
+            for _, held in parts:
+                if not 0 <= int(order.min()) <= int(order.max()) < held.batch:
+                    raise CacheError(
+                        f"order: expected rows 0 … {held.batch - 1}, this cache holds B = {held.batch}, "
+                        f"received {order.tolist()}"
+                    )
+        for part, held in parts:
+            held.reorder(order)
+            part._see_held()
+
+    def crop(self, length: int) -> None:
+        """Forget everything after the first `length` slots, padding counted. What is shorter stays, and so do memories.
+
+        Raises:
+            CacheError: a window let go of tokens that the next token would have to see; the cache is unchanged.
+        """
+        if not isinstance(length, int) or length < 0:
+            raise ArgumentError(f"length: expected how many tokens to keep, at least 0, received {length!r}")
+        cropped = [part for part in self._parts() if part._slots is not None and part._length > length]
+        for part in cropped:
+            part._check_crop(length)
+        for part in cropped:
+            assert part._slots is not None
+            part._slots.crop(max(part._slots.size - (part._length - length), 0))
+            part._length = length
+            part._see_held()
+
+    def reset(self) -> None:
+        """Forget everything, the owner too; the children are reset and stay."""
+        for part in self._parts():
+            part._forget()
+
+    # Whose it is
+
+    def child(self, name: str) -> Cache:
+        """The cache of one part of a module, made at first use with the same options."""
+        if name not in self._children:
+            self._children[name] = Cache(capacity=self.capacity, window=self.window)
+        return self._children[name]
+
+    def bind(self, owner: nn.Module) -> None:
+        """Remember whose cache this is (weakly). CacheError if it is another's."""
+        known = None if self._owner is None else self._owner()
+        if self._owner is None:
+            self._owner = weakref.ref(owner)
+        elif known is not owner:
+            whose = "a module that is gone" if known is None else f"another module, {type(known).__name__}"
+            raise CacheError(
+                f"this cache belongs to {whose}, received by {type(owner).__name__}. Each module needs its own: "
+                f"cache.child(name) makes one. {AGAIN}"
+            )
+
+    def memory(self, key: Tensor, value: Tensor, make: Make) -> tuple[Tensor, ...]:
+        """The projections of a memory that is read at every step: `make(key, value)`, called once, then kept.
+
+        The same key and value pass again, as the same objects (free) or with equal content (compared; while
+        torch.compile traces, only their shapes are). Projections and memory are kept as they are, gradients included.
+
+        Raises:
+            CacheError: another key or value, or one that was changed in place.
+        """
+        if self._memory is None:
+            self._memory = Memory(key, value, make)
+        else:
+            self._memory.check(key, value)
+        return self._memory.projections
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Cache:
+        twin = Cache.__new__(Cache)
+        twin.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
+        twin._owner = self._owner  # the same module: a copy of a cache is for it, a copy of a module has its own
+        return twin
+
+    def __getstate__(self) -> dict[str, object]:
+        """What pickle sees: everything but the owner. The first module that uses the cache becomes it."""
+        return {**self.__dict__, "_owner": None}
+
+    def __repr__(self) -> str:
+        size, unit = float(self.bytes), "B"
+        for larger in ("kB", "MB", "GB"):
+            if size < 1000:
+                break
+            size, unit = size / 1000, larger
+        options = "".join(f", {x}={getattr(self, x)}" for x in ("capacity", "window") if getattr(self, x) is not None)
+        number = len(self._children)
+        children = f", {number} {'child' if number == 1 else 'children'}" if number else ""
+        shown = f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        return f"Cache(length={self.length}, size={self.size}, {shown}{options}{children})"
+
+    @property
+    def _speaker(self) -> Cache:
+        """This cache, or its longest child if nothing was ever appended to itself."""
+        if self._slots is not None or not self._children:
+            return self
+        return max((child._speaker for child in self._children.values()), key=lambda child: child._length)
+
+    def _parts(self) -> Iterator[Cache]:
+        yield self
+        for child in self._children.values():
+            yield from child._parts()
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        """The held slots of what was appended."""
+        held = () if self._slots is None else self._slots.held()
+        return held[:-1] if self._padded else held
+
+    def _held_positions(self) -> Tensor | None:
+        return self._slots.held()[-1][:, 0, :, 0] if self._slots is not None and self._padded else None
+
+    def _see_held(self) -> None:
+        self._seen = (0 if self._slots is None else self._slots.size, self._held_positions())
+
+    def _positions_of(self, count: int, real: Tensor | None, device: torch.device | str) -> Tensor:
+        """Positions of the next tokens, int64 [B, count], -1 = padding. The last slot of a row is its last token."""
+        held = self._held_positions()
+        start: Tensor | int = self._length
+        if held is not None and held.shape[1]:
+            start = held[:, -1:].to(device, torch.int64) + 1
+        elif held is not None:
+            start = torch.zeros(held.shape[0], 1, dtype=torch.int64, device=device)
+        if real is None:
+            return start + torch.arange(count, device=device)
+        real = real.to(device)
+        return torch.where(real, start + real.cumsum(1) - 1, -1)
+
+    def _check_crop(self, length: int) -> None:
+        assert self._slots is not None
+        first = self._length - self._slots.size
+        if self.window is not None and length and max(length - self.window, 0) < first:
+            raise CacheError(
+                f"crop({length}): the next token would see the {self.window} before it, and this cache with window = "
+                f"{self.window} has let go of all before {first}. Use a Cache without a window, or reset() this one"
+            )

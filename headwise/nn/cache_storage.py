@@ -1,0 +1,236 @@
+"""Where a cache keeps its tensors: buffers with room for more tokens, and the projections of a memory.
+
+What was handed out is never written over: later tokens go behind it, and whatever would move or replace it (a full
+buffer, another order of beams, a shift, other tokens after a crop) goes into new buffers. So a record of an earlier
+step stays right without a copy of the past.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from headwise.errors import CacheError
+
+Make = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+
+SPARE = 32  # tokens: room to spare in a new buffer without a capacity, at least
+
+
+class Slots:
+    """Several tensors [B, ·, n, ·] that grow along n together.
+
+    The buffers are [B, ·, room, ·]; slots start … stop are held. Views are handed out by way of `.data`: they count
+    in-place changes for themselves, not those of later slots, which lie outside of them.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], capacity: int | None, window: int | None) -> None:
+        """Made empty, for tensors like these."""
+        self.capacity, self.window = capacity, window
+        self.buffers = tuple(x.new_empty(*x.shape[:2], 0, x.shape[3]) for x in tensors)
+        self.start = self.stop = 0
+        self._writable = 0  # slots from `stop` up to here may be written; nobody has seen them
+
+    @property
+    def size(self) -> int:
+        """Slots held."""
+        return self.stop - self.start
+
+    @property
+    def batch(self) -> int:
+        """B"""
+        return self.buffers[0].shape[0]
+
+    @property
+    def allocated(self) -> int:
+        """What the buffers take."""
+        return sum(x.untyped_storage().nbytes() for x in self.buffers)
+
+    def held(self) -> tuple[Tensor, ...]:
+        """The held slots, [B, ·, size, ·]."""
+        if self._is_tracked(()):
+            return tuple(x.narrow(2, self.start, self.size) for x in self.buffers)
+        return tuple(x.data.narrow(2, self.start, self.size) for x in self.buffers)
+
+    def append(self, new: Sequence[Tensor], pads: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Hold `new` [B, ·, N, ·] too; returns all that was held, and `new`. A window then lets go of the first slots.
+
+        pads: [B], so many of the new slots at the left of each row are padding: they go to the left of what is held.
+        """
+        count = new[0].shape[2]
+        total = self.size + count
+        if pads is not None and self.size:
+            every = self._replace(_shifted(self._joined(new), self.size, pads))
+        elif self._is_tracked(new):
+            every = self._replace(self._joined(new))
+        elif self.stop + count <= self._writable and self._may_write():
+            self._write(new)
+            every = self.held()
+        elif total > self._room(total):  # more than a window's buffer: seen once, and only the end of it kept
+            every = self._replace(self._joined(new))
+        else:
+            self._move(self.held(), self._room(total))
+            self._write(new)
+            every = self.held()
+        if self.window is not None:
+            self.start = max(self.start, self.stop - self.window)
+        return every
+
+    def append_tensor(self, x: Tensor) -> None:
+        """One more tensor beside the others, [B, ·, size, ·]."""
+        buffer = x.new_empty(*x.shape[:2], self.buffers[0].shape[2], x.shape[3])
+        buffer.narrow(2, self.start, self.size).copy_(x)
+        self.buffers = (*self.buffers, buffer)
+
+    def reorder(self, order: Tensor) -> None:
+        """Row i becomes what row order[i] was."""
+        held = self.held()
+        if self._is_tracked(()) or torch.compiler.is_compiling():  # neither can take out=, which saves a copy
+            self._replace([x.index_select(0, order.to(x.device)) for x in held])
+            return
+        room = self._room(self.size)
+        buffers = tuple(x.new_empty(len(order), x.shape[1], room, x.shape[3]) for x in held)
+        for buffer, x in zip(buffers, held, strict=True):
+            torch.index_select(x, 0, order.to(x.device), out=buffer.narrow(2, 0, self.size))
+        self._hold(buffers, self.size)
+
+    def crop(self, size: int) -> None:
+        """Hold only the first `size` of the held slots. The others were seen, so they are not written again."""
+        if size < self.size:
+            self.stop = self._writable = self.start + size
+
+    def __getstate__(self) -> dict[str, object]:
+        """What copy and pickle see: the held slots, without spare room and without the past of their gradients."""
+        buffers = tuple(x.detach().clone() for x in self.held())
+        place = {"start": 0, "stop": self.size, "_writable": self.size}
+        return {**self.__dict__, "buffers": buffers, **place}
+
+    def _is_tracked(self, new: Sequence[Tensor]) -> bool:
+        """Whether autograd follows these tensors: then they are joined out of place."""
+        return torch.is_grad_enabled() and any(x.requires_grad for x in (*self.buffers, *new))
+
+    def _may_write(self) -> bool:
+        """torch forbids to write to tensors that were made in inference mode outside of it."""
+        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():  # what is traced cannot ask
+            return True
+        return not any(x.is_inference() for x in self.buffers)
+
+    def _room(self, total: int) -> int:
+        """Slots of a new buffer for `total` tokens: so much to spare that moving costs O(1) copies a token."""
+        if self.capacity is not None:
+            return self.capacity
+        if self.window is not None:
+            return self.window + max(self.window // 4, SPARE)
+        return total + total // 2 + SPARE
+
+    def _joined(self, new: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat((old, x), 2) for old, x in zip(self.held(), new, strict=True)]
+
+    def _replace(self, every: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Hold `every` [B, ·, n, ·] instead of what was held."""
+        total = every[0].shape[2]
+        if self._is_tracked(every):
+            self._hold(tuple(every), total)
+            return tuple(every)
+        kept = total if self.window is None else min(total, self.window)
+        self._move([x.narrow(2, total - kept, kept) for x in every], self._room(kept))
+        return tuple(every)
+
+    def _move(self, held: Sequence[Tensor], room: int) -> None:
+        """Hold copies of `held`, in new buffers."""
+        size = held[0].shape[2]
+        buffers = tuple(x.new_empty(*x.shape[:2], room, x.shape[3]) for x in held)
+        for buffer, x in zip(buffers, held, strict=True):
+            buffer.narrow(2, 0, size).copy_(x)
+        self._hold(buffers, size)
+
+    def _hold(self, buffers: tuple[Tensor, ...], size: int) -> None:
+        self.buffers = buffers
+        self.start, self.stop, self._writable = 0, size, buffers[0].shape[2]
+
+    def _write(self, new: Sequence[Tensor]) -> None:
+        count = new[0].shape[2]
+        for buffer, x in zip(self.buffers, new, strict=True):
+            buffer.narrow(2, self.stop, count).copy_(x)
+        self.stop += count
+
+
+class Memory:
+    """The projections of a memory that is read at every step, and the key and value that they were made of."""
+
+    def __init__(self, key: Tensor, value: Tensor, make: Make) -> None:
+        self.projections = make(key, value)
+        self._sources = [_Source(key), _Source(value)]
+
+    @property
+    def batch(self) -> int:
+        """B"""
+        return self.projections[0].shape[0]
+
+    @property
+    def bytes(self) -> int:
+        """What the projections take."""
+        return sum(x.nbytes for x in self.projections)
+
+    def check(self, key: Tensor, value: Tensor) -> None:
+        """Raise CacheError unless the projections were made of these."""
+        for name, source, x in zip(("key", "value"), self._sources, (key, value), strict=True):
+            source.check(name, x)
+
+    def reorder(self, order: Tensor) -> None:
+        """Row i becomes what row order[i] was."""
+        self.projections = tuple(x.index_select(0, order.to(x.device)) for x in self.projections)
+        self._sources = [source.reordered(order) for source in self._sources]
+
+    def __getstate__(self) -> dict[str, object]:
+        """What copy and pickle see: the projections without the past of their gradients."""
+        return {**self.__dict__, "projections": tuple(x.detach() for x in self.projections)}
+
+
+class _Source:
+    """A tensor of the caller's, kept by reference, and how often it had been changed in place by then."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.tensor, self.version = x, _version(x)
+
+    def check(self, name: str, x: Tensor) -> None:
+        reset = "reset() the cache to read another memory"
+        if self.version is not None and _version(self.tensor) != self.version:
+            raise CacheError(f"{name}: the memory that this cache holds was changed in place afterwards. {reset}")
+        if x is self.tensor:
+            return
+        if x.shape != self.tensor.shape:
+            raise CacheError(
+                f"{name}: this cache holds the projections of a memory {list(self.tensor.shape)}, "
+                f"received {list(x.shape)}. {reset}"
+            )
+        if torch.compiler.is_compiling():
+            return  # comparing would break the graph
+        if x.dtype != self.tensor.dtype or x.device != self.tensor.device or not torch.equal(x, self.tensor):
+            raise CacheError(
+                f"{name}: this cache holds the projections of a memory with other values, received {list(x.shape)} of "
+                f"{x.dtype} on {x.device}. {reset}"
+            )
+        self.tensor, self.version = x, _version(x)  # the next step will bring the same object
+
+    def reordered(self, order: Tensor) -> _Source:
+        return _Source(self.tensor.detach().index_select(0, order.to(self.tensor.device)))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"tensor": self.tensor.detach(), "version": None}
+
+
+def _shifted(every: Sequence[Tensor], held: int, pads: Tensor) -> list[Tensor]:
+    """The first held + pads[b] slots of each row, rolled right by pads[b]: the padding comes to stand at the left."""
+    total = every[0].shape[2]
+    slot = torch.arange(total, device=pads.device)
+    moved = held + pads[:, None]
+    source = torch.where(slot < moved, (slot - pads[:, None]) % moved, slot)
+    return [torch.take_along_dim(x, source[:, None, :, None].to(x.device), 2) for x in every]
+
+
+def _version(x: Tensor) -> int | None:
+    """torch's count of in-place changes; None where there is none to ask for."""
+    return None if torch.compiler.is_compiling() or x.is_inference() else x._version
