@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from headwise import analyses, capture, errors, masks, models, plot
+    from headwise import analyses, capture, errors, masks, models, nn, plot
     from headwise.capture.context import watch
     from headwise.functional import attention, plan
     from headwise.models.bert import Bert
@@ -39,6 +39,7 @@ _WHERE: dict[str, str | None] = {
     "capture": None,
     "masks": None,
     "models": None,
+    "nn": None,
     "errors": None,
     "plot": None,
     "AttentionRecord": "headwise.records.record",
@@ -60,6 +61,7 @@ __all__ = [
     "load",
     "masks",
     "models",
+    "nn",
     "plan",
     "plot",
     "view",

@@ -29,6 +29,7 @@ def test_public_names_are_pinned() -> None:
         "load",
         "masks",
         "models",
+        "nn",
         "plan",
         "plot",
         "view",
@@ -64,6 +65,40 @@ def test_public_masks_are_pinned() -> None:
         assert getattr(masks, name) is not None
 
 
+def test_public_modules_are_pinned() -> None:
+    assert headwise.nn.__all__ == [
+        "Cache",
+        "Decoder",
+        "DecoderLayer",
+        "DropPath",
+        "Encoder",
+        "EncoderLayer",
+        "FeedForward",
+        "LatentAttention",
+        "MultiHeadAttention",
+        "MultiHeadLatentAttention",
+        "positions",
+    ]
+    assert headwise.nn.positions.__all__ == [
+        "Alibi",
+        "DynamicNTK",
+        "Learned",
+        "Linear",
+        "Llama3",
+        "Positions",
+        "Rope",
+        "Rope2D",
+        "RopeScaling",
+        "ShawRelative",
+        "Sinusoidal",
+        "T5Buckets",
+        "Yarn",
+    ]
+    for package in (headwise.nn, headwise.nn.positions):
+        for name in package.__all__:
+            assert getattr(package, name) is not None
+
+
 def test_every_error_is_also_the_built_in_that_a_caller_expects() -> None:
     expected = {
         errors.ArgumentError: ValueError,
@@ -71,6 +106,7 @@ def test_every_error_is_also_the_built_in_that_a_caller_expects() -> None:
         errors.MaskError: ValueError,
         errors.DtypeError: TypeError,
         errors.KernelRefused: RuntimeError,
+        errors.CacheError: ValueError,
         errors.RecordError: ValueError,
         errors.CheckpointError: ValueError,
         errors.FileError: OSError,

@@ -1,0 +1,30 @@
+"""Attention as PyTorch modules: one calling habit, the same masks, plans, caches and records.
+
+    layer(query, key=None, value=None, mask=None, cache=None, *, padding=None, record=False)
+
+Shapes are [batch, sequence, width]; True in a mask = may attend, True in `padding` = a real token.
+"""
+
+from headwise.nn import positions
+from headwise.nn.cache import Cache
+from headwise.nn.drop_path import DropPath
+from headwise.nn.feed_forward import FeedForward
+from headwise.nn.latent import LatentAttention
+from headwise.nn.multi_head import MultiHeadAttention
+from headwise.nn.multi_head_latent import MultiHeadLatentAttention
+from headwise.nn.transformer import Decoder, Encoder
+from headwise.nn.transformer_layer import DecoderLayer, EncoderLayer
+
+__all__ = [
+    "Cache",
+    "Decoder",
+    "DecoderLayer",
+    "DropPath",
+    "Encoder",
+    "EncoderLayer",
+    "FeedForward",
+    "LatentAttention",
+    "MultiHeadAttention",
+    "MultiHeadLatentAttention",
+    "positions",
+]

@@ -1,0 +1,171 @@
+"""One layer in which a sequence reads another one: attention to it, then a feed-forward network.
+
+The part that Perceivers and Set Transformers are built of, and a decoder's layer without its self-attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import ArgumentError
+from headwise.masks import Mask
+from headwise.nn import options
+from headwise.nn.cache import Cache
+from headwise.nn.feed_forward import Activation, FeedForward
+from headwise.nn.inputs import check_input
+from headwise.nn.multi_head import MultiHeadAttention
+from headwise.nn.trace import Trace
+from headwise.nn.transformer_layer import part_of, reset_parts
+
+
+class CrossLayer(nn.Module):
+    """Attention to another sequence, then a feed-forward network.
+
+        norm_first       x = x + Attention(Norm(x), Norm(memory)),   y = x + FFN(Norm(x))      Jaegle et al. 2021
+        not norm_first   x = Norm(x + Attention(x, memory)),         y = Norm(x + FFN(x))      MAB(x, memory) of
+                                                                            Lee et al. 2019, equations 6 and 7
+
+    >>> layer = CrossLayer(512, 8, memory_dim=768)
+    >>> y = layer(x, memory, padding=real)                           # x, y: [B, Q, M]; memory: [B, K, memory_dim]
+
+    Args:
+        dim: M.
+        num_heads: H.
+        memory_dim: the width of what is read; None = M.
+        head_dim, value_head_dim: D and E of the heads; None = M / H, and D.
+        ffn_dim: the width of the feed-forward network; None = 4 M, where gated 8/3 M (see `FeedForward`).
+        norm_first: whether norms stand before each branch, one for the memory too, or after each sum.
+        query_residual: whether x is added to what it reads. False where queries say only what is wanted, such as a
+            position (Perceiver IO, section 3.2).
+        activation: of the feed-forward network.
+        dropout: of the attention's weights, in the feed-forward network and of what each branch adds; in training only.
+        scale: factor on q kᵀ; None = 1/√D.
+        norm_eps: the epsilon of the norms.
+        bias: whether attention, feed-forward network and LayerNorm have biases.
+        kernel: "auto", or the name of a kernel, as for `headwise.attention`.
+
+    Its parts are `attention`, `attention_norm`, `memory_norm` (None unless norm_first), `mlp` and `mlp_norm`.
+
+    Raises:
+        ArgumentError: dimensions that do not divide, an option that there is none of.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        memory_dim: int | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        ffn_dim: int | None = None,
+        norm_first: bool = True,
+        query_residual: bool = True,
+        activation: Activation = "gelu",
+        dropout: float = 0.0,
+        scale: float | None = None,
+        norm_eps: float = 1e-5,
+        bias: bool = True,
+        kernel: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim = options.whole("dim", dim)
+        self.memory_dim = options.whole("memory_dim", dim if memory_dim is None else memory_dim)
+        self.norm_first, self.query_residual = norm_first, query_residual
+        factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        self.attention = MultiHeadAttention(
+            *(dim, num_heads),
+            kdim=self.memory_dim,
+            head_dim=head_dim,
+            value_head_dim=value_head_dim,
+            dropout=dropout,
+            scale=scale,
+            kernel=kernel,
+            **factory,
+        )
+        self.attention_norm = nn.LayerNorm(dim, norm_eps, **factory)
+        self.memory_norm = nn.LayerNorm(self.memory_dim, norm_eps, **factory) if norm_first else None
+        self.mlp = FeedForward(dim, ffn_dim, activation=activation, dropout=dropout, **factory)
+        self.mlp_norm = nn.LayerNorm(dim, norm_eps, **factory)
+        self.dropout = nn.Dropout(dropout)
+
+    def reset_parameters(self) -> None:
+        """Every part as it begins."""
+        reset_parts(self.children())
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        mask: Mask | Tensor | None = None,
+        cache: Cache | None = None,
+        *,
+        padding: Tensor | None = None,
+        record: bool = False,
+    ) -> Any:
+        """What the queries make of the memory.
+
+        Args:
+            query: [B, Q, M].
+            key: [B, K, memory_dim], the memory. It must be given.
+            value: None. It stands here so that every module of this package is called alike.
+            mask: which query may read which position, True = may: of `headwise.masks`, or bool [Q, K], [H, Q, K] or
+                [B, H, Q, K].
+            cache: keeps the projections of the memory, for other queries to come.
+            padding: [B, K], True = a real token of the memory.
+            record: also return what was seen.
+
+        Returns:
+            [B, Q, M]; with `record=True` (output, Seen).
+
+        Raises:
+            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            CacheError: a cache of another module, or of another memory.
+        """
+        trace = Trace(record)
+        return trace.result(self.run(trace, query, key, value, mask, cache, padding))
+
+    def run(
+        self,
+        trace: Trace,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        mask: Mask | Tensor | None,
+        cache: Cache | None,
+        padding: Tensor | None,
+    ) -> Tensor:
+        """`forward`, inside a trace."""
+        if key is None:
+            raise ArgumentError("key: expected the sequence [B, K, memory_dim] that is read, received None")
+        check_value(key, value)
+        check_input("query", query, self.dim)
+        check_input("key", key, self.memory_dim, batch=query.shape[0])
+        if cache is not None:
+            cache.bind(self)
+        x = self.attention_norm(query) if self.norm_first else query
+        memory = key if self.memory_norm is None else self.memory_norm(key)
+        given = {"mask": mask, "cache": part_of(cache, "attention"), "padding": padding}
+        found = self.dropout(trace(self.attention, "attention", x, key=memory, **given))
+        x = query + found if self.query_residual else found
+        if self.norm_first:
+            return x + self.dropout(self.mlp(self.mlp_norm(x)))
+        x = self.attention_norm(x)
+        return self.mlp_norm(x + self.dropout(self.mlp(x)))
+
+    def extra_repr(self) -> str:
+        """What the parts do not show."""
+        residual = "" if self.query_residual else ", query_residual=False"
+        return f"{self.dim}, memory_dim={self.memory_dim}, norm_first={self.norm_first}{residual}"
+
+
+def check_value(key: Tensor, value: Tensor | None) -> None:
+    """Raise ArgumentError for values that are another sequence than the keys."""
+    if value is not None and value is not key:
+        raise ArgumentError("value: expected None, what is read is one sequence: pass it as key")

@@ -1,0 +1,36 @@
+"""Stochastic depth: in training, a branch of a residual network is left out for some examples."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from headwise.nn import options
+
+
+class DropPath(nn.Module):
+    """Drops a whole branch, for each example by itself. Huang et al. 2016 (Deep Networks with Stochastic Depth), eq. 2.
+
+    x + DropPath(p)(branch(x)) is x with probability p, else x + branch(x) / (1 - p): the expectation is that of eval
+    mode, where nothing is dropped. (The paper scales in eval mode instead, equation 5.)
+
+    Args:
+        probability: p, with which an example's branch is dropped.
+
+    Raises:
+        ArgumentError: a probability outside of [0, 1).
+    """
+
+    def __init__(self, probability: float = 0.0) -> None:
+        super().__init__()
+        self.probability = options.probability("probability", probability)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, ...] with each example either 0 or x / (1 - p); in eval mode x itself."""
+        if not self.training or self.probability == 0.0:
+            return x
+        kept = 1.0 - self.probability
+        return x * (x.new_empty(x.shape[0], *[1] * (x.ndim - 1)).bernoulli_(kept) / kept)
+
+    def extra_repr(self) -> str:
+        """What the module's name does not show."""
+        return str(self.probability)

@@ -1,0 +1,87 @@
+"""The feed-forward network of a transformer's layer, plain or gated: what happens at each position by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, relu, silu
+
+from headwise.nn import options
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh"]
+
+_gelu_tanh = partial(gelu, approximate="tanh")
+_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {"relu": relu, "gelu": gelu, "gelu_tanh": _gelu_tanh, "silu": silu}
+_GATED: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": silu, "geglu": gelu, "geglu_tanh": _gelu_tanh}
+
+GATED_MULTIPLE = 64  # a gated network's width is rounded up to a multiple of this, which suits every matrix unit
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with an activation between, or three with a gate.
+
+        plain   y = W_down act(W_up x)                  Vaswani et al. 2017, equation 2
+        gated   y = W_down (act(W_gate x) ⊙ W_up x)     Shazeer 2020 (GLU Variants), equation 6
+
+    Args:
+        dim: M, the width of input and output.
+        hidden_dim: the width between. None = 4 M; where gated 8/3 M, which makes three matrices as large as two of 4 M,
+            rounded up to a multiple of 64.
+        activation: "relu", "gelu", "gelu_tanh" (the approximation by tanh; GPT-2), "silu"; gated: "swiglu" (Llama),
+            "geglu", "geglu_tanh" (Gemma, T5 1.1).
+        dropout: of what W_down reads, in training only.
+        bias: whether the linear maps have one.
+
+    Its parameters are `up`, `down` and, where gated, `gate`.
+
+    Raises:
+        ArgumentError: a width below 1, an unknown activation, a dropout outside of [0, 1).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden_dim: int | None = None,
+        *,
+        activation: Activation = "gelu",
+        dropout: float = 0.0,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim = options.whole("dim", dim)
+        options.one_of("activation", activation, [*_PLAIN, *_GATED])
+        self.activation = activation
+        is_gated = activation in _GATED
+        if hidden_dim is None:
+            hidden_dim = 4 * dim if not is_gated else -(-8 * dim // (3 * GATED_MULTIPLE)) * GATED_MULTIPLE
+        self.hidden_dim = options.whole("hidden_dim", hidden_dim)
+        factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        self.gate = nn.Linear(dim, hidden_dim, **factory) if is_gated else None
+        self.up = nn.Linear(dim, hidden_dim, **factory)
+        self.down = nn.Linear(hidden_dim, dim, **factory)
+        self.dropout = nn.Dropout(options.probability("dropout", dropout))
+        self._act = _GATED[activation] if is_gated else _PLAIN[activation]
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Glorot's uniform distribution for the weights, as in the 2017 paper's own code; 0 for the biases."""
+        for linear in (self.gate, self.up, self.down):
+            if linear is not None:
+                nn.init.xavier_uniform_(linear.weight)
+                if linear.bias is not None:
+                    nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., M] to [..., M]."""
+        hidden = self._act(self.up(x)) if self.gate is None else self._act(self.gate(x)) * self.up(x)
+        return self.down(self.dropout(hidden))
+
+    def extra_repr(self) -> str:
+        """What the parameters' shapes do not show."""
+        return f"{self.dim}, {self.hidden_dim}, activation={self.activation!r}"

@@ -1,0 +1,305 @@
+"""Attention through a few learned latents: they read an input of any length, and may be read out again.
+
+What a Perceiver and a Set Transformer have in common. The cost is linear in the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import ArgumentError
+from headwise.masks import Mask
+from headwise.nn import options
+from headwise.nn.cache import Cache
+from headwise.nn.cache_storage import Make
+from headwise.nn.cross import CrossLayer, check_value
+from headwise.nn.feed_forward import Activation
+from headwise.nn.inputs import check_input, check_padding, with_padding
+from headwise.nn.multi_head import MultiHeadAttention
+from headwise.nn.trace import Trace
+from headwise.nn.transformer_layer import EncoderLayer, reset_parts
+
+
+class LatentAttention(nn.Module):
+    """N learned latents read the input, in O(N · S) instead of the O(S²) of self-attention.
+
+        Z = latents;   for each read:  Z = CrossLayer(Z, input),  Z = EncoderLayer(Z), …        Jaegle et al. 2021
+        with read_out: CrossLayer(queries, Z)                                       Perceiver IO, Jaegle et al. 2022
+
+    With `norm_first=False` CrossLayer is MAB, and this is the Set Transformer's pooling, MAB(latents, X),
+    or with `read_out=True` its inducing points, ISAB(X) = MAB(X, MAB(latents, X)) (Lee et al. 2019, equations 6, 7 and
+    9 to 11). The order of the input does not matter: where it should, add positions to the input.
+
+    >>> pool = LatentAttention(1, 256)                               # input [B, S, 256] to [B, 1, 256]
+    >>> perceiver = LatentAttention(64, 512, 256, num_reads=4, self_layers=6, share_reads=True)
+    >>> isab = LatentAttention(32, 128, norm_first=False, read_out=True, activation="relu")
+    >>> y = isab(x, padding=real)                                    # x, y: [B, S, 128]
+    >>> decode = LatentAttention(64, 512, 256, self_layers=6, read_out=True, output_dim=128, query_residual=False)
+    >>> y = decode(queries, x)                                       # queries, y: [B, Q, 128]; x: [B, S, 256]
+    >>> roles = LatentAttention(2, 256, latent_names=["subject", "verb"])
+    >>> y, seen = roles(x, record=True)                              # seen["reads.0.attention"].row_names
+
+    Args:
+        num_latents: N.
+        latent_dim: M, the width of the latents.
+        input_dim: the width of the input; None = M.
+        num_heads: H, of those that read and read out.
+        num_reads: how often the latents read the input.
+        share_reads: whether the second read and all after it are one, used again. The first has its own weights
+            (Jaegle et al. 2021 found training unstable if it is shared too).
+        self_layers: how many layers of self-attention among the latents follow each read.
+        self_heads: the heads of those; None = `num_heads`.
+        read_out: whether other queries read the latents at the end.
+        output_dim: the width of those queries and of the output; None = `input_dim`.
+        query_residual: whether the read-out adds the queries to what they read.
+        latent_names: what the latents are called in records and views; None = "latent 0", "latent 1" …
+        head_dim, value_head_dim: D and E of the heads that read and read out; None = width / H, and D.
+        ffn_dim: the width of the feed-forward networks; None = 4 times that of the layer (see `FeedForward`).
+        norm_first: norms before each branch (Perceiver), or after each sum (Set Transformer).
+        activation: of the feed-forward networks.
+        dropout: of attention weights, in feed-forward networks and of what each branch adds; in training only.
+        scale: of the reads and the read-out; None = 1/√D, as in both papers. The Set Transformer's authors' code
+            divides by the root of the model's width instead.
+        norm_eps: the epsilon of the norms.
+        bias: whether attention, feed-forward networks and LayerNorm have biases.
+        kernel: "auto", or the name of a kernel, as for `headwise.attention`.
+
+    Its parts are `latents` [N, M], `reads` (each a `CrossLayer` with `layers`), and `read_out`, a `CrossLayer` or None.
+
+    Raises:
+        ArgumentError: dimensions that do not divide, an option that there is none of, names that are not N.
+    """
+
+    def __init__(
+        self,
+        num_latents: int,
+        latent_dim: int,
+        input_dim: int | None = None,
+        num_heads: int = 8,
+        *,
+        num_reads: int = 1,
+        share_reads: bool = False,
+        self_layers: int = 0,
+        self_heads: int | None = None,
+        read_out: bool = False,
+        output_dim: int | None = None,
+        query_residual: bool = True,
+        latent_names: Sequence[str] | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        ffn_dim: int | None = None,
+        norm_first: bool = True,
+        activation: Activation = "gelu",
+        dropout: float = 0.0,
+        scale: float | None = None,
+        norm_eps: float = 1e-5,
+        bias: bool = True,
+        kernel: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_latents = options.whole("num_latents", num_latents)
+        self.latent_dim = options.whole("latent_dim", latent_dim)
+        self.input_dim = options.whole("input_dim", latent_dim if input_dim is None else input_dim)
+        self.num_reads = options.whole("num_reads", num_reads)
+        self.norm_first = norm_first
+        self.latent_names = names = _names(latent_names, num_latents)
+        if not read_out and (output_dim is not None or not query_residual):
+            name, given = ("query_residual", query_residual) if output_dim is None else ("output_dim", output_dim)
+            raise ArgumentError(f"{name}: is of the read-out, so expected read_out=True with it, received {given}")
+        default = self.input_dim if read_out else latent_dim
+        self.output_dim = options.whole("output_dim", default if output_dim is None else output_dim)
+
+        factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        layer: dict[str, Any] = {"ffn_dim": ffn_dim, "norm_first": norm_first, "activation": activation}
+        layer |= {"dropout": dropout, "norm_eps": norm_eps, **factory}
+        heads: dict[str, Any] = {"head_dim": head_dim, "value_head_dim": value_head_dim}
+        heads |= {"scale": scale, "kernel": kernel}
+        options.whole("num_heads", num_heads)
+        options.whole("self_layers", self_layers, 0)
+        self_heads = options.whole("self_heads", num_heads if self_heads is None else self_heads)
+
+        def among() -> EncoderLayer:
+            attention = MultiHeadAttention(latent_dim, self_heads, dropout=dropout, kernel=kernel, **factory)
+            return EncoderLayer(latent_dim, attention=_called(attention, rows=names, cols=names), **layer)
+
+        def read() -> _Read:
+            reader = _Read(latent_dim, num_heads, memory_dim=self.input_dim, **heads, **layer)
+            reader.layers.extend(among() for _ in range(self_layers))
+            _called(reader.attention, rows=names)
+            return reader
+
+        self.latents = nn.Parameter(torch.empty(num_latents, latent_dim, device=device, dtype=dtype))
+        self.reads = nn.ModuleList(read() for _ in range(min(num_reads, 2) if share_reads else num_reads))
+        self.read_out: CrossLayer | None = None
+        if read_out:
+            heads["query_residual"] = query_residual
+            self.read_out = CrossLayer(self.output_dim, num_heads, memory_dim=latent_dim, **heads, **layer)
+            _called(self.read_out.attention, cols=names)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every part as it begins, and the latents.
+
+        With `norm_first` these are normal with deviation 0.02, truncated at ±2 (Perceiver); else Glorot's uniform
+        distribution (Set Transformer).
+        """
+        reset_parts([*self.reads, *([] if self.read_out is None else [self.read_out])])
+        with torch.no_grad():
+            if self.norm_first:
+                nn.init.trunc_normal_(self.latents, std=0.02)
+            else:
+                nn.init.xavier_uniform_(self.latents)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        mask: Mask | Tensor | None = None,
+        cache: Cache | None = None,
+        *,
+        padding: Tensor | None = None,
+        record: bool = False,
+    ) -> Any:
+        """What the latents make of the input; with `read_out`, what the queries make of the latents.
+
+        Args:
+            query: without `read_out` the input [B, S, input_dim]. With it what reads the latents, [B, Q, output_dim].
+            key: with `read_out` the input [B, S, input_dim]; None = `query`. Without it None.
+            value: None. It stands here so that every module of this package is called alike.
+            mask: which latent may read which position of the input, True = may: of `headwise.masks`, or bool [N, S],
+                [H, N, S] or [B, H, N, S]. With a cache S counts what it holds.
+            cache: an input that grows: keys and values of what was read before are kept, and the latents, which begin
+                anew at each call, read all of it.
+            padding: [B, S] of the input given now, True = a real token. A cache remembers it.
+            record: also return what was seen: "reads.0.attention", "reads.0.layers.0.attention", "read_out.attention".
+
+        Returns:
+            The latents [B, N, latent_dim], or with `read_out` [B, Q, output_dim]; with `record=True` (output, Seen).
+            A latent that may read nothing reads 0.
+
+        Raises:
+            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            CacheError: a cache of another module or batch, or one that is full.
+        """
+        x = self._input(query, key, value)
+        check_padding(padding, x)
+        caches: list[Cache | None] = [None] * len(self.reads)
+        if cache is not None:
+            caches, padding = self._grown(x, cache, padding), cache.key_padding
+        mask = with_padding(mask, padding)
+        trace = Trace(record)
+        z = self.latents.expand(x.shape[0], -1, -1)
+        for i in range(self.num_reads):
+            own = min(i, len(self.reads) - 1)
+            z = trace(self.reads[own], f"reads.{i}", z, x, mask=mask, cache=caches[own])
+        return trace.result(z if self.read_out is None else trace(self.read_out, "read_out", query, z))
+
+    def _input(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> Tensor:
+        """The input, checked."""
+        if self.read_out is None:
+            if key is not None and key is not query:
+                raise ArgumentError(
+                    "key: expected None, since without read_out the latents alone read and query is the input; "
+                    "received another sequence. Make the module with read_out=True for queries that read the latents"
+                )
+            check_value(query, value)
+            check_input("query", query, self.input_dim)
+            return query
+        check_input("query", query, self.output_dim)
+        if key is None and self.output_dim != self.input_dim:
+            raise ArgumentError(
+                f"key: expected the input [B, S, {self.input_dim}] that the latents read, received None, and the "
+                f"queries are {self.output_dim} wide"
+            )
+        x = query if key is None else key
+        check_value(x, value)
+        check_input("key", x, self.input_dim, batch=query.shape[0])
+        return x
+
+    def _grown(self, x: Tensor, cache: Cache, padding: Tensor | None) -> list[Cache | None]:
+        """The keys and values of all that was read so far, for each read."""
+        cache.bind(self)
+        new: list[Tensor] = []
+        for read in self.reads:
+            assert isinstance(read, _Read)
+            new += read.project(x)
+        held = cache.append(*new, padding=padding)
+        return [_Held(*pair) for pair in zip(held[::2], held[1::2], strict=True)]
+
+    def extra_repr(self) -> str:
+        """What the parts do not show."""
+        reads = "" if self.num_reads == len(self.reads) else f", num_reads={self.num_reads}, share_reads=True"
+        return f"{self.num_latents}, {self.latent_dim}, input_dim={self.input_dim}{reads}"
+
+
+class _Read(CrossLayer):
+    """One read of the input, and the layers of self-attention among the latents after it."""
+
+    def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
+        super().__init__(dim, num_heads, **options)
+        self.layers = nn.ModuleList()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        reset_parts(self.layers)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        mask: Mask | Tensor | None = None,
+        cache: Cache | None = None,
+        *,
+        padding: Tensor | None = None,
+        record: bool = False,
+    ) -> Any:
+        trace = Trace(record)
+        z = self.run(trace, query, key, value, mask, cache, padding)
+        for i, layer in enumerate(self.layers):
+            z = trace(layer, f"layers.{i}", z)
+        return trace.result(z)
+
+    def project(self, x: Tensor) -> list[Tensor]:
+        """Keys and values of the input, [B, H, S, D] and [B, H, S, E]."""
+        return self.attention.project(x if self.memory_norm is None else self.memory_norm(x), "kv")
+
+
+class _Held(Cache):
+    """To the attention of one read what a cache of its memory is: these are the projections."""
+
+    def __init__(self, *projections: Tensor) -> None:
+        super().__init__()
+        self._projections = projections
+
+    def bind(self, owner: nn.Module) -> None:
+        """Of any module: the cache that these come from is bound."""
+
+    def child(self, name: str) -> Cache:
+        return self
+
+    def memory(self, key: Tensor, value: Tensor, make: Make) -> tuple[Tensor, ...]:
+        return self._projections
+
+
+def _called(attention: MultiHeadAttention, **names: tuple[str, ...]) -> MultiHeadAttention:
+    """The module, which now says what its rows or columns stand for: to records, and to `headwise.watch`."""
+    vars(attention).update({"row_names": names.get("rows"), "col_names": names.get("cols")})
+    return attention
+
+
+def _names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    if names is None:
+        return tuple(f"latent {i}" for i in range(count))
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ArgumentError(f"latent_names: expected {count} strings, one for each latent, received {names!r:.80}")
+    if len(names) != count:
+        raise ArgumentError(f"latent_names: expected {count}, one for each latent, received {len(names)}")
+    return tuple(names)

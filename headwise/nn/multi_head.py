@@ -1,0 +1,377 @@
+"""Multi-head attention, self and cross, with everything that decoders of today add to it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from headwise.call import attention_weights, make_call
+from headwise.errors import ArgumentError, ShapeError
+from headwise.functional import attention
+from headwise.kernels import KERNELS
+from headwise.masks import Mask
+from headwise.nn import options
+from headwise.nn.cache import Cache
+from headwise.nn.inputs import check_input, check_mask, check_padding, positions_of, with_padding
+from headwise.nn.norm import NORMS
+from headwise.nn.positions import Positions
+from headwise.nn.state_dict import load_other_names
+from headwise.nn.trace import placed
+from headwise.records import AttentionRecord
+from headwise.shapes import check_numbers
+
+PROJECTIONS = ("per_head", "shared")
+Places = tuple[Tensor, Tensor] | None  # where queries and keys stand; None where no scheme asks
+
+
+class MultiHeadAttention(nn.Module):
+    """Heads that look at the same sequence from several sides. Vaswani et al. 2017, section 3.2.2.
+
+        head_h = softmax(scale · q_h k_gᵀ) v_g,   out = Concat(head_1 … head_H) W_O
+
+    >>> layer = MultiHeadAttention(512, 8, num_kv_heads=2, positions=positions.Rope(64))
+    >>> y = layer(x, mask=masks.causal())                            # x, y: [B, S, M]
+    >>> y, record = layer(x, mask=masks.causal(), record=True)       # the weights, no slower: record.weights()
+    >>> y = layer(x, memory, mask=masks.padding(lengths))            # cross-attention
+
+    Args:
+        dim: M, the width of the queries and of the output.
+        num_heads: H.
+        num_kv_heads: G, of which H is a multiple; 1 is multi-query (Shazeer 2019), between is grouped-query attention
+            (Ainslie et al. 2023). None = H.
+        head_dim: D, of queries and keys; None = M / H. It need not divide M.
+        value_head_dim: E, of values; None = D.
+        kdim, vdim: widths of `key` and `value` where they are not M.
+        bias: whether the projections of queries, keys and values have one.
+        output_bias: whether the output projection has one; None = as `bias`.
+        qk_norm: "rms" or "layer", over D, of queries and keys after their projection (Henry et al. 2020; Qwen 3).
+        norm_eps: the epsilon of that norm.
+        softcap: bounds the scores by softcap · tanh(s / softcap) (Gemma 2).
+        sinks: one learned logit a head that takes its share of the softmax and gives nothing (gpt-oss).
+        gate: a sigmoid of a projection of the query, times the heads' output (Qiu et al. 2025, equation 5).
+        dropout: of the weights, in training only.
+        scale: factor on q kᵀ; None = 1/√D.
+        positions: what the heads know of positions: a scheme of `headwise.nn.positions`.
+        projection: "per_head" as in the paper; "shared": one small D × D matrix each for queries, keys and values,
+            shared by all heads, without bias: head h projects x[..., h·D : (h+1)·D], as many tutorials write it.
+        kernel: "auto", or the name of a kernel, as for `headwise.attention`.
+
+    Its parameters are `qkv` (or `q`, `k`, `v` where widths differ), `out`, `gate`, `sinks`. State dicts with other
+    common names load too: `in_proj_weight`, `c_attn`, `q_proj … o_proj`, `Wq … fc_out`, `q_linear … out_linear`.
+
+    Raises:
+        ArgumentError: dimensions that do not divide, or an option that there is none of.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        bias: bool = True,
+        output_bias: bool | None = None,
+        qk_norm: Literal["rms", "layer"] | None = None,
+        norm_eps: float = 1e-6,
+        softcap: float | None = None,
+        sinks: bool = False,
+        gate: bool = False,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        positions: Positions | None = None,
+        projection: Literal["per_head", "shared"] = "per_head",
+        kernel: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim = options.whole("dim", dim)
+        self.num_heads = options.whole("num_heads", num_heads)
+        self.num_kv_heads = options.whole("num_kv_heads", num_heads if num_kv_heads is None else num_kv_heads)
+        options.divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
+        if head_dim is None:
+            head_dim = options.divisible("dim", dim, "num_heads", num_heads)
+        self.head_dim = options.whole("head_dim", head_dim)
+        self.value_head_dim = options.whole("value_head_dim", head_dim if value_head_dim is None else value_head_dim)
+        self.kdim = options.whole("kdim", dim if kdim is None else kdim)
+        self.vdim = options.whole("vdim", self.kdim if vdim is None else vdim)
+        options.one_of("qk_norm", qk_norm, [None, *NORMS])
+        options.one_of("projection", projection, PROJECTIONS)
+        options.one_of("kernel", kernel, ["auto", *KERNELS])
+        check_numbers(scale, softcap, 0.0)
+        self.dropout = options.probability("dropout", dropout)
+        self.scale, self.softcap, self.projection, self.kernel = scale, softcap, projection, kernel
+        if positions is not None:
+            if not isinstance(positions, Positions):
+                raise ArgumentError(
+                    f"positions: expected a scheme of headwise.nn.positions, received {type(positions).__name__}"
+                )
+            positions.check(self.num_heads, self.head_dim)
+            if positions.uses_values and dropout:
+                raise ArgumentError(f"dropout: expected 0 with positions that add to the values, received {dropout}")
+        self.positions = positions
+
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        if projection == "shared":
+            self._check_shared()
+            self.qkv = nn.Linear(head_dim, 3 * head_dim, bias=False, **factory)
+        elif self.is_fused:
+            self.qkv = nn.Linear(dim, sum(self.projection_sizes), bias=bias, **factory)
+        else:
+            widths = zip("qkv", (dim, self.kdim, self.vdim), self.projection_sizes, strict=True)
+            for name, width, size in widths:
+                self.add_module(name, nn.Linear(width, size, bias=bias, **factory))
+        heads_width = num_heads * self.value_head_dim
+        self.out = nn.Linear(heads_width, dim, bias=bias if output_bias is None else output_bias, **factory)
+        self.gate = nn.Linear(dim, heads_width, bias=False, **factory) if gate else None
+        self.q_norm = NORMS[qk_norm](head_dim, eps=norm_eps, **factory) if qk_norm else None
+        self.k_norm = NORMS[qk_norm](head_dim, eps=norm_eps, **factory) if qk_norm else None
+        self.sinks = nn.Parameter(torch.empty(num_heads, **factory)) if sinks else None
+        load_other_names(self)
+        self.reset_parameters()
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether queries, keys and values are projected by one matrix, `qkv`."""
+        return self.projection == "shared" or self.dim == self.kdim == self.vdim
+
+    @property
+    def projection_sizes(self) -> tuple[int, int, int]:
+        """How many outputs the projections of queries, keys and values have."""
+        if self.projection == "shared":
+            return (self.head_dim,) * 3
+        heads, kv_heads = self.num_heads, self.num_kv_heads
+        return heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_head_dim
+
+    def reset_parameters(self) -> None:
+        """Glorot's uniform distribution for each projection, as in the paper's own code; 0 for biases and sinks."""
+        with torch.no_grad():
+            projections = list(self.qkv.weight.split(self.projection_sizes)) if self.is_fused else []
+            linears = [module for module in self.children() if isinstance(module, nn.Linear)]
+            projections += [module.weight for module in linears if not (self.is_fused and module is self.qkv)]
+            for weight in projections:
+                nn.init.xavier_uniform_(weight)
+            for module in linears:
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            for norm in (self.q_norm, self.k_norm):
+                if norm is not None:
+                    norm.reset_parameters()
+            if self.sinks is not None:
+                nn.init.zeros_(self.sinks)
+            if self.positions is not None:
+                self.positions.reset_parameters()
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        mask: Mask | Tensor | None = None,
+        cache: Cache | None = None,
+        *,
+        padding: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        record: bool = False,
+    ) -> Tensor | tuple[Tensor, AttentionRecord]:
+        """What each query makes of the values that it attends to.
+
+        Args:
+            query: [B, Q, M].
+            key: [B, K, kdim], what is attended to; None = the query's own sequence.
+            value: [B, K, vdim]; None = `key`.
+            mask: which query may attend to which key, True = may: a mask of `headwise.masks`, or a bool tensor [Q, K],
+                [H, Q, K] or [B, H, Q, K]. With a cache K counts what it holds; the last query stands at the last key.
+            cache: keys and values of the tokens before. In self-attention the new ones are added to it; of a `key` that
+                is another sequence the projections are made at the first call and kept.
+            padding: [B, K] of the keys given now, True = a real token. A cache remembers it.
+            position_ids: [Q] or [B, Q], where the queries stand, if not at 0, 1, 2 … (after what the cache holds;
+                padding does not count).
+            record: also return what was seen.
+
+        Returns:
+            [B, Q, M]; with `record=True` (output, AttentionRecord). Nothing is averaged over heads.
+
+        Raises:
+            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            CacheError: a cache of another module or batch, or one that is full.
+        """
+        check_input("query", query, self.dim)
+        reads_itself = key is None or key is query
+        if key is None and value is not None:
+            raise ArgumentError("value: expected a key with it. Pass both, or neither for self-attention")
+        key = query if key is None else key
+        value = key if value is None else value
+        check_input("key", key, self.kdim, batch=query.shape[0])
+        check_input("value", value, self.vdim, batch=query.shape[0])
+        if value.shape[1] != key.shape[1]:
+            raise ShapeError(
+                f"value: expected as many positions as key, received key {list(key.shape)}, value {list(value.shape)}"
+            )
+        check_padding(padding, key)
+        if position_ids is not None and self.positions is None:
+            raise ArgumentError("position_ids: expected a module with positions=, received one that knows of none")
+        if cache is not None:
+            cache.bind(self)
+        if reads_itself:
+            if cache is not None:
+                check_mask(mask, query, self.num_heads, cache)
+            q, k, v, places, padding = self._read_itself(query, key, value, cache, padding, position_ids)
+        else:
+            q, k, v, places = self._read_other(query, key, value, cache, padding, position_ids)
+
+        mask = with_padding(mask, padding)
+        bias = None
+        if self.positions is not None and places is not None:
+            # A scheme that knows the mask may leave out what a row has in common, and take positions to rise and to
+            # end alike: a sink sees the one; positions that were given, or are of two sequences, need not do the other.
+            known = mask if self.sinks is None and position_ids is None and reads_itself else None
+            bias = self.positions.bias(q, *places, mask=known, scale=self.scale)
+        given: dict[str, Any] = {"mask": mask, "bias": bias, "scale": self.scale, "softcap": self.softcap}
+        given["sinks"] = self.sinks
+        run: dict[str, Any] = {"dropout": self.dropout if self.training else 0.0, "kernel": self.kernel}
+        heads: Any = attention(q, k, v, **given, **run, record=True) if record else attention(q, k, v, **given, **run)
+        y_BHQE, found = heads if record else (heads, None)
+        if self.positions is not None and places is not None and self.positions.uses_values:
+            call = make_call(q, k, v, **given)
+            extra = self.positions.values(attention_weights(call.scores(), call.sinks), *places)
+            y_BHQE = y_BHQE if extra is None else y_BHQE + extra.to(y_BHQE.dtype)
+        y_BQM = y_BHQE.transpose(1, 2).flatten(2)
+        if self.gate is not None:
+            y_BQM = y_BQM * torch.sigmoid(self.gate(query))
+        out = self.out(y_BQM)
+        return out if found is None else (out, placed(found, "self" if reads_itself else "cross"))
+
+    def _read_itself(
+        self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, padding: Tensor | None, ids: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Places, Tensor | None]:
+        """q, k and v of a sequence that attends to itself and to what the cache holds; where they stand; real keys."""
+        if value is key:
+            q, k, v = self.project(key, "qkv")
+        else:  # DETR adds positions to queries and keys alone
+            (q, k), (v,) = self.project(query, "qk"), self.project(value, "v")
+        q, k = _normalised(self.q_norm, q), _normalised(self.k_norm, k)
+        scheme = self.positions
+        if scheme is None:
+            if cache is None:
+                return q, k, v, None, padding
+            k, v = cache.append(k, v, padding=padding)
+            return q, k, v, None, cache.key_padding
+        query_ids = positions_of(query, cache, padding, ids)
+        if cache is None:
+            length = query.shape[1]
+            rotated = scheme.rotate(q, query_ids, length), scheme.rotate(k, query_ids, length)
+            return *rotated, v, (query_ids, query_ids), padding
+        length = query.shape[1] + cache.length
+        if ids is not None and (scheme.depends_on_length or type(scheme).bias is not Positions.bias):
+            raise ArgumentError(
+                f"position_ids: {type(scheme).__name__} asks for the positions of the keys in the cache, which are "
+                "counted there. Pass padding= instead of position_ids="
+            )
+        # Where the angles change as the sequence grows, the cache holds the keys as they were before.
+        k = k if scheme.depends_on_length else scheme.rotate(k, query_ids, length)
+        k, v = cache.append(k, v, padding=padding)
+        key_ids = cache.key_positions(device=query.device)
+        k = scheme.rotate(k, key_ids, length) if scheme.depends_on_length else k
+        return scheme.rotate(q, query_ids, length), k, v, (query_ids, key_ids), cache.key_padding
+
+    def _read_other(
+        self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, padding: Tensor | None, ids: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Places]:
+        """q of one sequence, k and v of another, and the positions of both, which each count from 0."""
+        scheme = self.positions
+        key_ids = positions_of(key, None, padding if scheme is not None else None, None)
+
+        def make(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+            k, v = self.project(key, "kv") if value is key else (*self.project(key, "k"), *self.project(value, "v"))
+            k = _normalised(self.k_norm, k)
+            return (k if scheme is None else scheme.rotate(k, key_ids, key.shape[1])), v
+
+        k, v = make(key, value) if cache is None else cache.memory(key, value, make)
+        (q,) = self.project(query, "q")
+        q = _normalised(self.q_norm, q)
+        if scheme is None:
+            return q, k, v, None
+        query_ids = torch.arange(query.shape[1], device=query.device) if ids is None else ids
+        return scheme.rotate(q, query_ids, query.shape[1]), k, v, (query_ids, key_ids)
+
+    def project(self, x: Tensor, names: str) -> list[Tensor]:
+        """Projections of x, of those that "qkv" names some in a row: each [B, heads, S, width]."""
+        if self.projection == "shared":
+            x = x.unflatten(-1, (self.num_heads, self.head_dim))
+        if not self.is_fused:
+            found = [getattr(self, name)(x) for name in names]
+        elif names == "qkv":
+            found = list(self.qkv(x).split(self.projection_sizes, -1))
+        else:
+            first = "qkv".index(names)
+            sizes = self.projection_sizes[first : first + len(names)]
+            start = sum(self.projection_sizes[:first])
+            rows = slice(start, start + sum(sizes))
+            bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+            found = list(linear(x, self.qkv.weight[rows], bias).split(sizes, -1))
+        if self.projection == "shared":
+            return [y.transpose(1, 2) for y in found]
+        heads = {"q": self.num_heads, "k": self.num_kv_heads, "v": self.num_kv_heads}
+        return [y.unflatten(-1, (heads[name], -1)).transpose(1, 2) for name, y in zip(names, found, strict=True)]
+
+    def _check_shared(self) -> None:
+        """A shared projection is D × D, so everything has D columns a head."""
+        wanted = {
+            "num_kv_heads": (self.num_kv_heads, self.num_heads),
+            "head_dim": (self.head_dim * self.num_heads, self.dim),
+            "value_head_dim": (self.value_head_dim, self.head_dim),
+            "kdim": (self.kdim, self.dim),
+            "vdim": (self.vdim, self.dim),
+        }
+        for name, (received, expected) in wanted.items():
+            if received != expected:
+                raise ArgumentError(
+                    f'{name}: projection="shared" projects a head\'s own D = M / H columns, the same for all, so it '
+                    f"cannot be chosen. Expected {expected}, received {received}"
+                )
+
+    def extra_repr(self) -> str:
+        """What the parameters' shapes do not show."""
+        shown = {
+            "num_kv_heads": None if self.num_kv_heads == self.num_heads else self.num_kv_heads,
+            "head_dim": None if self.head_dim * self.num_heads == self.dim else self.head_dim,
+            "value_head_dim": None if self.value_head_dim == self.head_dim else self.value_head_dim,
+            "projection": None if self.projection == "per_head" else repr(self.projection),
+            "scale": self.scale,
+            "softcap": self.softcap,
+            "sinks": self.sinks is not None or None,
+            "dropout": self.dropout or None,
+            "kernel": None if self.kernel == "auto" else repr(self.kernel),
+        }
+        return ", ".join([f"{self.dim}, {self.num_heads}"] + [f"{k}={v}" for k, v in shown.items() if v is not None])
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention, *, kernel: str = "auto") -> MultiHeadAttention:
+        """The same as an nn.MultiheadAttention, with its weights; inputs are [B, S, M] whatever its batch_first.
+
+        Raises ArgumentError for add_bias_kv and add_zero_attn.
+        """
+        from headwise.nn.from_torch import attention_from_torch
+
+        return attention_from_torch(module, kernel=kernel)
+
+    def to_torch(self) -> nn.MultiheadAttention:
+        """The same as PyTorch's module (batch_first=True), with these weights.
+
+        Raises ArgumentError, naming the option, if that module has no such thing.
+        """
+        from headwise.nn.from_torch import attention_to_torch
+
+        return attention_to_torch(self)
+
+
+def _normalised(norm: nn.Module | None, x: Tensor) -> Tensor:
+    return x if norm is None else norm(x)

@@ -1,0 +1,377 @@
+"""Multi-head latent attention (MLA), DeepSeek's: keys and values of all heads are made of one short latent a token, and
+the cache holds only that."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import ArgumentError, CheckpointError
+from headwise.functional import attention
+from headwise.kernels import KERNELS
+from headwise.masks import Mask
+from headwise.nn import options
+from headwise.nn.cache import Cache
+from headwise.nn.inputs import check_input, check_mask, check_padding, positions_of, with_padding
+from headwise.nn.norm import RMSNorm
+from headwise.nn.positions import Rope, Yarn
+from headwise.nn.trace import placed
+from headwise.records import AttentionRecord
+from headwise.shapes import check_numbers
+
+Path = Literal["auto", "expand", "absorb"]
+PATHS = ("auto", "expand", "absorb")
+
+# What each projection is called by Hugging Face, and by DeepSeek's own code.
+OTHER_NAMES = {
+    "q": ("q_proj", "wq"),
+    "q_down": ("q_a_proj", "wq_a"),
+    "q_norm": ("q_a_layernorm",),
+    "q_up": ("q_b_proj", "wq_b"),
+    "kv_down": ("kv_a_proj_with_mqa", "wkv_a"),
+    "kv_norm": ("kv_a_layernorm",),
+    "kv_up": ("kv_b_proj", "wkv_b"),
+    "out": ("o_proj", "wo"),
+}
+HF_MODELS = ("deepseek_v2", "deepseek_v3", "kimi_k2")
+
+
+class MultiHeadLatentAttention(nn.Module):
+    """Self-attention on latents. DeepSeek-V2 (2024), equations 9-19; DeepSeek-V3 (2024), section 2.1.1.
+
+        c = norm(W_DKV x),   k_h = [W_UK_h c; rope(W_KR x)],   v_h = W_UV_h c
+        c' = norm(W_DQ x),   q_h = [W_UQ_h c'; rope(W_QR_h c')]
+        out = W_O Concat(softmax(scale · q_h k_hᵀ) v_h)
+
+    c has R dimensions, and the rotated key is one for all heads: a cache holds R + rope_dim numbers a token. Two paths
+    lead to the same output and weights, and both train:
+
+    - expand: k_h and v_h of all K keys are made. Multiplications, for each example and head:
+      K · R · (nope_dim + E)  +  Q · K · (nope_dim + rope_dim + E).
+    - absorb: q_nope · (W_UK c) = (W_UKᵀ q_nope) · c, and Σ a W_UV c = W_UV Σ a c: the heads attend to the latents
+      themselves, as one key head: Q · R · (nope_dim + E)  +  Q · K · (2R + rope_dim).
+
+    "auto" takes the fewer: absorb to decode, expand to train and to prefill where nope_dim + E < 2R.
+
+    >>> layer = MultiHeadLatentAttention(
+    ...     2048, 16, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_head_dim=128
+    ... )
+    >>> y = layer(x, mask=masks.causal())                            # x, y: [B, S, M]
+    >>> y, record = layer(x, mask=masks.causal(), record=True)       # record.weights(): [B, H, S, S]
+    >>> cache = Cache()
+    >>> y = layer(x, mask=masks.causal(), cache=cache)               # cache.bytes: B · S · 576 · 4
+
+    Args:
+        dim: M, the width of the input and of the output.
+        num_heads: H.
+        q_rank: width of the queries' latent c'; None = queries are projected from the input at once (V2-Lite).
+        kv_rank: R, the width of c.
+        nope_dim: dimensions of a head's queries and keys that know nothing of positions.
+        rope_dim: dimensions that are rotated, behind those; even.
+        value_head_dim: E.
+        bias: whether `q_down`, `kv_down` and `out` have one (Hugging Face's `attention_bias`).
+        norm_eps: the epsilon of the norms of the latents.
+        dropout: of the weights, in training only.
+        scale: factor on q kᵀ; None = 1/√(nope_dim + rope_dim), times the `softmax_factor` of a Rope with YaRN.
+        positions: a Rope of rope_dim; None = Rope(rope_dim, interleaved=True), as DeepSeek's.
+        path: "auto", "expand" or "absorb", if a call does not say which.
+        kernel: "auto", or the name of a kernel, as for `headwise.attention`.
+
+    Its parameters are `q_down`, `q_norm`, `q_up` (or `q`), `kv_down`, `kv_norm`, `kv_up` and `out`. State dicts of
+    Hugging Face's DeepSeek-V2 and V3 attention and of DeepSeek's own code load too.
+
+    Raises:
+        ArgumentError: a size that is not positive, an odd rope_dim, an unknown option, positions that do not fit.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        q_rank: int | None,
+        kv_rank: int,
+        nope_dim: int,
+        rope_dim: int,
+        value_head_dim: int,
+        bias: bool = False,
+        norm_eps: float = 1e-6,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        positions: Rope | None = None,
+        path: Path = "auto",
+        kernel: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim = options.whole("dim", dim)
+        self.num_heads = options.whole("num_heads", num_heads)
+        self.q_rank = None if q_rank is None else options.whole("q_rank", q_rank)
+        self.kv_rank = options.whole("kv_rank", kv_rank)
+        self.nope_dim = options.whole("nope_dim", nope_dim)
+        self.rope_dim = options.whole("rope_dim", rope_dim)
+        if rope_dim % 2:
+            raise ArgumentError(f"rope_dim: expected an even number, dimensions turn in pairs, received {rope_dim}")
+        self.value_head_dim = options.whole("value_head_dim", value_head_dim)
+        self.dropout = options.probability("dropout", dropout)
+        options.one_of("path", path, PATHS)
+        options.one_of("kernel", kernel, ["auto", *KERNELS])
+        check_numbers(scale, None, 0.0)
+        self.path, self.kernel = path, kernel
+        self.positions = _checked(positions, num_heads, rope_dim)
+        # The one place where YaRN's mscale enters the softmax: both paths use this scale as it is.
+        self.scale = _default_scale(self.head_dim, self.positions) if scale is None else scale
+
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        if q_rank is None:
+            self.q = nn.Linear(dim, num_heads * self.head_dim, bias=False, **factory)
+        else:
+            self.q_down = nn.Linear(dim, q_rank, bias=bias, **factory)
+            self.q_norm = RMSNorm(q_rank, eps=norm_eps, **factory)
+            self.q_up = nn.Linear(q_rank, num_heads * self.head_dim, bias=False, **factory)
+        self.kv_down = nn.Linear(dim, kv_rank + rope_dim, bias=bias, **factory)
+        self.kv_norm = RMSNorm(kv_rank, eps=norm_eps, **factory)
+        self.kv_up = nn.Linear(kv_rank, num_heads * (nope_dim + value_head_dim), bias=False, **factory)
+        self.out = nn.Linear(num_heads * value_head_dim, dim, bias=bias, **factory)
+        self.register_load_state_dict_pre_hook(_rename)
+        self.reset_parameters()
+
+    @classmethod
+    def from_hf(
+        cls,
+        config: Any,
+        *,
+        path: Path = "auto",
+        kernel: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> MultiHeadLatentAttention:
+        """The attention of a DeepSeek-V2 or V3 config, a transformers object or the dict in its config.json.
+
+        transformers itself is not needed. The weights are then what `load_state_dict` loads.
+
+        Raises:
+            CheckpointError: a config of another model, one that lacks a size, or a RoPE that is not known here.
+        """
+        model = _entry(config, "model_type")
+        if model not in HF_MODELS:
+            raise CheckpointError(f"model_type: expected one of {', '.join(HF_MODELS)}, received {model!r}")
+        names = ("hidden_size", "num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")
+        sizes = {name: _entry(config, name) for name in (*names, "v_head_dim")}
+        missing = [name for name, size in sizes.items() if size is None]
+        if missing:
+            raise CheckpointError(f"config: expected {', '.join(sizes)}; received none of {', '.join(missing)}")
+        # DeepSeek's pairs are interleaved; only transformers' V3 has a switch, which config.json need not mention.
+        interleaved = _entry(config, "rope_interleave") is not False
+        return cls(
+            sizes["hidden_size"],
+            sizes["num_attention_heads"],
+            q_rank=_entry(config, "q_lora_rank"),
+            kv_rank=sizes["kv_lora_rank"],
+            nope_dim=sizes["qk_nope_head_dim"],
+            rope_dim=sizes["qk_rope_head_dim"],
+            value_head_dim=sizes["v_head_dim"],
+            bias=bool(_entry(config, "attention_bias")),
+            dropout=_entry(config, "attention_dropout") or 0.0,  # the norms keep 1e-6, whatever rms_norm_eps says
+            positions=Rope.from_hf(config, head_dim=sizes["qk_rope_head_dim"], interleaved=interleaved),
+            path=path,
+            kernel=kernel,
+            device=device,
+            dtype=dtype,
+        )
+
+    @property
+    def head_dim(self) -> int:
+        """D of the queries and keys: nope_dim + rope_dim."""
+        return self.nope_dim + self.rope_dim
+
+    def reset_parameters(self) -> None:
+        """Standard deviation 0.006 (DeepSeek-V2, section 3.1.2; V3, 4.2), of a normal; 0 for biases, 1 for norms."""
+        for module in self.children():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.006)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, RMSNorm):
+                module.reset_parameters()
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        mask: Mask | Tensor | None = None,
+        cache: Cache | None = None,
+        *,
+        padding: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        path: Path | None = None,
+        record: bool = False,
+    ) -> Tensor | tuple[Tensor, AttentionRecord]:
+        """What each token makes of those that it attends to.
+
+        Args:
+            query: [B, Q, M].
+            key, value: None, or `query` again: the latents are made of one sequence.
+            mask: which query may attend to which key, True = may: a mask of `headwise.masks`, or a bool tensor [Q, K],
+                [H, Q, K] or [B, H, Q, K]. With a cache K counts what it holds; the last query stands at the last key.
+            cache: latents of the tokens before, [B, 1, S, R + rope_dim]; the new ones are added to it.
+            padding: [B, Q], True = a real token. A cache remembers it.
+            position_ids: [Q] or [B, Q], where the tokens stand, if not at 0, 1, 2 … (after what the cache holds;
+                padding does not count).
+            path: "auto", "expand" or "absorb" for this call; None = the module's.
+            record: also return what was seen. Its weights are the same by both paths; its keys are those that were
+                attended to: by absorb the latents, one key head.
+
+        Returns:
+            [B, Q, M]; with `record=True` (output, AttentionRecord). Nothing is averaged over heads.
+
+        Raises:
+            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            CacheError: a cache of another module or batch, or one that is full.
+        """
+        check_input("query", query, self.dim)
+        for name, other in (("key", key), ("value", value)):
+            if other is not None and other is not query:
+                raise ArgumentError(
+                    f"{name}: expected None or the query itself, latent attention reads its own sequence; received "
+                    "another tensor. For cross-attention use MultiHeadAttention"
+                )
+        check_padding(padding, query)
+        path = self._asked_for(path)
+        if cache is not None:
+            cache.bind(self)
+            check_mask(mask, query, self.num_heads, cache)
+
+        ids = positions_of(query, cache, padding, position_ids)
+        q_nope, q_rope = self._queries(query, ids)
+        latents = self._latents(query, ids)
+        if cache is not None:
+            (latents,) = cache.append(latents, padding=padding)
+            padding = cache.key_padding
+        # One key head, of which the values are the first R columns: a view, so nothing held is copied.
+        c = latents[..., : self.kv_rank]
+        absorb = self._absorbs(path, query.shape[1], latents.shape[2])
+        if absorb:
+            w_uk, w_uv = self._up_projections()
+            q, k, v = torch.cat((_by_head(q_nope, w_uk), q_rope), -1), latents, c
+        else:
+            q = torch.cat((q_nope, q_rope), -1)
+            k_nope, v = self._heads(self.kv_up(c[:, 0])).split((self.nope_dim, self.value_head_dim), -1)
+            k_rope = latents[..., self.kv_rank :].expand(-1, self.num_heads, -1, -1)
+            k = torch.cat((k_nope, k_rope), -1)
+        given: dict[str, Any] = {"mask": with_padding(mask, padding), "scale": self.scale, "kernel": self.kernel}
+        given["dropout"] = self.dropout if self.training else 0.0
+        heads: Any = attention(q, k, v, **given, record=True) if record else attention(q, k, v, **given)
+        y, found = heads if record else (heads, None)
+        y_BHQE = _by_head(y, w_uv.mT) if absorb else y
+        out = self.out(y_BHQE.transpose(1, 2).flatten(2))
+        return out if found is None else (out, placed(found, "self"))
+
+    def _queries(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, H, Q, nope_dim] and, rotated, [B, H, Q, rope_dim]. Equations 12-14."""
+        q = self.q(x) if self.q_rank is None else self.q_up(self.q_norm(self.q_down(x)))
+        q_nope, q_rope = self._heads(q).split((self.nope_dim, self.rope_dim), -1)
+        return q_nope, self.positions.rotate(q_rope, ids)
+
+    def _latents(self, x: Tensor, ids: Tensor) -> Tensor:
+        """What is kept of each token, [B, 1, S, R + rope_dim]: c, and behind it the rotated key. Equations 9 and 15."""
+        c, k_rope = self.kv_down(x)[:, None].split((self.kv_rank, self.rope_dim), -1)
+        return torch.cat((self.kv_norm(c), self.positions.rotate(k_rope, ids)), -1)
+
+    def _heads(self, y_BSX: Tensor) -> Tensor:
+        """[B, H, S, X / H]"""
+        return y_BSX.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def _up_projections(self) -> tuple[Tensor, Tensor]:
+        """W_UK [H, nope_dim, R] and W_UV [H, E, R], views of one weight."""
+        weight = self.kv_up.weight.unflatten(0, (self.num_heads, -1))
+        w_uk, w_uv = weight.split((self.nope_dim, self.value_head_dim), 1)
+        return w_uk, w_uv
+
+    def _asked_for(self, path: Path | None) -> Path:
+        """The path that a call shall take, checked before anything is done."""
+        path = self.path if path is None else path
+        options.one_of("path", path, PATHS)
+        if path == "absorb" and not self._can_absorb:
+            raise ArgumentError(
+                f'path: "absorb" multiplies by the weight of kv_up itself, expected it to be an nn.Linear, received '
+                f'{type(self.kv_up).__name__}. Use path="expand", or merge what was put around it'
+            )
+        return path
+
+    @property
+    def _can_absorb(self) -> bool:
+        """What stands in for a linear layer (LoRA, quantised weights) does more than its weight says."""
+        return type(self.kv_up) is nn.Linear
+
+    def _absorbs(self, path: Path, q_len: int, k_len: int) -> bool:
+        """Whether a call takes the absorb path."""
+        if path != "auto":
+            return path == "absorb"
+        up = self.kv_rank * (self.nope_dim + self.value_head_dim)
+        expand = k_len * up + q_len * k_len * (self.head_dim + self.value_head_dim)
+        absorb = q_len * up + q_len * k_len * (2 * self.kv_rank + self.rope_dim)
+        return self._can_absorb and absorb < expand
+
+    def extra_repr(self) -> str:
+        """What the parameters' shapes do not show."""
+        shown = {
+            "q_rank": self.q_rank,
+            "kv_rank": self.kv_rank,
+            "nope_dim": self.nope_dim,
+            "rope_dim": self.rope_dim,
+            "value_head_dim": self.value_head_dim,
+            "scale": f"{self.scale:.6g}",
+            "dropout": self.dropout or None,
+            "path": None if self.path == "auto" else repr(self.path),
+            "kernel": None if self.kernel == "auto" else repr(self.kernel),
+        }
+        return ", ".join([f"{self.dim}, {self.num_heads}"] + [f"{k}={v}" for k, v in shown.items() if v is not None])
+
+
+def _by_head(x_BHQX: Tensor, weight_HXY: Tensor) -> Tensor:
+    """Each head's x times its own weight, [B, H, Q, Y]; the weight is read once for all examples, and not copied."""
+    batch, _, q_len, _ = x_BHQX.shape
+    products = torch.bmm(x_BHQX.transpose(0, 1).flatten(1, 2), weight_HXY)
+    return products.unflatten(1, (batch, q_len)).transpose(0, 1)
+
+
+def _checked(positions: Rope | None, num_heads: int, rope_dim: int) -> Rope:
+    if positions is None:
+        return Rope(rope_dim, interleaved=True)
+    if not isinstance(positions, Rope):
+        raise ArgumentError(f"positions: expected a headwise.nn.positions.Rope, received {type(positions).__name__}")
+    if positions.depends_on_length:
+        raise ArgumentError(
+            f"positions: expected frequencies that do not change with the length, the cache holds rotated keys; "
+            f"received {positions.scaling}. Use Yarn, as DeepSeek does"
+        )
+    positions.check(num_heads, rope_dim)
+    return positions
+
+
+def _default_scale(head_dim: int, positions: Rope) -> float:
+    scaling = positions.scaling
+    return head_dim**-0.5 * (scaling.softmax_factor if isinstance(scaling, Yarn) else 1.0)
+
+
+def _rename(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Bring other people's names in a state dict to ours. CheckpointError if one projection is there twice."""
+    for ours, others in OTHER_NAMES.items():
+        for kind in ("weight", "bias"):
+            found = [key for name in (ours, *others) if (key := f"{prefix}{name}.{kind}") in state]
+            if len(found) > 1:
+                raise CheckpointError(
+                    f"expected one of {', '.join(found)}, received all of them: they mean the same projection"
+                )
+            if found:
+                state[f"{prefix}{ours}.{kind}"] = state.pop(found[0])
+
+
+def _entry(config: Any, name: str) -> Any:
+    """An entry of a config, object or dict; None if it has none."""
+    return config.get(name) if isinstance(config, dict) else getattr(config, name, None)

@@ -1,0 +1,24 @@
+"""Norms that give back the dtype they were given: under autocast PyTorch's give that of their weight, or warn."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class RMSNorm(nn.RMSNorm):
+    """nn.RMSNorm, [..., M] to [..., M], computed in the dtype of its weight. Zhang & Sennrich 2019, equation 4."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x / √(mean(x²) + eps) · weight, in the dtype of x."""
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
+
+
+class LayerNorm(nn.LayerNorm):
+    """nn.LayerNorm, [..., M] to [..., M], computed in the dtype of its weight. Ba et al. 2016, equation 3."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(x - mean) / √(variance + eps) · weight + bias, in the dtype of x."""
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
+
+
+NORMS: dict[str, type[RMSNorm | LayerNorm]] = {"rms": RMSNorm, "layer": LayerNorm}

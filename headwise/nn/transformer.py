@@ -1,0 +1,286 @@
+"""Stacks of transformer layers: `Encoder`, which with a causal mask and a cache is a decoder-only model (GPT), and
+`Decoder`, which reads a memory too."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from headwise.errors import ArgumentError
+from headwise.masks import Mask
+from headwise.nn import options
+from headwise.nn.cache import Cache
+from headwise.nn.inputs import check_alone, check_input, check_memory, check_padding, positions_of, with_padding
+from headwise.nn.trace import Trace
+from headwise.nn.transformer_layer import (
+    DecoderLayer,
+    EncoderLayer,
+    LayerOptions,
+    has_positions,
+    part_of,
+    reset_parts,
+)
+from headwise.records import Seen
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+MakeAttention = Callable[[], nn.Module]
+
+
+class _Stack(nn.Module):
+    """Layers one after another, and a norm behind the last."""
+
+    def __init__(
+        self, layers: Iterable[EncoderLayer | DecoderLayer], norm: nn.Module | None, checkpointing: bool
+    ) -> None:
+        super().__init__()
+        layers = list(layers)
+        if not layers:
+            raise ArgumentError("layers: expected one or more, received none")
+        widths = [layer.dim for layer in layers]
+        if len(set(widths)) > 1:
+            raise ArgumentError(f"layers: expected all of one dim, received {widths}")
+        self.dim = widths[0]
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+        self.checkpointing = checkpointing
+
+    @classmethod
+    def from_layers(
+        cls,
+        layers: Iterable[EncoderLayer | DecoderLayer],
+        norm: nn.Module | None = None,
+        *,
+        checkpointing: bool = False,
+    ) -> Self:
+        """A stack of ready layers, which may differ; `norm` stands behind the last."""
+        stack = cls.__new__(cls)
+        _Stack.__init__(stack, layers, norm, checkpointing)
+        return stack
+
+    def reset_parameters(self) -> None:
+        """Every layer as it begins, and the norm."""
+        reset_parts([*self.layers, *([] if self.norm is None else [self.norm])])
+
+    def extra_repr(self) -> str:
+        """What the parts do not show."""
+        return f"{self.dim}" + (", checkpointing=True" if self.checkpointing else "")
+
+    def _run(
+        self,
+        x: Tensor,
+        mask: Mask | Tensor | None,
+        cache: Cache | None,
+        padding: Tensor | None,
+        position_ids: Tensor | None,
+        record: bool,
+        **memory: Any,
+    ) -> Any:
+        """All layers. What each would make of mask, padding and positions is made once."""
+        check_padding(padding, x)
+        knows = [layer.has_positions for layer in self.layers]
+        if cache is not None:
+            cache.bind(self)  # each layer's child remembers the padding
+            mask = with_padding(mask, None)
+        else:
+            if padding is not None and any(knows):
+                position_ids = positions_of(x, None, padding, position_ids)
+            mask, padding = with_padding(mask, padding), None
+        # A step on a cache is not run twice: the second run would append its tokens again.
+        runs_again = self.checkpointing and self.training and torch.is_grad_enabled() and cache is None
+        trace = Trace(record)
+        for i, layer in enumerate(self.layers):
+            given: dict[str, Any] = {"mask": mask, "cache": part_of(cache, f"layers.{i}"), "padding": padding, **memory}
+            # A layer without positions refuses them. If none has any, it may say so.
+            given["position_ids"] = position_ids if knows[i] or not any(knows) else None
+            run = partial(trace, layer, f"layers.{i}", **given)
+            x = checkpoint(run, x, use_reentrant=False) if runs_again else run(x)
+        return trace.result(x if self.norm is None else self.norm(x))
+
+
+class Encoder(_Stack):
+    """Several `EncoderLayer`s. Vaswani et al. 2017, figure 1, on the left; with a causal mask and a cache, a GPT.
+
+    >>> encoder = Encoder(512, num_layers=6, num_heads=8)
+    >>> gpt = Encoder(512, num_layers=6, norm="rms", activation="swiglu", bias=False,
+    ...     attention=lambda: MultiHeadAttention(512, 8, num_kv_heads=2, bias=False, positions=positions.Rope(64)))
+    >>> y = gpt(x, mask=masks.causal(), cache=cache)                 # x, y: [B, S, M]
+    >>> y, seen = encoder(x, record=True)                            # seen["layers.0.attention"].weights()
+
+    Args:
+        dim: M.
+        num_layers: how many.
+        num_heads: H of every layer's `MultiHeadAttention`. Pass this or `attention`.
+        attention: makes an attention module, called once for each layer.
+        drop_path: of the last layer; that of layer l of L is l / L of it (Huang et al. 2016, equation 4).
+        final_norm: whether a norm stands behind the last layer; None = as `norm_first`, which needs one.
+        checkpointing: in training keep only what goes into each layer, and run the layer again for its gradients
+            (Chen et al. 2016). Less memory, the same numbers, dropout included. Calls with a cache are not.
+        layer_options: ffn_dim, norm, norm_first, activation, dropout, attention_dropout, ffn_dropout, norm_eps, bias,
+            device, dtype: as for `EncoderLayer`.
+
+    `Encoder.from_layers` takes layers that differ. Its parts are `layers` and `norm`.
+
+    Raises:
+        ArgumentError: dimensions that do not divide, an option that there is none of.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_layers: int,
+        num_heads: int | None = None,
+        attention: MakeAttention | None = None,
+        drop_path: float = 0.0,
+        final_norm: bool | None = None,
+        checkpointing: bool = False,
+        **layer_options: Unpack[LayerOptions],
+    ) -> None:
+        make = _maker("attention", attention)
+        drops = _drop_paths(drop_path, num_layers)
+        layers = [EncoderLayer(dim, num_heads, attention=make(), drop_path=drop, **layer_options) for drop in drops]
+        super().__init__(layers, _final_norm(final_norm, layers[-1]), checkpointing)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        mask: Mask | Tensor | None = None,
+        cache: Cache | None = None,
+        *,
+        padding: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        record: bool = False,
+    ) -> Tensor | tuple[Tensor, Seen]:
+        """What the layers make of a sequence; every argument as for `EncoderLayer.forward`.
+
+        With a cache each layer has a child of it, so one `Cache` serves the stack.
+        """
+        check_alone(key, value)
+        check_input("query", query, self.dim)
+        return self._run(query, mask, cache, padding, position_ids, record)
+
+    @classmethod
+    def from_torch(cls, module: nn.TransformerEncoder, *, kernel: str = "auto") -> Encoder:
+        """The same as PyTorch's encoder, with its weights; inputs are [B, S, M] whatever its batch_first.
+
+        Its masks and padding have True where one may *not* attend: give `~mask`.
+
+        Raises:
+            ArgumentError: an activation or an option that there is nothing like here.
+        """
+        from headwise.nn.from_torch import encoder_from_torch
+
+        return encoder_from_torch(module, kernel=kernel)
+
+
+class Decoder(_Stack):
+    """Several `DecoderLayer`s, which all read one memory. Vaswani et al. 2017, figure 1, on the right.
+
+    >>> decoder = Decoder(512, num_layers=6, num_heads=8)
+    >>> y = decoder(x, memory, mask=masks.causal(), memory_padding=real)    # x, y: [B, Q, M]; memory: [B, K, M]
+
+    Args:
+        memory_dim: the width of the memory; None = M.
+        self_attention, cross_attention: make an attention module, called once for each layer; instead of `num_heads`.
+        dim, num_layers, num_heads, drop_path, final_norm, checkpointing, layer_options: as for `Encoder`.
+
+    Raises:
+        ArgumentError: dimensions that do not divide, an option that there is none of.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_layers: int,
+        num_heads: int | None = None,
+        memory_dim: int | None = None,
+        self_attention: MakeAttention | None = None,
+        cross_attention: MakeAttention | None = None,
+        drop_path: float = 0.0,
+        final_norm: bool | None = None,
+        checkpointing: bool = False,
+        **layer_options: Unpack[LayerOptions],
+    ) -> None:
+        own, other = _maker("self_attention", self_attention), _maker("cross_attention", cross_attention)
+        layers = [
+            DecoderLayer(
+                *(dim, num_heads),
+                memory_dim=memory_dim,
+                self_attention=own(),
+                cross_attention=other(),
+                drop_path=drop,
+                **layer_options,
+            )
+            for drop in _drop_paths(drop_path, num_layers)
+        ]
+        super().__init__(layers, _final_norm(final_norm, layers[-1]), checkpointing)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        mask: Mask | Tensor | None = None,
+        cache: Cache | None = None,
+        *,
+        memory_mask: Mask | Tensor | None = None,
+        padding: Tensor | None = None,
+        memory_padding: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        record: bool = False,
+    ) -> Tensor | tuple[Tensor, Seen]:
+        """What the layers make of a sequence and a memory; every argument as for `DecoderLayer.forward`.
+
+        With a cache each layer has a child of it, so one `Cache` serves the stack.
+        """
+        check_input("query", query, self.dim)
+        memory = check_memory(key)
+        check_padding(memory_padding, memory, name="memory_padding")
+        if not any(has_positions(layer.cross_attention) for layer in self.layers):  # those count tokens, not padding
+            memory_mask, memory_padding = with_padding(memory_mask, memory_padding), None
+        given = {"key": memory, "value": value, "memory_mask": memory_mask, "memory_padding": memory_padding}
+        return self._run(query, mask, cache, padding, position_ids, record, **given)
+
+    @classmethod
+    def from_torch(cls, module: nn.TransformerDecoder, *, kernel: str = "auto") -> Decoder:
+        """The same as PyTorch's decoder, with its weights; inputs are [B, S, M] whatever its batch_first.
+
+        Its masks and padding have True where one may *not* attend: give `~mask`.
+
+        Raises:
+            ArgumentError: an activation or an option that there is nothing like here.
+        """
+        from headwise.nn.from_torch import decoder_from_torch
+
+        return decoder_from_torch(module, kernel=kernel)
+
+
+def _maker(name: str, make: MakeAttention | None) -> Callable[[], nn.Module | None]:
+    if isinstance(make, nn.Module) or not (make is None or callable(make)):
+        raise ArgumentError(
+            f"{name}: expected a function that makes an attention module for each layer, received "
+            f"{type(make).__name__}. For a module write lambda: {type(make).__name__}(...)"
+        )
+    return (lambda: None) if make is None else make
+
+
+def _drop_paths(last: float, num_layers: int) -> list[float]:
+    options.whole("num_layers", num_layers)
+    last = options.probability("drop_path", last)
+    return [last * (i + 1) / num_layers for i in range(num_layers)]
+
+
+def _final_norm(wanted: bool | None, layer: EncoderLayer | DecoderLayer) -> nn.Module | None:
+    """A norm like those of a layer that was just made."""
+    return copy.deepcopy(layer.mlp_norm) if wanted or (wanted is None and layer.norm_first) else None

@@ -1,0 +1,381 @@
+"""One layer of a transformer: attention and a feed-forward network, each added to what it read.
+
+`EncoderLayer` reads one sequence (with a causal mask it is a layer of GPT); `DecoderLayer` reads a second one too.
+Each takes any attention module of this package, or makes a `MultiHeadAttention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Literal, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from headwise import masks, shapes
+from headwise.errors import ArgumentError
+from headwise.masks import Mask
+from headwise.nn import options
+from headwise.nn.cache import Cache
+from headwise.nn.drop_path import DropPath
+from headwise.nn.feed_forward import Activation, FeedForward
+from headwise.nn.inputs import check_alone, check_input, check_memory, check_padding, positions_of
+from headwise.nn.multi_head import MultiHeadAttention
+from headwise.nn.norm import NORMS
+from headwise.nn.trace import Trace
+from headwise.records import Seen
+
+
+class LayerOptions(TypedDict, total=False):
+    """The options that every kind of layer has: the type of what stacks of layers hand on to them."""
+
+    ffn_dim: int | None
+    norm: Literal["layer", "rms"]
+    norm_first: bool
+    activation: Activation
+    dropout: float
+    attention_dropout: float | None
+    ffn_dropout: float | None
+    norm_eps: float
+    bias: bool
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+class _Layer(nn.Module):
+    """What layers have in common: how a branch is added to what it read."""
+
+    def __init__(self, dim: int, norm_first: bool) -> None:
+        super().__init__()
+        self.dim = options.whole("dim", dim)
+        self.norm_first = norm_first
+        self.dropout: nn.Module
+        self.drop_path: nn.Module
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether some attention of this layer has a scheme of positions."""
+        return any(has_positions(part) for part in self.children())
+
+    def _add(self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.norm_first:
+            return x + self.drop_path(self.dropout(branch(norm(x))))
+        return norm(x + self.drop_path(self.dropout(branch(x))))
+
+    def reset_parameters(self) -> None:
+        """Every part as it begins."""
+        reset_parts(self.children())
+
+    def extra_repr(self) -> str:
+        """What the parts do not show."""
+        return f"{self.dim}, norm_first={self.norm_first}"
+
+
+class EncoderLayer(_Layer):
+    """Attention within one sequence, then a feed-forward network. Vaswani et al. 2017, figure 1, on the left.
+
+        norm_first       x = x + Attention(Norm(x)),   y = x + FFN(Norm(x))      Xiong et al. 2020, figure 1 b
+        not norm_first   x = Norm(x + Attention(x)),   y = Norm(x + FFN(x))      as in 2017
+
+    >>> layer = EncoderLayer(512, 8)
+    >>> layer = EncoderLayer(512, attention=MultiHeadAttention(512, 8, num_kv_heads=2, positions=positions.Rope(64)))
+    >>> y = layer(x, mask=masks.causal())                            # x, y: [B, S, M]
+
+    Args:
+        dim: M.
+        num_heads: H, of a `MultiHeadAttention` that is made here. Pass this or `attention`.
+        attention: any module that is called as those of `headwise.nn` are.
+        ffn_dim: the width of the feed-forward network; None = 4 M, where gated 8/3 M (see `FeedForward`).
+        norm: "layer", or "rms" (Zhang & Sennrich 2019).
+        norm_first: whether the norm stands before each branch, or after each sum.
+        activation: of the feed-forward network: "relu", "gelu", "gelu_tanh", "silu"; gated "swiglu", "geglu" (Shazeer
+            2020), "geglu_tanh".
+        dropout: of what each branch adds, in training only.
+        attention_dropout: of the attention's weights; None = `dropout`. A ready `attention` has its own.
+        ffn_dropout: between the feed-forward network's linear maps; None = `dropout`.
+        drop_path: with this probability a branch is left out for an example, in training only (see `DropPath`).
+        norm_eps: the epsilon of the norms.
+        bias: whether attention, feed-forward network and LayerNorm have biases.
+
+    Its parts are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
+
+    Raises:
+        ArgumentError: dimensions that do not divide, an option that there is none of, num_heads and attention both.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int | None = None,
+        *,
+        attention: nn.Module | None = None,
+        ffn_dim: int | None = None,
+        norm: Literal["layer", "rms"] = "layer",
+        norm_first: bool = True,
+        activation: Activation = "gelu",
+        dropout: float = 0.0,
+        attention_dropout: float | None = None,
+        ffn_dropout: float | None = None,
+        drop_path: float = 0.0,
+        norm_eps: float = 1e-5,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(dim, norm_first)
+        factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        _check_ready(num_heads, attention_dropout, attention)
+        dropped = dropout if attention_dropout is None else attention_dropout
+        self.attention = _attention("attention", attention, dim, num_heads, dropout=dropped, **factory)
+        self.attention_norm = _norm(norm, dim, norm_eps, **factory)
+        ffn_dropout = dropout if ffn_dropout is None else ffn_dropout
+        self.mlp = FeedForward(dim, ffn_dim, activation=activation, dropout=ffn_dropout, **factory)
+        self.mlp_norm = _norm(norm, dim, norm_eps, **factory)
+        self.dropout = nn.Dropout(options.probability("dropout", dropout))
+        self.drop_path = DropPath(options.probability("drop_path", drop_path))
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        mask: Mask | Tensor | None = None,
+        cache: Cache | None = None,
+        *,
+        padding: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        record: bool = False,
+    ) -> Tensor | tuple[Tensor, Seen]:
+        """What the layer makes of a sequence.
+
+        Args:
+            query: [B, S, M].
+            key, value: None. They stand here so that every module of this package is called alike.
+            mask: which position may attend to which, True = may: of `headwise.masks`, or bool [Q, K], [H, Q, K] or
+                [B, H, Q, K]. With a cache K counts what it holds; the last query stands at the last key.
+            cache: the tokens before, to which these are added.
+            padding: [B, S], True = a real token. A cache remembers it.
+            position_ids: [S] or [B, S], where the tokens stand, if not at 0, 1, 2 … after what the cache holds.
+            record: also return what was seen.
+
+        Returns:
+            [B, S, M]; with `record=True` (output, Seen).
+
+        Raises:
+            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            CacheError: a cache of another module or batch, or one that is full.
+        """
+        check_alone(key, value)
+        check_input("query", query, self.dim)
+        if cache is not None:
+            cache.bind(self)
+        trace = Trace(record)
+        given = {"mask": mask, "padding": padding, "position_ids": position_ids}
+        attend = partial(trace, self.attention, "attention", cache=part_of(cache, "attention"), **given)
+        x = self._add(query, self.attention_norm, attend)
+        x = self._add(x, self.mlp_norm, self.mlp)
+        return trace.result(x)
+
+    @classmethod
+    def from_torch(cls, module: nn.TransformerEncoderLayer, *, kernel: str = "auto") -> EncoderLayer:
+        """The same as PyTorch's layer, with its weights; inputs are [B, S, M] whatever its batch_first.
+
+        Its masks and padding have True where one may *not* attend: give `~mask`.
+
+        Raises:
+            ArgumentError: an activation or an option that there is nothing like here.
+        """
+        from headwise.nn.from_torch import encoder_layer_from_torch
+
+        return encoder_layer_from_torch(module, kernel=kernel)
+
+
+class DecoderLayer(_Layer):
+    """Attention within one sequence, attention to another one, then a feed-forward network.
+
+    Vaswani et al. 2017, figure 1, on the right. The other sequence, the memory, is what an encoder made of the source;
+    it is not normalised here. Norms stand as in `EncoderLayer`.
+
+    >>> layer = DecoderLayer(512, 8)
+    >>> y = layer(x, memory, mask=masks.causal(), memory_padding=real)    # x, y: [B, Q, M]; memory: [B, K, M]
+
+    Args:
+        memory_dim: the width of the memory; None = M.
+        self_attention, cross_attention: instead of those that are made with `num_heads`, ready modules; either or both.
+        dim, num_heads, ffn_dim, norm, norm_first, activation, dropout, attention_dropout, ffn_dropout, drop_path,
+            norm_eps, bias: as for `EncoderLayer`.
+
+    Its parts are `self_attention`, `self_attention_norm`, `cross_attention`, `cross_attention_norm`, `mlp`,
+    `mlp_norm`, `dropout` and `drop_path`.
+
+    Raises:
+        ArgumentError: dimensions that do not divide, an option that there is none of.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int | None = None,
+        *,
+        memory_dim: int | None = None,
+        self_attention: nn.Module | None = None,
+        cross_attention: nn.Module | None = None,
+        ffn_dim: int | None = None,
+        norm: Literal["layer", "rms"] = "layer",
+        norm_first: bool = True,
+        activation: Activation = "gelu",
+        dropout: float = 0.0,
+        attention_dropout: float | None = None,
+        ffn_dropout: float | None = None,
+        drop_path: float = 0.0,
+        norm_eps: float = 1e-5,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(dim, norm_first)
+        factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        _check_ready(num_heads, attention_dropout, self_attention, cross_attention)
+        heads: dict[str, Any] = {"dropout": dropout if attention_dropout is None else attention_dropout, **factory}
+        self.self_attention = _attention("self_attention", self_attention, dim, num_heads, **heads)
+        self.self_attention_norm = _norm(norm, dim, norm_eps, **factory)
+        if cross_attention is not None and memory_dim is not None:
+            raise ArgumentError("memory_dim: expected None with a ready cross_attention, which knows its own")
+        self.cross_attention = _attention("cross_attention", cross_attention, dim, num_heads, kdim=memory_dim, **heads)
+        self.cross_attention_norm = _norm(norm, dim, norm_eps, **factory)
+        ffn_dropout = dropout if ffn_dropout is None else ffn_dropout
+        self.mlp = FeedForward(dim, ffn_dim, activation=activation, dropout=ffn_dropout, **factory)
+        self.mlp_norm = _norm(norm, dim, norm_eps, **factory)
+        self.dropout = nn.Dropout(options.probability("dropout", dropout))
+        self.drop_path = DropPath(options.probability("drop_path", drop_path))
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        mask: Mask | Tensor | None = None,
+        cache: Cache | None = None,
+        *,
+        memory_mask: Mask | Tensor | None = None,
+        padding: Tensor | None = None,
+        memory_padding: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        record: bool = False,
+    ) -> Tensor | tuple[Tensor, Seen]:
+        """What the layer makes of a sequence and a memory.
+
+        Args:
+            query: [B, Q, M].
+            key: [B, K, memory_dim], the memory. With a cache it is projected once: pass the same one at every step.
+            value: what is read of the memory where that differs from it, [B, K, memory_dim]; None = `key`.
+            mask: within the sequence: which position may attend to which, True = may. With a cache its keys count too.
+            cache: the tokens before, to which these are added, and what the layer made of the memory.
+            memory_mask: which position may attend to which of the memory.
+            padding: [B, Q], True = a real token of the sequence. A cache remembers it.
+            memory_padding: [B, K], True = a real token of the memory. A cache does not remember it.
+            position_ids: [Q] or [B, Q], where the tokens stand, if not at 0, 1, 2 … after what the cache holds.
+            record: also return what was seen.
+
+        Returns:
+            [B, Q, M]; with `record=True` (output, Seen).
+
+        Raises:
+            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            CacheError: a cache of another module or batch, one that is full, or another memory than before.
+        """
+        check_input("query", query, self.dim)
+        memory = check_memory(key)
+        check_padding(memory_padding, memory, name="memory_padding")
+        if cache is not None:
+            cache.bind(self)
+            self._check_memory_mask(memory_mask, query, memory)
+        trace = Trace(record)
+        own, other = part_of(cache, "self_attention"), part_of(cache, "cross_attention")
+        only_other = has_positions(self.cross_attention) and not has_positions(self.self_attention)
+        given = {"mask": mask, "padding": padding, "position_ids": None if only_other else position_ids}
+        attend = partial(trace, self.self_attention, "self_attention", cache=own, **given)
+        ids = None
+        if has_positions(self.cross_attention):  # which does not know by itself where this step stands
+            ids = positions_of(query, own, padding, position_ids)
+        given = {"mask": memory_mask, "padding": memory_padding, "position_ids": ids}
+        read = partial(trace, self.cross_attention, "cross_attention", key=memory, value=value, cache=other, **given)
+        x = self._add(query, self.self_attention_norm, attend)
+        x = self._add(x, self.cross_attention_norm, read)
+        x = self._add(x, self.mlp_norm, self.mlp)
+        return trace.result(x)
+
+    def _check_memory_mask(self, mask: Mask | Tensor | None, query: Tensor, memory: Tensor) -> None:
+        """Raise what cross-attention will say of it, before self-attention's cache has taken the query's tokens."""
+        check_input("key", memory, getattr(self.cross_attention, "kdim", memory.shape[-1]), batch=query.shape[0])
+        if mask is None or torch.compiler.is_compiling():
+            return
+        mask = masks.from_tensor(mask) if isinstance(mask, Tensor) else mask
+        heads: Any = getattr(self.cross_attention, "num_heads", mask.heads)
+        for letter, received, expected in (("B", mask.batch, query.shape[0]), ("H", mask.heads, heads)):
+            shapes.check_fits("memory_mask", letter, received, expected)
+        mask.aligned(query.shape[1], memory.shape[1])
+
+    @classmethod
+    def from_torch(cls, module: nn.TransformerDecoderLayer, *, kernel: str = "auto") -> DecoderLayer:
+        """The same as PyTorch's layer, with its weights; inputs are [B, S, M] whatever its batch_first.
+
+        Its masks and padding have True where one may *not* attend: give `~mask`.
+
+        Raises:
+            ArgumentError: an activation or an option that there is nothing like here.
+        """
+        from headwise.nn.from_torch import decoder_layer_from_torch
+
+        return decoder_layer_from_torch(module, kernel=kernel)
+
+
+def _norm(
+    norm: str, dim: int, eps: float, bias: bool, device: torch.device | str | None, dtype: torch.dtype | None
+) -> nn.Module:
+    """A norm over M: "layer" or "rms"."""
+    options.one_of("norm", norm, NORMS)
+    with_bias = {"bias": bias} if norm == "layer" else {}
+    return NORMS[norm](dim, eps=eps, device=device, dtype=dtype, **with_bias)
+
+
+def reset_parts(parts: Iterable[nn.Module]) -> None:
+    """Call reset_parameters of those that have it."""
+    for part in parts:
+        reset = getattr(part, "reset_parameters", None)
+        if reset is not None:
+            reset()
+
+
+def has_positions(module: object) -> bool:
+    """Whether an attention module has a scheme of positions."""
+    return getattr(module, "positions", None) is not None
+
+
+def part_of(cache: Cache | None, name: str) -> Cache | None:
+    """The cache of a part, if there is one at all."""
+    return None if cache is None else cache.child(name)
+
+
+def _check_ready(num_heads: int | None, attention_dropout: float | None, *ready: nn.Module | None) -> None:
+    if all(module is not None for module in ready):
+        for name, option in (("num_heads", num_heads), ("attention_dropout", attention_dropout)):
+            if option is not None:
+                raise ArgumentError(
+                    f"{name}: expected None with ready attention modules, which have their own, received {option!r}"
+                )
+
+
+def _attention(name: str, ready: nn.Module | None, dim: int, num_heads: int | None, **made: Any) -> nn.Module:
+    """The module that was given, or a MultiHeadAttention."""
+    if ready is None:
+        if num_heads is None:
+            raise ArgumentError(f"num_heads: expected how many heads, or a ready module as {name}; received neither")
+        return MultiHeadAttention(dim, num_heads, **made)
+    if not isinstance(ready, nn.Module):
+        raise ArgumentError(f"{name}: expected an attention module of headwise.nn, received {type(ready).__name__}")
+    width = getattr(ready, "dim", dim)
+    if width != dim:
+        raise ArgumentError(f"{name}: expected a module with dim={dim}, as this layer, received one with dim={width}")
+    return ready
