@@ -1,4 +1,4 @@
-"""BERT, the whole encoder, on headwise's attention.
+"""BERT, the whole encoder, of headwise's layers.
 
 Devlin et al. 2018, arXiv:1810.04805. Any Hugging Face BERT checkpoint loads into it, without transformers.
 Dimension letters: B batch, S sequence, M model, H heads, D head.
@@ -8,27 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, relu, silu
 from torch.overrides import TorchFunctionMode
 
 from headwise import masks
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
-from headwise.functional import attention
 from headwise.masks import Mask
 from headwise.models import checkpoint
+from headwise.nn.feed_forward import Activation
+from headwise.nn.transformer_layer import EncoderLayer
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": gelu,
-    "gelu_new": partial(gelu, approximate="tanh"),
-    "gelu_pytorch_tanh": partial(gelu, approximate="tanh"),
-    "relu": relu,
-    "silu": silu,
+ACTIVATIONS: dict[str, Activation] = {  # Hugging Face's name: ours
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
 }
 
 
@@ -101,7 +100,7 @@ class Bert(nn.Module):
         super().__init__()
         self.config = config
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(_layer(config) for _ in range(config.num_layers))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.pooler else None
         self.apply(_initialise)
 
@@ -159,7 +158,7 @@ class Bert(nn.Module):
         mask = None if attention_mask is None else _padding(attention_mask, input_ids)
         x_BSM = self.embeddings(input_ids, token_type_ids)
         for layer in self.layers:
-            x_BSM = layer(x_BSM, mask)
+            x_BSM = layer(x_BSM, mask=mask)
         return x_BSM
 
     def pool(self, hidden_BSM: Tensor) -> Tensor:
@@ -187,50 +186,18 @@ class Embeddings(nn.Module):
         return self.dropout(self.norm(self.word(ids_BS) + self.token_type(types_BS) + position_SM))
 
 
-class Layer(nn.Module):
-    """Attention, then an MLP. As in 2018 the norm comes after each sum, not before each branch."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.attention = SelfAttention(config)
-        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.mlp = MLP(config)
-        self.mlp_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, x_BSM: Tensor, mask: Mask | None) -> Tensor:
-        x_BSM = self.attention_norm(x_BSM + self.dropout(self.attention(x_BSM, mask)))
-        return self.mlp_norm(x_BSM + self.dropout(self.mlp(x_BSM)))
-
-
-class SelfAttention(nn.Module):
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.num_heads = config.num_heads
-        self.dropout = config.attention_dropout
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def forward(self, x_BSM: Tensor, mask: Mask | None) -> Tensor:
-        q_BHSD, k_BHSD, v_BHSD = (
-            project(x_BSM).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for project in (self.query, self.key, self.value)
-        )
-        y_BHSD = attention(q_BHSD, k_BHSD, v_BHSD, mask=mask, dropout=self.dropout if self.training else 0.0)
-        return self.output(y_BHSD.transpose(1, 2).flatten(2))
-
-
-class MLP(nn.Module):
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.up = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size)
-        self.activation = ACTIVATIONS[config.hidden_act]
-
-    def forward(self, x_BSM: Tensor) -> Tensor:
-        return self.down(self.activation(self.up(x_BSM)))
+def _layer(config: BertConfig) -> EncoderLayer:
+    """As in 2018 the norm comes after each sum, not before each branch."""
+    return EncoderLayer(
+        *(config.hidden_size, config.num_heads),
+        ffn_dim=config.intermediate_size,
+        norm_first=False,
+        activation=ACTIVATIONS[config.hidden_act],
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        ffn_dropout=0.0,
+        norm_eps=config.layer_norm_eps,
+    )
 
 
 def _initialise(module: nn.Module) -> None:
@@ -302,31 +269,29 @@ _CONFIG_NAMES = {  # ours: Hugging Face's
     "attention_dropout": "attention_probs_dropout_prob",
 }
 
-_TENSOR_NAMES = {  # ours: Hugging Face's
-    "embeddings.word": "embeddings.word_embeddings",
-    "embeddings.position": "embeddings.position_embeddings",
-    "embeddings.token_type": "embeddings.token_type_embeddings",
-    "embeddings.norm": "embeddings.LayerNorm",
-    "attention.query": "attention.self.query",
-    "attention.key": "attention.self.key",
-    "attention.value": "attention.self.value",
-    "attention.output": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "mlp.up": "intermediate.dense",
-    "mlp.down": "output.dense",
-    "mlp_norm": "output.LayerNorm",
-    "pooler": "pooler.dense",
+_TENSOR_NAMES = {  # ours: Hugging Face's, which of a fused projection are several
+    "embeddings.word": ["embeddings.word_embeddings"],
+    "embeddings.position": ["embeddings.position_embeddings"],
+    "embeddings.token_type": ["embeddings.token_type_embeddings"],
+    "embeddings.norm": ["embeddings.LayerNorm"],
+    "attention.qkv": ["attention.self.query", "attention.self.key", "attention.self.value"],
+    "attention.out": ["attention.output.dense"],
+    "attention_norm": ["attention.output.LayerNorm"],
+    "mlp.up": ["intermediate.dense"],
+    "mlp.down": ["output.dense"],
+    "mlp_norm": ["output.LayerNorm"],
+    "pooler": ["pooler.dense"],
 }
 
 
-def _checkpoint_name(ours: str) -> str:
+def _checkpoint_names(ours: str) -> list[str]:
     """`layers.3.mlp.up.weight` is `encoder.layer.3.intermediate.dense.weight` in a checkpoint."""
     module, _, parameter = ours.rpartition(".")
     layer = ""
     if module.startswith("layers."):
         _, number, module = module.split(".", 2)
         layer = f"encoder.layer.{number}."
-    return f"{layer}{_TENSOR_NAMES[module]}.{parameter}"
+    return [f"{layer}{name}.{parameter}" for name in _TENSOR_NAMES[module]]
 
 
 def _encoder_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -347,18 +312,25 @@ def _encoder_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _match(bert: Bert, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Each of the model's parameters by our name, once every tensor has one place and every place one tensor."""
-    parameters = {_checkpoint_name(ours): (ours, parameter) for ours, parameter in bert.named_parameters()}
-    if missing := [name for name in parameters if name not in tensors]:
+    places = {ours: _checkpoint_names(ours) for ours, _ in bert.named_parameters()}
+    wanted = [name for names in places.values() for name in names]
+    if missing := [name for name in wanted if name not in tensors]:
         raise CheckpointError(f"the checkpoint lacks {_some(missing)} of a BERT with {bert.config.num_layers} layers")
-    if extra := [name for name in tensors if name not in parameters]:
+    if extra := [name for name in tensors if name not in set(wanted)]:
         raise CheckpointError(f"the checkpoint has {_some(extra)}, which its config.json does not speak of")
-    for name, (_, parameter) in parameters.items():
-        if tensors[name].shape != parameter.shape or not tensors[name].is_floating_point():
-            raise CheckpointError(
-                f"{name}: config.json makes it {list(parameter.shape)} of floating-point numbers, "
-                f"the checkpoint has {list(tensors[name].shape)} of {tensors[name].dtype}"
-            )
-    return {ours: tensors[name] for name, (ours, _) in parameters.items()}
+    for ours, parameter in bert.named_parameters():
+        rows, *others = parameter.shape
+        shape = [rows // len(places[ours]), *others]
+        for name in places[ours]:
+            if list(tensors[name].shape) != shape or not tensors[name].is_floating_point():
+                raise CheckpointError(
+                    f"{name}: config.json makes it {shape} of floating-point numbers, "
+                    f"the checkpoint has {list(tensors[name].shape)} of {tensors[name].dtype}"
+                )
+    return {
+        ours: tensors[names[0]] if len(names) == 1 else torch.cat([tensors[name] for name in names])
+        for ours, names in places.items()
+    }
 
 
 def _some(names: list[str]) -> str:

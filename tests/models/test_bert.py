@@ -225,8 +225,9 @@ class TestTraining:
         ours, theirs = Bert.from_pretrained(tiny), tiny_bert()
         ours(IDS, IDS > 0).sin().sum().backward()
         theirs(IDS, IDS > 0).last_hidden_state.sin().sum().backward()
-        first, second = ours.layers[0].attention.query, theirs.encoder.layer[0].attention.self.query
-        torch.testing.assert_close(first.weight.grad, second.weight.grad)
+        attention = theirs.encoder.layer[0].attention.self
+        expected = torch.cat([x.weight.grad for x in (attention.query, attention.key, attention.value)])
+        torch.testing.assert_close(ours.layers[0].attention.qkv.weight.grad, expected)
         torch.testing.assert_close(
             ours.embeddings.word.weight.grad[1:], theirs.embeddings.word_embeddings.weight.grad[1:]
         )
