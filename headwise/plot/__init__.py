@@ -4,14 +4,17 @@ heatmap     one head: queries down, keys across
 heads       every head of every layer, small
 surface3d   one head as a landscape
 text        the running text, each token shaded by its weight
+mask        which query may attend to which key
 
-Each takes an `AttentionRecord`, or a `Seen` and which `layer` of it, returns a matplotlib `Figure`, and with `out=`
-writes it as PNG, SVG or PDF. matplotlib is imported at the first figure. Neither pyplot nor rcParams are touched.
+Each takes an `AttentionRecord`, or a `Seen` and which `layer` of it; `mask` takes a mask. Each returns a matplotlib
+`Figure`, and with `out=` writes it as PNG, SVG or PDF. matplotlib is imported at the first figure. Neither pyplot nor
+rcParams are touched.
 """
 
+from headwise.plot.allowed import mask
 from headwise.plot.grid import heads
 from headwise.plot.matrix import heatmap
 from headwise.plot.running import text
 from headwise.plot.surface import surface3d
 
-__all__ = ["heads", "heatmap", "surface3d", "text"]
+__all__ = ["heads", "heatmap", "mask", "surface3d", "text"]
