@@ -1,0 +1,66 @@
+"""The examples run, quickly and alike each time, and learn what they say."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small matrices are quickest so, and the numbers the same on every machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def run(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"))
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_examples_are_short(example: Path) -> None:
+    assert len(example.read_text(encoding="utf-8").splitlines()) < 40
+    assert f"def test_{example.stem}(" in Path(__file__).read_text(encoding="utf-8")
+
+
+def test_attention_pooling(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run("attention_pooling")
+    assert found["accuracy"] > 0.95
+    assert found["looks"] > 0.9
+    assert found["seen"][0].row_names == ("verdict",)
+    printed = capsys.readouterr().out
+    assert "verdict → " in printed
+    assert "verdict → ·        0.00" in printed  # padding
+
+
+def test_sets() -> None:
+    found = run("sets")
+    assert found["accuracy"] > 0.95
+    assert found["moved"] < 1e-4
+
+
+def test_image_patches() -> None:
+    found = run("image_patches")
+    assert found["accuracy"] > 0.95
+    looked_at = found["seen"][0].weights()[:, 0].argmax(-1)  # [1000, 2 latents]
+    assert (looked_at == found["places"]).float().mean() > 0.95
+    assert found["seen"].col_labels(found["seen"][0])[5] == "(1, 1)"
+
+
+def test_cross_modal(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run("cross_modal")
+    assert found["accuracy"] > 0.95
+    assert found["looks"] > 0.95
+    printed = capsys.readouterr().out
+    words, places, colours = (found[name] for name in ("WORDS", "PLACES", "COLOURS"))
+    for word, place, colour in zip(words, found["places"][0], found["colours"][0], strict=True):
+        assert f"the {colours[colour]} {word} is {places[place]}" in printed
