@@ -1,4 +1,5 @@
-"""Makes the pictures in this folder: every view of the page, opened in headless Chromium, of what MiniLM saw."""
+"""Makes the pictures in this folder: masks by `headwise.plot.mask`, and every view of the page, opened in headless
+Chromium, of what MiniLM saw."""
 
 from __future__ import annotations
 
@@ -6,12 +7,15 @@ import io
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import headwise
+from headwise import masks
+from headwise.masks import Mask
 from headwise.models.checkpoint import default_model
 from headwise.records import Seen
 from headwise.text import Tokenizer
@@ -34,8 +38,38 @@ PICTURES = {
     "flow": ("short", "view=flow&row=10&pinrow=10&sink=true", "dark"),
 }
 
+REAL = torch.tensor([[False] * 3 + [True] * 5])
+LATENTS = [f"latent {i}" for i in range(4)]
+FULL = masks.window(None, None)
+# name of the picture, mask-….png -> mask, its lengths, what else `plot.mask` is told
+MASKS: dict[str, tuple[Mask, tuple[int, ...], dict[str, Any]]] = {
+    "none": (FULL, (8,), {"title": "no mask"}),
+    "cross": (masks.padding(6), (4, 8), {}),
+    "causal": (masks.causal(), (8,), {}),
+    "step": (masks.causal(), (2, 8), {"title": "causal(), 2 queries after 6"}),
+    "left-padding": (masks.causal() & masks.padding(REAL), (8,), {"title": "causal() & padding(real)"}),
+    "prefix": (masks.prefix(4), (8,), {}),
+    "documents": (
+        masks.documents([0, 0, 0, 1, 1, 2, 2, 2]) & masks.causal(),
+        (8,),
+        {"title": "documents(ids) & causal()"},
+    ),
+    "window": (masks.window(2, 2), (16,), {}),
+    "window-causal": (masks.window(4, 0), (16,), {}),
+    "window-global": (masks.window(2, 2) | masks.global_tokens([0]), (16,), {}),
+    "longformer": (masks.window(128, 128) | masks.global_tokens([0]), (512,), {}),
+    "big-bird": (masks.big_bird(512, block_size=16), (512,), {"title": "big_bird(512, block_size=16)"}),
+    "dilated": (masks.dilated(3) & masks.window(6, 6), (16,), {}),
+    "strided": (masks.strided(4), (16,), {"title": "strided(4)"}),
+    "latent-read": (masks.padding(20), (4, 24), {"title": "each read", "row_labels": LATENTS}),
+    "latent-self": (FULL, (4,), {"title": "among the latents", "row_labels": LATENTS, "col_labels": LATENTS}),
+    "latent-read-out": (FULL, (6, 4), {"title": "read out", "col_labels": LATENTS}),
+}
+
 
 def main() -> None:
+    for name, (mask, lengths, options) in MASKS.items():
+        headwise.plot.mask(mask, *lengths, **options, out=HERE / f"mask-{name}.png")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         pages = {name: Path(folder) / f"{name}.html" for name in ("long", "short")}
         headwise.view(read((ROOT / "examples" / "attention.txt").read_text("utf-8")), pages["long"], title="Attention")
