@@ -1,4 +1,4 @@
-"""Learned latents that read an input: numbers by hand, the Set Transformer, the Perceiver, properties, bad input."""
+"""Learned latents that read an input: numbers by hand, properties, names, bad input."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import relu
-from transformers import PerceiverConfig
-from transformers.models.perceiver.modeling_perceiver import PerceiverEncoder, PerceiverLayer
 
 import headwise
 from headwise import masks
@@ -19,26 +16,7 @@ from headwise.errors import ArgumentError, CacheError, DtypeError, HeadwiseError
 from headwise.nn.cache import Cache
 from headwise.nn.cross import CrossLayer
 from headwise.nn.latent import LatentAttention
-from headwise.nn.transformer_layer import EncoderLayer
-
-
-def close(x: Tensor, y: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(x, y, atol=tolerance, rtol=0)
-
-
-def gradient(module: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """What a loss that is no symmetric one gives to the input."""
-    x = x.detach().clone().requires_grad_()
-    out = module(x, *args, **kwargs)
-    (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum().backward()
-    assert x.grad is not None
-    return x.grad
-
-
-def make(**options: Any) -> LatentAttention:
-    """Three latents of width 8 over an input of width 6."""
-    return LatentAttention(3, 8, 6, 2, **options)
-
+from tests.nn.latents import close, gradient, make, shake
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "one read": {},
@@ -71,181 +49,6 @@ def test_the_sum_of_latent_and_what_it_read_is_normalised() -> None:
         layer.reads[0].mlp.up.weight.zero_()
     out = layer(torch.tensor([[[0.0, 3.0]]]))  # one position, so all of it is read: (1, 0) + (0, 3) = (1, 3)
     close(out, torch.tensor([[[-1.0, 1.0]]]), 1e-4)  # which LayerNorm makes (-1, 1)
-
-
-# The Set Transformer.
-
-
-def paper_mab(layer: CrossLayer, x: Tensor, y: Tensor) -> Tensor:
-    """Lee et al. 2019, equations 6 and 7, with the attention of Vaswani et al. 2017 and its scale 1/√D."""
-    attention, heads = layer.attention, []
-    q, k, v = attention.q(x), attention.k(y), attention.v(y)
-    for q_h, k_h, v_h in zip(*(z.chunk(attention.num_heads, -1) for z in (q, k, v)), strict=True):
-        heads.append(torch.softmax(q_h @ k_h.mT / math.sqrt(q_h.shape[-1]), -1) @ v_h)
-    h = layer.attention_norm(x + attention.out(torch.cat(heads, -1)))
-    return layer.mlp_norm(h + layer.mlp.down(relu(layer.mlp.up(h))))
-
-
-def test_inducing_points_are_the_papers() -> None:
-    isab = make(norm_first=False, read_out=True, activation="relu")
-    x = torch.randn(2, 7, 6)
-    induced = paper_mab(isab.reads[0], isab.latents.expand(2, -1, -1), x)  # equations 9 and 10
-    close(isab(x), paper_mab(isab.read_out, x, induced))
-    pma = make(norm_first=False, activation="relu")  # equation 11, of what stands for rFF(Z)
-    close(pma(x), paper_mab(pma.reads[0], pma.latents.expand(2, -1, -1), x))
-
-
-class AuthorsMAB(nn.Module):
-    """`MAB(ln=True)` of juho-lee/set_transformer/modules.py.
-
-    It is not the paper's: it divides by √dim_V, not √D of a head (issue 18 there), adds what it reads to the projected
-    query, has no W_O, and its rFF is one layer.
-    """
-
-    def __init__(self, dim_q: int, dim_k: int, dim_v: int, num_heads: int) -> None:
-        super().__init__()
-        self.dim_v, self.num_heads = dim_v, num_heads
-        self.fc_q, self.fc_k = nn.Linear(dim_q, dim_v), nn.Linear(dim_k, dim_v)
-        self.fc_v, self.fc_o = nn.Linear(dim_k, dim_v), nn.Linear(dim_v, dim_v)
-        self.ln0, self.ln1 = nn.LayerNorm(dim_v), nn.LayerNorm(dim_v)
-
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        q, k, v = self.fc_q(q), self.fc_k(k), self.fc_v(k)
-        split = self.dim_v // self.num_heads
-        q_, k_, v_ = (torch.cat(x.split(split, 2), 0) for x in (q, k, v))
-        weights = torch.softmax(q_.bmm(k_.transpose(1, 2)) / math.sqrt(self.dim_v), 2)
-        out = self.ln0(torch.cat((q_ + weights.bmm(v_)).split(q.size(0), 0), 2))
-        return self.ln1(out + relu(self.fc_o(out)))
-
-    def copy_to(self, layer: CrossLayer) -> None:
-        """So much as there is of it: our queries are projected already, W_O and the second layer are the identity."""
-        width, zeros = torch.eye(self.dim_v), torch.zeros(self.dim_v)
-        own = {"q.weight": width, "q.bias": zeros, "out.weight": width, "out.bias": zeros}
-        own |= {f"{x}.{name}": y for x in "kv" for name, y in getattr(self, f"fc_{x}").state_dict().items()}
-        layer.attention.load_state_dict(own)
-        layer.mlp.up.load_state_dict(self.fc_o.state_dict())
-        layer.mlp.down.load_state_dict({"weight": width, "bias": zeros})
-        layer.attention_norm.load_state_dict(self.ln0.state_dict())
-        layer.mlp_norm.load_state_dict(self.ln1.state_dict())
-
-
-def test_the_authors_code_is_the_papers_with_another_scale() -> None:
-    class AuthorsISAB(nn.Module):
-        def __init__(self, dim_in: int, dim_out: int, num_heads: int, num_inds: int) -> None:
-            super().__init__()
-            self.inducing = nn.Parameter(torch.randn(1, num_inds, dim_out))
-            self.mab0 = AuthorsMAB(dim_out, dim_in, dim_out, num_heads)
-            self.mab1 = AuthorsMAB(dim_in, dim_out, dim_out, num_heads)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.mab1(x, self.mab0(self.inducing.repeat(x.size(0), 1, 1), x))
-
-    theirs = AuthorsISAB(8, 8, 2, 3)
-    nn.init.eye_(theirs.mab1.fc_q.weight)
-    nn.init.zeros_(theirs.mab1.fc_q.bias)
-    options: dict[str, Any] = {"norm_first": False, "activation": "relu", "ffn_dim": 8}
-    ours = LatentAttention(3, 8, 8, 2, read_out=True, scale=1 / math.sqrt(8), **options)
-    theirs.mab0.copy_to(ours.reads[0])
-    theirs.mab1.copy_to(ours.read_out)
-    with torch.no_grad():
-        ours.latents.copy_(theirs.mab0.fc_q(theirs.inducing)[0])
-    x = torch.randn(2, 7, 8)
-    close(ours(x), theirs(x))
-    close(gradient(ours, x), gradient(theirs, x), 1e-4)
-
-
-# The Perceiver, as Hugging Face has it.
-
-
-def config(**options: Any) -> PerceiverConfig:
-    given = {"num_latents": 3, "d_latents": 8, "num_cross_attention_heads": 2, "num_self_attention_heads": 4, **options}
-    return PerceiverConfig(**given, attention_probs_dropout_prob=0.1)  # dropout only in training
-
-
-def copy_layer(theirs: PerceiverLayer, ours: CrossLayer | EncoderLayer) -> None:
-    state = theirs.attention.state_dict()
-    norms = {name: state.pop(name) for name in list(state) if "layernorm" in name}
-    ours.attention.load_state_dict(state)
-    pairs = [(ours.attention_norm, "self.layernorm1."), (getattr(ours, "memory_norm", None), "self.layernorm2.")]
-    for norm, prefix in pairs:
-        if norm is not None:
-            norm.load_state_dict({name.removeprefix(prefix): x for name, x in norms.items() if name.startswith(prefix)})
-    ours.mlp_norm.load_state_dict(theirs.layernorm.state_dict())
-    ours.mlp.up.load_state_dict(theirs.mlp.dense1.state_dict())
-    ours.mlp.down.load_state_dict(theirs.mlp.dense2.state_dict())
-
-
-def shake(module: nn.Module) -> None:
-    """Every parameter random: norms and biases that are 1 and 0 would hide what is not copied."""
-    with torch.no_grad():
-        for x in module.parameters():
-            x.normal_(std=0.5)
-
-
-def additive(padding: Tensor) -> Tensor:
-    """[B, 1, 1, K], as Hugging Face wants it."""
-    return torch.where(padding, 0.0, torch.finfo(torch.float32).min)[:, None, None]
-
-
-PADDING = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
-
-
-@pytest.mark.parametrize("padding", [None, PADDING], ids=["no padding", "padding"])
-@pytest.mark.parametrize("residual", [True, False])
-def test_a_perceiver_layer_that_reads(residual: bool, padding: Tensor | None) -> None:
-    shape: dict[str, Any] = {"q_dim": 8, "kv_dim": 6, "num_heads": 2, "qk_channels": 12, "v_channels": 10}
-    theirs = PerceiverLayer(config(), is_cross_attention=True, widening_factor=2, use_query_residual=residual, **shape)
-    theirs.eval()
-    shake(theirs)
-    ours = CrossLayer(8, 2, memory_dim=6, head_dim=6, value_head_dim=5, ffn_dim=16, query_residual=residual)
-    copy_layer(theirs, ours)
-    x, memory = torch.randn(2, 3, 8), torch.randn(2, 7, 6)
-    mask = None if padding is None else additive(padding)
-
-    def hugging_face(memory: Tensor) -> Tensor:
-        return theirs(x, inputs=memory, inputs_mask=mask)[0]
-
-    def headwise_layer(memory: Tensor) -> Tensor:
-        return ours(x, memory, padding=padding)
-
-    close(headwise_layer(memory), hugging_face(memory))
-    close(gradient(headwise_layer, memory), gradient(hugging_face, memory), 1e-4)
-
-
-def test_a_perceiver_layer_of_self_attention() -> None:
-    theirs = PerceiverLayer(config(), num_heads=4, q_dim=8, kv_dim=8, widening_factor=4).eval()
-    shake(theirs)
-    ours = EncoderLayer(8, 4)
-    copy_layer(theirs, ours)
-    x = torch.randn(2, 3, 8)
-    close(ours(x), theirs(x)[0])
-    close(gradient(ours, x), gradient(lambda x: theirs(x)[0], x), 1e-4)
-
-
-@pytest.mark.parametrize("padding", [None, PADDING], ids=["no padding", "padding"])
-def test_a_whole_perceiver_encoder(padding: Tensor | None) -> None:
-    blocks, layers = 2, 3  # Hugging Face runs the same layers once a block, after one read
-    options = {"num_blocks": blocks, "num_self_attends_per_block": layers, "cross_attention_shape_for_attention": "q"}
-    widening = {"self_attention_widening_factor": 2, "cross_attention_widening_factor": 2}
-    theirs = PerceiverEncoder(config(**options, **widening), kv_dim=6).eval()
-    shake(theirs)
-    ours = LatentAttention(3, 8, 6, 2, self_layers=blocks * layers, self_heads=4, ffn_dim=16)
-    copy_layer(theirs.cross_attention, ours.reads[0])
-    for i, layer in enumerate(ours.reads[0].layers):
-        copy_layer(theirs.self_attends[i % layers], layer)
-    x, mask = torch.randn(2, 7, 6), None if padding is None else additive(padding)
-
-    def hugging_face(x: Tensor) -> Tensor:
-        return theirs(ours.latents.expand(2, -1, -1), inputs=x, inputs_mask=mask).last_hidden_state
-
-    def headwise_module(x: Tensor) -> Tensor:
-        return ours(x, padding=padding)
-
-    close(headwise_module(x), hugging_face(x))
-    ours.zero_grad()
-    close(gradient(headwise_module, x), gradient(hugging_face, x), 1e-4)
-    shared = sum(ours.reads[0].layers[i].mlp.up.weight.grad for i in (0, 3))
-    close(shared, theirs.self_attends[0].mlp.dense1.weight.grad, 1e-4)
 
 
 # Properties.
