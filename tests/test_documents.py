@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shutil
@@ -23,13 +25,16 @@ class Block:
     line: int  # of its first line of code, from 1
     language: str
     code: str
+    shown: str | None = None  # what the document says that this code prints: a block of text right after it
 
 
 def blocks(document: Path) -> Iterator[Block]:
     text = document.read_text(encoding="utf-8")
     for match in re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         line = text.count("\n", 0, match.start(2)) + 1
-        yield Block(str(document.relative_to(ROOT)), line, match[1], match[2])
+        follows = re.match(r"\n```text\n(.*?)^```$", text[match.end() + 1 :], re.MULTILINE | re.DOTALL)
+        shown = follows[1] if follows and re.search(r"^print\(.*\Z", match[2].rstrip(), re.MULTILINE) else None
+        yield Block(str(document.relative_to(ROOT)), line, match[1], match[2], shown)
 
 
 BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
@@ -47,7 +52,10 @@ def test_python_blocks_run(document: str, tmp_path: Path, monkeypatch: pytest.Mo
     for block in BLOCKS:
         if block.document == document and block.language == "python":
             padded = "\n" * (block.line - 1) + block.code  # a traceback then shows the document's own line
-            exec(compile(padded, str(ROOT / document), "exec"), names)
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile(padded, str(ROOT / document), "exec"), names)
+            if block.shown is not None:
+                assert printed.getvalue() == block.shown
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in ("sh", "bash", "console")], ids=ids)
