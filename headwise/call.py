@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from headwise import shapes
-from headwise.errors import DtypeError
-from headwise.masks import Mask, from_tensor
+from headwise.masks import Mask
+from headwise.masks.cellwise import as_mask
 
 Index = slice | Tensor
 EVERY = slice(None)
@@ -182,7 +182,7 @@ def make_call(
     if sinks is not None:
         shapes.check_sinks(sinks, q)
     if mask is not None:
-        mask = _check_mask(mask, q, k)
+        mask = fit_mask(mask, q, q.shape[1], q.shape[2], k.shape[2])
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     return AttentionCall(q, k, mask, bias, scale, softcap, sinks, v, dropout)
 
@@ -229,15 +229,16 @@ def _autocasts(device: torch.device) -> bool:
     return device.type != "meta" and torch.is_autocast_enabled(device.type)
 
 
-def _check_mask(mask: Mask | Tensor, q: Tensor, k: Tensor) -> Mask:
-    if isinstance(mask, Tensor):
-        mask = from_tensor(mask)
-    if not isinstance(mask, Mask):
-        raise DtypeError(f"mask must be a headwise mask, a bool tensor or None. Received: {type(mask).__name__}")
-    shapes.check_device("mask", mask.device, q)
-    shapes.check_fits("mask", "B", mask.batch, q.shape[0])
-    shapes.check_fits("mask", "H", mask.heads, q.shape[1])
-    return mask.aligned(q.shape[2], k.shape[2])
+def fit_mask(mask: object, like: Tensor, heads: int | None, q_len: int, k_len: int, *, name: str = "mask") -> Mask:
+    """A mask or bool tensor, aligned to Q and K.
+
+    DtypeError, ShapeError or MaskError unless it fits them, H (None = any), and the batch size and device of `like`.
+    """
+    mask = as_mask(name, mask)
+    shapes.check_device(name, mask.device, like)
+    shapes.check_fits(name, "B", mask.batch, like.shape[0])
+    shapes.check_fits(name, "H", mask.heads, mask.heads or 0 if heads is None else heads)
+    return mask.aligned(q_len, k_len)
 
 
 def _products(q: Tensor, k: Tensor, key_heads: Tensor | None) -> Tensor:

@@ -22,9 +22,7 @@ from headwise.capture.trail import UNIFORM
 from headwise.errors import HeadwiseError
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
 from headwise.records.names import stack_of
-
-# A mask known only cell by cell is not asked for more cells than these to learn whether it is causal.
-LOOKED_AT = 2**24
+from headwise.records.site import is_causal
 
 Only = str | int | Sequence[str | int] | None
 
@@ -290,16 +288,10 @@ def _in_backward() -> bool:
 
 def _is_causal(call: AttentionCall) -> bool:
     """Whether no query may attend to a key after its own position; queries of padding, which see all alike, aside."""
-    q_len, k_len = call.shape[2:]
-    mask, bias = call.mask, call.bias
-    if mask is None:
-        return q_len == 1
-    if mask.cellwise and q_len * k_len > LOOKED_AT:
-        return False
-    causal = mask.causal_rows(q_len, k_len)
-    if bias is not None and bias.ndim == 4 and bias.shape[2:] == (q_len, 1):
-        causal = causal | (bias[:, :, :-1, 0] <= UNIFORM).cpu()
-    return bool(causal.all())
+    bias, q_len = call.bias, call.shape[2]
+    padding = bias is not None and bias.ndim == 4 and bias.shape[2:] == (q_len, 1)
+    blind = (bias[:, :, :-1, 0] <= UNIFORM).cpu() if bias is not None and padding else None
+    return is_causal(call.mask, *call.shape[2:], blind)
 
 
 def _without_empty_buffer(call: AttentionCall) -> AttentionCall:

@@ -58,6 +58,14 @@ def from_tensor(allowed: Tensor) -> Mask:
     return Dense(allowed[(None,) * (4 - allowed.ndim)])
 
 
+def as_mask(name: str, mask: object) -> Mask:
+    """What an argument called `name` may be, a mask or a bool tensor, as a mask; DtypeError for anything else."""
+    mask = from_tensor(mask) if isinstance(mask, Tensor) else mask
+    if not isinstance(mask, Mask):
+        raise DtypeError(f"{name} must be a headwise mask, a bool tensor or None. Received: {type(mask).__name__}")
+    return mask
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Predicate(Mask):
     """fn(b, h, q, k). Its rectangles are exact."""

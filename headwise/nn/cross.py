@@ -5,23 +5,24 @@ The part that Perceivers and Set Transformers are built of, and a decoder's laye
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.cache import Cache
-from headwise.nn.feed_forward import Activation, FeedForward
-from headwise.nn.inputs import check_input
+from headwise.nn.feed_forward import Activation
+from headwise.nn.inputs import check_input, check_value
 from headwise.nn.multi_head import MultiHeadAttention
+from headwise.nn.residual import ResidualLayer, make_norm, part_of
 from headwise.nn.trace import Trace
-from headwise.nn.transformer_layer import part_of, reset_parts
 
 
-class CrossLayer(nn.Module):
+class CrossLayer(ResidualLayer):
     """Attention to another sequence, then a feed-forward network.
 
         norm_first       x = x + Attention(Norm(x), Norm(memory)),   y = x + FFN(Norm(x))      Jaegle et al. 2021
@@ -73,10 +74,9 @@ class CrossLayer(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.dim = options.whole("dim", dim)
+        super().__init__(dim, norm_first)
         self.memory_dim = options.whole("memory_dim", dim if memory_dim is None else memory_dim)
-        self.norm_first, self.query_residual = norm_first, query_residual
+        self.query_residual = query_residual
         factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         self.attention = MultiHeadAttention(
             *(dim, num_heads),
@@ -88,15 +88,9 @@ class CrossLayer(nn.Module):
             kernel=kernel,
             **factory,
         )
-        self.attention_norm = nn.LayerNorm(dim, norm_eps, **factory)
-        self.memory_norm = nn.LayerNorm(self.memory_dim, norm_eps, **factory) if norm_first else None
-        self.mlp = FeedForward(dim, ffn_dim, activation=activation, dropout=dropout, **factory)
-        self.mlp_norm = nn.LayerNorm(dim, norm_eps, **factory)
-        self.dropout = nn.Dropout(dropout)
-
-    def reset_parameters(self) -> None:
-        """Every part as it begins."""
-        reset_parts(self.children())
+        self.attention_norm = make_norm("layer", dim, norm_eps, **factory)
+        self.memory_norm = make_norm("layer", self.memory_dim, norm_eps, **factory) if norm_first else None
+        self._make_mlp(ffn_dim, activation, "layer", norm_eps, factory, dropout=dropout)
 
     def forward(
         self,
@@ -149,23 +143,13 @@ class CrossLayer(nn.Module):
         check_input("key", key, self.memory_dim, batch=query.shape[0])
         if cache is not None:
             cache.bind(self)
-        x = self.attention_norm(query) if self.norm_first else query
         memory = key if self.memory_norm is None else self.memory_norm(key)
         given = {"mask": mask, "cache": part_of(cache, "attention"), "padding": padding}
-        found = self.dropout(trace(self.attention, "attention", x, key=memory, **given))
-        x = query + found if self.query_residual else found
-        if self.norm_first:
-            return x + self.dropout(self.mlp(self.mlp_norm(x)))
-        x = self.attention_norm(x)
-        return self.mlp_norm(x + self.dropout(self.mlp(x)))
+        read = partial(trace, self.attention, "attention", key=memory, **given)
+        x = self._add(query, self.attention_norm, read, residual=self.query_residual)
+        return self._add(x, self.mlp_norm, self.mlp)
 
     def extra_repr(self) -> str:
         """What the parts do not show."""
         residual = "" if self.query_residual else ", query_residual=False"
-        return f"{self.dim}, memory_dim={self.memory_dim}, norm_first={self.norm_first}{residual}"
-
-
-def check_value(key: Tensor, value: Tensor | None) -> None:
-    """Raise ArgumentError for values that are another sequence than the keys."""
-    if value is not None and value is not key:
-        raise ArgumentError("value: expected None, what is read is one sequence: pass it as key")
+        return f"{super().extra_repr()}, memory_dim={self.memory_dim}{residual}"

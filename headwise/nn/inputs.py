@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise import masks, shapes
+from headwise import masks
+from headwise.call import fit_mask
 from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.masks import Mask
+from headwise.masks.cellwise import as_mask
 from headwise.nn.cache import Cache
 
 
@@ -42,6 +44,12 @@ def check_alone(key: object, value: object) -> None:
         )
 
 
+def check_value(key: Tensor, value: Tensor | None) -> None:
+    """Raise ArgumentError for values that are another sequence than the keys."""
+    if value is not None and value is not key:
+        raise ArgumentError("value: expected None, what is read is one sequence: pass it as key")
+
+
 def check_memory(key: Tensor | None) -> Tensor:
     """The memory [B, K, ·]; an error if a decoder was given none, or no such thing."""
     if key is None:
@@ -56,20 +64,15 @@ def check_memory(key: Tensor | None) -> Tensor:
     return key
 
 
-def check_mask(mask: Mask | Tensor | None, query: Tensor, heads: int, cache: Cache) -> None:
-    """Raise what attention would say of a mask that does not fit, before the cache has taken the query's tokens."""
-    if mask is None or torch.compiler.is_compiling():
-        return
-    mask = masks.from_tensor(mask) if isinstance(mask, Tensor) else mask
-    shapes.check_fits("mask", "B", mask.batch, query.shape[0])
-    shapes.check_fits("mask", "H", mask.heads, heads)
-    mask.aligned(query.shape[1], cache.size + query.shape[1])
+def check_mask(mask: Mask | Tensor | None, query: Tensor, heads: int | None, k_len: int, *, name: str = "mask") -> None:
+    """Raise what attention would say of a mask that does not fit, before a cache has taken the query's tokens."""
+    if mask is not None and not torch.compiler.is_compiling():
+        fit_mask(mask, query, heads, query.shape[1], k_len, name=name)
 
 
 def with_padding(mask: Mask | Tensor | None, padding: Tensor | None) -> Mask | None:
     """The pairs that `mask` allows, of those whose key is a real token."""
-    if isinstance(mask, Tensor):
-        mask = masks.from_tensor(mask)
+    mask = None if mask is None else as_mask("mask", mask)
     # On the CPU a look costs nothing, and the kernels need not look for padding that is not there.
     if padding is None or (not torch.compiler.is_compiling() and padding.device.type == "cpu" and bool(padding.all())):
         return mask

@@ -16,12 +16,13 @@ from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.cache import Cache
 from headwise.nn.cache_storage import Make
-from headwise.nn.cross import CrossLayer, check_value
+from headwise.nn.cross import CrossLayer
 from headwise.nn.feed_forward import Activation
-from headwise.nn.inputs import check_input, check_padding, with_padding
+from headwise.nn.inputs import check_input, check_mask, check_padding, check_value, with_padding
 from headwise.nn.multi_head import MultiHeadAttention
+from headwise.nn.residual import reset_parts
 from headwise.nn.trace import Trace
-from headwise.nn.transformer_layer import EncoderLayer, reset_parts
+from headwise.nn.transformer_layer import EncoderLayer
 
 
 class LatentAttention(nn.Module):
@@ -120,7 +121,7 @@ class LatentAttention(nn.Module):
         layer |= {"dropout": dropout, "norm_eps": norm_eps, **factory}
         heads: dict[str, Any] = {"head_dim": head_dim, "value_head_dim": value_head_dim}
         heads |= {"scale": scale, "kernel": kernel}
-        options.whole("num_heads", num_heads)
+        self.num_heads = options.whole("num_heads", num_heads)
         options.whole("self_layers", self_layers, 0)
         self_heads = options.whole("self_heads", num_heads if self_heads is None else self_heads)
 
@@ -190,12 +191,13 @@ class LatentAttention(nn.Module):
         """
         x = self._input(query, key, value)
         check_padding(padding, x)
+        z = self.latents.expand(x.shape[0], -1, -1)
         caches: list[Cache | None] = [None] * len(self.reads)
         if cache is not None:
+            check_mask(mask, z, self.num_heads, cache.size + x.shape[1])
             caches, padding = self._grown(x, cache, padding), cache.key_padding
         mask = with_padding(mask, padding)
         trace = Trace(record)
-        z = self.latents.expand(x.shape[0], -1, -1)
         for i in range(self.num_reads):
             own = min(i, len(self.reads) - 1)
             z = trace(self.reads[own], f"reads.{i}", z, x, mask=mask, cache=caches[own])

@@ -10,7 +10,6 @@ from torch.nn.functional import linear
 
 from headwise.call import attention_weights, make_call
 from headwise.errors import ArgumentError, ShapeError
-from headwise.functional import attention
 from headwise.kernels import KERNELS
 from headwise.masks import Mask
 from headwise.nn import options
@@ -19,7 +18,7 @@ from headwise.nn.inputs import check_input, check_mask, check_padding, positions
 from headwise.nn.norm import NORMS
 from headwise.nn.positions import Positions
 from headwise.nn.state_dict import load_other_names
-from headwise.nn.trace import placed
+from headwise.nn.trace import attend
 from headwise.records import AttentionRecord
 from headwise.shapes import check_numbers
 
@@ -222,7 +221,7 @@ class MultiHeadAttention(nn.Module):
             cache.bind(self)
         if reads_itself:
             if cache is not None:
-                check_mask(mask, query, self.num_heads, cache)
+                check_mask(mask, query, self.num_heads, cache.size + query.shape[1])
             q, k, v, places, padding = self._read_itself(query, key, value, cache, padding, position_ids)
         else:
             q, k, v, places = self._read_other(query, key, value, cache, padding, position_ids)
@@ -237,8 +236,7 @@ class MultiHeadAttention(nn.Module):
         given: dict[str, Any] = {"mask": mask, "bias": bias, "scale": self.scale, "softcap": self.softcap}
         given["sinks"] = self.sinks
         run: dict[str, Any] = {"dropout": self.dropout if self.training else 0.0, "kernel": self.kernel}
-        heads: Any = attention(q, k, v, **given, **run, record=True) if record else attention(q, k, v, **given, **run)
-        y_BHQE, found = heads if record else (heads, None)
+        y_BHQE, found = attend("self" if reads_itself else "cross", q, k, v, record=record, **given, **run)
         if self.positions is not None and places is not None and self.positions.uses_values:
             call = make_call(q, k, v, **given)
             extra = self.positions.values(attention_weights(call.scores(), call.sinks), *places)
@@ -247,7 +245,7 @@ class MultiHeadAttention(nn.Module):
         if self.gate is not None:
             y_BQM = y_BQM * torch.sigmoid(self.gate(query))
         out = self.out(y_BQM)
-        return out if found is None else (out, placed(found, "self" if reads_itself else "cross"))
+        return out if found is None else (out, found)
 
     def _read_itself(
         self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, padding: Tensor | None, ids: Tensor | None

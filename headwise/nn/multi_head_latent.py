@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, CheckpointError
-from headwise.functional import attention
 from headwise.kernels import KERNELS
 from headwise.masks import Mask
 from headwise.nn import options
@@ -17,7 +16,9 @@ from headwise.nn.cache import Cache
 from headwise.nn.inputs import check_input, check_mask, check_padding, positions_of, with_padding
 from headwise.nn.norm import RMSNorm
 from headwise.nn.positions import Rope, Yarn
-from headwise.nn.trace import placed
+from headwise.nn.positions.rope_config import entry
+from headwise.nn.state_dict import take
+from headwise.nn.trace import attend
 from headwise.records import AttentionRecord
 from headwise.shapes import check_numbers
 
@@ -156,26 +157,26 @@ class MultiHeadLatentAttention(nn.Module):
         Raises:
             CheckpointError: a config of another model, one that lacks a size, or a RoPE that is not known here.
         """
-        model = _entry(config, "model_type")
+        model = entry(config, "model_type")
         if model not in HF_MODELS:
             raise CheckpointError(f"model_type: expected one of {', '.join(HF_MODELS)}, received {model!r}")
         names = ("hidden_size", "num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")
-        sizes = {name: _entry(config, name) for name in (*names, "v_head_dim")}
+        sizes = {name: entry(config, name) for name in (*names, "v_head_dim")}
         missing = [name for name, size in sizes.items() if size is None]
         if missing:
             raise CheckpointError(f"config: expected {', '.join(sizes)}; received none of {', '.join(missing)}")
         # DeepSeek's pairs are interleaved; only transformers' V3 has a switch, which config.json need not mention.
-        interleaved = _entry(config, "rope_interleave") is not False
+        interleaved = entry(config, "rope_interleave") is not False
         return cls(
             sizes["hidden_size"],
             sizes["num_attention_heads"],
-            q_rank=_entry(config, "q_lora_rank"),
+            q_rank=entry(config, "q_lora_rank"),
             kv_rank=sizes["kv_lora_rank"],
             nope_dim=sizes["qk_nope_head_dim"],
             rope_dim=sizes["qk_rope_head_dim"],
             value_head_dim=sizes["v_head_dim"],
-            bias=bool(_entry(config, "attention_bias")),
-            dropout=_entry(config, "attention_dropout") or 0.0,  # the norms keep 1e-6, whatever rms_norm_eps says
+            bias=bool(entry(config, "attention_bias")),
+            dropout=entry(config, "attention_dropout") or 0.0,  # the norms keep 1e-6, whatever rms_norm_eps says
             positions=Rope.from_hf(config, head_dim=sizes["qk_rope_head_dim"], interleaved=interleaved),
             path=path,
             kernel=kernel,
@@ -244,7 +245,7 @@ class MultiHeadLatentAttention(nn.Module):
         path = self._asked_for(path)
         if cache is not None:
             cache.bind(self)
-            check_mask(mask, query, self.num_heads, cache)
+            check_mask(mask, query, self.num_heads, cache.size + query.shape[1])
 
         ids = positions_of(query, cache, padding, position_ids)
         q_nope, q_rope = self._queries(query, ids)
@@ -265,11 +266,10 @@ class MultiHeadLatentAttention(nn.Module):
             k = torch.cat((k_nope, k_rope), -1)
         given: dict[str, Any] = {"mask": with_padding(mask, padding), "scale": self.scale, "kernel": self.kernel}
         given["dropout"] = self.dropout if self.training else 0.0
-        heads: Any = attention(q, k, v, **given, record=True) if record else attention(q, k, v, **given)
-        y, found = heads if record else (heads, None)
+        y, found = attend("self", q, k, v, record=record, **given)
         y_BHQE = _by_head(y, w_uv.mT) if absorb else y
         out = self.out(y_BHQE.transpose(1, 2).flatten(2))
-        return out if found is None else (out, placed(found, "self"))
+        return out if found is None else (out, found)
 
     def _queries(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """[B, H, Q, nope_dim] and, rotated, [B, H, Q, rope_dim]. Equations 12-14."""
@@ -363,15 +363,6 @@ def _rename(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -
     """Bring other people's names in a state dict to ours. CheckpointError if one projection is there twice."""
     for ours, others in OTHER_NAMES.items():
         for kind in ("weight", "bias"):
-            found = [key for name in (ours, *others) if (key := f"{prefix}{name}.{kind}") in state]
-            if len(found) > 1:
-                raise CheckpointError(
-                    f"expected one of {', '.join(found)}, received all of them: they mean the same projection"
-                )
-            if found:
-                state[f"{prefix}{ours}.{kind}"] = state.pop(found[0])
-
-
-def _entry(config: Any, name: str) -> Any:
-    """An entry of a config, object or dict; None if it has none."""
-    return config.get(name) if isinstance(config, dict) else getattr(config, name, None)
+            found = take(state, prefix, (ours, *others), kind)
+            if found is not None:
+                state[f"{prefix}{ours}.{kind}"] = found

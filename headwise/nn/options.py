@@ -14,6 +14,13 @@ def whole(name: str, value: object, least: int = 1) -> int:
     return value
 
 
+def positive(name: str, value: float) -> float:
+    """`value`, a finite number above 0; else ArgumentError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < float("inf"):
+        raise ArgumentError(f"{name}: expected a finite number above 0, received {value!r}")
+    return value
+
+
 def probability(name: str, value: object) -> float:
     """`value`, if it is a number in [0, 1); else ArgumentError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1.0:

@@ -58,7 +58,7 @@ def _rename(module: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None
     transposed = False
     sizes = list(module.projection_sizes)
     for kind in ("weight", "bias"):
-        fused = _take(state, prefix, FUSED, kind)
+        fused = take(state, prefix, FUSED, kind)
         if fused is not None and kind == "weight" and _is_conv1d(fused, sum(sizes)):
             fused, transposed = fused.T, True  # GPT-2 keeps its weights as [in, out]
         parts = None
@@ -73,14 +73,14 @@ def _rename(module: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None
                 state[f"{prefix}qkv.{kind}"] = torch.cat(parts)
             else:
                 state.update({f"{prefix}{name}.{kind}": part for name, part in zip("qkv", parts, strict=True)})
-        out = _take(state, prefix, OUT, kind)
+        out = take(state, prefix, OUT, kind)
         if out is not None:
             state[f"{prefix}out.{kind}"] = out.T if transposed and kind == "weight" else out
 
 
 def _separate(state: dict[str, Tensor], prefix: str, kind: str) -> list[Tensor] | None:
     """q, k and v, or None unless all are there. Whisper's keys have no bias: it is 0."""
-    q, k, v = (_take(state, prefix, names, kind) for names in (QUERY, KEY, VALUE))
+    q, k, v = (take(state, prefix, names, kind) for names in (QUERY, KEY, VALUE))
     if k is None and q is not None and v is not None and kind == "bias":
         k = torch.zeros_like(q if q.shape == v.shape else v)
     found = dict(zip("qkv", (q, k, v), strict=True))
@@ -90,7 +90,7 @@ def _separate(state: dict[str, Tensor], prefix: str, kind: str) -> list[Tensor] 
     return [x for x in found.values() if x is not None]
 
 
-def _take(state: dict[str, Tensor], prefix: str, names: Sequence[str], kind: str) -> Tensor | None:
+def take(state: dict[str, Tensor], prefix: str, names: Sequence[str], kind: str) -> Tensor | None:
     """Out of the state, what it has under one of these names; CheckpointError if under several."""
     # nn.MultiheadAttention writes in_proj_weight and q_proj_weight, everybody else a dot.
     keys = [f"{prefix}{name}{joint}{kind}" for name in names for joint in (".", "_")]

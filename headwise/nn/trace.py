@@ -1,4 +1,4 @@
-"""How a stack of modules returns what all its attention saw: each layer's records, under their paths."""
+"""How modules return what their attention saw: one its own record, a stack each layer's, under their paths."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from headwise.functional import attention
 from headwise.records import AttentionRecord, Seen, Site
 from headwise.records.names import UNNAMED, stack_of
 from headwise.records.seen import name_of
+from headwise.records.site import is_causal
 
 
 class Trace:
@@ -48,12 +50,17 @@ class Trace:
         return (out, Seen(_numbered(self._records))) if self._record else out
 
 
-def placed(record: AttentionRecord, kind: Literal["self", "cross"]) -> AttentionRecord:
-    """A record of a module's own attention, which says what kind it is."""
-    _, heads, q_len, k_len = record.shape
-    causal = kind == "self" and record.mask is not None and bool(record.mask.causal_rows(q_len, k_len).all())
-    record.site = Site(UNNAMED, 0, kind, causal, heads, record.k.shape[1])
-    return record
+def attend(
+    kind: Literal["self", "cross"], q: Tensor, k: Tensor, v: Tensor, *, record: bool, **given: Any
+) -> tuple[Tensor, AttentionRecord | None]:
+    """`attention`, for a module: the output [B, H, Q, E], and if wanted the record, which says what kind it is."""
+    if not record:
+        return attention(q, k, v, **given), None
+    out, found = attention(q, k, v, **given, record=True)
+    _, heads, q_len, k_len = found.shape
+    causal = kind == "self" and is_causal(found.mask, q_len, k_len)
+    found.site = Site(UNNAMED, 0, kind, causal, heads, found.k.shape[1])
+    return out, found
 
 
 def _numbered(records: Sequence[AttentionRecord]) -> list[AttentionRecord]:

@@ -17,15 +17,9 @@ from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.cache import Cache
 from headwise.nn.inputs import check_alone, check_input, check_memory, check_padding, positions_of, with_padding
+from headwise.nn.residual import has_positions, part_of, reset_parts
 from headwise.nn.trace import Trace
-from headwise.nn.transformer_layer import (
-    DecoderLayer,
-    EncoderLayer,
-    LayerOptions,
-    has_positions,
-    part_of,
-    reset_parts,
-)
+from headwise.nn.transformer_layer import DecoderLayer, EncoderLayer, LayerOptions
 from headwise.records import Seen
 
 if TYPE_CHECKING:

@@ -6,23 +6,19 @@ Each takes any attention module of this package, or makes a `MultiHeadAttention`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from headwise import masks, shapes
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
-from headwise.nn import options
 from headwise.nn.cache import Cache
-from headwise.nn.drop_path import DropPath
-from headwise.nn.feed_forward import Activation, FeedForward
-from headwise.nn.inputs import check_alone, check_input, check_memory, check_padding, positions_of
+from headwise.nn.feed_forward import Activation
+from headwise.nn.inputs import check_alone, check_input, check_mask, check_memory, check_padding, positions_of
 from headwise.nn.multi_head import MultiHeadAttention
-from headwise.nn.norm import NORMS
+from headwise.nn.residual import ResidualLayer, has_positions, make_norm, part_of
 from headwise.nn.trace import Trace
 from headwise.records import Seen
 
@@ -43,36 +39,7 @@ class LayerOptions(TypedDict, total=False):
     dtype: torch.dtype | None
 
 
-class _Layer(nn.Module):
-    """What layers have in common: how a branch is added to what it read."""
-
-    def __init__(self, dim: int, norm_first: bool) -> None:
-        super().__init__()
-        self.dim = options.whole("dim", dim)
-        self.norm_first = norm_first
-        self.dropout: nn.Module
-        self.drop_path: nn.Module
-
-    @property
-    def has_positions(self) -> bool:
-        """Whether some attention of this layer has a scheme of positions."""
-        return any(has_positions(part) for part in self.children())
-
-    def _add(self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.norm_first:
-            return x + self.drop_path(self.dropout(branch(norm(x))))
-        return norm(x + self.drop_path(self.dropout(branch(x))))
-
-    def reset_parameters(self) -> None:
-        """Every part as it begins."""
-        reset_parts(self.children())
-
-    def extra_repr(self) -> str:
-        """What the parts do not show."""
-        return f"{self.dim}, norm_first={self.norm_first}"
-
-
-class EncoderLayer(_Layer):
+class EncoderLayer(ResidualLayer):
     """Attention within one sequence, then a feed-forward network. Vaswani et al. 2017, figure 1, on the left.
 
         norm_first       x = x + Attention(Norm(x)),   y = x + FFN(Norm(x))      Xiong et al. 2020, figure 1 b
@@ -128,12 +95,9 @@ class EncoderLayer(_Layer):
         _check_ready(num_heads, attention_dropout, attention)
         dropped = dropout if attention_dropout is None else attention_dropout
         self.attention = _attention("attention", attention, dim, num_heads, dropout=dropped, **factory)
-        self.attention_norm = _norm(norm, dim, norm_eps, **factory)
-        ffn_dropout = dropout if ffn_dropout is None else ffn_dropout
-        self.mlp = FeedForward(dim, ffn_dim, activation=activation, dropout=ffn_dropout, **factory)
-        self.mlp_norm = _norm(norm, dim, norm_eps, **factory)
-        self.dropout = nn.Dropout(options.probability("dropout", dropout))
-        self.drop_path = DropPath(options.probability("drop_path", drop_path))
+        self.attention_norm = make_norm(norm, dim, norm_eps, **factory)
+        drops: dict[str, Any] = {"dropout": dropout, "ffn_dropout": ffn_dropout, "drop_path": drop_path}
+        self._make_mlp(ffn_dim, activation, norm, norm_eps, factory, **drops)
 
     def forward(
         self,
@@ -191,7 +155,7 @@ class EncoderLayer(_Layer):
         return encoder_layer_from_torch(module, kernel=kernel)
 
 
-class DecoderLayer(_Layer):
+class DecoderLayer(ResidualLayer):
     """Attention within one sequence, attention to another one, then a feed-forward network.
 
     Vaswani et al. 2017, figure 1, on the right. The other sequence, the memory, is what an encoder made of the source;
@@ -239,16 +203,13 @@ class DecoderLayer(_Layer):
         _check_ready(num_heads, attention_dropout, self_attention, cross_attention)
         heads: dict[str, Any] = {"dropout": dropout if attention_dropout is None else attention_dropout, **factory}
         self.self_attention = _attention("self_attention", self_attention, dim, num_heads, **heads)
-        self.self_attention_norm = _norm(norm, dim, norm_eps, **factory)
+        self.self_attention_norm = make_norm(norm, dim, norm_eps, **factory)
         if cross_attention is not None and memory_dim is not None:
             raise ArgumentError("memory_dim: expected None with a ready cross_attention, which knows its own")
         self.cross_attention = _attention("cross_attention", cross_attention, dim, num_heads, kdim=memory_dim, **heads)
-        self.cross_attention_norm = _norm(norm, dim, norm_eps, **factory)
-        ffn_dropout = dropout if ffn_dropout is None else ffn_dropout
-        self.mlp = FeedForward(dim, ffn_dim, activation=activation, dropout=ffn_dropout, **factory)
-        self.mlp_norm = _norm(norm, dim, norm_eps, **factory)
-        self.dropout = nn.Dropout(options.probability("dropout", dropout))
-        self.drop_path = DropPath(options.probability("drop_path", drop_path))
+        self.cross_attention_norm = make_norm(norm, dim, norm_eps, **factory)
+        drops: dict[str, Any] = {"dropout": dropout, "ffn_dropout": ffn_dropout, "drop_path": drop_path}
+        self._make_mlp(ffn_dim, activation, norm, norm_eps, factory, **drops)
 
     def forward(
         self,
@@ -290,7 +251,10 @@ class DecoderLayer(_Layer):
         check_padding(memory_padding, memory, name="memory_padding")
         if cache is not None:
             cache.bind(self)
-            self._check_memory_mask(memory_mask, query, memory)
+            # What cross-attention will refuse is refused before self-attention's cache has taken the query's tokens.
+            width, heads = getattr(self.cross_attention, "kdim", memory.shape[-1]), _heads_of(self.cross_attention)
+            check_input("key", memory, width, batch=query.shape[0])
+            check_mask(memory_mask, query, heads, memory.shape[1], name="memory_mask")
         trace = Trace(record)
         own, other = part_of(cache, "self_attention"), part_of(cache, "cross_attention")
         only_other = has_positions(self.cross_attention) and not has_positions(self.self_attention)
@@ -306,17 +270,6 @@ class DecoderLayer(_Layer):
         x = self._add(x, self.mlp_norm, self.mlp)
         return trace.result(x)
 
-    def _check_memory_mask(self, mask: Mask | Tensor | None, query: Tensor, memory: Tensor) -> None:
-        """Raise what cross-attention will say of it, before self-attention's cache has taken the query's tokens."""
-        check_input("key", memory, getattr(self.cross_attention, "kdim", memory.shape[-1]), batch=query.shape[0])
-        if mask is None or torch.compiler.is_compiling():
-            return
-        mask = masks.from_tensor(mask) if isinstance(mask, Tensor) else mask
-        heads: Any = getattr(self.cross_attention, "num_heads", mask.heads)
-        for letter, received, expected in (("B", mask.batch, query.shape[0]), ("H", mask.heads, heads)):
-            shapes.check_fits("memory_mask", letter, received, expected)
-        mask.aligned(query.shape[1], memory.shape[1])
-
     @classmethod
     def from_torch(cls, module: nn.TransformerDecoderLayer, *, kernel: str = "auto") -> DecoderLayer:
         """The same as PyTorch's layer, with its weights; inputs are [B, S, M] whatever its batch_first.
@@ -331,31 +284,9 @@ class DecoderLayer(_Layer):
         return decoder_layer_from_torch(module, kernel=kernel)
 
 
-def _norm(
-    norm: str, dim: int, eps: float, bias: bool, device: torch.device | str | None, dtype: torch.dtype | None
-) -> nn.Module:
-    """A norm over M: "layer" or "rms"."""
-    options.one_of("norm", norm, NORMS)
-    with_bias = {"bias": bias} if norm == "layer" else {}
-    return NORMS[norm](dim, eps=eps, device=device, dtype=dtype, **with_bias)
-
-
-def reset_parts(parts: Iterable[nn.Module]) -> None:
-    """Call reset_parameters of those that have it."""
-    for part in parts:
-        reset = getattr(part, "reset_parameters", None)
-        if reset is not None:
-            reset()
-
-
-def has_positions(module: object) -> bool:
-    """Whether an attention module has a scheme of positions."""
-    return getattr(module, "positions", None) is not None
-
-
-def part_of(cache: Cache | None, name: str) -> Cache | None:
-    """The cache of a part, if there is one at all."""
-    return None if cache is None else cache.child(name)
+def _heads_of(module: nn.Module) -> int | None:
+    heads: int | None = getattr(module, "num_heads", None)
+    return heads
 
 
 def _check_ready(num_heads: int | None, attention_dropout: float | None, *ready: nn.Module | None) -> None:

@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import Tensor
+
+from headwise.masks import Mask
+
+# A mask known only cell by cell is not asked for more cells than these to learn whether it is causal.
+LOOKED_AT = 2**24
+
 
 @dataclass(frozen=True)
 class Site:
@@ -17,3 +24,16 @@ class Site:
     heads: int
     key_heads: int
     call: int = 0  # which call of this site: 0 for the first forward pass, 1 for the next
+
+
+def is_causal(mask: Mask | None, q_len: int, k_len: int, blind: Tensor | None = None) -> bool:
+    """Whether no query may attend to a key after its own position.
+
+    `blind`, bool [B|1, H|1, Q - 1], are queries that do not count. A mask that is too dear to ask is not causal.
+    """
+    if mask is None:
+        return q_len == 1
+    if mask.cellwise and q_len * k_len > LOOKED_AT:
+        return False
+    causal = mask.causal_rows(q_len, k_len)
+    return bool((causal if blind is None else causal | blind).all())

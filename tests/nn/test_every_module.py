@@ -189,6 +189,8 @@ def test_a_mask_that_does_not_fit_leaves_the_cache_as_it_was(name: str) -> None:
     for wrong in (torch.ones(6, 6, dtype=torch.bool), masks.padding(torch.ones(2, 6, dtype=torch.bool))):
         with pytest.raises(errors.MaskError):
             module(x, more, mask=wrong, cache=cache)
+    with pytest.raises(errors.DtypeError, match=r"mask must be a headwise mask, .* Received: str"):
+        module(x, more, mask="causal", cache=cache)
     assert cache.length == cache.size == 6
 
 

@@ -296,6 +296,16 @@ def test_a_cache_of_another_module_or_batch_or_that_is_full() -> None:
         module(X, cache=cache)
 
 
+def test_a_mask_that_does_not_fit_leaves_the_cache_as_it_was() -> None:
+    cache, module = Cache(), make()
+    module(X, cache=cache)
+    before = cache.length
+    for wrong in (torch.ones(3, 2 * before + 1).bool(), masks.padding(torch.ones(2, before).bool())):
+        with pytest.raises(MaskError):
+            module(X, mask=wrong, cache=cache)
+    assert cache.length == cache.size == before
+
+
 def test_a_cross_layer_reads_another_sequence() -> None:
     layer, memory = CrossLayer(6, 2, memory_dim=8), torch.randn(2, 4, 8)
     cache = Cache()

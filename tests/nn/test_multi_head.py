@@ -21,6 +21,7 @@ from headwise.errors import ShapeError
 from headwise.masks import Mask
 from headwise.nn import Cache, MultiHeadAttention
 from headwise.nn.positions import Alibi, DynamicNTK, Positions, Rope, Rope2D, ShawRelative, T5Buckets
+from headwise.records.site import is_causal
 
 B, Q, K, M, H = 2, 5, 6, 16, 4
 
@@ -371,6 +372,19 @@ def test_autocast_computes_in_bfloat16_near_float32(scheme: str, qk_norm: Any) -
     torch.testing.assert_close(cached, y, atol=0.02, rtol=0.02)
     y.float().sum().backward()
     assert all(parameter.grad.dtype == torch.float32 for parameter in layer.parameters())
+
+
+def test_a_record_says_whether_it_is_causal() -> None:
+    layer, x = MultiHeadAttention(M, H), torch.randn(1, 4, M)
+    cases = [(x, None, False), (x, masks.causal(), True), (x, masks.window(2, 1), False), (x[:, :1], None, True)]
+    for tokens, mask, causal in cases:
+        _, record = layer(tokens, mask=mask, record=True)
+        assert record.site.causal == causal
+
+    def never(*_: object) -> bool:
+        raise AssertionError("asked for every cell of a long mask")
+
+    assert not is_causal(masks.from_predicate(never), 2**13, 2**13)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, DtypeError
-from headwise.nn.options import one_of, whole
-from headwise.nn.positions.scheme import check_positive
+from headwise.nn.options import one_of, positive, whole
 
 
 class Sinusoidal(nn.Module):
@@ -32,7 +31,7 @@ class Sinusoidal(nn.Module):
         if whole("dim", dim, least=2) % 2:
             raise ArgumentError(f"dim: expected an even number, a sine and a cosine each, received {dim}")
         self.dim = dim
-        self.base = float(check_positive("base", base))
+        self.base = float(positive("base", base))
         one_of("interleaved", interleaved, (False, True))
         self.interleaved = interleaved
 
@@ -70,7 +69,7 @@ class Learned(nn.Module):
         super().__init__()
         self.max_positions = whole("max_positions", max_positions)
         self.dim = whole("dim", dim)
-        self.std = check_positive("std", std)
+        self.std = positive("std", std)
         self.weight = nn.Parameter(torch.empty(max_positions, dim))
         self.reset_parameters()
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from headwise.masks import Mask
 from headwise.masks.mask import And
-from headwise.nn.options import whole
-from headwise.nn.positions.scheme import Positions, check_fits, check_ids, check_positive, distances
+from headwise.nn.options import positive, whole
+from headwise.nn.positions.scheme import Positions, check_fits, check_ids, distances
 
 
 class Alibi(Positions):
@@ -38,7 +38,7 @@ class Alibi(Positions):
     def __init__(self, num_heads: int, max_bias: float = 8.0) -> None:
         super().__init__()
         self.num_heads = whole("num_heads", num_heads)
-        self.max_bias = float(check_positive("max_bias", max_bias))
+        self.max_bias = float(positive("max_bias", max_bias))
         self._register_constants()
 
     def bias(

@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from headwise.errors import ArgumentError
-from headwise.nn.options import one_of, whole
+from headwise.nn.options import one_of, positive, whole
 from headwise.nn.positions import rope_config
 from headwise.nn.positions.rope_scaling import RopeScaling, unscaled
 from headwise.nn.positions.rotation import turn
-from headwise.nn.positions.scheme import Positions, check_fits, check_ids, check_positive
+from headwise.nn.positions.scheme import Positions, check_fits, check_ids
 
 
 class Rope(Positions):
@@ -67,7 +67,7 @@ class Rope(Positions):
                 )
             scaling.check(self.rotary_dim)
         one_of("interleaved", interleaved, (False, True))
-        self.base = float(check_positive("base", base))
+        self.base = float(positive("base", base))
         if self.base <= 1.0:
             raise ArgumentError(f"base: expected a number above 1, received {base}")
         self.interleaved = interleaved

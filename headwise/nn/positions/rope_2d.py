@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError
-from headwise.nn.options import whole
+from headwise.nn.options import positive, whole
 from headwise.nn.positions.rope_scaling import unscaled
 from headwise.nn.positions.rotation import turn
-from headwise.nn.positions.scheme import Positions, check_fits, check_positive
+from headwise.nn.positions.scheme import Positions, check_fits
 
 
 class Rope2D(Positions):
@@ -38,7 +38,7 @@ class Rope2D(Positions):
                 f"head_dim: expected a multiple of 4, pairs for rows and as many for columns, received {head_dim}"
             )
         self.head_dim = head_dim
-        self.base = float(check_positive("base", base))
+        self.base = float(positive("base", base))
         self._register_constants()
 
     def rotate(self, x_BHSD: Tensor, position_ids: Tensor, length: int | Tensor | None = None) -> Tensor:

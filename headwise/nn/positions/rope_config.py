@@ -50,7 +50,7 @@ def read(config: Any, *, head_dim: int | None, interleaved: bool | None, layer_t
     head_dim = head_dim or _head_dim(config)
     return {
         "head_dim": head_dim,
-        "base": float(_first(parameters, "rope_theta") or _first(config, "rope_theta", "rotary_emb_base") or 10000.0),
+        "base": float(entry(parameters, "rope_theta") or entry(config, "rope_theta", "rotary_emb_base") or 10000.0),
         "interleaved": _interleaved(config) if interleaved is None else interleaved,
         "rotary_dim": _rotary_dim(config, parameters, head_dim),
         "scaling": _scaling(config, kind, parameters),
@@ -58,7 +58,7 @@ def read(config: Any, *, head_dim: int | None, interleaved: bool | None, layer_t
 
 
 def _parameters(config: Any, layer_type: str | None) -> dict[str, Any]:
-    parameters = _first(config, "rope_parameters", "rope_scaling") or {}
+    parameters = entry(config, "rope_parameters", "rope_scaling") or {}
     nested = {name: value for name, value in parameters.items() if isinstance(value, dict)}
     if not nested:
         return dict(parameters)
@@ -81,7 +81,7 @@ def _scaling(config: Any, kind: str, parameters: dict[str, Any]) -> RopeScaling 
     if kind == "dynamic":
         return DynamicNTK(**_with_factor(given, None), original_length=original)
     if kind == "yarn":
-        longest = _first(config, "max_position_embeddings")
+        longest = entry(config, "max_position_embeddings")
         return Yarn(**_with_factor(given, longest / original if longest else None), original_length=original)
     for name in ("low_freq_factor", "high_freq_factor"):
         if name not in given:
@@ -98,11 +98,11 @@ def _with_factor(given: dict[str, Any], default: float | None) -> dict[str, Any]
 
 def _original_length(config: Any, kind: str, parameters: dict[str, Any]) -> int:
     """As Hugging Face: dynamic NTK takes the model's length; the others the original one, the config's own first."""
-    longest = _first(config, "max_position_embeddings", "n_positions")
+    longest = entry(config, "max_position_embeddings", "n_positions")
     length = (
         longest
         if kind == "dynamic"
-        else _first(config, "original_max_position_embeddings")
+        else entry(config, "original_max_position_embeddings")
         or parameters.get("original_max_position_embeddings")
         or longest
     )
@@ -112,29 +112,29 @@ def _original_length(config: Any, kind: str, parameters: dict[str, Any]) -> int:
 
 
 def _head_dim(config: Any) -> int:
-    head_dim = _first(config, "qk_rope_head_dim", "head_dim")
+    head_dim = entry(config, "qk_rope_head_dim", "head_dim")
     if head_dim:
         return head_dim
-    model_dim, heads = _first(config, "hidden_size", "n_embd"), _first(config, "num_attention_heads", "n_head")
+    model_dim, heads = entry(config, "hidden_size", "n_embd"), entry(config, "num_attention_heads", "n_head")
     if not model_dim or not heads:
         raise CheckpointError("head_dim: expected in the config, or hidden_size and num_attention_heads; received none")
     return model_dim // heads
 
 
 def _rotary_dim(config: Any, parameters: dict[str, Any], head_dim: int) -> int:
-    share = _first(parameters, "partial_rotary_factor")
-    share = _first(config, "partial_rotary_factor", "rotary_pct") if share is None else share
+    share = entry(parameters, "partial_rotary_factor")
+    share = entry(config, "partial_rotary_factor", "rotary_pct") if share is None else share
     if share is not None:
         return int(head_dim * share)
-    return _first(config, "rotary_dim") or head_dim
+    return entry(config, "rotary_dim") or head_dim
 
 
 def _interleaved(config: Any) -> bool:
-    said = _first(config, "rope_interleave")
-    return _first(config, "model_type") in _INTERLEAVED if said is None else bool(said)
+    said = entry(config, "rope_interleave")
+    return entry(config, "model_type") in _INTERLEAVED if said is None else bool(said)
 
 
-def _first(config: Any, *names: str) -> Any:
+def entry(config: Any, *names: str) -> Any:
     """The first of these entries that the config has, and is not None."""
     for name in names:
         value = config.get(name) if isinstance(config, dict) else getattr(config, name, None)

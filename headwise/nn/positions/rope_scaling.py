@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError
-from headwise.nn.options import whole
-from headwise.nn.positions.scheme import check_positive
+from headwise.nn.options import positive, whole
 
 
 class RopeScaling:
@@ -46,7 +45,7 @@ class Linear(RopeScaling):
     factor: float
 
     def __post_init__(self) -> None:
-        check_positive("Linear: factor", self.factor)
+        positive("Linear: factor", self.factor)
 
     def frequencies(
         self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
@@ -69,7 +68,7 @@ class DynamicNTK(RopeScaling):
     depends_on_length: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive("DynamicNTK: factor", self.factor)
+        positive("DynamicNTK: factor", self.factor)
         whole("DynamicNTK: original_length", self.original_length)
 
     def check(self, dim: int) -> None:
@@ -114,9 +113,9 @@ class Yarn(RopeScaling):
 
     def __post_init__(self) -> None:
         for name in ("factor", "beta_fast", "beta_slow"):
-            check_positive(f"Yarn: {name}", getattr(self, name))
+            positive(f"Yarn: {name}", getattr(self, name))
         if self.attention_factor is not None:
-            check_positive("Yarn: attention_factor", self.attention_factor)
+            positive("Yarn: attention_factor", self.attention_factor)
         whole("Yarn: original_length", self.original_length)
         if self.beta_fast < self.beta_slow:
             raise ArgumentError(
@@ -181,7 +180,7 @@ class Llama3(RopeScaling):
 
     def __post_init__(self) -> None:
         for name in ("factor", "low_freq_factor", "high_freq_factor"):
-            check_positive(f"Llama3: {name}", getattr(self, name))
+            positive(f"Llama3: {name}", getattr(self, name))
         whole("Llama3: original_length", self.original_length)
         if self.high_freq_factor <= self.low_freq_factor:
             raise ArgumentError(

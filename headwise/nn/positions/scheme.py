@@ -88,13 +88,6 @@ def distances(query_ids: Tensor, key_ids: Tensor) -> Tensor:
     return keys[None, None] if keys.ndim == 2 else keys[:, None]
 
 
-def check_positive(name: str, value: float) -> float:
-    """`value`, a finite number above 0; else ArgumentError."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < float("inf"):
-        raise ArgumentError(f"{name}: expected a finite number above 0, received {value!r}")
-    return value
-
-
 def check_fits(name: str, made_for: int, received: int) -> None:
     """Raise ArgumentError unless a scheme made for `made_for` (heads, dimensions) meets as many."""
     if made_for != received:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
-from headwise.nn.options import one_of, whole
-from headwise.nn.positions.scheme import Positions, check_fits, check_ids, check_positive, distances
+from headwise.nn.options import one_of, positive, whole
+from headwise.nn.positions.scheme import Positions, check_fits, check_ids, distances
 
 
 class T5Buckets(Positions):
@@ -58,7 +58,7 @@ class T5Buckets(Positions):
             raise ArgumentError(
                 f"max_distance: expected more than {self._exact}, which have a bucket each, received {max_distance}"
             )
-        self.std = check_positive("std", std)
+        self.std = positive("std", std)
         self.relative_attention_bias = nn.Embedding(num_buckets, num_heads)
         self.reset_parameters()
 

@@ -1,0 +1,97 @@
+"""What every layer of a transformer has in common: branches that are added to what they read, the last of them a
+feed-forward network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.nn import options
+from headwise.nn.cache import Cache
+from headwise.nn.drop_path import DropPath
+from headwise.nn.feed_forward import Activation, FeedForward
+from headwise.nn.norm import NORMS
+
+
+class ResidualLayer(nn.Module):
+    """A layer of branches, each added to what it read. A subclass makes its attention, then calls `_make_mlp`.
+
+    Its last parts are `mlp`, `mlp_norm`, `dropout` and `drop_path`.
+    """
+
+    mlp: FeedForward
+    mlp_norm: nn.Module
+    dropout: nn.Module
+    drop_path: nn.Module
+
+    def __init__(self, dim: int, norm_first: bool) -> None:
+        super().__init__()
+        self.dim = options.whole("dim", dim)
+        self.norm_first = norm_first
+
+    def _make_mlp(
+        self,
+        ffn_dim: int | None,
+        activation: Activation,
+        norm: str,
+        norm_eps: float,
+        factory: dict[str, Any],
+        *,
+        dropout: float,
+        ffn_dropout: float | None = None,
+        drop_path: float = 0.0,
+    ) -> None:
+        within = dropout if ffn_dropout is None else ffn_dropout
+        self.mlp = FeedForward(self.dim, ffn_dim, activation=activation, dropout=within, **factory)
+        self.mlp_norm = make_norm(norm, self.dim, norm_eps, **factory)
+        self.dropout = nn.Dropout(options.probability("dropout", dropout))
+        self.drop_path = DropPath(options.probability("drop_path", drop_path))
+
+    def _add(self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor], *, residual: bool = True) -> Tensor:
+        """x and what a branch makes of it, with the norm before the branch or after the sum."""
+        found = self.drop_path(self.dropout(branch(norm(x) if self.norm_first else x)))
+        y = x + found if residual else found
+        return y if self.norm_first else norm(y)
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether some attention of this layer has a scheme of positions."""
+        return any(has_positions(part) for part in self.children())
+
+    def reset_parameters(self) -> None:
+        """Every part as it begins."""
+        reset_parts(self.children())
+
+    def extra_repr(self) -> str:
+        """What the parts do not show."""
+        return f"{self.dim}, norm_first={self.norm_first}"
+
+
+def has_positions(module: object) -> bool:
+    """Whether an attention module has a scheme of positions."""
+    return getattr(module, "positions", None) is not None
+
+
+def make_norm(
+    norm: str, dim: int, eps: float, bias: bool, device: torch.device | str | None, dtype: torch.dtype | None
+) -> nn.Module:
+    """A norm over M: "layer" or "rms"."""
+    options.one_of("norm", norm, NORMS)
+    with_bias = {"bias": bias} if norm == "layer" else {}
+    return NORMS[norm](dim, eps=eps, device=device, dtype=dtype, **with_bias)
+
+
+def reset_parts(parts: Iterable[nn.Module]) -> None:
+    """Call reset_parameters of those that have it."""
+    for part in parts:
+        reset = getattr(part, "reset_parameters", None)
+        if reset is not None:
+            reset()
+
+
+def part_of(cache: Cache | None, name: str) -> Cache | None:
+    """The cache of a part, if there is one at all."""
+    return None if cache is None else cache.child(name)
