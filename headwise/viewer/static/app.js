@@ -55,7 +55,9 @@ export class App {
     this.restyle();
     if (this.address) {
       this.state.set(this.within(this.state.read(location.hash)));
-      addEventListener("hashchange", () => this.state.set(this.within(this.state.read(location.hash))), { signal });
+      // What was gone to, not location.hash: keepAddress may have written over that since.
+      const follow = (event) => this.state.set(this.within(this.state.read(new URL(event.newURL).hash)));
+      addEventListener("hashchange", follow, { signal });
     }
     this.state.on((changed) => this.update(changed));
     this.darkness.addEventListener("change", () => this.update(new Set(["theme"])), { signal });
