@@ -9,6 +9,8 @@
     ├── CacheError      (ValueError)        a cache of another module or batch, or one that is full
     ├── RecordError     (ValueError)        a record cannot represent or answer this
     ├── CheckpointError (ValueError)        a checkpoint is missing, damaged or of another architecture
+    ├── DoctorError     (RuntimeError)      the doctor cannot find out how to call a module
+    ├── WorksheetError  (ValueError)        a computation that a worksheet cannot show
     └── FileError       (OSError)           a file cannot be read or written
 
 Each is also the built-in error a caller would expect, so `except ValueError` keeps working. A message says what
@@ -52,6 +54,14 @@ class RecordError(HeadwiseError, ValueError):
 
 class CheckpointError(HeadwiseError, ValueError):
     """A checkpoint is missing, damaged, or of an architecture that was not expected."""
+
+
+class DoctorError(HeadwiseError, RuntimeError):
+    """A module cannot be loaded, called or understood; the message says what was tried."""
+
+
+class WorksheetError(HeadwiseError, ValueError):
+    """A computation that a worksheet cannot show: too large to read, or of a kind that it does not know."""
 
 
 class FileError(HeadwiseError, OSError):
