@@ -1,0 +1,143 @@
+"""Putting a worksheet together: each matrix gets its name, its size is checked and its formula computed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from headwise.errors import WorksheetError
+from headwise.worksheet.description import LETTERS, ONE, Axis, Kind, Matrix, Step, Worksheet
+from headwise.worksheet.formulas import Array, Formula
+from headwise.worksheet.names import check_name
+
+LONGEST = 16  # rows and columns that a person can follow
+LONGEST_OF = {"F": 64, "W": 33}  # a feed-forward network is 4 M wide; a table is looked up in, not read
+MOST_HEADS = 8
+MOST_STEPS = 120
+WIDTH = 17  # columns that stand side by side before the next matrix goes below
+
+FITS = (
+    f"A worksheet shows up to {LONGEST} tokens, matrices up to {LONGEST} wide (inside of a feed-forward network "
+    f"{LONGEST_OF['F']}) and {MOST_HEADS} heads"
+)
+
+
+class Builder:
+    """Collects steps. A matrix is made by `given`, `cells` or `whole`, then shown by the `step` it belongs to."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.notes: list[str] = []
+        self.matrices: dict[str, Matrix] = {}
+        self._values: dict[str, Array] = {}
+        self._part, self._prefix = "", ""
+
+    @contextlib.contextmanager
+    def part(self, title: str, prefix: str) -> Iterator[None]:
+        """Inside, steps belong to a part of the module, and names begin with `prefix`."""
+        outer = self._part, self._prefix
+        self._part = f"{outer[0]}, {title}" if outer[0] else title
+        self._prefix = f"{outer[1]}{prefix}_"
+        yield
+        self._part, self._prefix = outer
+
+    def local(self, matrix: Matrix) -> str:
+        """Its name without the prefix of this part, to make another name of."""
+        return matrix.name.removeprefix(self._prefix)
+
+    # --- Matrices ------------------------------------------------------------------------------------------------
+
+    def given(
+        self, kind: Kind, name: str, values: Tensor | ArrayLike, rows: Axis = ONE, cols: Axis = ONE, *, digits: int = 3
+    ) -> Matrix:
+        """Numbers that may be changed."""
+        if isinstance(values, Tensor):
+            values = values.detach().to("cpu", torch.float64).numpy()
+        self._check_size(name, rows, cols)
+        numbers = np.array(values, dtype=np.float64).reshape(len(rows), len(cols))
+        if not np.isfinite(numbers).all():
+            raise WorksheetError(
+                f"{self._prefix}{name}: expected finite numbers, which cells can hold, received NaN or infinity"
+            )
+        return self._add(Matrix(self._prefix + name, rows, cols, numbers, None, kind, digits))
+
+    def cells(self, name: str, rows: Axis, cols: Axis, *texts: str, kind: Kind = "result", digits: int = 3) -> Matrix:
+        """A formula for each cell: one for all columns, or one a column."""
+        return self._computed(name, rows, cols, Formula(texts), kind, digits)
+
+    def whole(self, name: str, rows: Axis, cols: Axis, text: str, *, kind: Kind = "result") -> Matrix:
+        """A formula for the matrix as a whole, such as a product of matrices."""
+        return self._computed(name, rows, cols, Formula((text,), whole=True), kind, 3)
+
+    def option(self, name: str, value: float | str, *, digits: int = 4) -> Matrix:
+        """One number: as it is, or a formula without names, such as 1/SQRT(4), which may be changed all the same."""
+        if isinstance(value, str):
+            return self._computed(name, ONE, ONE, Formula((value,)), "option", digits)
+        return self.given("option", name, value, digits=digits)
+
+    # --- Steps ---------------------------------------------------------------------------------------------------
+
+    def step(self, title: str, sentence: str, symbols: str, *grid: Sequence[Matrix]) -> None:
+        """The matrices that were just made, in rows as they shall stand on a page."""
+        rows = tuple(tuple(row) for row in grid if row)
+        self.steps.append(Step(title, sentence, symbols, rows, self._part))
+        if len(self.steps) > MOST_STEPS:
+            raise WorksheetError(f"this module takes more than {MOST_STEPS} steps: take one of its layers. {FITS}")
+
+    def finish(self, title: str, about: str, output: Matrix) -> Worksheet:
+        """All of it."""
+        shown = {matrix.name for step in self.steps for matrix in step.matrices}
+        assert shown == set(self.matrices), f"made, but on no page: {set(self.matrices) - shown}"
+        sizes: dict[str, list[int]] = {}
+        for matrix in self.matrices.values():
+            for axis in (matrix.rows, matrix.cols):
+                if axis.letter and len(axis) not in sizes.setdefault(axis.letter, []):
+                    sizes[axis.letter].append(len(axis))
+        assert sizes.keys() <= LETTERS.keys(), f"letters without a meaning: {sizes.keys() - LETTERS.keys()}"
+        dimensions = tuple((letter, ", ".join(map(str, sizes[letter]))) for letter in LETTERS if letter in sizes)
+        return Worksheet(title, about, tuple(self.steps), output, tuple(self.notes), dimensions)
+
+    def _computed(self, name: str, rows: Axis, cols: Axis, formula: Formula, kind: Kind, digits: int) -> Matrix:
+        self._check_size(name, rows, cols)
+        values = formula.values((len(rows), len(cols)), self._values)
+        return self._add(Matrix(self._prefix + name, rows, cols, values, formula, kind, digits))
+
+    def _add(self, matrix: Matrix) -> Matrix:
+        check_name(matrix.name, self.matrices)
+        self.matrices[matrix.name], self._values[matrix.name] = matrix, matrix.values
+        return matrix
+
+    def _check_size(self, name: str, rows: Axis, cols: Axis) -> None:
+        for axis in (rows, cols):
+            most = LONGEST_OF.get(axis.letter, LONGEST)
+            if len(axis) > most:
+                raise WorksheetError(
+                    f"{self._prefix}{name} is [{len(rows)} × {len(cols)}], too large to follow by eye: expected at "
+                    f"most {most} for {axis.letter}, {LETTERS[axis.letter]}. {FITS}: take fewer tokens, or a small "
+                    "module of the same kind"
+                )
+
+
+def check_heads(count: int) -> None:
+    """Raise WorksheetError for more heads than a page can show."""
+    if count > MOST_HEADS:
+        raise WorksheetError(f"{count} heads are too many to follow: expected at most {MOST_HEADS}. {FITS}")
+
+
+def side_by_side(groups: Iterable[Sequence[Matrix]]) -> list[list[Matrix]]:
+    """Groups of matrices, such as those of each head, as many in a row as have room."""
+    rows: list[list[Matrix]] = [[]]
+    used = 0
+    for group in groups:
+        wide = sum(len(matrix.cols) + 2 for matrix in group)
+        if rows[-1] and used + wide > WIDTH:
+            rows.append([])
+            used = 0
+        rows[-1].extend(group)
+        used += wide
+    return rows

@@ -1,0 +1,134 @@
+"""Positions that add to the scores by how far apart two tokens are: ALiBi, T5's buckets, Shaw's vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from headwise.nn.positions import Alibi, ShawRelative, T5Buckets
+from headwise.worksheet.builder import Builder, side_by_side
+from headwise.worksheet.description import ONE, Axis, Matrix
+
+
+def distances(b: Builder, query_ids: Tensor, key_ids: Tensor, rows: Axis, cols: Axis) -> Matrix:
+    """Key minus query, [Q × K]."""
+    queries = b.given("positions", "Position_q", query_ids, rows, digits=0)
+    keys = b.given("positions", "Position_k", key_ids, ONE, cols, digits=0)
+    made = b.cells("Distance", rows, cols, f"{keys.name}[1,j]-{queries.name}[i,1]", digits=0)
+    b.step(
+        "Distances",
+        "How far each key stands behind (+) or before (−) each query.",
+        "distance = position of the key − position of the query",
+        [queries],
+        [keys],
+        [made],
+    )
+    return made
+
+
+def alibi(b: Builder, scheme: Alibi, distance: Matrix) -> list[Matrix]:
+    """−slope · |distance|, [Q × K] a head."""
+    heads = Axis("H", tuple(f"head {h}" for h in range(1, scheme.num_heads + 1)))
+    most = b.option("Alibi_max_bias", scheme.max_bias)
+    below = 2 ** math.floor(math.log2(scheme.num_heads))
+    powers = [f"{h}/{below}" for h in range(1, below + 1)]
+    powers += [f"{h}/{2 * below}" for h in range(1, 2 * below + 1, 2)]  # every other one of the next power of two
+    texts = [f"2^(-{most.name}*{power})" for power in powers[: scheme.num_heads]]
+    slopes = b.cells("Slopes", ONE, heads, *texts, digits=4)
+    made = [
+        b.cells(f"Bias_{h + 1}", distance.rows, distance.cols, f"-{slopes.name}[1,{h + 1}]*ABS({distance.name}[i,j])")
+        for h in range(scheme.num_heads)
+    ]
+    b.step(
+        "ALiBi",
+        "Far keys lose: the score falls by the distance times a slope, which each head has of its own.",
+        "Bₕ = −mₕ · |distance|,  mₕ = 2^(−8h/H)",
+        [most],
+        [slopes],
+        *side_by_side([each] for each in made),
+    )
+    return made
+
+
+def t5(b: Builder, scheme: T5Buckets, distance: Matrix) -> list[Matrix]:
+    """A learned number for each bucket of distances, [Q × K] a head."""
+    per_side = scheme.num_buckets // 2 if scheme.bidirectional else scheme.num_buckets
+    exact = per_side // 2
+    away = "ABS({d})" if scheme.bidirectional else "MAX(0,-({d}))"
+    away = away.format(d=f"{distance.name}[i,j]")
+    ratio = f"LN(MAX({exact},{away})/{exact})/LN({scheme.max_distance}/{exact})"
+    far = f"{exact}+MIN({per_side - 1 - exact},INT({ratio}*{per_side - exact}))"
+    after = f"+IF({distance.name}[i,j]>0,{per_side},0)" if scheme.bidirectional else ""
+    buckets = b.cells("Bucket", distance.rows, distance.cols, f"IF({away}<{exact},{away},{far}){after}", digits=0)
+    b.step(
+        "T5 buckets",
+        f"Distances up to {exact - 1} have a bucket each, further ones share theirs.",
+        "bucket of each distance",
+        [buckets],
+    )
+    rows = Axis("W", tuple(f"bucket {i}" for i in range(scheme.num_buckets)))
+    heads = Axis("H", tuple(f"head {h}" for h in range(1, scheme.num_heads + 1)))
+    table = b.given("parameter", "T5_table", scheme.relative_attention_bias.weight, rows, heads)
+    made = [
+        b.cells(f"Bias_{h}", distance.rows, distance.cols, f"INDEX({table.name},{buckets.name}[i,j]+1,{h})")
+        for h in range(1, scheme.num_heads + 1)
+    ]
+    b.step(
+        "T5 bias",
+        "Each head learned a number for each bucket: it is looked up.",
+        "Bₕ = table[bucket, h]",
+        [table],
+        *side_by_side([each] for each in made),
+    )
+    return made
+
+
+def _clipped(scheme: ShawRelative, distance: Matrix) -> str:
+    return f"MAX({-scheme.left},MIN({scheme.right},{distance.name}[i,j]))+{scheme.left + 1}"
+
+
+def shaw(
+    b: Builder, scheme: ShawRelative, distance: Matrix, q: Sequence[Matrix], scale: float | str
+) -> tuple[list[Matrix], Matrix]:
+    """(scale · q · a^K of the distance, [Q × K] a head; which row of the tables each pair has)."""
+    kinds = Axis("W", tuple(f"{i:+d}" if i else "0" for i in range(-scheme.left, scheme.right + 1)))
+    at = b.cells("Distance_row", distance.rows, distance.cols, _clipped(scheme, distance), digits=0)
+    table = b.given("parameter", "Distance_keys", scheme.distance_embedding.weight, kinds, q[0].cols)
+    factor = b.option("Scale_of_distances", scale)
+    made = []
+    for h, each in enumerate(q, start=1):
+        text = f"{factor.name}*SUMPRODUCT({each.name}[i,:],INDEX({table.name},{at.name}[i,j],0))"
+        made.append(b.cells(f"Bias_{h}", distance.rows, distance.cols, text))
+    b.step(
+        "Shaw's relative keys",
+        "Each distance has a learned vector, which the query meets as it meets a key. Far distances share one.",
+        "Bₕ = scale · q · a[distance]",
+        [factor],
+        [at],
+        [table],
+        *side_by_side([each] for each in made),
+    )
+    return made, at
+
+
+def shaw_values(b: Builder, scheme: ShawRelative, at: Matrix, a: Sequence[Matrix], z: Sequence[Matrix]) -> list[Matrix]:
+    """What the heads give, with a learned vector for each distance beside each value."""
+    assert scheme.value_embedding is not None
+    kinds = Axis("W", tuple(f"{i:+d}" if i else "0" for i in range(-scheme.left, scheme.right + 1)))
+    table = b.given("parameter", "Distance_values", scheme.value_embedding.weight, kinds, z[0].cols)
+    groups, made = [], []
+    for h, (weights, each) in enumerate(zip(a, z, strict=True), start=1):
+        share = b.cells(f"By_distance_{h}", each.rows, kinds, f"SUMPRODUCT(({at.name}[i,:]=j)*{weights.name}[i,:])")
+        total = b.whole(f"Z_with_distances_{h}", each.rows, each.cols, f"{each.name}+MMULT({share.name},{table.name})")
+        groups.append([share, total])
+        made.append(total)
+    b.step(
+        "Shaw's relative values",
+        "The weights, summed by distance, take the learned vectors of the distances along.",
+        "Zₕ = Zₕ + (Σ of the weights at each distance) · a",
+        [table],
+        *side_by_side(groups),
+    )
+    return made

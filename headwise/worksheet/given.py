@@ -1,0 +1,154 @@
+"""What a module is called with: one example, by name, with names for its tokens."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headwise.call import fit_mask
+from headwise.errors import ArgumentError, ShapeError, WorksheetError
+from headwise.masks import Mask
+from headwise.nn.inputs import with_padding
+from headwise.worksheet import multi_head
+from headwise.worksheet.builder import FITS, LONGEST, Builder
+from headwise.worksheet.description import Axis, Matrix, numbered
+from headwise.worksheet.multi_head import Reading
+
+Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
+MASKS = ("mask", "memory_mask")
+SEQUENCES = ("query", "key", "value")
+
+
+class Given:
+    """What the module is called with: one example of it, by name."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        inputs: Inputs,
+        arguments: Mapping[str, Any],
+        tokens: Sequence[str] | None,
+        memory_tokens: Sequence[str] | None,
+    ) -> None:
+        positional: Sequence[Any] = ()
+        if isinstance(inputs, Mapping):
+            arguments = {**inputs, **arguments}
+        else:
+            positional = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+        try:
+            bound = inspect.signature(module.forward).bind(*positional, **arguments)
+        except TypeError as error:
+            raise ArgumentError(f"inputs: {type(module).__name__} cannot be called like this: {error}") from error
+        for name in ("cache", "record"):
+            if bound.arguments.pop(name, None):
+                raise WorksheetError(f"{name}: a worksheet shows one call by itself, without {name}=")
+        self.batched = {name: _batched(name, value) for name, value in bound.arguments.items() if value is not None}
+        self.batched.pop("path", None)  # both paths of latent attention lead to the same numbers
+        first = self.batched.get("query", self.batched.get("input_ids"))
+        second = self.batched.get("key")
+        for name, sequence in (("query", first), ("key", second)):
+            if sequence is not None and (not isinstance(sequence, Tensor) or sequence.ndim < 2 or not sequence.numel()):
+                received = list(sequence.shape) if isinstance(sequence, Tensor) else type(sequence).__name__
+                raise ShapeError(f"{name}: expected a tensor [1, S, M] of at least one token, received {received}")
+        assert isinstance(first, Tensor)
+        self.tokens = _named("tokens", tokens, first.shape[1], "token")
+        self.memory_tokens = (
+            self.tokens
+            if second is first or second is None
+            else _named("memory_tokens", memory_tokens, second.shape[1], "memory")
+        )
+        if memory_tokens is not None and second is None:
+            raise ArgumentError("memory_tokens: expected a second sequence with it, received one alone")
+
+    def get(self, name: str) -> Any:
+        """One argument without its batch, or None."""
+        value = self.batched.get(name)
+        if name == "key" and value is self.batched.get("query"):
+            return None
+        return value[0] if isinstance(value, Tensor) and name not in (*MASKS, "position_ids") else value
+
+    def sequence(self, b: Builder, which: str, name: str, letter: str, *, dim: int) -> Matrix:
+        """The matrix of one of the sequences, which are M wide if that is `dim`, the module's own width."""
+        x = self.get(which)
+        tokens = self.tokens if which == "query" else self.memory_tokens
+        return b.given(
+            "input", name, x, Axis(letter, tokens), numbered("M" if x.shape[-1] == dim else "Mₖ", x.shape[-1])
+        )
+
+    def reading(
+        self,
+        module: Any,
+        mask: str = "mask",
+        padding: str = "padding",
+        *,
+        memory: Tensor | None = None,
+        query_padding: Tensor | None = None,
+    ) -> Reading:
+        """Who may attend to whom, and where the tokens stand.
+
+        `memory` [K, M] is what is read, where it is another sequence; `query_padding` [Q] says which queries count.
+        """
+        query = self.batched["query"]
+        keys = query.shape[1] if memory is None else memory.shape[0]
+        heads = getattr(module, "num_heads", None)
+        allowed = dense(self.get(mask), self.batched.get(padding), query, heads, keys)
+        scheme = getattr(module, "positions", None)
+        real = self.get(padding)
+        ids = self.get("position_ids")
+        query_ids = multi_head.ids_of(scheme, query.shape[1], real if memory is None else query_padding, ids)
+        key_ids = query_ids if memory is None else multi_head.ids_of(scheme, keys, real, None)
+        return Reading(allowed, query_ids, key_ids)
+
+
+def dense(mask: Any, padding: Tensor | None, query: Tensor, heads: int | None, keys: int) -> NDArray[np.bool_]:
+    """[H or 1, Q, K], True = may attend."""
+    together = with_padding(mask, padding)
+    if together is None:
+        return np.ones((1, query.shape[1], keys), dtype=bool)
+    found = fit_mask(together, query, heads, query.shape[1], keys).to_bool(query.shape[1], keys)
+    return found[0].numpy()
+
+
+def check_width(name: str, width: int) -> None:
+    """Raise WorksheetError for a model that is too wide, before its weights are read."""
+    if width > LONGEST:
+        raise WorksheetError(f"{name} is {width} wide, too large to follow by eye: expected at most {LONGEST}. {FITS}")
+
+
+def _batched(name: str, value: Any) -> Any:
+    """An argument as `forward` takes it, on the CPU, of one example; numbers in float64."""
+    if isinstance(value, Mask):
+        return value.to("cpu")
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach().cpu()
+    if value.is_floating_point():
+        value = value.double()
+    if name in (*MASKS, "position_ids"):
+        return value
+    wanted = 3 if name in SEQUENCES else 2
+    value = value[None] if value.ndim == wanted - 1 else value
+    if value.ndim == wanted and value.shape[0] != 1:
+        raise ShapeError(
+            f"{name}: expected one example, [S, …] or [1, S, …], received {list(value.shape)}. A worksheet shows one: "
+            f"{name}[:1]"
+        )
+    return value
+
+
+def _named(name: str, names: Sequence[str] | None, count: int, default: str) -> tuple[str, ...]:
+    """The names of the tokens, one each."""
+    if count > LONGEST:
+        raise WorksheetError(f"{count} tokens are too many to follow: expected at most {LONGEST}. {FITS}")
+    if names is None:
+        return tuple(f"{default} {i}" for i in range(1, count + 1))
+    if isinstance(names, str) or not all(isinstance(each, str) for each in names):
+        raise ArgumentError(f"{name}: expected {count} strings, one for each token, received {names!r:.80}")
+    if len(names) != count:
+        raise ArgumentError(f"{name}: expected {count}, one for each token, received {len(names)}")
+    return tuple(names)

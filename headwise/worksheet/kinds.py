@@ -1,0 +1,167 @@
+"""Which modules have a worksheet, and what each of them does first: show its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from headwise.errors import ArgumentError, WorksheetError
+from headwise.models import Bert
+from headwise.nn import DecoderLayer, EncoderLayer, LatentAttention, MultiHeadAttention, MultiHeadLatentAttention
+from headwise.nn.cross import CrossLayer
+from headwise.worksheet import layers, multi_head, multi_head_latent
+from headwise.worksheet.builder import Builder, side_by_side
+from headwise.worksheet.description import Axis, Matrix, numbered
+from headwise.worksheet.given import Given, dense
+from headwise.worksheet.multi_head import Reading
+
+
+def _multi_head(b: Builder, module: MultiHeadAttention, given: Given) -> Matrix:
+    memory = given.get("key")
+    letter = "S" if memory is None else "Q"
+    x = given.sequence(b, "query", "X", letter, dim=module.dim)
+    shown, other, values = [x], None, None
+    if memory is not None:
+        other = given.sequence(b, "key", "Memory", "K", dim=module.dim)
+        shown.append(other)
+    if given.get("value") is not None and given.batched["value"] is not given.batched.get("key"):
+        source = given.get("value")
+        if other is None:
+            raise ArgumentError("value: expected a key with it. Pass both, or neither for self-attention")
+        values = b.given("input", "Values", source, other.rows, numbered("Mᵥ", source.shape[-1]))
+        shown.append(values)
+    _show_inputs(b, shown)
+    reading = given.reading(module, memory=memory)
+    return multi_head.attention(b, module, x, other, values, reading, kind="output")
+
+
+def _latent_multi_head(b: Builder, module: MultiHeadLatentAttention, given: Given) -> Matrix:
+    x = given.sequence(b, "query", "X", "S", dim=module.dim)
+    _show_inputs(b, [x])
+    return multi_head_latent.latent_attention(b, module, x, given.reading(module), kind="output")
+
+
+def _latents(b: Builder, module: LatentAttention, given: Given) -> Matrix:
+    queries = None
+    if module.read_out is not None:
+        itself = given.get("key") is None
+        x = given.sequence(b, "query" if itself else "key", "X", "S", dim=module.latent_dim)
+        queries = given.sequence(b, "query", "Queries", "Q", dim=module.latent_dim) if not itself else None
+        _show_inputs(b, [x] if queries is None else [x, queries])
+        queries = x if queries is None else queries
+    else:
+        x = given.sequence(b, "query", "X", "S", dim=module.latent_dim)
+        _show_inputs(b, [x])
+    like = torch.zeros(1, module.num_latents, 1)
+    allowed = dense(given.get("mask"), given.batched.get("padding"), like, module.num_heads, len(x.rows))
+
+    def open_(rows: int, cols: int) -> Reading:
+        return Reading(np.ones((1, rows, cols), dtype=bool))
+
+    return layers.latents(b, module, x, queries, Reading(allowed), open_)
+
+
+def _encoder_layer(b: Builder, module: EncoderLayer, given: Given) -> Matrix:
+    x = given.sequence(b, "query", "X", "S", dim=module.dim)
+    _show_inputs(b, [x])
+    return layers.encoder_layer(b, module, x, given.reading(module.attention))
+
+
+def _decoder_layer(b: Builder, module: DecoderLayer, given: Given) -> Matrix:
+    if given.get("value") is not None:
+        raise WorksheetError("value: a worksheet shows a decoder layer that reads one memory, pass it as key alone")
+    x, memory = (
+        given.sequence(b, "query", "X", "S", dim=module.dim),
+        given.sequence(b, "key", "Memory", "K", dim=module.dim),
+    )
+    _show_inputs(b, [x, memory])
+    own = given.reading(module.self_attention)
+    masked = {"mask": "memory_mask", "padding": "memory_padding"}
+    other = given.reading(module.cross_attention, **masked, memory=given.get("key"), query_padding=given.get("padding"))
+    return layers.decoder_layer(b, module, x, memory, own, other)
+
+
+def _cross_layer(b: Builder, module: CrossLayer, given: Given) -> Matrix:
+    x, memory = (
+        given.sequence(b, "query", "X", "Q", dim=module.dim),
+        given.sequence(b, "key", "Memory", "K", dim=module.dim),
+    )
+    _show_inputs(b, [x, memory])
+    return layers.cross_layer(b, module, x, memory, given.reading(module.attention, memory=given.get("key")))
+
+
+def _bert(b: Builder, model: Bert, given: Given) -> Matrix:
+    ids = given.get("input_ids")
+    kinds = given.get("token_type_ids")
+    table = model.embeddings
+    rows, cols = Axis("S", given.tokens), numbered("M", model.config.hidden_size)
+    words = b.given("input", "Word", table.word(ids), rows, cols)
+    places = b.given("parameter", "Place", table.position.weight[: len(ids)], rows, cols)
+    sentence = b.given(
+        "parameter", "Sentence", table.token_type(torch.zeros_like(ids) if kinds is None else kinds), rows, cols
+    )
+    b.step(
+        "Embeddings",
+        "The rows of BERT's three tables that this text needs: of each token, of its place, of its sentence.",
+        "word [S × M], position [S × M], sentence [S × M]",
+        *side_by_side([each] for each in (words, places, sentence)),
+    )
+    padding = given.batched.get("attention_mask")
+    like = torch.zeros(1, len(ids), 1)
+    allowed = dense(None, None if padding is None else padding.bool(), like, None, len(ids))
+    return layers.bert(b, model, words, sentence, places, Reading(allowed))
+
+
+def _show_inputs(b: Builder, shown: list[Matrix]) -> None:
+    second = " The second is what the first reads." if len(shown) > 1 else ""
+    b.step(
+        "Inputs",
+        f"Each token is a row of numbers: all that follows is computed of them.{second}",
+        ",  ".join(f"{each.name} [{each.rows.letter} × {each.cols.letter}]" for each in shown),
+        shown,
+    )
+
+
+KINDS: dict[Any, Callable[[Builder, Any, Given], Matrix]] = {
+    MultiHeadAttention: _multi_head,
+    MultiHeadLatentAttention: _latent_multi_head,
+    LatentAttention: _latents,
+    EncoderLayer: _encoder_layer,
+    DecoderLayer: _decoder_layer,
+    CrossLayer: _cross_layer,
+    Bert: _bert,
+}
+
+# The title of each kind's worksheet, and what is to be said about it.
+ABOUT: dict[Any, tuple[str, str]] = {
+    MultiHeadAttention: (
+        "Multi-head attention, step by step",
+        "Several heads look at the same tokens, each in its own way (Vaswani et al. 2017).",
+    ),
+    MultiHeadLatentAttention: (
+        "Multi-head latent attention, step by step",
+        "Keys and values of all heads are made of one short latent a token, and only that is cached "
+        "(DeepSeek-V2, 2024).",
+    ),
+    LatentAttention: (
+        "Attention through latents, step by step",
+        "A few learned vectors read an input of any length (Set Transformer, 2019; Perceiver, 2021).",
+    ),
+    EncoderLayer: (
+        "An encoder's layer, step by step",
+        "Attention within one sequence, then a feed-forward network, each added to what it read.",
+    ),
+    DecoderLayer: (
+        "A decoder's layer, step by step",
+        "Attention within its sequence, attention to a memory, then a feed-forward network.",
+    ),
+    CrossLayer: ("A cross layer, step by step", "Attention to another sequence, then a feed-forward network."),
+    Bert: (
+        "BERT, step by step",
+        "Embeddings, then layers of attention and a feed-forward network, each added to what it read and normalised "
+        "(Devlin et al. 2018).",
+    ),
+}

@@ -1,0 +1,139 @@
+"""The steps of whole layers: encoder, decoder and cross layers, latents that read, and BERT."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from headwise.errors import WorksheetError
+from headwise.models import Bert
+from headwise.nn import DecoderLayer, EncoderLayer, LatentAttention, MultiHeadAttention, MultiHeadLatentAttention
+from headwise.nn.cross import CrossLayer
+from headwise.worksheet.builder import Builder
+from headwise.worksheet.description import Axis, Matrix, numbered
+from headwise.worksheet.multi_head import Reading, attention
+from headwise.worksheet.multi_head_latent import latent_attention
+from headwise.worksheet.parts import feed_forward, normalised, residual
+
+Part = Callable[[Matrix], Matrix]
+
+
+def attend(b: Builder, module: nn.Module, x: Matrix, memory: Matrix | None, reading: Reading, name: str) -> Matrix:
+    """The attention of a layer, of whichever kind."""
+    if isinstance(module, MultiHeadLatentAttention) and memory is None:
+        return latent_attention(b, module, x, reading, output=name)
+    if isinstance(module, MultiHeadAttention):
+        return attention(b, module, x, memory, None, reading, output=name)
+    raise WorksheetError(
+        f"attention: a worksheet shows layers of MultiHeadAttention or MultiHeadLatentAttention, received "
+        f"{type(module).__name__}"
+    )
+
+
+def encoder_layer(b: Builder, layer: EncoderLayer, x: Matrix, reading: Reading) -> Matrix:
+    """Attention, then the feed-forward network, each added to what it read."""
+    x = residual(
+        b,
+        layer,
+        x,
+        layer.attention_norm,
+        "attention",
+        lambda y: attend(b, layer.attention, y, None, reading, "Attended"),
+    )
+    return residual(b, layer, x, layer.mlp_norm, "feed_forward", lambda y: feed_forward(b, layer.mlp, y))
+
+
+def decoder_layer(b: Builder, layer: DecoderLayer, x: Matrix, memory: Matrix, own: Reading, other: Reading) -> Matrix:
+    """Attention within, attention to the memory, then the feed-forward network."""
+    with b.part("Self-attention", "Self"):
+        x = residual(
+            *(b, layer, x, layer.self_attention_norm, "attention"),
+            lambda y: attend(b, layer.self_attention, y, None, own, "Attended"),
+        )
+    with b.part("Cross-attention", "Cross"):
+        x = residual(
+            *(b, layer, x, layer.cross_attention_norm, "attention"),
+            lambda y: attend(b, layer.cross_attention, y, memory, other, "Attended"),
+        )
+    return residual(b, layer, x, layer.mlp_norm, "feed_forward", lambda y: feed_forward(b, layer.mlp, y))
+
+
+def cross_layer(b: Builder, layer: CrossLayer, x: Matrix, memory: Matrix, reading: Reading) -> Matrix:
+    """Attention to a memory, then the feed-forward network."""
+    if layer.memory_norm is not None:
+        (memory,) = normalised(b, layer.memory_norm, [memory], ["Memory_normed"], "memory", "Norm of what is read")
+    x = residual(
+        *(b, layer, x, layer.attention_norm, "attention"),
+        lambda y: attend(b, layer.attention, y, memory, reading, "Attended"),
+        add=layer.query_residual,
+    )
+    return residual(b, layer, x, layer.mlp_norm, "feed_forward", lambda y: feed_forward(b, layer.mlp, y))
+
+
+def latents(
+    b: Builder,
+    module: LatentAttention,
+    x: Matrix,
+    queries: Matrix | None,
+    reading: Reading,
+    open_: Callable[[int, int], Reading],
+) -> Matrix:
+    """Latents read the input, look at one another, and may be read out. `open_` makes a mask that forbids nothing."""
+    names = Axis("N", module.latent_names)
+    z = b.given("parameter", "Latents", module.latents, names, numbered("M", module.latent_dim))
+    b.step(
+        "Latents",
+        f"{len(names)} learned vectors, the same for every input: they will read it in the place of queries.",
+        "Z = latents [N × M]",
+        [z],
+    )
+    several = (
+        module.num_reads > 1
+        or module.read_out is not None
+        or any(isinstance(each, EncoderLayer) for each in module.reads.modules())
+    )
+    for i in range(module.num_reads):
+        read: Any = module.reads[min(i, len(module.reads) - 1)]
+        with b.part(f"Read {i + 1}", f"Read{i + 1}") if several else contextlib.nullcontext():
+            z = cross_layer(b, read, z, x, reading)
+        for j, layer in enumerate(read.layers):
+            with b.part(f"Read {i + 1}, layer {j + 1}", f"Read{i + 1}_layer{j + 1}"):
+                z = encoder_layer(b, layer, z, open_(len(names), len(names)))
+    if module.num_reads > len(module.reads):
+        b.notes.append(
+            "The second read and all after it share their weights in the module. Here each has its own cells: what you "
+            "change in one stays as it is in the others."
+        )
+    if module.read_out is not None:
+        assert queries is not None
+        with b.part("Read-out", "Out"):
+            z = cross_layer(b, module.read_out, queries, z, open_(len(queries.rows), len(names)))
+    return z
+
+
+def bert(b: Builder, model: Bert, words: Matrix, kinds: Matrix, places: Matrix, reading: Reading) -> Matrix:
+    """The embeddings of BERT, then its layers."""
+    total = b.cells(
+        "Embedded",
+        words.rows,
+        words.cols,
+        f"{words.name}[i,j]+{places.name}[i,j]+{kinds.name}[i,j]",
+    )
+    b.step(
+        "Add the embeddings",
+        "What the token is, where it stands and of which sentence it is: three vectors, added.",
+        "word + position + sentence",
+        [total],
+    )
+    (x,) = normalised(b, model.embeddings.norm, [total], ["X"], "embeddings", "Norm of the embeddings")
+    for i, layer in enumerate(model.layers):
+        assert isinstance(layer, EncoderLayer)
+        if len(model.layers) == 1:
+            x = encoder_layer(b, layer, x, reading)
+            continue
+        with b.part(f"Layer {i + 1}", f"Layer{i + 1}"):
+            x = encoder_layer(b, layer, x, reading)
+    return x

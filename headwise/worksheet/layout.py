@@ -1,0 +1,111 @@
+"""Where the matrices of a step stand on its sheet, and what the addresses of their cells are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from headwise.worksheet.description import Matrix, Step, Worksheet
+
+FIRST_ROW = 6  # above it: title, sentence, formula, links
+LONGEST_NAME = 31
+_NOT_IN_NAMES = re.compile(r"[\[\]:*?/\\]")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A matrix on a sheet: its name stands at (row, col), from 1; then its formula, the columns' labels, its rows."""
+
+    matrix: Matrix
+    sheet: str
+    row: int
+    col: int  # of the rows' labels; the numbers begin one further on
+
+    @property
+    def labels_row(self) -> int:
+        return self.row + 2
+
+    @property
+    def origin(self) -> tuple[int, int]:
+        """Where its formula is written."""
+        return (self.row, self.col + 2) if self.matrix.is_number else (self.row + 1, self.col)
+
+    def at(self, i: int, j: int) -> tuple[int, int]:
+        """(row, column) of a number, counted from 1; one alone stands beside its name."""
+        return (self.row if self.matrix.is_number else self.row + 2 + i), self.col + j
+
+    def address(self, i: int | None, j: int | None) -> str:
+        """`C9`, or a range for all rows or columns."""
+        rows, cols = self.matrix.shape
+        first = self.at(1 if i is None else i, 1 if j is None else j)
+        last = self.at(rows if i is None else i, cols if j is None else j)
+        return cell(*first) if first == last else f"{cell(*first)}:{cell(*last)}"
+
+    @property
+    def absolute(self) -> str:
+        """`'7 Scores'!$B$9:$F$13`"""
+        rows, cols = self.matrix.shape
+        (top, left), (bottom, right) = self.at(1, 1), self.at(rows, cols)
+        area = f"${letters(left)}${top}"
+        return f"'{self.sheet}'!{area}" if rows == cols == 1 else f"'{self.sheet}'!{area}:${letters(right)}${bottom}"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One step on its sheet."""
+
+    name: str
+    step: Step
+    places: tuple[Place, ...]
+
+    @property
+    def width(self) -> int:
+        """How many columns are used."""
+        return max(place.at(*place.matrix.shape)[1] for place in self.places)
+
+    @property
+    def height(self) -> int:
+        """How many rows are used."""
+        return max(place.at(*place.matrix.shape)[0] for place in self.places)
+
+
+def lay_out(sheet: Worksheet) -> list[Sheet]:
+    """A sheet for each step. Matrices of one row of the grid stand side by side, in columns that all rows share."""
+    found = []
+    for number, step in enumerate(sheet.steps, start=1):
+        name = _sheet_name(number, step.heading)
+        widths = [0] * max(len(row) for row in step.grid)
+        for row in step.grid:
+            for at, matrix in enumerate(row):
+                # What stands last in its row may reach as far as it likes.
+                if at < len(row) - 1:
+                    widths[at] = max(widths[at], len(matrix.cols))
+        places, top = [], FIRST_ROW
+        for row in step.grid:
+            left = 1
+            for at, matrix in enumerate(row):
+                places.append(Place(matrix, name, top, left))
+                left += max(widths[at], 2 if matrix.is_number else 1) + 2  # a number has its formula behind it
+            top += 2 if all(matrix.is_number for matrix in row) else 4 + max(len(matrix.rows) for matrix in row)
+        found.append(Sheet(name, step, tuple(places)))
+    return found
+
+
+def _sheet_name(number: int, heading: str) -> str:
+    """`7 Scores`: no two are the same, and formulas can quote it."""
+    plain = _NOT_IN_NAMES.sub("", heading.replace(": ", " ").replace("'", "’"))  # one that formulas need not quote
+    return f"{number} {plain}"[:LONGEST_NAME].rstrip()
+
+
+def cell(row: int, col: int) -> str:
+    """(2, 3) is C2."""
+    return f"{letters(col)}{row}"
+
+
+def letters(col: int) -> str:
+    """1 is A, 27 is AA."""
+    found = ""
+    while col:
+        col, rest = divmod(col - 1, 26)
+        found = chr(ord("A") + rest) + found
+    return found

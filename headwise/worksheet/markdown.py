@@ -1,0 +1,72 @@
+"""The steps as Markdown: a table for each matrix, with the formula that its numbers come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step, Worksheet
+from headwise.worksheet.formulas import readable
+
+_SPECIAL = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_{}[]<>|#~$!&"})
+
+
+def write_markdown(sheet: Worksheet, path: Path) -> None:
+    """Write them as UTF-8."""
+    path.write_text("\n".join(_lines(sheet)), encoding="utf-8", newline="\n")
+
+
+def _lines(sheet: Worksheet) -> Iterator[str]:
+    yield f"# {_plain(sheet.title)}"
+    yield from ("", _plain(sheet.about), "")
+    yield "In the formulas `X[i,j]` is the number of X in the same row and column, `X[i,:]` the same row, `X[:,j]` the"
+    yield from ("same column. Numbers without a formula are given: inputs, parameters and options.", "")
+    yield from ("| dimension | what it counts | size |", "|---|---|---|")
+    for letter, size in sheet.dimensions:
+        yield f"| {letter} | {LETTERS[letter]} | {size} |"
+    yield ""
+    for number, step in enumerate(sheet, start=1):
+        yield from _step(number, step)
+    for note in sheet.notes:
+        yield from (_plain(note), "")
+
+
+def _step(number: int, step: Step) -> Iterator[str]:
+    yield f"## {number}. {_plain(step.heading)}"
+    yield from ("", _plain(step.sentence), "", _code(step.symbols), "")
+    for matrix in step.matrices:
+        yield from _matrix(matrix)
+
+
+def _matrix(matrix: Matrix) -> Iterator[str]:
+    texts = () if matrix.formula is None else tuple(map(readable, dict.fromkeys(matrix.formula.texts)))
+    if matrix.is_number:
+        origin = f" = {_code(texts[0])}" if texts else ""
+        yield from (f"**{_plain(matrix.name)}**{origin} = {matrix.shown(0, 0)}", "")
+        return
+    origin = f" = {_code(texts[0])}" if len(texts) == 1 else " column by column" if texts else ""
+    given = ", given" if matrix.kind in CONSTANTS else ""
+    yield from (f"**{_plain(matrix.name)}** {matrix.size}{given}{origin}", "")
+    yield (
+        "| "
+        + " | ".join([f"{matrix.rows.letter} ╲ {matrix.cols.letter}".strip(" ╲"), *map(_plain, matrix.cols.labels)])
+        + " |"
+    )
+    yield "|---|" + "---:|" * len(matrix.cols)
+    for i, label in enumerate(matrix.rows.labels):
+        numbers = (matrix.shown(i, j) for j in range(len(matrix.cols)))
+        yield "| " + " | ".join([f"**{_plain(label)}**" if label else "", *numbers]) + " |"
+    if len(texts) > 1:
+        yield ""
+        for label, text in zip(matrix.cols.labels, matrix.formula.texts, strict=True):  # type: ignore[union-attr]
+            yield f"- {_plain(label)} = {_code(readable(text))}"
+    yield ""
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown takes as it is, whatever a token holds."""
+    return text.translate(_SPECIAL)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"

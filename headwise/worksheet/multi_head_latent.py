@@ -1,0 +1,160 @@
+"""The steps of `MultiHeadLatentAttention`: down to the latents, their norms, up to the heads, decoupled RoPE."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from headwise.nn import MultiHeadLatentAttention
+from headwise.worksheet import rotary, softmax
+from headwise.worksheet.builder import Builder, check_heads, side_by_side
+from headwise.worksheet.description import Axis, Kind, Matrix, numbered
+from headwise.worksheet.multi_head import Reading, read_as
+from headwise.worksheet.parts import check_linear, in_rows, normalised, projection
+
+
+def latent_attention(
+    b: Builder,
+    module: MultiHeadLatentAttention,
+    x: Matrix,
+    reading: Reading,
+    *,
+    output: str = "Y",
+    kind: Kind = "result",
+) -> Matrix:
+    """All steps, from the tokens to the output. The keys and values of each head are made (the path "expand")."""
+    check_heads(module.num_heads)
+    assert reading.query_ids is not None
+    theta, amplitude = rotary.frequencies(b, module.positions, len(x.rows))
+    turn = rotary.turn_of(b, module.positions, reading.query_ids, x.rows, theta, amplitude)
+    q = _queries(b, module, x, turn)
+    latents, key = _latents(b, module, x, turn)
+    k, v = _keys_and_values(b, module, latents, key)
+    rows, cols = x.rows.lettered("Q"), x.rows.lettered("K")
+    plain = module.positions.scaling is None and module.scale == module.head_dim**-0.5
+    scale = f"1/SQRT({module.head_dim})" if plain else module.scale
+    _, z = softmax.attended(
+        *(b, read_as(q, rows), read_as(k, cols), read_as(v, cols)),
+        allowed=reading.allowed,
+        options=softmax.Options(scale),
+    )
+    joined = softmax.concatenated(b, z)
+    out = check_linear(module.out, "out")
+    shown = projection(b, joined, out.weight, out.bias, x.cols, "O", kind=kind, result=output)
+    b.step("Output", "One more matrix mixes what the heads found.", "Y = Z W_O", *in_rows(shown))
+    return shown[-1]
+
+
+def _queries(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rotary.Turn) -> list[Matrix]:
+    """Queries of each head, [S × D], their last dimensions turned."""
+    cols = _head_dims(module)
+    if module.q_rank is None:
+        source, weight = x, check_linear(module.q, "q").weight
+    else:
+        down = check_linear(module.q_down, "q_down")
+        rank = Axis("R'", tuple(f"r'{i}" for i in range(1, module.q_rank + 1)))
+        shown = projection(b, x, down.weight, down.bias, rank, "DQ", result="C_Q")
+        b.step(
+            "Compress the queries",
+            f"Queries too are made of a short latent: {module.q_rank} numbers a token.",
+            "C_Q = X W_DQ",
+            *in_rows(shown),
+        )
+        (source,) = normalised(b, module.q_norm, shown[-1:], ["C_Q_normed"], "C_Q", "Norm of the queries' latent")
+        weight = check_linear(module.q_up, "q_up").weight
+    parts = weight.unflatten(0, (module.num_heads, -1))
+    groups = [
+        projection(b, source, part, None, cols, "Q", f"_{h}", result=f"Q_{h}") for h, part in enumerate(parts, start=1)
+    ]
+    b.step(
+        "Queries",
+        f"Each head's query: {module.nope_dim} dimensions that know no position (n), then {module.rope_dim} that will "
+        "be turned (t).",
+        f"Qₕ = {source.name} W_Q,ₕ",
+        *groups,
+    )
+    heads = [group[-1] for group in groups]
+    turned = rotary.turned(b, heads, turn, [f"{b.local(each)}_turned" for each in heads], start=module.nope_dim)
+    b.step(
+        "Turn the queries",
+        "Only the last dimensions turn with the token's position; the others stay.",
+        "(a, b) → (a cos φ − b sin φ,  b cos φ + a sin φ)",
+        *side_by_side([each] for each in turned),
+    )
+    return turned
+
+
+def _latents(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rotary.Turn) -> tuple[Matrix, Matrix]:
+    """(the normed latent [S × R], the turned key that all heads share [S × T])"""
+    down = check_linear(module.kv_down, "kv_down")
+    rank = numbered("R", module.kv_rank)
+    turns = numbered("T", module.rope_dim)
+    bias = (None, None) if down.bias is None else down.bias.split((module.kv_rank, module.rope_dim))
+    weights = down.weight.split((module.kv_rank, module.rope_dim))
+    latent = projection(b, x, weights[0], bias[0], rank, "DKV", result="C_KV")
+    key = projection(b, x, weights[1], bias[1], turns, "KR", result="K_shared")
+    b.step(
+        "Compress keys and values",
+        f"Keys and values of all heads are made of one latent, C_KV: {module.kv_rank} numbers a token. Beside it "
+        "stands one key for positions, which all heads share.",
+        "C_KV = X W_DKV,   K_shared = X W_KR",
+        *in_rows(latent, key),
+    )
+    (normed,) = normalised(b, module.kv_norm, latent[-1:], ["C_KV_normed"], "C_KV", "Norm of the latent")
+    (turned,) = rotary.turned(b, key[-1:], turn, ["K_shared_turned"])
+    b.step(
+        "Turn the shared key",
+        "Positions are kept apart from the latent, since what was turned could not be made of it any more.",
+        "(a, b) → (a cos φ − b sin φ,  b cos φ + a sin φ)",
+        [turned],
+    )
+    cols = Axis("R+T", rank.labels + turns.labels)
+    texts = [f"{normed.name}[i,{r + 1}]" for r in range(len(rank))]
+    texts += [f"{turned.name}[i,{t + 1}]" for t in range(len(turns))]
+    cache = b.cells("Cache", x.rows, cols, *texts)
+    kept = module.kv_rank + module.rope_dim
+    full = module.num_heads * (module.head_dim + module.value_head_dim)
+    b.step(
+        "What a cache keeps",
+        f"To go on with the text later, only this is kept: {kept} numbers a token, where the keys and values of "
+        f"{module.num_heads} heads would be {full}.",
+        "cache = [C_KV normed, K_shared turned]",
+        [cache],
+    )
+    return normed, turned
+
+
+def _keys_and_values(
+    b: Builder, module: MultiHeadLatentAttention, latent: Matrix, key: Matrix
+) -> tuple[list[Matrix], list[Matrix]]:
+    """Keys [S × D] and values [S × E] of each head."""
+    w_k, w_v = _up(module)
+    nope = Axis("D", _head_dims(module).labels[: module.nope_dim])
+    groups, keys = [], []
+    for h, part in enumerate(w_k, start=1):
+        up = projection(b, latent, part, None, nope, "UK", f"_{h}", result=f"K_up_{h}")
+        texts = [f"{up[-1].name}[i,{d + 1}]" for d in range(module.nope_dim)]
+        texts += [f"{key.name}[i,{t + 1}]" for t in range(module.rope_dim)]
+        keys.append(b.cells(f"K_{h}", latent.rows, _head_dims(module), *texts))
+        groups.append([*up, keys[-1]])
+    b.step(
+        "Keys",
+        "Each head makes its key of the latent, and puts the shared, turned key behind it.",
+        "Kₕ = [C_KV W_UK,ₕ ; K_shared turned]",
+        *groups,
+    )
+    width = numbered("E", module.value_head_dim)
+    groups = [projection(b, latent, part, None, width, "UV", f"_{h}", result=f"V_{h}") for h, part in enumerate(w_v, 1)]
+    b.step("Values", "Each head makes its values of the same latent.", "Vₕ = C_KV W_UV,ₕ", *groups)
+    return keys, [group[-1] for group in groups]
+
+
+def _up(module: MultiHeadLatentAttention) -> tuple[list[Tensor], list[Tensor]]:
+    weight = check_linear(module.kv_up, "kv_up").weight.unflatten(0, (module.num_heads, -1))
+    w_k, w_v = weight.split((module.nope_dim, module.value_head_dim), 1)
+    return list(w_k), list(w_v)
+
+
+def _head_dims(module: MultiHeadLatentAttention) -> Axis:
+    """n1, n2 … know no position; t1, t2 … are turned."""
+    plain = tuple(f"n{i}" for i in range(1, module.nope_dim + 1))
+    return Axis("D", plain + tuple(f"t{i}" for i in range(1, module.rope_dim + 1)))

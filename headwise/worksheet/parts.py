@@ -1,0 +1,161 @@
+"""What attention stands between in a layer: linear maps, norms, sums with what came in, feed-forward networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from headwise.errors import WorksheetError
+from headwise.nn.feed_forward import FeedForward
+from headwise.worksheet.builder import Builder
+from headwise.worksheet.description import ONE, SCIENTIFIC, Axis, Kind, Matrix, numbered
+
+GELU_TANH = "0.5*{x}*(1+TANH(SQRT(2/PI())*({x}+0.044715*{x}^3)))"
+# Excel and LibreOffice have Φ, the normal distribution, under this name since ever. GELU is x · Φ(x).
+ACTIVATIONS = {
+    "relu": ("MAX(0,{x})", "max(0, x)"),
+    "gelu": ("{x}*NORMSDIST({x})", "x · Φ(x)"),
+    "gelu_tanh": (GELU_TANH, "½x (1 + tanh(√(2/π)(x + 0.044715 x³)))"),
+    "silu": ("{x}/(1+EXP(-({x})))", "x / (1 + e⁻ˣ)"),
+}
+GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
+
+
+def projection(
+    b: Builder,
+    x: Matrix,
+    weight: Tensor,
+    bias: Tensor | None,
+    cols: Axis,
+    name: str,
+    suffix: str = "",
+    *,
+    kind: Kind = "result",
+    result: str | None = None,
+) -> list[Matrix]:
+    """x W + b, of a weight [out, in] as nn.Linear has it: [W, b, the result], or without b."""
+    shown = [b.given("parameter", f"W_{name}{suffix}", weight.mT, x.cols, cols)]
+    text = f"MMULT({x.name},{shown[0].name})"
+    if bias is not None:
+        shown.append(b.given("parameter", f"b_{name}{suffix}", bias, ONE, cols))
+        text += f"+{shown[1].name}"
+    shown.append(b.whole(result or f"{name}{suffix}", x.rows, cols, text, kind=kind))
+    return shown
+
+
+def in_rows(*groups: Sequence[Matrix]) -> list[list[Matrix]]:
+    """Projections as they stand on a page: the weight and what comes of it side by side, the bias below."""
+    return [list(row) for weight, *bias, made in groups for row in ([weight, made], bias)]
+
+
+def check_linear(module: nn.Module, name: str) -> nn.Linear:
+    """Raise WorksheetError unless this is a linear layer as it is, which a product of matrices shows."""
+    if type(module) is not nn.Linear:
+        raise WorksheetError(
+            f"{name}: expected an nn.Linear, received {type(module).__name__}. Merge what was put around the weight"
+        )
+    return module
+
+
+def normalised(
+    b: Builder, norm: nn.Module, xs: Sequence[Matrix], names: Sequence[str], label: str, title: str
+) -> list[Matrix]:
+    """Each matrix's rows by LayerNorm or RMSNorm; all share its parameters, which are called after `label`."""
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm), type(norm)
+    if norm.eps is None:
+        raise WorksheetError(f"{title}: expected a norm with an eps, received None")
+    width = xs[0].cols
+    eps = b.option(f"Eps_{label}", norm.eps, digits=SCIENTIFIC)
+    shown: list[Matrix] = [eps]
+    gain = shift = None
+    if norm.weight is not None:
+        gain = b.given("parameter", f"Gain_{label}", norm.weight, ONE, width)
+        shown.append(gain)
+    if isinstance(norm, nn.LayerNorm) and norm.bias is not None:
+        shift = b.given("parameter", f"Shift_{label}", norm.bias, ONE, width)
+        shown.append(shift)
+    groups, made = [], []
+    for x, name in zip(xs, names, strict=True):
+        own, called = f"{x.name}[i,j]", label if len(xs) == 1 else b.local(x)
+        if isinstance(norm, nn.LayerNorm):
+            mean = b.cells(f"Mean_{called}", x.rows, ONE, f"AVERAGE({x.name}[i,:])")
+            spread = b.cells(f"Variance_{called}", x.rows, ONE, f"DEVSQ({x.name}[i,:])/{len(width)}")
+            text = f"({own}-{mean.name}[i,1])/SQRT({spread.name}[i,1]+{eps.name})"
+            columns = [mean, spread]
+        else:
+            spread = b.cells(f"Mean_square_{called}", x.rows, ONE, f"SUMSQ({x.name}[i,:])/{len(width)}")
+            text = f"{own}/SQRT({spread.name}[i,1]+{eps.name})"
+            columns = [spread]
+        text += f"*{gain.name}[1,j]" if gain else ""
+        text += f"+{shift.name}[1,j]" if shift else ""
+        made.append(b.cells(name, x.rows, x.cols, text))
+        groups.append([*columns, made[-1]])
+    if isinstance(norm, nn.LayerNorm):
+        sentence = "Each row is brought to mean 0 and variance 1, then each column gets its learned gain and shift."
+        symbols = "y = (x − mean) / √(variance + ε) · gain + shift"
+    else:
+        sentence = "Each row is brought to a mean square of 1, then each column gets its learned gain."
+        symbols = "y = x / √(mean of x² + ε) · gain"
+    b.step(title, sentence, symbols, *([each] for each in shown), *groups)
+    return made
+
+
+def added(b: Builder, x: Matrix, branch: Matrix, name: str, kind: Kind = "result") -> Matrix:
+    """x and what a branch made of it."""
+    made = b.cells(name, x.rows, x.cols, f"{x.name}[i,j]+{branch.name}[i,j]", kind=kind)
+    b.step(
+        "Add what came in",
+        "The branch only adds to what it read: the residual connection.",
+        f"{name} = {x.name} + {branch.name}",
+        [made],
+    )
+    return made
+
+
+def feed_forward(b: Builder, module: FeedForward, x: Matrix) -> Matrix:
+    """Two linear maps with an activation between, or three with a gate."""
+    hidden = numbered("F", module.hidden_dim)
+    up = check_linear(module.up, "mlp.up")
+    gate = None if module.gate is None else check_linear(module.gate, "mlp.gate")
+    shown = projection(b, x, up.weight, up.bias, hidden, "Up")
+    grid: list[list[Matrix]] = [[each] for each in shown]
+    inside = shown[-1]
+    if gate is not None:
+        more = projection(b, x, gate.weight, gate.bias, hidden, "Gate_up")
+        grid += [[each] for each in more]
+        inside = more[-1]
+    b.step("Feed-forward: widen", "Each token by itself is mapped to more dimensions.", "U = X W_up + b", *grid)
+    text, symbols = ACTIVATIONS[GATED.get(module.activation, module.activation)]
+    text = text.format(x=f"{inside.name}[i,j]")
+    if gate is not None:
+        text = f"{shown[-1].name}[i,j]*{text}"
+        symbols = f"U ⊙ act(G),  act(x) = {symbols}"
+    active = b.cells("Active", x.rows, hidden, text)
+    b.step(
+        f"Feed-forward: {module.activation}",
+        "A bend in each number by itself: without it two maps would be one.",
+        f"A = {symbols}" if gate is not None else f"act(x) = {symbols}",
+        [active],
+    )
+    down = check_linear(module.down, "mlp.down")
+    shown = projection(b, active, down.weight, down.bias, x.cols, "Down")
+    b.step(
+        "Feed-forward: narrow", "And back to the width of the model.", "Y = A W_down + b", *[[each] for each in shown]
+    )
+    return shown[-1]
+
+
+def residual(
+    b: Builder, layer: Any, x: Matrix, norm: nn.Module, label: str, branch: Any, *, add: bool = True
+) -> Matrix:
+    """x and what a branch makes of it, with the norm before the branch or after the sum, as `ResidualLayer._add`."""
+    if layer.norm_first:
+        (read,) = normalised(b, norm, [x], [f"Norm_{label}"], label, f"Norm before the {label.replace('_', ' ')}")
+        found = branch(read)
+        return added(b, x, found, f"After_{label}") if add else found
+    found = branch(x)
+    total = added(b, x, found, f"Sum_{label}") if add else found
+    (made,) = normalised(b, norm, [total], [f"After_{label}"], label, f"Norm after the {label.replace('_', ' ')}")
+    return made

@@ -1,0 +1,191 @@
+"""From queries, keys and values to what the heads give: scores, scale, bias, mask, softmax, weighted sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwise.worksheet.builder import Builder, side_by_side
+from headwise.worksheet.description import ONE, Axis, Matrix
+from headwise.worksheet.formulas import FORBIDDEN
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `headwise.attention` is told beside queries, keys and values."""
+
+    scale: float | str  # a number, or what it is computed as: 1/SQRT(4)
+    softcap: float | None = None
+    sinks: NDArray[np.float64] | None = None  # [H]
+
+
+Heads = Sequence[Matrix]
+
+
+def scores(b: Builder, q: Heads, k: Heads) -> list[Matrix]:
+    """q kᵀ, [Q × K] a head; query head h reads key head h · G // H."""
+    made = []
+    for h, each in enumerate(q):
+        key = k[h * len(k) // len(q)]
+        made.append(b.whole(f"Scores_{h + 1}", each.rows, key.rows, f"MMULT({each.name},TRANSPOSE({key.name}))"))
+    shared = f" Each key head serves {len(q) // len(k)} query heads." if 1 < len(k) < len(q) else ""
+    shared = shared or (" All query heads share the one key head." if len(k) == 1 < len(q) else "")
+    b.step(
+        "Scores",
+        f"Each query meets each key: their dot product is large where the two point the same way.{shared}",
+        "Sₕ = Qₕ Kₕᵀ",
+        *side_by_side([each] for each in made),
+    )
+    return made
+
+
+def softened(b: Builder, s: Heads, options: Options) -> list[Matrix]:
+    """Scaled, and bounded where there is a softcap."""
+    scale = b.option("Scale", options.scale)
+    s = [b.cells(f"Scaled_{h}", each.rows, each.cols, f"{scale.name}*{each.name}[i,j]") for h, each in _counted(s)]
+    b.step(
+        "Scale",
+        "Sums of many products are large, and a softmax of large numbers looks at one key only: so all scores are "
+        "multiplied by one small number.",
+        "S'ₕ = scale · Sₕ,  scale = 1/√D unless something else was chosen",
+        [scale],
+        *side_by_side([each] for each in s),
+    )
+    if options.softcap is not None:
+        cap = b.option("Softcap", options.softcap)
+        s = [
+            b.cells(f"Capped_{h}", each.rows, each.cols, f"{cap.name}*TANH({each.name}[i,j]/{cap.name})")
+            for h, each in _counted(s)
+        ]
+        b.step(
+            "Softcap",
+            "No score may go beyond the softcap: tanh bends large ones back.",
+            "S'ₕ = softcap · tanh(S'ₕ / softcap)",
+            [cap],
+            *side_by_side([each] for each in s),
+        )
+    return list(s)
+
+
+def biased(b: Builder, s: Heads, bias: Heads) -> list[Matrix]:
+    """The scores with a bias of the positions; nothing where there is none."""
+    if not bias:
+        return list(s)
+    made = [
+        b.cells(f"Biased_{h}", each.rows, each.cols, f"{each.name}[i,j]+{bias[h - 1].name}[i,j]")
+        for h, each in _counted(s)
+    ]
+    b.step(
+        "Add the bias",
+        "What the positions have to say is added to the scores.",
+        "S'ₕ = S'ₕ + Bₕ",
+        *side_by_side([each] for each in made),
+    )
+    return made
+
+
+def masked(b: Builder, s: Heads, allowed: NDArray[np.bool_]) -> list[Matrix]:
+    """−∞ where the mask [H or 1, Q, K] forbids."""
+    rows, cols = s[0].rows, s[0].cols
+    several = len(allowed) > 1
+    masks = [
+        b.given("mask", f"Mask_{h + 1}" if several else "Mask", each, rows, cols, digits=0)
+        for h, each in enumerate(allowed)
+    ]
+    made = []
+    for h, each in _counted(s):
+        mask = masks[(h - 1) % len(masks)].name
+        text = f'IF({mask}[i,j]=1,{each.name}[i,j],"{FORBIDDEN}")'
+        made.append(b.cells(f"Masked_{h}", rows, cols, text))
+    open_ = bool(allowed.all())
+    now = " Here everything is allowed." if open_ else ""
+    b.step(
+        "Mask",
+        f"Which query (row) may attend to which key (column): 1 = may, 0 = may not. What may not becomes −∞, which no "
+        f"softmax sees.{now}",
+        "S'ₕ = S'ₕ where the mask is 1, else −∞",
+        *(side_by_side([mask] for mask in masks) if several else [masks]),
+        *side_by_side([each] for each in made),
+    )
+    return made
+
+
+def weights(b: Builder, s: Heads, options: Options) -> list[Matrix]:
+    """The softmax of each row, in two steps."""
+    sinks = None
+    if options.sinks is not None:
+        sinks = b.given("parameter", "Sinks", options.sinks, ONE, Axis("H", tuple(f"head {h}" for h, _ in _counted(s))))
+    groups, exps = [], []
+    for h, each in _counted(s):
+        sink = f",{sinks.name}[1,{h}]" if sinks else ""
+        top = b.cells(f"Max_{h}", each.rows, ONE, f"MAX({each.name}[i,:]{sink})")
+        text = f"IF(ISNUMBER({each.name}[i,j]),EXP({each.name}[i,j]-{top.name}[i,1]),0)"
+        exp = b.cells(f"Exp_{h}", each.rows, each.cols, text)
+        sink = f"+EXP({sinks.name}[1,{h}]-{top.name}[i,1])" if sinks else ""
+        total = b.cells(f"Sum_{h}", each.rows, ONE, f"SUM({exp.name}[i,:]){sink}")
+        groups.append([top, exp, total])
+        exps.append((exp, total))
+    also = " A sink is one more number in each row's sum: it takes its share, and gives nothing." if sinks else ""
+    b.step(
+        "Softmax: exponentials",
+        "The largest score of a row is taken off, so that nothing overflows; it changes no weight. Then the "
+        f"exponential makes every score positive.{also}",
+        "Eₕ = exp(S'ₕ − max of the row)" + ("   sum = Σ E + exp(sink − max)" if sinks else ""),
+        [sinks] if sinks else [],
+        *side_by_side(groups),
+    )
+    made = []
+    groups = []
+    for h, (exp, total) in enumerate(exps, start=1):
+        text = f"IF({total.name}[i,1]=0,0,{exp.name}[i,j]/{total.name}[i,1])"
+        a = b.cells(f"A_{h}", exp.rows, exp.cols, text, kind="weights")
+        groups.append([a, b.cells(f"Total_{h}", exp.rows, ONE, f"SUM({a.name}[i,:])")])
+        made.append(a)
+    less = "The rest up to 1 is the sink's share." if sinks else "A row that may attend to nothing is all 0."
+    b.step(
+        "Attention weights",
+        f"Each row is divided by its sum: how much each query looks at each key. {less}",
+        "Aₕ = Eₕ / sum of the row",
+        *side_by_side(groups),
+    )
+    return made
+
+
+def sums(b: Builder, a: Heads, v: Heads) -> list[Matrix]:
+    """What each head gives, [Q × E]."""
+    made = []
+    for h, each in _counted(a):
+        value = v[(h - 1) * len(v) // len(a)]
+        made.append(b.whole(f"Z_{h}", each.rows, value.cols, f"MMULT({each.name},{value.name})"))
+    b.step(
+        "Weighted sum",
+        "Each query takes the values in proportion to its weights.",
+        "Zₕ = Aₕ Vₕ",
+        *side_by_side([each] for each in made),
+    )
+    return made
+
+
+def concatenated(b: Builder, z: Heads) -> Matrix:
+    """The heads side by side, [Q × H·E]."""
+    cols = Axis("H·E", tuple(f"h{h}{label}" for h, each in _counted(z) for label in each.cols.labels))
+    texts = [f"{each.name}[i,{col}]" for each in z for col in range(1, len(each.cols) + 1)]
+    made = b.cells("Z", z[0].rows, cols, *texts)
+    b.step("Concatenate", "What the heads found is put side by side.", "Z = [Z₁ … Z_H]", [made])
+    return made
+
+
+def attended(
+    b: Builder, q: Heads, k: Heads, v: Heads, *, allowed: NDArray[np.bool_], options: Options, bias: Heads = ()
+) -> tuple[list[Matrix], list[Matrix]]:
+    """All of it up to the weighted sums: (weights, what each head gives)."""
+    s = softened(b, scores(b, q, k), options)
+    a = weights(b, masked(b, biased(b, s, bias), allowed), options)
+    return a, sums(b, a, v)
+
+
+def _counted(heads: Heads) -> list[tuple[int, Matrix]]:
+    return list(enumerate(heads, start=1))

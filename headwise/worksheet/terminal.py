@@ -1,0 +1,111 @@
+"""The steps in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from headwise.worksheet import colour
+from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step, Worksheet
+
+GIVEN = "blue"
+MARGIN, GAP = 2, 3
+UNBOUNDED = 160  # columns, where there is no terminal that has fewer
+
+
+def print_worksheet(sheet: Worksheet, console: Console | None = None) -> None:
+    """Print it; default: to standard output."""
+    if console is None:
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = UNBOUNDED
+    console.print(Text(sheet.title, style="bold"))
+    console.print(Text(sheet.about))
+    console.print(Text.assemble(("Blue", GIVEN), " numbers are given, the others follow by the formula above them."))
+    sizes = "   ".join(f"{letter} = {size} {LETTERS[letter]}" for letter, size in sheet.dimensions)
+    console.print(Text(sizes, style="dim"))
+    for number, step in enumerate(sheet, start=1):
+        _print_step(console, number, step)
+    for note in sheet.notes:
+        console.print(Text(f"note: {note}"))
+
+
+def _print_step(console: Console, number: int, step: Step) -> None:
+    console.print()
+    console.print(Text(f"{number}  {step.heading}", style="bold underline"))
+    console.print(Text(step.sentence))
+    console.print(Text(step.symbols, style="italic dim"))
+    room = console.width - MARGIN
+    for row in step.grid:
+        for line in _lines([_drawn(matrix, room) for matrix in row], console, room):
+            side_by_side = Table.grid(padding=(0, GAP, 0, 0))
+            side_by_side.add_row(*line)
+            console.print(Padding(side_by_side, (1, 0, 0, MARGIN), expand=False))
+
+
+def _lines(drawn: Sequence[RenderableType], console: Console, room: int) -> list[list[RenderableType]]:
+    """As many side by side as have room."""
+    lines: list[list[RenderableType]] = [[]]
+    used = 0
+    for each in drawn:
+        wide = Measurement.get(console, console.options, each).maximum + GAP
+        if lines[-1] and used + wide > room:
+            lines.append([])
+            used = 0
+        lines[-1].append(each)
+        used += wide
+    return lines
+
+
+def _drawn(matrix: Matrix, room: int) -> RenderableType:
+    """One matrix, with its name, size and formula above it."""
+    formula = matrix.formula
+    if matrix.is_number:
+        origin = f"{formula.summary} = " if formula else ""
+        value = (matrix.shown(0, 0), GIVEN if matrix.kind in CONSTANTS else "")
+        return Text.assemble((matrix.name, "bold"), " = ", origin, value)
+    lines: list[RenderableType] = [Text.assemble((matrix.name, "bold"), f" {matrix.size}")]
+    if formula is not None:
+        column = "" if formula.is_uniform else f"{matrix.summarised}: "
+        lines.append(Text(f"{column}= {formula.summary}", style="dim", overflow="fold"))
+    return Group(*lines, *_tables(matrix, room))
+
+
+def _tables(matrix: Matrix, room: int) -> Iterator[Table]:
+    """The numbers; the columns that have no room beside the others stand below them."""
+    corner = f"{matrix.rows.letter} ╲ {matrix.cols.letter}".strip(" ╲")
+    widest = max(cell_len(text) for text in (corner, *matrix.rows.labels)) + 2
+    cells = [[_cell(matrix, i, j) for j in range(len(matrix.cols))] for i in range(len(matrix.rows))]
+    widths = [
+        max(cell_len(label), *(row[j].cell_len for row in cells)) + 2 for j, label in enumerate(matrix.cols.labels)
+    ]
+    start = 0
+    while start < len(widths):
+        stop = start + 1
+        while stop < len(widths) and widest + sum(widths[start : stop + 1]) <= room:
+            stop += 1
+        table = Table(box=None, pad_edge=False, padding=(0, 1))
+        table.add_column(Text(corner, style="dim"), justify="right", no_wrap=True)
+        for label in matrix.cols.labels[start:stop]:
+            table.add_column(Text(label, style="bold"), justify="right", no_wrap=True)
+        for label, row in zip(matrix.rows.labels, cells, strict=True):
+            table.add_row(Text(label, style="bold"), *row[start:stop])
+        yield table
+        start = stop
+
+
+def _cell(matrix: Matrix, i: int, j: int) -> Text:
+    text = Text(matrix.shown(i, j))
+    if matrix.kind == "weights":
+        text.stylize(f"black on #{colour.weight_colour(float(matrix.values[i, j]))}")
+    elif matrix.kind in CONSTANTS:
+        text.stylize(GIVEN)
+    elif text.plain == "−∞":
+        text.stylize("dim")
+    return text
