@@ -1,0 +1,1 @@
+"""How a module is called: found out from names and by trial, so that nobody writes an adapter."""

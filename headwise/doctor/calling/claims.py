@@ -1,0 +1,231 @@
+"""What a module says of itself: the polarity of its masks and whether it is causal, in names, docstrings and comments.
+
+Only what is said. What is so is found by trial; a check compares the two.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+
+import torch
+from torch import nn
+
+from headwise.doctor.calling import names
+from headwise.doctor.calling.mask_input import Form
+
+_YES = r"(?:\btrue\b|\b1(?:\.0)?s?\b|\bones?\b|\bnon-?zeros?\b)"
+_NO = r"(?:\bfalse\b|\b0(?:\.0)?s?\b|\bzeros?\b)"
+_MAY = "|".join(
+    (
+        r"^[\s=:(\-]*may\b",
+        r"not (?:be )?(?:masked|ignored|padd\w*|hidden|blocked)",
+        r"non-?pad\w*|no(?:t a)? pad\w*|un-?masked",
+        r"(?:may|can) (?:be )?(?:attend|look|see)\w*",
+        r"to (?:be )?(?:attend\w*|kept?|keep)|\battend(?:ed|s|able)?\b|takes? part|participat\w*",
+        r"allow\w*|permit\w*|\bkeep|\bkept|visible|\bvalid|\breal\b|\bseen?\b|usable|\bused?\b|\blook",
+    )
+)
+_MAY_NOT = "|".join(
+    (
+        r"not (?:be )?(?:attend\w*|allow\w*|visible|valid|seen?|used|real|permit\w*)",
+        r"(?:may|can|must|should|do|does|will) ?not (?:be )?(?:attend\w*|look\w*|see\w*)|can't|cannot",
+        r"\bmasked\b(?: out)?|\bmask out|\bto mask\b|^[\s=:(\-]*mask[\s)]*$",
+        r"ignor\w*|padd?(?:ing|ed|s)?\b|forbid\w*|block\w*|hid(?:e|den)|exclud\w*|disallow\w*|prevent\w*",
+        r"illegal|invalid|future|drop(?:ped)?\b|suppress\w*|no attention|unattend\w*|inf\b",
+    )
+)
+_ADDED = re.compile(
+    r"\badd(?:ed|itive|s)?\b.*\b(?:scores?|logits?|attention|softmax|mask|bias)|additive"
+    r"|float\(.-inf.\)|negative|-\s*inf|smallest|lowest|minus infinity|-1e\d|-10000|finfo",
+    re.I,
+)
+# The beginnings of a line of code: whatever else a line says is words.
+_CODE = re.compile(
+    r"(def|class|return|if|elif|else|for|while|import|from|with|raise|assert|self\.|super\()\b"
+    r"|[\w.\[\], ]+\s*[-+*/|&]?=[^=]|[\w.]+\(|\)"
+)
+
+
+def text_of(module: nn.Module) -> str:
+    """Docstrings, comments and code of a module's class and of those it derives from, torch's own left out."""
+    parts = []
+    for cls in type(module).__mro__:
+        if cls in (nn.Module, object) or cls.__module__.startswith(("torch.", "keras.")):
+            continue
+        try:
+            parts.append(textwrap.dedent(inspect.getsource(cls)))
+        except (OSError, TypeError):
+            parts += [doc for doc in (cls.__doc__, getattr(getattr(cls, "forward", None), "__doc__", None)) if doc]
+    return "\n".join(parts)
+
+
+def of_mask(name: str, annotation: str, text: str, *, sole: bool) -> tuple[str, Form | None]:
+    """What is said of a mask argument's polarity: the words, and what they come to."""
+    for sentence in _about(name, text, sole):
+        form = polarity(sentence)
+        if form is not None:
+            return sentence, form
+    form = polarity(annotation) if annotation else None
+    if form is not None:
+        return annotation, form
+    return _by_name(name)
+
+
+def polarity(sentence: str) -> Form | None:
+    """What a sentence such as "1 for tokens that are not masked" says of a mask."""
+    votes: list[Form] = []
+    for clause in re.split(r"[,;.()\n]|\band\b|\bor\b|\bwhile\b|\belse\b|\botherwise\b", sentence.lower()):
+        yes, no = re.search(_YES, clause), re.search(_NO, clause)
+        if bool(yes) == bool(no):
+            continue
+        rest = re.sub(_YES if yes else _NO, " ", clause)
+        negative = re.search(_MAY_NOT, rest)
+        positive = re.search(_MAY, rest)
+        if positive and negative:  # "not masked" holds "masked": the longer words win
+            contains = positive.start() <= negative.start() and negative.end() <= positive.end()
+            within = negative.start() <= positive.start() and positive.end() <= negative.end()
+            if contains == within:
+                continue
+            positive, negative = (positive, None) if contains else (None, negative)
+        if positive or negative:
+            votes.append("allowed" if bool(positive) == bool(yes) else "forbidden")
+    one = len(set(votes)) == 1
+    if _ADDED.search(sentence) and (not one or votes[0] == "forbidden"):
+        return "additive"  # "0 to attend, -inf elsewhere"; but "0: filled with -inf" says that 1 may be attended to
+    return votes[0] if one else None
+
+
+_LETTERS = (
+    ("(BH)", r"(b|batch\w*|bsz|n)\s*[*·x×]\s*(h|n?_?heads?\w*|num_heads)"),
+    ("1", r"1"),
+    ("B", r"b|bs|bsz|batch\w*|batch size|n_batch|num_batch"),
+    ("H", r"h|heads?|n_?heads?|num_heads|nh"),
+    ("Q", r"q|lq|tq|n_?q|t_?q|l_?q|q\w*len\w*|len_q|seq_q|quer\w*.*|tgt\w*.*|trg\w*.*|target.*|t_out|n_tgt"),
+    (
+        "K",
+        r"k|lk|tk|n_?k|t_?k|l_?k|k\w*len\w*|len_k|seq_k|keys?\b.*|key_\w+|src\w*.*|source.*|context.*|memory.*|n_src|s",
+    ),
+    ("N", r"n|t|l|len\w*|seq\w*.*|sequence.*|tokens?|time\w*|length"),
+)
+
+
+def shape_of(sentence: str) -> str | None:
+    """The shape of a mask that a sentence states, in letters ("[batch, 1, 1, keys]" is B11K), or None."""
+    for group in re.findall(r"[\[(]([^\[\]]*?,[^\[\]]*?)[\])]", sentence):
+        parts = [part.strip(" `'\"").lower() for part in group.split(",")]
+        letters = []
+        for i, part in enumerate(parts):
+            fits = [letter for letter, pattern in _LETTERS if re.fullmatch(pattern, part)]
+            if i == 0 and part == "n" and len(parts) > 1:
+                fits = ["B"] if len(parts) > 2 else fits
+            if not fits:
+                break
+            letters.append(fits[0])
+        else:
+            if letters[-2:] in (["N", "N"], ["Q", "Q"], ["K", "K"], ["Q", "N"], ["N", "K"]):
+                letters[-2:] = ["Q", "K"]
+            stated = "".join(letters).replace("N", "K")
+            if 2 <= len(letters) <= 4 and stated.endswith("K"):
+                return stated
+    return None
+
+
+def _about(name: str, text: str, sole: bool) -> list[str]:
+    """The words of docstrings and comments that are about this argument: its line, and the lines indented below it."""
+    lines = text.splitlines()
+    found = []
+    for i, line in enumerate(lines):
+        said = _said(line)
+        named = re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", line)
+        if said is None or not (named or (sole and re.search(r"\bmask", said, re.I))):
+            continue
+        block = [said]
+        if named and ("#" not in line):
+            depth = len(line) - len(line.lstrip())
+            for after in lines[i + 1 : i + 5]:
+                if not after.strip() or len(after) - len(after.lstrip()) <= depth:
+                    break
+                block.append(after.strip())
+        found.append(" ".join(block).strip())
+    return found
+
+
+def _said(line: str) -> str | None:
+    """The words of a line: its comment, or all of it where it is no code."""
+    if "#" in line:
+        return line.split("#", 1)[1].strip()
+    stripped = line.strip()
+    code = _CODE.match(stripped)
+    return None if code or not stripped else stripped
+
+
+def _by_name(name: str) -> tuple[str, Form | None]:
+    word = names.simple(name)
+    if re.search(r"non_?pad|not_pad|valid|visible|allowed|keep|attend_|(^|_)real(_|$)", word):
+        return f"the name {name}", "allowed"
+    if re.search(r"pad(ding)?_?mask|(^|_)is_pad|forbidden|blocked|ignore|masked_", word):
+        return f"the name {name}", "forbidden"
+    if re.search(r"additive|_bias$|^bias$", word):
+        return f"the name {name}", "additive"
+    return "", None
+
+
+_CAUSAL = r"\b(causal\w*|autoregressive|look[- ]ahead|the future|future (?:tokens|positions)|later tokens)\b"
+_UNLESS = r"\b(if|optional\w*|non-?causal|not|no|when|whether|or|may|can|unless|with|without|either)\b"
+_TRIANGLE = (
+    r"\b(tril\(|tril_indices|is_causal\s*=\s*True|triu\(\s*(?:diagonal\s*=\s*)?1\s*\)"
+    r"|triu\([^()]*(?:\([^()]*\)[^()]*)*,\s*(?:diagonal\s*=\s*)?1\s*\))"
+)
+
+
+def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: str) -> str:
+    """Why a module should hide the future by itself, or "".
+
+    Args:
+        flags: the switches of forward, with their defaults.
+        cells: whether forward takes a mask of cells: words may then speak of that, and do not count.
+        text: `text_of(module)`.
+    """
+    if any(hasattr(part.__dict__.get("config"), "_attn_implementation") for part in module.modules()):
+        return ""  # its model makes the mask
+    for name in ("is_causal", "causal", "autoregressive", "use_causal_mask", "_use_causal_mask", "_causal", "masked"):
+        value = getattr(module, name, flags.get(name))
+        if isinstance(value, bool):
+            return f"{name}=True" if value else ""
+    kind = type(module).__name__
+    if re.search(r"causal|autoregress", kind, re.I) and not re.search(r"non_?causal", kind, re.I):
+        return f"class {kind}"
+    for path, buffer in module.named_buffers():
+        if _is_triangle(buffer):
+            return f"buffer {path}"
+    if cells or type(module).__module__.startswith(("torch.", "keras.")):
+        return ""
+    if re.search(r"masked_?(self|multi|att)|gpt|languagemodel", kind, re.I):
+        return f"class {kind}"
+    for doc in (type(module).__doc__, module.forward.__doc__):
+        first = re.split(r"\n\s*\n|>>>", inspect.cleandoc(doc or ""))[0]
+        for sentence in re.split(r"(?<=[.;:])\s", " ".join(first.split())):
+            if re.search(_CAUSAL, sentence, re.I) and not re.search(_UNLESS, sentence, re.I):
+                return f'docstring "{sentence[:80]}"'
+    for line in text.splitlines():
+        code, _, comment = line.partition("#")
+        if re.search(_CAUSAL, comment, re.I) and not re.search(_UNLESS, comment, re.I):
+            return f'comment "{comment.strip()[:80]}"'
+        if re.search(_TRIANGLE, code) and not ("tril" in code and "triu" in code):  # both: a window to both sides
+            return f'code "{code.strip()[:80]}"'
+    return ""
+
+
+def _is_triangle(buffer: torch.Tensor) -> bool:
+    """Whether a buffer is a causal mask: square, all alike above the diagonal, and all alike but different below."""
+    if buffer.ndim < 2 or buffer.shape[-1] < 2 or buffer.numel() != buffer.shape[-1] ** 2:
+        return False
+    if buffer.shape[-1] != buffer.shape[-2]:
+        return False
+    square = buffer.detach().reshape(buffer.shape[-2:]).float()
+    size = square.shape[0]
+    upper = torch.ones(size, size, dtype=torch.bool, device=square.device).triu(1)
+    high, low = square[upper], square[~upper]
+    return bool((high == high[0]).all() and (low == low[0]).all() and high[0] != low[0])

@@ -1,0 +1,206 @@
+"""Values for the arguments of forward that are neither inputs nor masks: rotations, positions, lengths, caches, flags.
+
+Each argument has a list of makers, the likeliest first; a maker gives a value for a call of any size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling import names, sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What a call's values must fit."""
+
+    batch: int
+    queries: int
+    keys: int
+    width: int
+    dtype: torch.dtype
+    device: torch.device
+    batch_first: bool = True
+
+    def tokens(self) -> tuple[int, int]:
+        """[B, Q] or [Q, B]."""
+        return (self.batch, self.queries) if self.batch_first else (self.queries, self.batch)
+
+
+Maker = Callable[[Sizes], Any]
+
+
+def constant(value: Any) -> Maker:
+    """The same value for every call."""
+    return lambda at: value
+
+
+def makers(name: str, role: str, annotation: str, module: nn.Module) -> list[Maker]:
+    """Values that an argument of this name, role and annotation may take, the likeliest first."""
+    name = names.simple(name)
+    if role in ("flag", "weights-flag", "causal"):
+        return [constant(False)]
+    if role in ("mask", "padding"):
+        return [constant(None), *permissive(name, role, sizes.heads(module) or 1)]
+    if role == "lengths":
+        return [constant(None), lambda at: torch.full((at.batch,), at.keys, device=at.device)]
+    if role == "cache":
+        return [constant(None), lambda at: {}, lambda at: [], lambda at: ()]
+    if role == "positions":
+        return positions(name, module)
+    found = _by_word(name, module)
+    if "Tensor" not in annotation:
+        if "float" in annotation:
+            found.append(constant(0.0) if "drop" in name else constant(1.0))
+        if "bool" in annotation:
+            found.append(constant(False))
+        if re.search(r"\bint\b", annotation):
+            found += [lambda at: at.queries, constant(1), constant(0)]
+        if annotation.startswith("str"):
+            found.append(constant("test"))
+        found.append(constant(None))
+    found += [lambda at: noise(at, *at.tokens(), at.width), constant(None), constant(0), constant(1)]
+    found += [lambda at: torch.ones(*at.tokens(), dtype=at.dtype, device=at.device)]
+    return found
+
+
+def noise(at: Sizes, *shape: int) -> Tensor:
+    """N(0, 1), the same for every call."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(7)).to(at.device, at.dtype)
+
+
+def _by_word(name: str, module: nn.Module) -> list[Maker]:
+    heads = sizes.heads(module) or 4
+    exact: dict[str, Maker] = {}
+    for words, make in (
+        ("batch_size bsz b bs batch", lambda at: at.batch),
+        ("seq_len n t length seqlen w width q_len tgt_len", lambda at: at.queries),
+        ("k_len src_len kv_len memory_len", lambda at: at.keys),
+        ("h height", constant(1)),
+        ("num_heads heads n_heads", constant(heads)),
+        ("layer_idx layer layer_id idx index", constant(0)),
+        ("dropout dropout_p p_dropout", constant(0.0)),
+        ("scale", constant(1.0)),
+        ("mode", constant("test")),
+    ):
+        exact.update(dict.fromkeys(words.split(), make))
+    if name in exact:
+        return [exact[name]]
+    if "head_mask" in name:
+        return [constant(None), lambda at: torch.ones(heads, dtype=at.dtype, device=at.device)]
+    if name.endswith("mask"):
+        return [constant(None), lambda at: torch.ones(at.tokens(), dtype=torch.bool, device=at.device)]
+    return []
+
+
+def positions(name: str, module: nn.Module) -> list[Maker]:
+    """Rotations and positions by the name of their argument."""
+    if re.search(r"start|offset|^step|past_len|curr", name):
+        return [constant(0), lambda at: torch.zeros((), dtype=torch.int64, device=at.device)]
+    if "cache_position" in name:
+        return [lambda at: torch.arange(at.queries, device=at.device)]
+    if re.search(r"_ids?$|^positions?$|^pos$|^input_pos$|indices|index|timestep", name):
+        return [
+            lambda at: torch.arange(at.queries, device=at.device).expand(at.batch, -1),
+            lambda at: torch.arange(at.queries, device=at.device),
+            constant(0),
+            lambda at: noise(at, *at.tokens(), at.width),
+        ]
+    if "cis" in name:
+        forms = ["complex", "complex B", "pair", "angles"]
+    elif re.search(r"(^|_)(cos|sin)(_|$)", name) and "cos_sin" not in name:
+        part = "cos" if "cos" in name else "sin"
+        forms = [f"{part} {how}" for how in ("ND", "BND", "Nd", "11ND", "1N1D", "11Nd", "1N1d", "1ND")]
+    elif re.search(r"position_embeddings?|cos_sin|rope|rotary|^pe$|pos_emb", name):
+        forms = ["pair B", "pair", "pair half", "complex", "angles", "pair 11"]
+    else:
+        forms = ["angles", "half angles", "complex", "pair B", "pair", "pair half"]
+    heads = sizes.heads(module) or 1
+    dims: list[int | None] = [*sizes.rope_dims(module)[:4]] or [None]
+    found: list[Maker] = [_rotation(dim, how) for dim in dims for how in forms]
+    found += [
+        lambda at: noise(at, *at.tokens(), at.width),
+        lambda at: noise(at, at.queries, at.width),
+        lambda at: noise(at, at.queries, 1, at.width),
+        lambda at: noise(at, at.batch, heads, at.queries, at.keys),
+        lambda at: noise(at, heads, at.queries, at.keys),
+        constant(None),
+    ]
+    return found
+
+
+def _rotation(dim: int | None, how: str) -> Maker:
+    """The angles of rotary position embedding, base 10000, in one of the forms in which people pass them."""
+
+    def make(at: Sizes) -> Any:
+        width = dim or at.width
+        rates = 10000.0 ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
+        half = (torch.arange(at.queries, dtype=torch.float32)[:, None] * rates).to(at.device)
+        full = torch.cat([half, half], dim=-1)
+        batched = full.expand(at.batch, -1, -1)
+        if how.startswith("complex"):
+            turned = torch.polar(torch.ones_like(half), half)
+            return turned.expand(at.batch, -1, -1) if how.endswith("B") else turned
+        if how in ("angles", "half angles"):
+            return (full if how == "angles" else half).to(at.dtype)
+        if how.startswith("pair"):
+            angles = {"pair": full, "pair half": half, "pair B": batched, "pair 11": full[None, None]}[how]
+            return angles.cos().to(at.dtype), angles.sin().to(at.dtype)
+        part, shape = how.split()
+        angles = batched if shape.startswith("B") else half if "d" in shape else full
+        if shape.startswith("11"):
+            angles = angles[None, None]
+        elif shape.startswith("1N1"):
+            angles = angles[None, :, None]
+        elif shape.startswith("1"):
+            angles = angles[None]
+        return (angles.cos() if part == "cos" else angles.sin()).to(at.dtype)
+
+    return make
+
+
+def _filled(shape: str, value: int, dtype: torch.dtype | None, heads: int) -> Maker:
+    """A mask of a shape in letters, all of one value; dtype None = that of the call."""
+
+    def make(at: Sizes) -> Tensor:
+        size = {"B": at.batch, "H": heads, "Q": at.queries, "K": at.keys, "1": 1}
+        return torch.full([size[x] for x in shape], value, dtype=dtype or at.dtype, device=at.device)
+
+    return make
+
+
+def permissive(name: str, role: str, heads: int) -> list[Maker]:
+    """Masks that let everything pass in one reading or the other: for a module that insists on one, before it is
+    known what it means."""
+    cells, keys = ("B1QK", "BQK", "QK"), ("BK", "B11K", "B1K")
+    if names.about_memory(name) is False:
+        cells, keys = ("B1QQ", "QQ", "BQQ"), ("BQ", "B11Q", "B1Q")
+    shapes = (*keys, *cells) if role == "padding" else (*keys[1:], keys[0], *cells)
+    ones = [_filled(shape, 1, dtype, heads) for dtype in (torch.bool, torch.int64) for shape in shapes]
+    zeros = [_filled(shape, 0, dtype, heads) for dtype in (torch.bool, None) for shape in shapes]
+    other = [_filled(shape, 1, torch.bool, heads) for shape in ("QQ", "B1QQ", "BQ", "B11Q", "HQK", "BHQK")]
+    count = len(shapes)
+    return [*ones[:count], *zeros[:count], *ones[count:], *zeros[count:], *other]
+
+
+def from_example(value: Any, batch: int, length: int) -> Maker:
+    """A captured value as a template: sizes that were the batch's or the sequence's become those of the call."""
+
+    def fit(x: Any, at: Sizes) -> Any:
+        if isinstance(x, Tensor):
+            for dim, size in enumerate(x.shape):
+                wanted = at.batch if dim == 0 and size == batch else at.queries if size == length else size
+                if wanted != size:
+                    x = x.index_select(dim, torch.arange(wanted, device=x.device).clamp(max=size - 1))
+            return x.to(at.device, at.dtype if x.is_floating_point() else x.dtype)
+        if isinstance(x, (tuple, list)):
+            return type(x)(fit(y, at) for y in x)
+        return x
+
+    return lambda at: fit(value, at)

@@ -1,0 +1,291 @@
+"""How a module of attention is called: found out from names first and then by trial, so that nobody writes an adapter.
+
+interface = discover(module)
+inputs = interface.inputs()
+output = interface.run(inputs, padding=real).output
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling import claims, sizes
+from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.mask_input import Form, MaskInput
+from headwise.doctor.calling.mask_trial import MaskTrial
+from headwise.doctor.calling.settle import lengths, settle
+from headwise.doctor.calling.spec import Spec
+from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, undisturbed
+from headwise.doctor.calling.way import LAYOUTS, Inputs, OutputProblem, Result, Way, noise
+from headwise.errors import DoctorError
+
+__all__ = ["Form", "Inputs", "Interface", "MaskInput", "Result", "Spec", "copied", "discover"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Interface:
+    """How a module is called."""
+
+    module: nn.Module
+    way: Way
+    takes: Literal["self", "memory", "qkv"]
+    roles: dict[str, str]  # argument of forward -> role
+    batch_first: bool
+    batched: bool  # False: it takes [N, M]
+    width: int
+    key_width: int
+    value_width: int
+    heads: int | None
+    kv_heads: int | None
+    masks: tuple[MaskInput, ...]  # best first
+    causal_claim: str  # why it should be causal, or ""
+    flags: dict[str, bool]
+    also: tuple[str, ...] = ()  # other ways in which it can be called: discover(..., spec=Spec(takes=...))
+    length: int | None = None  # the only length that it takes
+    same_length: bool = False  # it takes keys only as many as queries
+
+    def inputs(
+        self,
+        batch: int = 3,
+        length: int | None = None,
+        key_length: int | None = None,
+        *,
+        seed: int = 0,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Inputs:
+        """N(0, 1) for query, key and value, as many as the module takes.
+
+        Args:
+            length: Q; None = 5, or the only length that the module takes.
+            key_length: K; None = 7 where the module takes keys of another number than queries, else Q.
+            dtype, device: None = those of the module's parameters.
+        """
+        first = next((p for p in (*self.module.parameters(), *self.module.buffers()) if p.is_floating_point()), None)
+        dtype = dtype or (first.dtype if first is not None else torch.get_default_dtype())
+        device = device or (first.device if first is not None else "cpu")
+        length = length or self.length or QUERIES
+        if key_length is None:
+            key_length = length if self.takes == "self" or self.same_length else max(KEYS, length + 2)
+        query = noise(batch, length, self.width, seed=3 * seed, dtype=dtype, device=device)
+        key = value = None
+        if self.takes != "self":
+            key = noise(batch, key_length, self.key_width, seed=3 * seed + 1, dtype=dtype, device=device)
+        if self.takes == "qkv":
+            value = noise(batch, key_length, self.value_width, seed=3 * seed + 2, dtype=dtype, device=device)
+        return Inputs(query, key, value)
+
+    def run(
+        self,
+        inputs: Inputs,
+        *,
+        allowed: Tensor | None = None,
+        padding: Tensor | None = None,
+        grad: bool = False,
+        given: Mapping[str, Any] | None = None,
+        **arguments: Any,
+    ) -> Result:
+        """One call of the module, in the mode that it is in.
+
+        Args:
+            allowed: bool [B, Q, K] or [Q, K], True = may attend.
+            padding: bool [B, K], True = a real token.
+            grad: whether autograd follows.
+            given: arguments for forward by name, which may also be called "padding", "allowed" or the like.
+            arguments: more of them.
+
+        Raises:
+            DoctorError: it has no mask argument that can say this, or returned no output; else what the module raises.
+        """
+        arguments = {**arguments, **(given or {})}
+        if self.batched:
+            return self._once(inputs, allowed, padding, grad, arguments)
+        return self._each(inputs, allowed, padding, grad, arguments)
+
+    def _each(
+        self, inputs: Inputs, allowed: Tensor | None, padding: Tensor | None, grad: bool, arguments: dict[str, Any]
+    ) -> Result:
+        """A module without a batch dimension, one example at a time."""
+        results = []
+        for i in range(inputs.query.shape[0]):
+            one = Inputs(*(None if x is None else x[i : i + 1] for x in (inputs.query, inputs.key, inputs.value)))  # type: ignore[arg-type]
+            cells = allowed[i : i + 1] if allowed is not None and allowed.ndim == 3 else allowed
+            results.append(self._once(one, cells, None if padding is None else padding[i : i + 1], grad, arguments))
+        weights = [r.weights for r in results]
+        together = torch.stack(weights) if all(w is not None for w in weights) else None  # type: ignore[arg-type]
+        return Result(torch.cat([r.output for r in results]), together, [r.raw for r in results])
+
+    def _once(
+        self, inputs: Inputs, allowed: Tensor | None, padding: Tensor | None, grad: bool, arguments: dict[str, Any]
+    ) -> Result:
+        given = {**self.mask_arguments(inputs, allowed=allowed, padding=padding), **arguments}
+        with torch.set_grad_enabled(grad):
+            raw = self.way.call(self.module, inputs, given)
+        try:
+            return self.way.read(raw, inputs)
+        except OutputProblem as problem:
+            raise DoctorError(
+                f"{type(self.module).__name__} returned {problem}: no output for {list(inputs.query.shape)} is in it"
+            ) from None
+
+    def mask_arguments(
+        self, inputs: Inputs, *, allowed: Tensor | None = None, padding: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """The module's own arguments that say who may attend."""
+        batch, queries = inputs.query.shape[:2]
+        keys = queries if inputs.key is None else inputs.key.shape[1]
+        given: dict[str, Tensor] = {}
+        if padding is not None:
+            padding = padding.expand(batch, keys)
+            takers = [m for m in self.masks if m.what == "keys" and not m.own]
+            fitting = [m for m in takers if m.by_example] or [m for m in takers if _same_for_all(padding)]
+            taken = self._first(fitting, padding, inputs)
+            if taken is not None:
+                given[taken[0]] = taken[1]
+            else:
+                cells = padding[:, None].expand(batch, queries, keys)
+                allowed = cells if allowed is None else allowed.expand(batch, queries, keys) & cells
+        if allowed is not None:
+            same = allowed.ndim == 2 or _same_for_all(allowed)
+            cells = allowed.expand(batch, *allowed.shape[-2:])
+            takers = [m for m in self.masks if m.what == "cells" and not m.own and m.parameter not in given]
+            taken = self._first([m for m in takers if m.by_example or same], cells, inputs)
+            if taken is None:
+                raise DoctorError(
+                    f"{type(self.module).__name__} has no mask argument that can say "
+                    f"{'which keys of each example are real' if padding is not None else 'which cells are allowed'}; "
+                    f"it has {', '.join(m.describe() for m in self.masks) or 'none'}"
+                )
+            given[taken[0]] = taken[1]
+        return given
+
+    def _first(self, masks: list[MaskInput], allowed: Tensor, inputs: Inputs) -> tuple[str, Tensor] | None:
+        for mask in sorted(masks, key=lambda m: not m.works):
+            if mask.shape != "B" or mask.fits(allowed):
+                return mask.parameter, mask.value(allowed, self.way.heads, inputs.query.dtype)
+        return None
+
+    def on(self, module: nn.Module) -> Interface:
+        """The same for another module of the same class, such as a copy."""
+        return dataclasses.replace(self, module=module)
+
+    def describe(self) -> list[str]:
+        """Lines for the report: how it is called, its masks, its heads."""
+        called = {"self": "one input", "memory": "a query and a memory", "qkv": "query, key and value"}[self.takes]
+        inputs = [name for _, name in self.way.slots if not name[0].isdigit() and "." not in name]
+        names = list(dict.fromkeys([*inputs, *(m.parameter for m in self.masks)]))
+        lines = [f"forward({', '.join(names) or '*args'}): {called}, {LAYOUTS[self.way.layout]}"]
+        seen: set[str] = set()
+        for mask in self.masks:
+            if mask.parameter not in seen:
+                lines.append(f"mask: {mask.describe()}{'' if mask.works else ' (it does not block what it should)'}")
+                seen.add(mask.parameter)
+        widths = f"width {self.width}"
+        if (self.key_width, self.value_width) != (self.width, self.width) and self.takes != "self":
+            widths += f", keys {self.key_width}" + (f", values {self.value_width}" if self.takes == "qkv" else "")
+        heads = f"{self.heads} heads" if self.heads else "heads unknown"
+        shared = f", {self.kv_heads} of keys and values" if self.kv_heads and self.kv_heads != self.heads else ""
+        lines.append(f"{widths}, {heads}{shared}")
+        if self.causal_claim:
+            lines.append(f"causal by itself: {self.causal_claim}")
+        return lines
+
+
+def discover(
+    module: nn.Module,
+    *,
+    spec: Spec | None = None,
+    example: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+) -> Interface:
+    """How a module is called. Its state, its mode and the random numbers stay as they are.
+
+    Args:
+        spec: what is stated by hand; the rest is found out.
+        example: (args, kwargs) of a call that worked, as a template for arguments that cannot be made.
+
+    Raises:
+        DoctorError: no way to call it was found; the message quotes what the module said.
+    """
+    spec = spec or Spec()
+    with undisturbed(module):
+        plain = getattr(module, "_orig_mod", module)  # torch.compile would compile each trial
+        trial = Trial(copied(plain).eval(), spec, example)
+        way = settle(trial, trial.search())
+        length, same = lengths(trial, way)
+        heads = spec.heads or sizes.heads(module)
+        way = dataclasses.replace(way, heads=heads or way.heads if way.layout in ("BNM", "NBM", "NM") else way.heads)
+        way, masks = MaskTrial(trial, way, length, same).find()
+        also = _also(trial, way)
+        _build(module, trial, way)
+    flags = {p.name: p.default for p in trial.parameters if isinstance(p.default, bool)}
+    causal = _causality(module, flags, masks) if spec.causal is None else ("stated" if spec.causal else "")
+    roles = {p.name: p.role for p in trial.parameters}
+    roles.update({name: role for role, name in way.slots if name in roles})
+    q, k, v = way.widths
+    return Interface(
+        module=module,
+        way=way,
+        takes=way.takes,  # type: ignore[arg-type]
+        roles=roles,
+        batch_first=way.batch_first,
+        batched=way.layout != "NM",
+        width=q,
+        key_width=k,
+        value_width=v,
+        heads=heads,
+        kv_heads=spec.kv_heads or sizes.kv_heads(module),
+        masks=masks,
+        causal_claim=causal,
+        flags=flags,
+        also=also,
+        length=length,
+        same_length=same,
+    )
+
+
+def _causality(module: nn.Module, flags: dict[str, bool], masks: tuple[MaskInput, ...]) -> str:
+    cells = any(m.what == "cells" for m in masks)
+    return claims.causality(module, flags, cells=cells, text=claims.text_of(module))
+
+
+def _build(module: nn.Module, trial: Trial, way: Way) -> None:
+    """The first call of a module that makes its parameters then (lazy layers, keras)."""
+    lazy = any(torch.nn.parameter.is_lazy(p) for p in module.parameters()) or getattr(module, "built", True) is False
+    if lazy:
+        modes = {part: part.training for part in module.modules()}
+        way.call(module.eval(), trial.inputs(way, *trial.sizes(way)), {})
+        for part in module.modules():
+            part.training = modes.get(part, module.training)
+
+
+def _also(trial: Trial, way: Way) -> tuple[str, ...]:
+    """Other ways in which optional inputs allow it to be called."""
+    by_name = {p.name: p for p in trial.parameters}
+    found = []
+    if way.takes != "self" and all(
+        name in by_name and not by_name[name].required for role, name in way.slots if role != "query"
+    ):
+        found.append("self")
+    memory = next((p for p in trial.parameters if p.role in ("memory", "key") and p.name not in dict(way.extras)), None)
+    if way.takes == "self" and memory is not None and not memory.required:
+        found.append("memory")
+    works = []
+    for takes in found:
+        slots = tuple(s for s in way.slots if s[0] == "query")
+        if takes == "memory" and memory is not None:
+            slots = (*slots, ("memory", memory.name))
+        other = dataclasses.replace(way, takes=takes, slots=slots, output_at=None, weights_at=None)
+        if not isinstance(
+            trial.attempt(other, 1 if way.layout == "NM" else 3, QUERIES, QUERIES if takes == "self" else KEYS), str
+        ):
+            works.append(takes)
+    return tuple(works)
+
+
+def _same_for_all(x: Tensor) -> bool:
+    return bool((x == x[:1]).all())

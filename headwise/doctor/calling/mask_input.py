@@ -1,0 +1,106 @@
+"""An argument that takes a mask: what it means, how it is laid out, and how a mask of ours is put into it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headwise.errors import DoctorError
+
+Form = Literal["allowed", "forbidden", "additive"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskInput:
+    """One argument of forward that takes a mask."""
+
+    parameter: str
+    what: Literal["cells", "keys"]  # may say which cells [Q, K], or which keys (padding)
+    form: Form  # True/1 = may attend; True/1 = forbidden; numbers that are added
+    dtype: torch.dtype  # what is handed over
+    shape: str  # letters and ones: "BK", "B1QK", "(BH)QK"; "B" = lengths; "QQ" = of the queries' own sequence
+    works: bool  # in trial, forbidden keys had no influence on the output any more
+    claim: str = ""  # what name, docstring, comment or annotation say of its polarity
+    claimed: Form | None = None  # what that comes to
+
+    @property
+    def own(self) -> bool:
+        """Whether it is about the queries' own sequence in a module that has a memory too."""
+        return "K" not in self.shape and self.shape != "B"
+
+    @property
+    def by_example(self) -> bool:
+        """Whether each example of a batch may have its own."""
+        return "B" in self.shape
+
+    def means(self) -> str:
+        """What a value in it means, in words."""
+        if self.shape == "B":
+            return "how many keys count, from the first"
+        if self.form == "additive":
+            return "added to the scores, 0 = may attend"
+        yes = "True" if self.dtype == torch.bool else "1"
+        return f"{yes} = {'may attend' if self.form == 'allowed' else 'forbidden'}"
+
+    def describe(self) -> str:
+        """`mask [B, 1, Q, K], True = may attend`."""
+        dims = ["B·H" if part == "(BH)" else part for part in re.findall(r"\(BH\)|.", self.shape)]
+        return f"{self.parameter} [{', '.join(dims)}], {self.means()}"
+
+    def fits(self, allowed: Tensor) -> bool:
+        """Whether it can say this at all: lengths only say where padding at the end begins."""
+        if self.shape == "B":
+            return bool((allowed[:, 1:] <= allowed[:, :-1]).all())
+        return self.by_example or bool((allowed == allowed[:1]).all())
+
+    def value(self, allowed: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+        """What is handed over for cells that are allowed [B, Q, K] (for "keys": [B, K]), True = may attend.
+
+        Raises:
+            DoctorError: it cannot say this.
+        """
+        if not self.fits(allowed):
+            why = "takes lengths, so only last keys can be padding" if self.shape == "B" else "has no batch dimension"
+            raise DoctorError(f"{self.parameter} {why}: it cannot say this mask. Received: {list(allowed.shape)}")
+        if self.shape == "B":
+            return allowed.sum(-1)
+        laid = _lay_keys(allowed, self.shape) if self.what == "keys" else _lay_cells(allowed, self.shape, heads)
+        return encode(laid, self.form, self.dtype if self.form != "additive" else dtype)
+
+
+def encode(allowed: Tensor, form: Form, dtype: torch.dtype) -> Tensor:
+    """A bool mask (True = may attend) in a form and dtype."""
+    if form == "additive":
+        zero = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+        return zero.masked_fill(~allowed, torch.finfo(dtype).min)
+    return (allowed if form == "allowed" else ~allowed).to(dtype)
+
+
+def _lay_keys(allowed: Tensor, shape: str) -> Tensor:
+    """[B, K] in a shape in letters."""
+    shape = shape.replace("Q", "K")
+    if shape == "KB":
+        return allowed.t().contiguous()
+    if "B" not in shape:
+        allowed = allowed[:1]
+    sizes = {"B": allowed.shape[0], "K": allowed.shape[1], "1": 1}
+    return allowed.reshape([sizes[letter] for letter in shape])
+
+
+def _lay_cells(allowed: Tensor, shape: str, heads: int) -> Tensor:
+    """[B, Q, K] in a shape in letters."""
+    if shape.startswith("(BH)"):
+        return allowed.repeat_interleave(heads, 0)
+    before = shape[:-2]
+    if "B" not in before:
+        allowed = allowed[0]
+        for letter in reversed(before):
+            allowed = allowed.expand(heads, *allowed.shape) if letter == "H" else allowed[None]
+        return allowed
+    if before == "BH":
+        return allowed[:, None].expand(-1, heads, -1, -1)
+    return allowed[:, None] if before == "B1" else allowed

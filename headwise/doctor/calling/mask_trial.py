@@ -1,0 +1,301 @@
+"""Finding by trial what a mask argument means: which dtype, shape and polarity stop forbidden keys from mattering.
+
+One call says which of two sets of keys a mask lets through: the marked keys and the others are changed in turn, and
+the queries that were not changed are looked at. So a form and its opposite are told apart by the same calls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.calling import claims, names, sizes
+from headwise.doctor.calling.forward_arguments import Sizes
+from headwise.doctor.calling.mask_input import Form, MaskInput
+from headwise.doctor.calling.trial import KEYS, QUERIES, Parameter, Trial
+from headwise.doctor.calling.way import Inputs, Way, noise
+from headwise.doctor.limits import out_of_memory
+
+_EXACT = 1e-6  # a change this small against the output counts as none
+_CELLS = ("B1QK", "BQK", "QK", "BHQK", "(BH)QK", "1QK", "11QK", "HQK")
+_KEYS = ("BK", "B1K", "B11K", "K", "KB", "1K")
+_BY_CHANCE = ("1QK", "11QK", "BHQK")  # of cells: what may happen to run where [B, K] is meant
+_DTYPES: tuple[tuple[Form, torch.dtype], ...] = (
+    ("allowed", torch.bool),
+    ("allowed", torch.int64),
+    ("allowed", torch.float32),
+    ("additive", torch.float32),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What was seen with one way of handing a mask over."""
+
+    what: str
+    form: Form
+    dtype: torch.dtype
+    shape: str
+    works: bool
+    leak: float  # influence of what is forbidden, against that of what is allowed
+
+
+class MaskTrial:
+    """The masks of a module that can be called."""
+
+    def __init__(self, trial: Trial, way: Way, length: int | None, same: bool) -> None:
+        self.trial = trial
+        self.way = way
+        self.heads = trial.spec.heads or sizes.heads(trial.module) or 1
+        batch = 2 if self.heads == 3 else 3
+        batch = 1 if way.layout == "NM" else batch
+        queries = length or QUERIES
+        keys = queries if way.takes == "self" or same else KEYS
+        self.inputs = self._inputs(batch, queries, keys)
+        self.text = claims.text_of(trial.module)
+        self.shape = trial.run(way, self.inputs).output.shape
+        self.rows = self.shape[1]  # of the mask: in a Perceiver not the queries
+
+    def _inputs(self, batch: int, queries: int, keys: int) -> Inputs:
+        return self.trial.inputs(self.way, batch, queries, keys, seed=3)
+
+    def find(self) -> tuple[Way, tuple[MaskInput, ...]]:
+        """Every mask argument and what it means; and the way, with masks that let all pass where there must be one."""
+        found: list[MaskInput] = []
+        masks = [p for p in self.trial.parameters if p.role in ("mask", "padding", "lengths") or self._may_be_one(p)]
+        for p in masks:
+            spec = self.trial.spec
+            if p.name in spec.arguments or self._of_what_is_not_given(p):
+                continue
+            mine = self.of(p)
+            if p.role == "unknown":
+                mine = [m for m in mine if m.works]
+            found += mine
+            given = dict(self.way.extras).get(p.name)
+            if mine and given is not None and given(self.way.sizes(self.inputs)) is not None:
+                self.way = self._passing(mine[0])
+        order = {p.name: i for i, p in enumerate(sorted(masks, key=lambda p: p.role != "mask"))}
+        if self.way.takes == "memory" and self._memory_is_optional() and any(m.works for m in found):
+            found = [m for m in found if m.works]  # masks of self-attention have no say here
+        found.sort(key=lambda m: (not m.works, m.own, order[m.parameter]))
+        return self.way, tuple(found)
+
+    def _may_be_one(self, p: Parameter) -> bool:
+        """Whether a name says nothing, and what it names may be left out: trial tells whether it is a mask."""
+        given = {name for _, name in self.way.slots} | {name for name, _ in self.way.extras}
+        return p.role == "unknown" and p.default is None and not p.required and p.name not in given
+
+    def _passing(self, mask: MaskInput) -> Way:
+        """The way with a mask that lets everything pass, where the module insists on one."""
+        heads = self.heads
+        rows = None if self.rows == self.inputs.query.shape[1] else self.rows
+
+        def make(at: Sizes) -> Tensor:
+            keys = at.queries if mask.own else at.keys
+            shape = (at.batch, rows or at.queries, keys) if mask.what == "cells" else (at.batch, keys)
+            return mask.value(torch.ones(shape, dtype=torch.bool, device=at.device), heads, at.dtype)
+
+        extras = tuple((name, make if name == mask.parameter else maker) for name, maker in self.way.extras)
+        return dataclasses.replace(self.way, extras=extras)
+
+    def _of_what_is_not_given(self, p: Parameter) -> bool:
+        """Whether it is the mask of a memory that this way of calling leaves out."""
+        left_out = self.way.takes == "self" and any(x.role == "memory" for x in self.trial.parameters)
+        return left_out and names.about_memory(p.name) is True
+
+    def _memory_is_optional(self) -> bool:
+        given = {name for role, name in self.way.slots if role != "query"}
+        return any(p.name in given and not p.required for p in self.trial.parameters)
+
+    def of(self, p: Parameter) -> list[MaskInput]:
+        """What one argument takes, best first; where nothing blocks exactly, the best candidate with works=False."""
+        outcomes = self._outcomes(p)
+        claim, claimed = claims.of_mask(p.name, p.annotation, self.text, sole=self._sole())
+        working = [o for o in outcomes if o.works]
+        stated = claims.shape_of(claim)
+        as_stated = [o for o in outcomes if o.shape == stated]
+        if as_stated and not any(o.works and "B" in o.shape for o in outcomes):
+            working = [o for o in as_stated if o.works]  # what else blocks only happens to run
+            outcomes = as_stated
+        if working:
+            kept: list[Outcome] = []
+            for o in sorted(working, key=lambda o: self._rank(p, o, stated)):
+                if not any(k.shape == o.shape and (k.form == "additive") == (o.form == "additive") for k in kept):
+                    kept.append(o)
+            keys = [o for o in kept if o.what == "keys" and "B" in o.shape]
+            if keys and all(o.shape in _BY_CHANCE for o in kept if o.what == "cells"):
+                kept = keys
+            if claimed in ("allowed", "forbidden") and any(o.form != "additive" for o in kept):
+                kept = [o for o in kept if o.form != "additive"]
+            wanted = "keys" if p.role == "padding" else "cells"
+            kept = [o for o in kept if o.what == wanted] or kept
+        elif outcomes:
+            kept = [self._best(p, outcomes, stated, claimed)]
+        else:
+            return []
+        return [
+            MaskInput(p.name, o.what, o.form, o.dtype, o.shape, o.works, claim, claimed)  # type: ignore[arg-type]
+            for o in kept
+        ]
+
+    def _sole(self) -> bool:
+        return sum(p.role in ("mask", "padding") for p in self.trial.parameters) == 1
+
+    def _rank(self, p: Parameter, o: Outcome, stated: str | None) -> tuple[Any, ...]:
+        dtypes = [torch.bool, torch.int64, torch.float32]
+        shape = o.shape[:-1].replace("QQ", "Q") + "K" if _own(o.shape) else o.shape
+        order = {letters: i for i, letters in enumerate((*_CELLS, *_KEYS))}.get({"QB": "KB"}.get(o.shape, shape), 0)
+        return (
+            *(o.form == "additive", dtypes.index(o.dtype), o.shape != stated),
+            *((o.what == "keys") != (p.role == "padding"), "B" not in o.shape, order),
+        )
+
+    def _best(self, p: Parameter, outcomes: list[Outcome], stated: str | None, claimed: Form | None) -> Outcome:
+        """Where nothing blocks: what leaks least, and what it is said to be where all leak alike."""
+        likely: Form = self._stated(p) or claimed or ("forbidden" if p.role == "padding" else "allowed")
+
+        def rank(o: Outcome) -> tuple[Any, ...]:
+            odd = (o.what == "keys" and "B" not in o.shape, _own(o.shape) and names.about_memory(p.name) is not False)
+            return (*odd, _grade(o.leak), (o.form == "additive") != (likely == "additive"), *self._rank(p, o, stated))
+
+        best = min(outcomes, key=rank)
+        if _grade(best.leak) == 0 and best.form != "additive" and likely != "additive":
+            best = dataclasses.replace(best, form=likely)
+        return best
+
+    def _stated(self, p: Parameter) -> Form | None:
+        return self.trial.spec.padding if p.role == "padding" else self.trial.spec.mask
+
+    def _outcomes(self, p: Parameter) -> list[Outcome]:
+        spec = self.trial.spec
+        if p.role == "lengths":
+            return [o for o in [self._lengths(p)] if o is not None]
+        shapes = [*_KEYS, *_CELLS] if p.role == "padding" else [*_CELLS, *_KEYS]
+        stated = spec.padding_shape if p.role == "padding" else spec.mask_shape
+        form = self._stated(p)
+        if stated:
+            shapes = [stated]
+        if self.way.layout == "NM":
+            shapes = [s for s in shapes if "B" not in s]
+        found: list[Outcome] = []
+        own_too = self.way.takes != "self" and p.role != "lengths"
+        for own in (False, True) if own_too else (False,):
+            for dtype_form, dtype in _DTYPES:
+                if form is not None and (form == "additive") != (dtype_form == "additive"):
+                    continue
+                for shape in shapes:
+                    found += self._try(p, shape.replace("K", "Q") if own else shape, dtype_form, dtype, own)
+            if any(o.works for o in found):
+                break
+        if form is None:
+            return found
+        # What is stated is taken at its word: where trial says the opposite, it does not work as stated.
+        return [o if o.form == form else dataclasses.replace(o, form=form, works=False, leak=1.0) for o in found]
+
+    def _try(self, p: Parameter, shape: str, form: Form, dtype: torch.dtype, own: bool) -> list[Outcome]:
+        keys = self.inputs.query.shape[1] if own or self.inputs.key is None else self.inputs.key.shape[1]
+        what = "cells" if shape.endswith(("QK", "QQ")) else "keys"
+        if what == "cells" and shape.startswith(("HQ", "BHQ", "(BH)")) and self.heads == 1 and shape != "BHQK":
+            return []
+        found: list[Outcome] = []
+        for flipped in (False, True):
+            marked = _pattern(self.inputs.query.shape[0], keys, "B" in shape, self.inputs.query.device) ^ flipped
+            rows = self.inputs.query.shape[1] if own else self.rows
+            allowed = marked[:, None].expand(-1, rows, -1) if what == "cells" else marked
+            made = MaskInput(p.name, what, form, dtype, shape, True)  # type: ignore[arg-type]
+            value = made.value(allowed, self.heads, self.trial.dtype)
+            seen = self._influence(p.name, value, marked, own)
+            if seen is None:
+                return found
+            of_marked, of_others = seen
+            if math.isnan(of_marked) and math.isnan(of_others):
+                continue
+            outcome = self._judge(what, form, dtype, shape, of_marked, of_others)
+            found.append(outcome)
+            if outcome.works or form == "additive" or not (math.isnan(of_marked) or math.isnan(of_others)):
+                break
+        return found
+
+    def _judge(
+        self, what: str, form: Form, dtype: torch.dtype, shape: str, of_marked: float, of_others: float
+    ) -> Outcome:
+        marked, others = (0.0 if math.isnan(x) else x for x in (of_marked, of_others))
+        if form == "additive":
+            return Outcome(what, form, dtype, shape, others <= _EXACT < marked, others / max(marked, 1e-12))
+        if others <= marked:
+            return Outcome(what, "allowed", dtype, shape, others <= _EXACT < marked, others / max(marked, 1e-12))
+        return Outcome(what, "forbidden", dtype, shape, marked <= _EXACT < others, marked / max(others, 1e-12))
+
+    def _influence(self, name: str, value: Any, marked: Tensor, own: bool) -> tuple[float, float] | None:
+        """How much the marked keys and the others matter to queries that stay the same; None where the call fails."""
+        try:
+            base = self.trial.run(self.way, self.inputs, {name: value}).output
+            if base.shape != self.shape:
+                return None  # broadcast to something else
+            changes = []
+            sets = [_but_last(marked), _but_last(~marked)]
+            for chosen in sets:
+                other = self.trial.run(self.way, self._changed(chosen, own), {name: value}).output
+                changes.append((other - base).abs().amax(-1).double())
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            self.trial.errors.append((f"{name} {list(value.shape)} {value.dtype}", f"{type(error).__name__}: {error}"))
+            return None
+        scale = float(base[base.isfinite()].abs().max()) if bool(base.isfinite().any()) else math.nan
+        sums = []
+        for chosen, change in zip(sets, changes, strict=True):
+            if (own or self.inputs.key is None) and change.shape == chosen.shape:
+                change = change[~chosen]
+            change = change[change.isfinite()]
+            sums.append(float(change.max()) / max(scale, 1e-12) if change.numel() else math.nan)
+        return sums[0], sums[1]
+
+    def _changed(self, chosen: Tensor, own: bool) -> Inputs:
+        """The inputs with other keys (and values) where chosen."""
+
+        def change(x: Tensor, seed: int) -> Tensor:
+            new = noise(*x.shape, seed=seed, dtype=x.dtype, device=x.device)
+            return torch.where(chosen[..., None], new, x)
+
+        at = self.inputs
+        if own or at.key is None:
+            return Inputs(change(at.query, 11), at.key, at.value)
+        return Inputs(at.query, change(at.key, 12), None if at.value is None else change(at.value, 13))
+
+    def _lengths(self, p: Parameter) -> Outcome | None:
+        """What lengths do, [B]: how many keys count, from the first."""
+        batch, keys = (self.inputs.query if self.inputs.key is None else self.inputs.key).shape[:2]
+        count = torch.tensor([keys - 2, keys - 3, keys - 1][:batch], device=self.inputs.query.device)
+        marked = torch.arange(keys, device=count.device) < count[:, None]
+        seen = self._influence(p.name, count, marked, False)
+        if seen is None:
+            return None
+        outcome = self._judge("keys", "allowed", torch.int64, "B", *seen)
+        return dataclasses.replace(outcome, form="allowed", works=outcome.works and outcome.form == "allowed")
+
+
+def _grade(leak: float) -> int:
+    """How little leaks, roughly: a mask that lets a tenth through says more of what it means than one that lets all."""
+    return -min(round(-math.log10(max(leak, 1e-9))), 9) if leak < 0.2 else 0
+
+
+def _own(shape: str) -> bool:
+    return "K" not in shape and shape != "B"
+
+
+def _pattern(batch: int, keys: int, by_example: bool, device: torch.device) -> Tensor:
+    """Which keys are marked, [B, K]: the first is, others alternate, and each example has its own."""
+    at = torch.arange(keys, device=device)
+    rows = [at % 2 == 0, at % 3 != 1, (at % 4 == 0) | (at % 4 == 3)]
+    return torch.stack([rows[b % 3 if by_example else 0] for b in range(batch)])
+
+
+def _but_last(chosen: Tensor) -> Tensor:
+    """All that is chosen in each row but the last: the token that stays looks on."""
+    after = chosen.flip(-1).cumsum(-1).flip(-1)
+    return chosen & (after > 1)

@@ -1,0 +1,117 @@
+"""What shapes alone do not tell of a call that works: which dimension is the batch, which argument holds the values."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.calling import names
+from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
+from headwise.doctor.calling.way import Inputs, Way, noise
+
+_EXACT = 1e-6  # a change this small against the output counts as none
+
+
+def settle(trial: Trial, way: Way) -> Way:
+    """The way with the order of batch and length, and of keys and values, found out."""
+    if way.takes == "qkv":
+        way = _values(trial, way)
+    if way.layout not in ("BNM", "NBM"):
+        return way
+    other = dataclasses.replace(way, layout="NBM" if way.batch_first else "BNM", output_at=None, weights_at=None)
+    if trial.spec.batch_first is not None:
+        return way if trial.spec.batch_first == way.batch_first else other
+    length = way.lengths[0]
+    inputs = trial.inputs(way, 3, length, length if way.takes == "self" else max(way.lengths))
+    try:
+        base = trial.run(way, inputs).output
+        moved = _moved(trial, way, base, Inputs(*(_other(x) for x in _all(inputs))))  # type: ignore[arg-type]
+    except Exception:  # a batch of another size does not work: nothing to compare
+        return way
+    # What is changed in one example stays in it; what is changed at one token of a sequence moves other tokens.
+    if moved.shape == inputs.query.shape[:2] and bool(moved[1:, :1].any()) and not bool(moved[:, 1:].any()):
+        got = trial.attempt(other, 3, *way.lengths)
+        if not isinstance(got, str):
+            return got[0]
+    return way
+
+
+def _all(inputs: Inputs) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    return inputs.query, inputs.key, inputs.value
+
+
+def _other(x: Tensor | None) -> Tensor | None:
+    """Another first token of the first example."""
+    if x is None:
+        return None
+    changed = x.clone()
+    changed[0, 0] = noise(x.shape[-1], seed=5, dtype=x.dtype, device=x.device)
+    return changed
+
+
+def _moved(trial: Trial, way: Way, base: Tensor, inputs: Inputs) -> Tensor:
+    """Which outputs are others than before, [B, Q]."""
+    change = (trial.run(way, inputs).output - base).abs().amax(-1)
+    return ~(change <= _EXACT * base.abs().nan_to_num(0.0).max())
+
+
+def _values(trial: Trial, way: Way) -> Way:
+    """Keys and values told apart where names do not: what comes out is linear in the values, not in the keys.
+
+    Where values may be left out and make no difference, there are none: the module takes a memory.
+    """
+    by_role = dict(way.slots)
+    parameters = {p.name: p for p in trial.parameters}
+    value = parameters.get(by_role["value"])
+    inputs = trial.inputs(way, *trial.sizes(way))
+    if value is not None and not value.required:
+        base = trial.run(way, inputs).output
+        other = noise(*inputs.value.shape, seed=9, dtype=trial.dtype, device=trial.device)  # type: ignore[union-attr]
+        if not bool(_moved(trial, way, base, Inputs(inputs.query, inputs.key, other)).any()):
+            slots = tuple(("memory" if role == "key" else role, name) for role, name in way.slots if role != "value")
+            return dataclasses.replace(way, takes="memory", slots=slots)
+    if all(names.role(by_role[role]) == role for role in ("key", "value")) and not way.packed:
+        return way
+    if way.widths[1] == way.widths[2] and not _linear(trial, way, inputs, 2) and _linear(trial, way, inputs, 1):
+        swap = {"key": "value", "value": "key"}
+        return dataclasses.replace(way, slots=tuple((swap.get(role, role), name) for role, name in way.slots))
+    return way
+
+
+def _linear(trial: Trial, way: Way, inputs: Inputs, which: int) -> bool:
+    """Whether f(a) + f(b) = f(a + b) + f(0) in the input of this place."""
+    tensors = list(_all(inputs))
+    a = tensors[which]
+    assert a is not None
+    b = noise(*a.shape, seed=8, dtype=a.dtype, device=a.device)
+
+    def of(x: Tensor) -> Tensor:
+        given = [*tensors[:which], x, *tensors[which + 1 :]]
+        return trial.run(way, Inputs(*given)).output.double()  # type: ignore[arg-type]
+
+    left, right = of(a) + of(b), of(a + b) + of(torch.zeros_like(a))
+    return bool((left - right).abs().max() <= 1e-4 * left.abs().max())
+
+
+def lengths(trial: Trial, way: Way) -> tuple[int | None, bool]:
+    """The only length of queries that works, where five tokens do not; whether keys must be as many as queries."""
+    if way.layout == "BM":
+        return 1, False
+    batch = trial.sizes(way)[0]
+
+    def works(queries: int, keys: int) -> bool:
+        try:
+            output = trial.run(way, trial.inputs(way, batch, queries, keys)).output
+        except Exception:
+            return False
+        return way.takes == "self" or output.shape[1] == queries
+
+    own = way.takes == "self"
+    if works(QUERIES, QUERIES if own else KEYS):
+        return None, False
+    if works(QUERIES, QUERIES):
+        return None, not own
+    found = way.lengths[0]
+    return found, not own and not works(found, found + 2)

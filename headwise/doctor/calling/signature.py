@@ -1,0 +1,156 @@
+"""What forward takes: its arguments with their roles, and the ways in which inputs may be given to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import itertools
+from typing import Any
+
+from torch import nn
+
+from headwise.doctor.calling import names
+from headwise.doctor.calling.spec import Spec
+from headwise.errors import DoctorError
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One argument of forward."""
+
+    name: str
+    role: str
+    default: Any  # inspect.Parameter.empty where there is none
+    annotation: str
+    kind: Any
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+
+def signature(module: nn.Module) -> inspect.Signature:
+    """The signature of forward; of what it wraps where it is `*args, **kwargs` only (keras: `call`)."""
+    forward = getattr(module, "forward", None)
+    if forward is None:
+        raise DoctorError(f"{type(module).__name__} has no forward")
+    try:
+        found = inspect.signature(forward)
+    except (TypeError, ValueError):
+        schema = getattr(forward, "schema", None)
+        return inspect.Signature(
+            [inspect.Parameter(a.name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for a in schema.arguments[1:]]
+            if schema
+            else []
+        )
+    if all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in found.parameters.values()):
+        inner = getattr(module, "_orig_mod", None) or getattr(module, "module", None)
+        if isinstance(inner, nn.Module):
+            return signature(inner)
+        call = getattr(module, "call", None)
+        if callable(call):
+            return inspect.signature(call)
+    return found
+
+
+def parameters(module: nn.Module, spec: Spec) -> list[Parameter]:
+    """The arguments of forward with their roles: by name, then as stated."""
+    found = signature(module).parameters
+    unknown = sorted(set(spec.roles) - set(found))
+    if unknown:
+        raise DoctorError(f"spec: forward has no argument {', '.join(unknown)}; it has {', '.join(found) or 'none'}")
+    roles = {}
+    for name, p in found.items():
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            continue
+        role = names.role(name, p.default, _text(p.annotation))
+        by_part = role in ("query", "key", "value") and p.default is not p.empty and not names.exact(name)
+        roles[name] = "unknown" if by_part else role  # value_residual=None is no value
+    roles = names.untangle(roles)
+    if not {"query", "unknown"} & set(roles.values()):  # forward(h, mask): h is no height here
+        first = next(
+            (n for n, r in roles.items() if r == "other" and found[n].default is inspect.Parameter.empty), None
+        )
+        roles |= {first: "query"} if first is not None else {}
+    roles.update(spec.roles)
+    return [Parameter(n, r, found[n].default, _text(found[n].annotation), found[n].kind) for n, r in roles.items()]
+
+
+def _text(annotation: Any) -> str:
+    if annotation is inspect.Parameter.empty:
+        return ""
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+@dataclasses.dataclass(frozen=True)
+class Assignment:
+    """Which argument is which input."""
+
+    takes: str
+    slots: tuple[tuple[str, str], ...]
+    positional: tuple[str, ...] = ()
+    packed: bool = False
+
+
+def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> list[Assignment]:
+    """The ways in which inputs may be given to these arguments, the likeliest first."""
+    by = {role: [p for p in found if p.role == role] for role in names.ROLES}
+    free = [p for p in by["unknown"] if p.required]
+    queries = by["query"]
+    result: list[Assignment] = []
+
+    def add(kind: str, **slots: Parameter) -> None:
+        made = Assignment(kind, tuple((role, p.name) for role, p in slots.items()))
+        if len({p.name for p in slots.values()}) == len(slots) and made not in result:
+            result.append(made)
+
+    key, value, memory = (by[role][0] if by[role] else None for role in ("key", "value", "memory"))
+    query = queries[0] if queries else None
+    asks = query or (free[0] if free else None)
+    rest = [p for p in free if p is not asks]
+    if asks is not None:
+        if key and value:
+            add("qkv", query=asks, key=key, value=value)
+            add("memory", query=asks, memory=key)
+        elif memory and not memory.required:
+            add("self", query=asks)
+            add("memory", query=asks, memory=memory)
+        elif memory or key or value:
+            first = memory or key or value
+            assert first is not None
+            if memory and value:
+                add("qkv", query=asks, key=memory, value=value)
+            if rest and first.required:
+                add("qkv", query=asks, key=first, value=rest[0])
+            add("memory", query=asks, memory=first)
+            if first.required and asks.required:
+                add("memory", query=first, memory=asks)
+        if not (key or value or memory):
+            if len(rest) >= 2:
+                for a, b, c in itertools.permutations([asks, *rest][:3]):
+                    if query is None or a is query:
+                        add("qkv", query=a, key=b, value=c)
+            if rest and query is None:
+                add("memory", query=asks, memory=rest[0])
+                add("memory", query=rest[0], memory=asks)
+            add("self", query=asks)
+            if rest and query is not None:
+                add("memory", query=asks, memory=rest[0])
+        add("self", query=asks)
+    elif key and value:
+        add("memory", query=key, memory=value)
+    for p in found:
+        if p.required and p.role not in ("mask", "padding", "flag"):
+            add("self", query=p)
+    if variadic and not any(p.required for p in found):
+        for kind, roles in (("self", ("query",)), ("qkv", ("query", "key", "value")), ("memory", ("query", "memory"))):
+            result.append(
+                Assignment(kind, tuple((r, str(i)) for i, r in enumerate(roles)), tuple(map(str, range(len(roles)))))
+            )
+    required = [p for p in found if p.required]
+    if len(required) == 1:
+        name = required[0].name
+        result.append(Assignment("qkv", (("query", name), ("key", f"{name}.1"), ("value", f"{name}.2")), packed=True))
+        result.append(Assignment("memory", (("query", name), ("memory", f"{name}.1")), packed=True))
+    chosen = [a for a in result if takes is None or a.takes == takes]
+    return chosen

@@ -1,0 +1,155 @@
+"""What a module's attributes, its config and the shapes of its weights say of its sizes: widths, heads, lengths.
+
+Everything here is a list of guesses, the likeliest first; `trial.py` finds out which are so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from headwise.doctor.calling import names
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1 << 20
+
+
+def places(module: nn.Module) -> Iterator[Any]:
+    """Where sizes may be kept: the module, its config, then its parts and theirs."""
+    for part in module.modules():
+        if part is not module and type(part).__module__.startswith("torch.nn") and not hasattr(part, "num_heads"):
+            continue  # the groups of a convolution are none of attention's
+        yield part
+        for name in names.CONFIGS:
+            config = part.__dict__.get(name)
+            if config is not None and not isinstance(config, (str, int, float, bool, torch.Tensor, nn.Module)):
+                yield config
+
+
+def find(module: nn.Module, wanted: list[str]) -> list[int]:
+    """Every value that an attribute of one of these names has, in the order of places and then of names."""
+    found: list[int] = []
+    for place in places(module):
+        for name in wanted:
+            hit = names.attribute(place, [name], _is_size)
+            if hit is not None and hit[1] not in found:
+                found.append(hit[1])
+    return found
+
+
+def heads(module: nn.Module) -> int | None:
+    """The number of heads by an attribute, or None."""
+    found = find(module, names.HEADS)
+    if found:
+        return found[0]
+    lists = [
+        x for name, x in module.named_modules() if isinstance(x, nn.ModuleList) and "head" in name.rsplit(".", 1)[-1]
+    ]
+    return len(lists[0]) if lists and len(lists[0]) else None
+
+
+def kv_heads(module: nn.Module) -> int | None:
+    """The number of key and value heads by an attribute, where it divides the heads."""
+    count = heads(module)
+    found = [n for n in find(module, names.KV_HEADS) if count is None or count % n == 0]
+    return found[0] if found else None
+
+
+def head_dims(module: nn.Module) -> list[int]:
+    """Widths of a head, by attributes and by division."""
+    found = find(module, names.HEAD_DIMS)
+    count = heads(module)
+    if count:
+        found += [w // count for w in widths(module) if w % count == 0 and w // count not in found]
+    return found
+
+
+def rope_dims(module: nn.Module) -> list[int]:
+    """How many dimensions of a head may be rotated."""
+    found = find(module, names.ROPE_DIMS)
+    return found + [n for n in head_dims(module) if n % 2 == 0 and n not in found]
+
+
+def lengths(module: nn.Module) -> list[int]:
+    """Lengths that a module may insist on: attributes, windows, and the sides of tables and masks."""
+    found = find(module, names.LENGTHS)
+    for place in places(module):
+        window = names.attribute(
+            place, ["window_size", "window", "grid_size", "input_resolution"], lambda x: x is not None
+        )
+        if window is not None:
+            sides = window[1] if isinstance(window[1], (tuple, list)) else (window[1], window[1])
+            if all(_is_size(side) for side in sides):
+                found += [math.prod(sides)]
+    for tensor in (*module.buffers(), *module.parameters()):
+        if not is_lazy(tensor):
+            found += [n for n in tensor.shape[-2:] if n > 1]
+    return list(dict.fromkeys(n for n in found if 1 < n <= 4096))
+
+
+def in_features(layer: nn.Module) -> int | None:
+    """How wide a layer's input is: Linear, convolutions, Hugging Face's Conv1D, norms, or anything that says so."""
+    for name in ("in_features", "in_channels", "nx", "input_dim", "in_dim"):
+        value: Any = getattr(layer, name, None)
+        if _is_size(value):
+            return int(value)
+    weight = getattr(layer, "weight", None)
+    if type(layer).__name__ == "Conv1D" and isinstance(weight, torch.Tensor):
+        return int(weight.shape[0])
+    shape = getattr(layer, "normalized_shape", None)
+    return int(shape[-1]) if isinstance(shape, (tuple, torch.Size)) and len(shape) else None
+
+
+def _of_projections(module: nn.Module, letters: str) -> list[int]:
+    """The input widths of layers that a name says project queries (or keys, or values)."""
+    found = []
+    for path, layer in module.named_modules():
+        last = names.simple(path.rsplit(".", 1)[-1])
+        width = in_features(layer)
+        words = last.replace("proj", "").replace("linear", "").strip("_").split("_")
+        if width is not None and any(letter in words or letter == last for letter in letters.split()):
+            found.append(width)
+    return found
+
+
+def widths(module: nn.Module) -> list[int]:
+    """Guesses of the width of the queries (and of all else, where nothing says otherwise)."""
+    own = find(module, names.WIDTHS)
+    guesses = own[:3]
+    guesses += _of_projections(module, "q query queries wq q_a to_q qkv to_qkv in c_attn toqueries")
+    guesses += [layer.out_features for layer in module.modules() if isinstance(layer, nn.LazyLinear)][::-1]
+    layers = [n for n in (in_features(layer) for layer in module.modules()) if n is not None]
+    guesses += layers[:8] + own[3:]
+    count = heads(module)
+    if count and not layers and next(module.parameters(), None) is None:
+        guesses.insert(0, 16 * count)  # any width will do: heads of width 1 would hide a scale
+    if count:
+        guesses += [count * n for n in layers[:4]] + [count * n for n in find(module, names.HEAD_DIMS)]
+    for parameter in module.parameters():
+        if parameter.ndim >= 2 and not is_lazy(parameter):
+            guesses += [parameter.shape[0], parameter.shape[-1], parameter.shape[1]]
+            if parameter.ndim == 4:
+                guesses.append(parameter.shape[0] * parameter.shape[1])
+    for key, value in vars(module).items():
+        if _is_size(value) and not key.startswith("_"):
+            guesses.append(value)
+    guesses += [64, 32, 16, 128, 256, 512, 768, 1024, 8]
+    return list(dict.fromkeys(int(n) for n in guesses if n >= 1))
+
+
+def key_widths(module: nn.Module) -> list[int]:
+    """Guesses of the width of the keys or of the memory, where that has one of its own."""
+    guesses = find(module, names.KEY_WIDTHS) + _of_projections(module, "k key keys wk to_k to_kv kv tokeys")
+    return list(dict.fromkeys(guesses))
+
+
+def value_widths(module: nn.Module) -> list[int]:
+    """Guesses of the width of the values, where they have one of their own."""
+    guesses = find(module, names.VALUE_WIDTHS) + _of_projections(module, "v value values wv to_v to_kv kv tovalues")
+    return list(dict.fromkeys(guesses))

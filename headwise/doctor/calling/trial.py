@@ -1,0 +1,311 @@
+"""Finding by trial how a module is called: which argument is what, how wide, in which layout."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import itertools
+import random
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling import forward_arguments as arguments
+from headwise.doctor.calling import sizes
+from headwise.doctor.calling.forward_arguments import Maker
+from headwise.doctor.calling.signature import Assignment, Parameter, assignments, parameters, signature
+from headwise.doctor.calling.spec import Spec
+from headwise.doctor.calling.way import LAYOUTS, Inputs, NoOutput, OutputProblem, Result, Way, describe, noise
+from headwise.doctor.limits import out_of_memory
+from headwise.errors import DoctorError
+
+QUERIES, KEYS = 5, 7  # lengths of a trial: all sizes differ, so that none is mistaken for another
+_ATTEMPTS = 3000  # calls before giving up
+
+
+@contextlib.contextmanager
+def undisturbed(module: nn.Module) -> Iterator[None]:
+    """Random numbers as they were, no gradients, no warnings."""
+    devices = sorted(
+        {p.device.index for p in module.parameters() if p.device.type == "cuda" and p.device.index is not None}
+    )
+    state = random.getstate()
+    with torch.random.fork_rng(devices), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            random.setstate(state)
+
+
+class Trial:
+    """Calls of a module that may fail, and what they said."""
+
+    def __init__(self, module: nn.Module, spec: Spec, example: tuple[tuple[Any, ...], dict[str, Any]] | None) -> None:
+        self.module = module
+        self.spec = spec
+        self.parameters = parameters(module, spec)
+        kinds = signature(module).parameters.values()
+        self.variadic = any(p.kind is p.VAR_POSITIONAL for p in kinds)
+        self.example = example
+        self.calls = 0
+        self.errors: list[tuple[str, str]] = []  # how it was called, what it said
+        first = next((p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point()), None)
+        self.dtype = first.dtype if first is not None else torch.get_default_dtype()
+        self.device = first.device if first is not None else torch.device("cpu")
+
+    # ---- calls
+
+    def inputs(self, way: Way, batch: int, queries: int, keys: int, seed: int = 0) -> Inputs:
+        q, k, v = way.widths
+        make = {"dtype": self.dtype, "device": self.device}
+        query = noise(batch, queries, q, seed=seed, **make)  # type: ignore[arg-type]
+        if way.takes == "self":
+            return Inputs(query)
+        key = noise(batch, keys, k, seed=seed + 1, **make)  # type: ignore[arg-type]
+        if way.takes == "memory":
+            return Inputs(query, key)
+        return Inputs(query, key, noise(batch, keys, v, seed=seed + 2, **make))  # type: ignore[arg-type]
+
+    def run(self, way: Way, inputs: Inputs, given: Mapping[str, Any] | None = None) -> Result:
+        """One call, with the same random numbers each time. Raises what the module raises."""
+        self.calls += 1
+        torch.default_generator.manual_seed(0)  # torch.manual_seed notes down the stack for every absent device
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed_all(0)
+        return way.read(way.call(self.module, inputs, given or {}), inputs)
+
+    def attempt(self, way: Way, batch: int, queries: int, keys: int) -> tuple[Way, Result] | str:
+        inputs = self.inputs(way, batch, queries, keys)
+        try:
+            result = self.run(way, inputs)
+        except OutputProblem as problem:
+            said = f"forward returned {problem}, and no output for {batch} × {queries} inputs is in it"
+        except Exception as error:
+            if out_of_memory(error):
+                raise  # the next call would ask for as much again
+            said = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
+        else:
+            at = way.sizes(inputs)
+            path = way.find_output(result.raw, at)
+            if path is None:
+                return "no output"
+            if not bool(result.output.isfinite().any()):
+                said = "every number of the output is NaN or infinite"
+            elif result.output.shape[1] == queries or way.takes == "self":
+                weights = way.find_weights(result.raw, at, path)
+                return dataclasses.replace(way, output_at=path, weights_at=weights, lengths=(queries, keys)), result
+            else:
+                said = f"forward returned {describe(result.raw)}, which has no {queries} queries"
+        self.errors.append((self.describe(way, batch, queries, keys), said))
+        return said
+
+    def describe(self, way: Way, batch: int, queries: int, keys: int) -> str:
+        shape = {"query": [batch, queries, way.widths[0]]}
+        shape |= {
+            "key": [batch, keys, way.widths[1]],
+            "memory": [batch, keys, way.widths[1]],
+            "value": [batch, keys, way.widths[2]],
+        }
+        how = "" if way.layout == "BNM" else f" as {LAYOUTS[way.layout]}"
+        return f"forward({', '.join(f'{name}={shape[role]}' for role, name in way.slots)}{how})"
+
+    def sizes(self, way: Way) -> tuple[int, int, int]:
+        """Batch, queries and keys with which a way is known to work."""
+        return (1 if way.layout == "NM" else 3, *way.lengths)
+
+    # ---- the search
+
+    def search(self) -> Way:
+        """The first way that works, or DoctorError."""
+        options = assignments(self.parameters, self.variadic, self.spec.takes)
+        if not options:
+            listed = ", ".join(p.name for p in self.parameters) or "no argument"
+            raise DoctorError(
+                f"{type(self.module).__name__}.forward takes {listed}: none of them could be an input. "
+                'State it with spec=, such as Spec(roles={"name": "query"})'
+            )
+        batch = 2 if sizes.heads(self.module) == 3 else 3
+        whole = [o for o in options if not self._left_out(o)]
+        partial = [o for o in options if self._left_out(o)]
+        others = ["NBM", "NM", "BHND", "BMN", "BM1N", "BNHD"]
+        plain = ["NBM", "BNM"] if self._says_sequence_first() else ["BNM"]
+        if self._convolves():
+            plain = ["BMN", "BM1N", *plain]
+        # Keys of another number than queries come first: they tell which argument is which.
+        for layouts, several, lengths in (
+            *((plain, whole, "differ"), (["BM"], whole, "one"), (["BNM"], whole, "alike")),
+            *((others, whole, "any"), (["BNM"], whole, "fixed")),
+            *((["BNM"], partial, "differ"), (["BNM"], partial, "alike")),
+        ):
+            for layout, option, with_optional in itertools.product(layouts, several, (False, True)):
+                found = self._try(option, layout, batch, with_optional, lengths)
+                if found is not None:
+                    return found
+                if self.calls > _ATTEMPTS:
+                    raise self._failure()
+        raise self._failure()
+
+    def _says_sequence_first(self) -> bool:
+        if self.spec.batch_first is not None:
+            return not self.spec.batch_first
+        return any(getattr(part, "batch_first", None) is False for part in self.module.modules())
+
+    def _convolves(self) -> bool:
+        """Whether its projections are convolutions: channels come before positions then."""
+        parts = list(self.module.modules())
+        convolutions = any(isinstance(part, (nn.Conv1d, nn.Conv2d)) for part in parts)
+        return convolutions and not any(isinstance(part, nn.Linear) for part in parts)
+
+    def _left_out(self, option: Assignment) -> bool:
+        """Whether an argument that must be an input is given something else."""
+        taken = {name for _, name in option.slots}
+        inputs = ("query", "key", "value", "memory")
+        return any(p.required and p.role in inputs and p.name not in taken for p in self.parameters)
+
+    def _try(self, option: Assignment, layout: str, batch: int, with_optional: bool, which: str) -> Way | None:
+        """One assignment in one layout, with widths, lengths and values of other arguments in turn."""
+        taken = {name for _, name in option.slots} | set(self.spec.arguments)
+        given = ("positions", "mask", "padding") if with_optional else ()
+        needed = [p for p in self.parameters if p.name not in taken and (p.required or p.role in given)]
+        if with_optional and all(p.required for p in needed):
+            return None
+        others = _combinations([self._makers(p) for p in needed])[:80]
+        widths = self._widths(option.takes)[: None if layout == "BNM" else 4]
+        lengths = self._lengths(which, option.takes == "self")
+        heads = sizes.heads(self.module) or 4
+        fixed = tuple((name, arguments.constant(value)) for name, value in self.spec.arguments.items())
+        hinted: set[tuple[int, int, int]] = set()
+        second: Way | None = None
+        every = itertools.product(range(len(lengths)), range(len(others)), range(len(widths)))
+        order = sorted(every, key=lambda t: t[0] + t[1] + 2 * t[2])
+        for which_length, which_others, which_width in order[:320]:
+            extras = tuple((p.name, make) for p, make in zip(needed, others[which_others], strict=True))
+            todo = [widths[which_width]]
+            while todo:
+                width = todo.pop()
+                if layout in ("BHND", "BNHD") and width[0] % heads:
+                    continue
+                way = Way(option.takes, option.slots, self._positional(option), option.packed, layout, heads, width)
+                way = dataclasses.replace(way, extras=(*extras, *fixed))
+                got = self.attempt(way, 1 if layout == "NM" else batch, *lengths[which_length])
+                if not isinstance(got, str):
+                    masked = any(p.role in ("mask", "padding") for p in needed)
+                    if not masked or got[0].whole(got[1].raw):
+                        return got[0]
+                    second = second or got[0]  # a mask that does not fit may have been broadcast into the output
+                    continue
+                if self.spec.width is None:
+                    todo += [w for w in _hints(got, width, batch, *lengths[which_length]) if w not in hinted]
+                    hinted.update(todo)
+        return second
+
+    def _lengths(self, which: str, own: bool) -> list[tuple[int, int]]:
+        """Numbers of queries and keys to try."""
+        fixed = [(n, n) for n in sizes.lengths(self.module)[:4] if n != QUERIES]
+        if own:
+            return {"differ": [(QUERIES, QUERIES)], "any": [(QUERIES, QUERIES)], "fixed": fixed}.get(which, [])
+        differ, alike, one = (QUERIES, KEYS), (QUERIES, QUERIES), (1, KEYS)
+        return {"differ": [differ], "alike": [alike], "one": [one], "fixed": [one, *fixed]}.get(which, [differ, alike])
+
+    def _makers(self, p: Parameter) -> list[Maker]:
+        """Values of one argument to try, an example's own among the first."""
+        found = arguments.makers(p.name, p.role, p.annotation, self.module)
+        if not p.required and p.role in ("mask", "padding"):
+            found = found[:4]
+        value, x = self._example().get(p.name), self._example_input()
+        if value is not None and x is not None:
+            found.insert(0 if p.role == "unknown" else 1, arguments.from_example(value, x.shape[0], x.shape[1]))
+        return found
+
+    def _example(self) -> dict[str, Any]:
+        args, kwargs = self.example or ((), {})
+        return {**dict(zip((p.name for p in self.parameters), args, strict=False)), **kwargs}
+
+    def _example_input(self) -> Tensor | None:
+        for p in self.parameters:
+            value = self._example().get(p.name)
+            if p.role == "query" and isinstance(value, Tensor) and value.ndim == 3:
+                return value
+        return next((v for v in self._example().values() if isinstance(v, Tensor) and v.ndim == 3), None)
+
+    def _positional(self, option: Assignment) -> tuple[str, ...]:
+        by_position = tuple(p.name for p in self.parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY)
+        return (*by_position, *option.positional)
+
+    def _widths(self, takes: str) -> list[tuple[int, int, int]]:
+        spec = self.spec
+        guesses = [spec.width] if spec.width else sizes.widths(self.module)[:14]
+        x = self._example_input()
+        if x is not None and not spec.width:
+            guesses = [x.shape[-1], *guesses]
+        found = []
+        for w in guesses:
+            k, v = spec.key_width or w, spec.value_width or spec.key_width or w
+            found.append((w, k, v))
+        if takes != "self":
+            ks = [spec.key_width] if spec.key_width else sizes.key_widths(self.module)[:3]
+            vs = [spec.value_width] if spec.value_width else sizes.value_widths(self.module)[:2]
+            more = [(w, k, v) for w in guesses[:3] for k in ks for v in (*vs, k)]
+            found[1:1] = [t for t in dict.fromkeys(more) if t not in found]
+        return found
+
+    def _failure(self) -> DoctorError:
+        name = type(self.module).__name__
+        listed = ", ".join(p.name for p in self.parameters) or "*args"
+        if not self.errors:
+            return DoctorError(f"{name}.forward({listed}) could not be tried. State how it is called with spec=")
+        how, said = most_informative(self.errors)
+        tried = len(self.errors)
+        kind = NoOutput if said.startswith("forward returned") else DoctorError
+        return kind(
+            f"{name}.forward({listed}): no way to call it was found in {tried} trials. "
+            f"With {how} it said: {said[:400]}. "
+            'State how it is called with spec=, such as Spec(takes="self", width=64), or give an example of its call'
+        )
+
+
+def _combinations(lists: list[list[Maker]]) -> list[tuple[Maker, ...]]:
+    """Choices of one of each list, likely ones first: all pairs of two, else one list at a time."""
+    if len(lists) <= 2:
+        ranked = [list(enumerate(x[:40])) for x in lists]
+        chosen = sorted(itertools.product(*ranked), key=lambda c: sum(i for i, _ in c))
+        return [tuple(make for _, make in c) for c in chosen]
+    first = [x[0] for x in lists]
+    together = [tuple(x[min(i, len(x) - 1)] for x in lists) for i in range(max(map(len, lists)))]
+    apart = [(*first[:i], make, *first[i + 1 :]) for i, x in enumerate(lists) for make in x[1:]]
+    return [*together[:12], *apart]
+
+
+def most_informative(errors: list[tuple[str, str]]) -> tuple[str, str]:
+    """The error to quote: the first that is about more than a width or an argument that was guessed wrong."""
+    guessed = re.compile(
+        r"mat1 and mat2|normalized_shape|missing .* required|unexpected keyword|size of tensor|einsum|shape '\["
+        r"|to have \d+ channels|invalid for input of size"
+    )
+    return next((e for e in errors if not guessed.search(e[1])), errors[0])
+
+
+def _hints(said: str, widths: tuple[int, int, int], batch: int, q_len: int, k_len: int) -> list[tuple[int, int, int]]:
+    """Widths that an error message asks for: 'mat1 and mat2 shapes cannot be multiplied (15x64 and 32x96)'."""
+    product = re.search(r"\((\d+)x(\d+) and (\d+)x(\d+)\)", said)
+    norm = re.search(r"normalized_shape=\[(\d+)\].*got input of size\[(\d+), (\d+), (\d+)\]", said)
+    if product:
+        rows, had, wanted = int(product[1]), int(product[2]), int(product[3])
+    elif norm:
+        rows, had, wanted = int(norm[2]) * int(norm[3]), int(norm[4]), int(norm[1])
+    else:
+        return []
+    if had not in widths:
+        return []
+    q, k, v = widths
+    if rows == batch * q_len and q_len != k_len:
+        return [(wanted, k, v)]
+    if rows == batch * k_len and q_len != k_len:
+        return [(q, wanted, v), (q, k, wanted), (q, wanted, wanted)]
+    return [(wanted, wanted, wanted)]

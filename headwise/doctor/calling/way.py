@@ -1,0 +1,245 @@
+"""A way to call a module: which argument takes what, how tensors lie, and where the output is in what comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling.forward_arguments import Maker, Sizes
+from headwise.errors import DoctorError
+
+LAYOUTS = {
+    "BNM": "[batch, length, width]",
+    "NBM": "[length, batch, width]",
+    "NM": "[length, width]",
+    "BHND": "[batch, heads, length, head width]",
+    "BNHD": "[batch, length, heads, head width]",
+    "BMN": "[batch, width, length]",
+    "BM1N": "[batch, width, 1, length]",
+    "BM": "[batch, width] for the one query",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What a module attends with and to, batch first; key and value are None where it takes one input."""
+
+    query: Tensor  # [B, Q, M]
+    key: Tensor | None = None  # [B, K, key width]
+    value: Tensor | None = None  # [B, K, value width]
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a module made of its inputs."""
+
+    output: Tensor  # [B, Q, Mo], batch first
+    weights: Tensor | None  # as returned
+    raw: Any  # all that was returned
+
+
+class NoOutput(DoctorError):  # noqa: N818 (what came back, in words)
+    """A module runs, and what it returns is no output: a string, another batch."""
+
+
+class OutputProblem(Exception):  # noqa: N818 (what is wrong with what came back)
+    """What came back holds nothing that could be the output."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """How a module is called. A slot is (role, argument); an argument that is a number is a position in *args."""
+
+    takes: str
+    slots: tuple[tuple[str, str], ...]
+    positional: tuple[str, ...] = ()  # arguments that are passed by position, in order
+    packed: bool = False  # all inputs in one tuple
+    layout: str = "BNM"
+    heads: int = 1  # for layouts with heads
+    widths: tuple[int, int, int] = (0, 0, 0)
+    extras: tuple[tuple[str, Maker], ...] = ()
+    lengths: tuple[int, int] = (0, 0)  # queries and keys with which it worked
+    output_at: tuple[Any, ...] | None = None
+    weights_at: tuple[Any, ...] | None = None
+
+    @property
+    def batch_first(self) -> bool:
+        return self.layout != "NBM"
+
+    def sizes(self, inputs: Inputs) -> Sizes:
+        query = inputs.query
+        keys = query.shape[1] if inputs.key is None else inputs.key.shape[1]
+        return Sizes(
+            *(query.shape[0], query.shape[1], keys, query.shape[2]), query.dtype, query.device, self.batch_first
+        )
+
+    def arguments(self, inputs: Inputs, given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """What forward is called with; `given` goes over everything else."""
+        at = self.sizes(inputs)
+        values: dict[str, Any] = {name: make(at) for name, make in self.extras if name not in given}
+        tensors = {"query": inputs.query, "key": inputs.key, "value": inputs.value, "memory": inputs.key}
+        placed = {
+            name: lay(x, self.layout, self.heads, query=role == "query")
+            for role, name in self.slots
+            if (x := tensors[role]) is not None
+        }
+        if self.packed:
+            values[self.slots[0][1]] = list(placed.values())
+        else:
+            values.update(placed)
+        values.update(given)
+        return [values.pop(name) for name in self.positional if name in values], values
+
+    def call(self, module: nn.Module, inputs: Inputs, given: Mapping[str, Any]) -> Any:
+        args, kwargs = self.arguments(inputs, given)
+        return module(*args, **kwargs)
+
+    def read(self, raw: Any, inputs: Inputs) -> Result:
+        """The output and the weights in what came back."""
+        at = self.sizes(inputs)
+        output = _at(raw, self.output_at)
+        if output is None or unlay(output, self.layout, at) is None:
+            path = self.find_output(raw, at)
+            if path is None:
+                raise OutputProblem(describe(raw))
+            output = _at(raw, path)
+            weights = _at(raw, self.find_weights(raw, at, path))
+        else:
+            weights = _at(raw, self.weights_at)
+            if weights is None:
+                weights = _at(raw, self.find_weights(raw, at, self.output_at or ()))
+        assert output is not None
+        laid = unlay(output, self.layout, at)
+        if laid is None:
+            raise OutputProblem(describe(raw))
+        return Result(laid, weights, raw)
+
+    def whole(self, raw: Any) -> bool:
+        """Whether the output has as many dimensions as the inputs."""
+        output = _at(raw, self.output_at)
+        return output is not None and output.ndim == len(self.layout)
+
+    def find_output(self, raw: Any, at: Sizes) -> tuple[Any, ...] | None:
+        """Where the output is: the first tensor of the queries' shape that does not look like weights."""
+        rated = []
+        for order, (path, x) in enumerate(tensors_in(raw)):
+            laid = unlay(x, self.layout, at)
+            if laid is None:
+                continue
+            looks = x.ndim >= 3 and x.shape[-2:] == (at.queries, at.keys) and laid.shape[-1] != at.width
+            rated.append((looks, laid.shape[1] != at.queries, laid.shape[-1] != at.width and x.ndim != 3, order, path))
+        return min(rated)[-1] if rated else None
+
+    def find_weights(self, raw: Any, at: Sizes, output: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Where weights are: a tensor [..., Q, K] for these examples, with no negative numbers."""
+        batch = {at.batch, self.heads, at.batch * self.heads}
+        for path, x in tensors_in(raw):
+            fits = x.ndim >= 2 and tuple(x.shape[-2:]) == (at.queries, at.keys)
+            if (
+                path != output
+                and fits
+                and (x.ndim == 2 or x.shape[0] in batch)
+                and not bool((x < 0).any())
+                and bool(x.any())
+            ):
+                return path
+        return None
+
+
+def lay(x: Tensor, layout: str, heads: int, *, query: bool = True) -> Tensor:
+    """[B, N, M] in a module's layout."""
+    if layout == "BNM" or (layout == "BM" and not query):
+        return x
+    if layout == "BM":
+        return x.squeeze(1)
+    if layout == "NBM":
+        return x.transpose(0, 1).contiguous()  # as a caller's own tensor would be
+    if layout == "NM":
+        return x[0]
+    if layout == "BMN":
+        return x.transpose(1, 2).contiguous()
+    if layout == "BM1N":
+        return x.transpose(1, 2).contiguous()[:, :, None]
+    split = x.unflatten(-1, (heads, -1))
+    return split if layout == "BNHD" else split.transpose(1, 2).contiguous()
+
+
+def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
+    """What a module gave as [B, Q, M], or None where its shape is none that an output has."""
+    batch, length = at.batch, at.queries
+    if layout == "NM":
+        if x.ndim == 2:
+            return x[None]
+        return x.flatten(1)[None] if x.ndim == 3 and x.shape[0] == length else None
+    if layout == "BM1N" and x.ndim == 4:
+        return x.flatten(2).transpose(1, 2) if x.shape[0] == batch else None
+    if layout == "BMN" and x.ndim == 3:
+        return x.transpose(1, 2) if x.shape[0] == batch else None
+    if layout == "NBM":
+        if x.ndim == 3 and x.shape[1] == batch:
+            return x.transpose(0, 1)
+        return None
+    if x.ndim == 3 and x.shape[0] == batch:
+        return x
+    if x.ndim == 4 and x.shape[0] == batch:
+        if x.shape[1] == length:
+            return x.flatten(2)
+        if x.shape[2] == length:
+            return x.transpose(1, 2).flatten(2)
+    if x.ndim == 2 and x.shape[0] == batch:
+        return x[:, None]
+    return None
+
+
+def tensors_in(raw: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+    """Every floating tensor in what came back, with the way to it."""
+    if isinstance(raw, Tensor):
+        if raw.is_floating_point():
+            yield path, raw
+        return
+    if len(path) > 4:
+        return
+    parts: Any = ()
+    if isinstance(raw, Mapping):
+        parts = raw.items()
+    elif isinstance(raw, (tuple, list)):
+        parts = enumerate(raw)
+    elif dataclasses.is_dataclass(raw) and not isinstance(raw, type):
+        parts = ((field.name, getattr(raw, field.name)) for field in dataclasses.fields(raw))
+    for key, part in parts:
+        yield from tensors_in(part, (*path, key))
+
+
+def _at(raw: Any, path: tuple[Any, ...] | None) -> Tensor | None:
+    if path is None:
+        return None
+    for key in path:
+        if isinstance(raw, (Mapping, tuple, list)):
+            try:
+                raw = raw[key]
+            except (KeyError, IndexError, TypeError):
+                return None
+        else:
+            raw = getattr(raw, str(key), None)
+    return raw if isinstance(raw, Tensor) else None
+
+
+def describe(raw: Any) -> str:
+    """What came back, in a few words."""
+    if isinstance(raw, Tensor):
+        return f"a tensor {list(raw.shape)} of {str(raw.dtype).removeprefix('torch.')}"
+    if isinstance(raw, (tuple, list)):
+        return f"a {type(raw).__name__} of ({', '.join(describe(x) for x in raw[:4])}{', …' if len(raw) > 4 else ''})"
+    if isinstance(raw, Mapping):
+        return f"a {type(raw).__name__} of {{{', '.join(f'{k}: {describe(v)}' for k, v in list(raw.items())[:4])}}}"
+    return f"a {type(raw).__name__}" if raw is not None else "None"
+
+
+def noise(*shape: int, seed: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """N(0, 1), the same on every device, without touching anybody's random numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator).to(device, dtype)

@@ -1,0 +1,274 @@
+"""Modules that are called in all kinds of ways: what `test_interface.py` finds out about."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, heads: int = 4, **options: Any) -> Tensor:
+    split = [x.unflatten(-1, (heads, -1)).transpose(-3, -2) for x in (q, k, v)]
+    return scaled_dot_product_attention(*split, **options).transpose(-3, -2).flatten(-2)
+
+
+class Projected(nn.Module):
+    """q, k, v and o of one width."""
+
+    def __init__(self, dim: int = 24, num_heads: int = 4) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.q, self.k, self.v, self.o = (nn.Linear(dim, dim) for _ in range(4))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        return self.o(fused(self.q(q), self.k(k), self.v(v), self.num_heads, **options))
+
+
+class ValuesFirst(Projected):
+    def forward(self, values: Tensor, keys: Tensor, query: Tensor, mask: Tensor) -> Tensor:
+        return self.attend(query, keys, values, attn_mask=None if mask is None else mask.bool())
+
+
+class UnknownNames(Projected):
+    """Nothing in the names: only c is as long as the output, and the output is linear in a alone."""
+
+    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return self.attend(c, b, a)
+
+
+class SourceAndTarget(Projected):
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return self.attend(tgt, src, src)
+
+
+class OptionalContext(Projected):
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        context = x if context is None else context
+        return self.attend(x, context, context)
+
+
+class Star(Projected):
+    def forward(self, *args: Tensor, **options: Any) -> Tensor:
+        query, key, value = args
+        return self.attend(query, key, value)
+
+
+class Packed(Projected):
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        query, key, value = inputs
+        return self.attend(query, key, value)
+
+
+class PositionalOnly(Projected):
+    def forward(self, x: Tensor, /, *, scale: float) -> Tensor:
+        return self.attend(x, x, x) * scale
+
+
+class PerHead(nn.Module):
+    """Linear layers of the head's width: the input is heads times as wide."""
+
+    def __init__(self, embed_size: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.heads, self.head_dim = heads, embed_size // heads
+        self.values, self.keys, self.queries = (nn.Linear(self.head_dim, self.head_dim) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, m = x.shape
+        split = x.reshape(b, n, self.heads, self.head_dim)
+        weights = torch.einsum("bqhd,bkhd->bhqk", self.queries(split), self.keys(split)).softmax(-1)
+        return torch.einsum("bhqk,bkhd->bqhd", weights, self.values(split)).reshape(b, n, m)
+
+
+class SequenceFirst(Projected):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.transpose(0, 1)
+        return self.attend(x, x, x).transpose(0, 1)
+
+
+class Unbatched(nn.Module):
+    def __init__(self, d_in: int = 6, d_out: int = 10) -> None:
+        super().__init__()
+        self.w_query, self.w_key, self.w_value = (nn.Linear(d_in, d_out) for _ in range(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (self.w_query(x) @ self.w_key(x).mT / 10**0.5).softmax(-1)
+        if x.ndim != 2:
+            raise ValueError("expected [tokens, features]")
+        return weights @ self.w_value(x), weights
+
+
+class SplitAlready(nn.Module):
+    """What takes [B, H, N, D]."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        _, _, _, d = q.shape
+        weights = (q @ k.mT / d**0.5).softmax(-1)
+        return weights @ v, weights
+
+
+class Pixels(nn.Module):
+    """What takes pictures [B, C, H, W]."""
+
+    def __init__(self, in_channels: int = 12) -> None:
+        super().__init__()
+        self.query, self.key = nn.Conv2d(in_channels, 3, 1), nn.Conv2d(in_channels, 3, 1)
+        self.value = nn.Conv2d(in_channels, in_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, h, w = x.shape
+        q, k, v = (layer(x).flatten(2) for layer in (self.query, self.key, self.value))
+        return (v @ (q.mT @ k).softmax(-1).mT).view(b, c, h, w)
+
+
+class OneQuery(nn.Module):
+    """The decoder's state [B, M] attends to the encoder's outputs."""
+
+    def __init__(self, hidden_size: int = 20) -> None:
+        super().__init__()
+        self.w, self.u, self.score = nn.Linear(hidden_size, 8), nn.Linear(hidden_size, 8), nn.Linear(8, 1)
+
+    def forward(self, hidden: Tensor, encoder_outputs: Tensor) -> Tensor:
+        energy = self.score(torch.tanh(self.w(hidden)[:, None] + self.u(encoder_outputs)))
+        return (energy.softmax(1) * encoder_outputs).sum(1)
+
+
+class FixedLength(Projected):
+    """A table of biases for 6 tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window_size = (2, 3)
+        self.table = nn.Parameter(torch.randn(4, 6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x, x, x, attn_mask=self.table)
+
+
+class SameLength(Projected):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return self.attend(query + key, key, value)
+
+
+class Configured(nn.Module):
+    """Sizes in a config, rotations from outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.args = types.SimpleNamespace(dim=32, n_heads=4, n_kv_heads=2)
+        self.wq, self.wk, self.wv = nn.Linear(32, 32), nn.Linear(32, 16), nn.Linear(32, 16)
+
+    def forward(self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None) -> Tensor:
+        q, k, v = (w(x).unflatten(-1, (-1, 8)) for w in (self.wq, self.wk, self.wv))
+        q, k = (
+            torch.view_as_real(torch.view_as_complex(t.unflatten(-1, (-1, 2))) * freqs_cis[:, None]).flatten(-2)
+            for t in (q, k)
+        )
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k.repeat_interleave(2, 2))
+        scores = scores if mask is None else scores + mask
+        return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v.repeat_interleave(2, 2)).flatten(-2)
+
+
+class Named(Projected):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        weights = (self.q(x) @ self.k(x).mT).softmax(-1)
+        return {"attentions": weights, "last_hidden_state": weights @ self.v(x)}
+
+
+class WeightsFirst(Projected):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (self.q(x) @ self.k(x).mT).softmax(-1)
+        return weights, weights @ self.v(x)
+
+
+class Lazy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads = 4
+        self.qkv, self.out = nn.LazyLinear(96), nn.LazyLinear(32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(fused(*self.qkv(x).chunk(3, -1)))
+
+
+class Projecting(Projected):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.to(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x, x, x)
+
+
+class Latents(Projected):
+    """What is long as the output is the query, whatever comes first."""
+
+    def forward(self, x: Tensor, latents: Tensor) -> Tensor:
+        together = torch.cat([x, latents], 1)
+        return self.attend(latents, together, together)
+
+
+class Channels(nn.Module):
+    """[B, C, N], by convolutions."""
+
+    def __init__(self, channels: int = 16) -> None:
+        super().__init__()
+        self.conv_q, self.conv_k, self.conv_v = (nn.Conv1d(channels, channels, 1) for _ in range(3))
+
+    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+        weights = (self.conv_q(x).mT @ self.conv_k(c)).softmax(-1)
+        return self.conv_v(c) @ weights.mT
+
+
+class Graph(nn.Module):
+    """A mask that must be given, under a name of another field, and an output of another width."""
+
+    def __init__(self, in_features: int = 12, out_features: int = 8) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(in_features, out_features))
+        self.a = nn.Parameter(torch.randn(2, out_features, 1))
+
+    def forward(self, h: Tensor, adj: Tensor) -> Tensor:
+        values = h @ self.w
+        energy = (values @ self.a[0] + (values @ self.a[1]).mT).tanh()
+        return energy.masked_fill(adj <= 0, -1e9).softmax(-1) @ values
+
+
+class Relative(Projected):
+    """[N, B, M] and a table of positions [N, M]: Transformer-XL's habit."""
+
+    def forward(self, w: Tensor, r: Tensor) -> Tensor:
+        x = (w + r[:, None]).transpose(0, 1)
+        if r.ndim != 2:
+            raise ValueError("r must be [length, width]")
+        return self.attend(x, x, x).transpose(0, 1)
+
+
+class Blocks(Projected):
+    """Only lengths that hold whole blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window_size = 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, m = x.shape
+        parts = x.reshape(b * n // self.window_size, self.window_size, m)
+        return self.attend(parts, parts, parts).reshape(b, n, m)
+
+
+class EveryHead(Projected):
+    """A bias [H, N, N] that must be given."""
+
+    def forward(self, x: Tensor, attn_bias: Tensor) -> Tensor:
+        if attn_bias.shape != (4, x.shape[1], x.shape[1]):
+            raise ValueError("attn_bias must be [heads, length, length]")
+        return self.attend(x, x, x, attn_mask=attn_bias.to(x.dtype))
+
+
+class Picture(Projected):
+    def forward(self, x: Tensor, H: int, W: int) -> Tensor:
+        grid = x.mT.reshape(x.shape[0], -1, H, W).flatten(2).mT
+        return self.attend(x, grid, grid)

@@ -1,0 +1,313 @@
+"""What mask arguments mean, found by trial: which argument, dtype, shape and polarity; and masks that do not work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+import headwise.nn as hw
+from headwise.doctor.calling.interface import MaskInput, Spec, discover
+from headwise.errors import DoctorError
+
+
+class Masked(nn.Module):
+    """Self-attention whose mask is used as `rule` says: scores, mask -> scores."""
+
+    def __init__(self, rule: Callable[[Tensor, Tensor], Tensor], causal: bool = False, heads: int = 4) -> None:
+        super().__init__()
+        self.rule, self.num_heads, self.built_in = rule, heads, causal
+        self.qkv = nn.Linear(24, 72)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = (t.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        if self.built_in:
+            scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf)
+        scores = scores if mask is None else self.rule(scores, mask)
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def hide(scores: Tensor, where: Tensor) -> Tensor:
+    return scores.masked_fill(where, -torch.inf)
+
+
+def tiled(scores: Tensor, mask: Tensor) -> Tensor:
+    b, h, q, k = scores.shape
+    return hide(scores.reshape(b * h, q, k), ~mask).view(b, h, q, k)
+
+
+# what is done with the mask; form, dtype and shape that should be found first
+RULES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str, torch.dtype, str]] = {
+    "zero hides": (lambda s, m: hide(s, m == 0), "allowed", torch.bool, "B1QK"),
+    "true hides": (hide, "forbidden", torch.bool, "B1QK"),
+    "float true hides": (lambda s, m: hide(s, m > 0.5), "forbidden", torch.bool, "B1QK"),
+    "keys": (lambda s, m: hide(s, ~m[:, None, None, :].bool()), "allowed", torch.bool, "BK"),
+    "padding": (lambda s, m: hide(s, m[:, None, None, :].bool()), "forbidden", torch.bool, "BK"),
+    "cells": (lambda s, m: hide(s, (m == 0).unsqueeze(1)), "allowed", torch.bool, "BQK"),
+    "one for all": (lambda s, m: hide(s, m.view(s.shape[-2:]) == 0), "allowed", torch.bool, "QK"),
+    "heads in the batch": (tiled, "allowed", torch.bool, "(BH)QK"),
+    "added": (lambda s, m: s + m, "additive", torch.float32, "B1QK"),
+    "ones made additive": (lambda s, m: s + (1.0 - m.float()) * -1e9, "allowed", torch.bool, "B1QK"),
+    "no bool": (lambda s, m: s + (1 - m) * -1e9, "allowed", torch.int64, "B1QK"),
+    "keys, no bool": (lambda s, m: s + (1 - m)[:, None, None] * -1e9, "allowed", torch.int64, "BK"),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+@pytest.mark.parametrize("name", RULES)
+def test_what_a_mask_means(name: str, causal: bool) -> None:
+    rule, form, dtype, shape = RULES[name]
+    found = discover(Masked(rule, causal))
+    first = found.masks[0]
+    assert (first.form, first.dtype, first.shape, first.works) == (form, dtype, shape, True)
+    check_that_it_blocks(found.module)
+
+
+def check_that_it_blocks(module: nn.Module) -> None:
+    """What `run` is told to hide does not matter, by whichever argument it was said."""
+    found = discover(module.eval())
+    inputs = found.inputs()
+    keys = inputs.query if inputs.key is None else inputs.key
+    real = torch.ones(keys.shape[:2], dtype=torch.bool)
+    real[:, 2] = False
+    if any(m.by_example for m in found.masks):
+        real[0, 3] = False
+    changed = torch.where(real[..., None], keys, torch.randn(keys.shape))
+    other = type(inputs)(changed) if inputs.key is None else type(inputs)(inputs.query, changed, inputs.value)
+    told = found.run(inputs, padding=real).output, found.run(other, padding=real).output
+    untold = found.run(inputs).output, found.run(other).output
+    same = real if inputs.key is None and told[0].shape[1] == real.shape[1] else ...
+    torch.testing.assert_close(told[0][same], told[1][same])
+    assert (untold[0][same] - untold[1][same]).abs().max() > 1e-2 * untold[0].std()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.MultiheadAttention(32, 4),
+        lambda: nn.MultiheadAttention(32, 4, batch_first=True),
+        lambda: nn.TransformerEncoderLayer(32, 4, 64),
+        lambda: nn.TransformerDecoderLayer(32, 4, 64, batch_first=True),
+        lambda: hw.MultiHeadAttention(32, 4),
+        lambda: hw.MultiHeadLatentAttention(
+            *(32, 4), kv_rank=16, q_rank=None, nope_dim=8, rope_dim=4, value_head_dim=8
+        ),
+        lambda: hw.EncoderLayer(32, 4),
+        lambda: hw.Encoder(32, num_layers=2, num_heads=4),
+        lambda: hw.DecoderLayer(32, 4),
+        lambda: hw.LatentAttention(4, 32),
+    ],
+)
+def test_the_masks_of_torch_and_of_headwise_work(make: Callable[[], nn.Module]) -> None:
+    found = discover(make())
+    assert found.masks
+    assert all(m.works for m in found.masks)
+    assert {m.what for m in found.masks} == {"cells", "keys"}
+    if found.takes != "qkv":
+        check_that_it_blocks(found.module)
+
+
+def test_the_masks_of_torch() -> None:
+    masks = discover(nn.MultiheadAttention(32, 4)).masks
+    assert [(m.parameter, m.shape, m.form) for m in masks if m.dtype == torch.bool] == [
+        ("attn_mask", "(BH)QK", "forbidden"),
+        ("attn_mask", "QK", "forbidden"),
+        ("key_padding_mask", "BK", "forbidden"),
+    ]
+    assert masks[-1].claimed == "forbidden"
+    assert masks[-1].claim == "the name key_padding_mask"
+
+
+def test_the_masks_of_a_decoder_are_of_two_sequences() -> None:
+    masks = discover(nn.TransformerDecoderLayer(32, 4, 64)).masks
+    own = {m.parameter: m.own for m in masks}
+    assert own == {
+        "memory_mask": False,
+        "memory_key_padding_mask": False,
+        "tgt_mask": True,
+        "tgt_key_padding_mask": True,
+    }
+
+
+def test_cells_are_put_into_the_module_s_own_mask() -> None:
+    module = nn.MultiheadAttention(32, 4, batch_first=True)
+    found = discover(module)
+    inputs = found.inputs(key_length=5)
+    allowed = torch.ones(3, 5, 5, dtype=torch.bool).tril()
+    allowed[1] = torch.eye(5, dtype=torch.bool)
+    expected = module(inputs.query, inputs.key, inputs.value, attn_mask=(~allowed).repeat_interleave(4, 0))[0]
+    torch.testing.assert_close(found.run(inputs, allowed=allowed).output, expected)
+    torch.testing.assert_close(
+        found.run(inputs, allowed=allowed[0]).output,
+        module(inputs.query, inputs.key, inputs.value, attn_mask=~allowed[0])[0],
+    )
+
+
+def test_padding_goes_into_cells_where_there_is_no_padding_mask() -> None:
+    found = discover(Masked(RULES["zero hides"][0]))
+    inputs = found.inputs()
+    real = torch.tensor([[True, True, True, True, False], [True, True, False, False, False], [True] * 5])
+    cells = real[:, None].expand(3, 5, 5)
+    torch.testing.assert_close(found.run(inputs, padding=real).output, found.run(inputs, mask=cells[:, None]).output)
+    both = torch.ones(5, 5, dtype=torch.bool).tril()
+    torch.testing.assert_close(
+        found.run(inputs, padding=real, allowed=both).output, found.run(inputs, mask=(cells & both)[:, None]).output
+    )
+
+
+def test_a_mask_that_cannot_say_it_raises() -> None:
+    found = discover(Masked(RULES["one for all"][0]))
+    with pytest.raises(DoctorError, match="no mask argument that can say which keys of each example are real"):
+        found.run(found.inputs(), padding=torch.tensor([[True] * 5, [True] * 4 + [False], [True] * 5]))
+    keys_only = discover(Masked(RULES["keys"][0]))
+    with pytest.raises(DoctorError, match="no mask argument that can say which cells are allowed; it has mask"):
+        keys_only.run(keys_only.inputs(), allowed=torch.ones(5, 5, dtype=torch.bool).tril())
+
+
+class Lengths(Masked):
+    def __init__(self) -> None:
+        super().__init__(lambda s, m: hide(s, torch.arange(s.shape[-1]) >= m[:, None, None, None]))
+
+    def forward(self, x: Tensor, valid_lens: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x, valid_lens)
+
+
+def test_valid_lengths() -> None:
+    found = discover(Lengths())
+    assert [(m.parameter, m.shape, m.what, m.works) for m in found.masks] == [("valid_lens", "B", "keys", True)]
+    inputs = found.inputs()
+    real = torch.arange(5) < torch.tensor([3, 5, 1])[:, None]
+    expected = found.module(inputs.query, torch.tensor([3, 5, 1]))
+    torch.testing.assert_close(found.run(inputs, padding=real).output, expected)
+    with pytest.raises(DoctorError, match="it has valid_lens \\[B\\], how many keys count"):
+        found.run(inputs, padding=real.flip(1))
+
+
+# Broken ones: nothing blocks, and the best guess is kept for the checks to look at.
+BROKEN: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
+    "ignored": (lambda s, m: s, "allowed"),
+    "multiplied": (lambda s, m: s * m, "allowed"),
+    "fill too small": (lambda s, m: s.masked_fill(m == 0, -4.0), "allowed"),
+    "true hides, fill too small": (lambda s, m: s.masked_fill(m == 1, -4.0), "forbidden"),
+    "hides queries": (lambda s, m: s.masked_fill(m[:, None, :, None] == 0, -1e4), "allowed"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_mask_that_does_not_work_is_kept(name: str) -> None:
+    rule, form = BROKEN[name]
+    (mask,) = discover(Masked(rule)).masks
+    assert not mask.works
+    assert mask.form == form
+
+
+def test_zeros_and_ones_that_are_added_block_only_as_additive() -> None:
+    class Added(Masked):
+        """mask: [batch, 1, query, key], 1 = may attend, 0 = hidden."""
+
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            return super().forward(x, mask)
+
+    mask = discover(Added(lambda s, m: s + m)).masks[0]
+    assert (mask.form, mask.works, mask.claimed) == ("additive", True, "allowed")
+
+
+def test_what_is_claimed_stands_beside_what_is_so() -> None:
+    class Claims(Masked):
+        def forward(
+            self,
+            x: Tensor,
+            mask: Tensor | None = None,  # True = padding, which nobody attends to
+        ) -> Tensor:
+            return super().forward(x, mask)
+
+    mask = discover(Claims(lambda s, m: hide(s, m == 0))).masks[0]
+    assert (mask.form, mask.claimed, mask.works) == ("allowed", "forbidden", True)
+    assert mask.claim == "True = padding, which nobody attends to"
+
+
+def test_outputs_that_are_zeroed_where_the_query_is_padding_do_not_confuse() -> None:
+    class Zeroes(Masked):
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            out = super().forward(x, mask)
+            return out if mask is None else out * mask[..., None]
+
+    mask = discover(Zeroes(RULES["keys"][0])).masks[0]
+    assert (mask.form, mask.shape, mask.works) == ("allowed", "BK", True)
+
+
+def test_a_mask_that_must_be_given() -> None:
+    class Must(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.MultiheadAttention(16, 4, batch_first=True)
+
+        def forward(self, src: Tensor, tgt: Tensor, src_pad: Tensor, tgt_mask: Tensor) -> tuple[Tensor, Tensor]:
+            hidden = self.a(tgt, tgt, tgt, attn_mask=~tgt_mask)[0]
+            return self.a(hidden, src, src, key_padding_mask=src_pad)
+
+    found = discover(Must())
+    first = {m.parameter: m for m in reversed(found.masks)}
+    assert (first["src_pad"].shape, first["src_pad"].form, first["src_pad"].own) == ("BK", "forbidden", False)
+    assert (first["tgt_mask"].form, first["tgt_mask"].own) == ("allowed", True)
+    inputs = found.inputs()
+    causal = torch.ones(5, 5, dtype=torch.bool)
+    expected = found.module(inputs.key, inputs.query, torch.zeros(3, 7, dtype=torch.bool), causal)[0]
+    torch.testing.assert_close(found.run(inputs).output, expected)
+
+
+STATED: tuple[tuple[Literal["forbidden", "allowed"], bool], ...] = (("forbidden", True), ("allowed", False))
+
+
+def test_a_stated_mask_is_taken_at_its_word() -> None:
+    class Both(Masked):
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            return super().forward(x, mask)
+
+    for form, works in STATED:
+        found = discover(Both(RULES["true hides"][0]), spec=Spec(mask=form, mask_shape="B1QK"))
+        assert [(m.form, m.shape, m.works) for m in found.masks] == [(form, "B1QK", works)]
+    ignored = discover(Both(lambda s, m: s), spec=Spec(mask="forbidden", mask_shape="BQK"))
+    assert [(m.form, m.shape, m.works) for m in ignored.masks] == [("forbidden", "BQK", False)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "what", "expected"),
+    [
+        ("BK", "keys", (2, 4)),
+        ("B11K", "keys", (2, 1, 1, 4)),
+        ("KB", "keys", (4, 2)),
+        ("B1QK", "cells", (2, 1, 3, 4)),
+        ("BHQK", "cells", (2, 5, 3, 4)),
+        ("(BH)QK", "cells", (10, 3, 4)),
+        ("HQK", "cells", (5, 3, 4)),
+        ("QK", "cells", (3, 4)),
+    ],
+)
+def test_shapes_in_letters(shape: str, what: Any, expected: tuple[int, ...]) -> None:
+    mask = MaskInput("mask", what, "forbidden", torch.int64, shape, True)
+    allowed = torch.tensor([True, False, True, True]).expand((2, 3, 4) if what == "cells" else (2, 4))
+    value = mask.value(allowed, 5, torch.float32)
+    assert tuple(value.shape) == expected
+    assert value.sum() * 4 == value.numel()
+
+
+def test_an_additive_mask_is_finite() -> None:
+    mask = MaskInput("mask", "keys", "additive", torch.float32, "BK", True)
+    value = mask.value(torch.tensor([[True, False]]), 1, torch.float16)
+    assert value.tolist() == [[0.0, torch.finfo(torch.float16).min]]
+    assert mask.describe() == "mask [B, K], added to the scores, 0 = may attend"
+
+
+def test_scaled_dot_product_attention_takes_a_mask_of_either_kind() -> None:
+    class Sdpa(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+            return scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
+
+    masks = discover(Sdpa()).masks
+    assert [(m.shape, m.form) for m in masks if m.shape == "BQK"] == [("BQK", "allowed"), ("BQK", "additive")]
