@@ -1,0 +1,112 @@
+"""What the traced operations of a module amount to: its attentions.
+
+Every softmax over the results of a product is a *site* (site.py). The marks (marks.py) say of each of its scores which
+query and which key, of which head, met in it; so queries, keys, scores, weights and values are put into [B, H, Q, K]
+order whatever order the code keeps them in, and where they cannot be, that is a finding (checks/layout.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from headwise.doctor.calling.interface import Inputs, Result
+from headwise.doctor.reading import marks
+from headwise.doctor.reading.events import Trace
+from headwise.doctor.reading.marks import MIXED
+from headwise.doctor.reading.site import Site
+from headwise.doctor.reading.trace import trace
+
+if TYPE_CHECKING:
+    from headwise.doctor.patient import Patient
+
+
+@dataclasses.dataclass
+class Anatomy:
+    """All attentions of a module, as one run showed them."""
+
+    patient: Patient
+    inputs: Inputs
+    run: Trace
+    sites: tuple[Site, ...]
+
+    @functools.cached_property
+    def again(self) -> tuple[Site, ...] | None:
+        """The same sites with other inputs of the same shape; None where they differ in number."""
+        return self._as_many(look(self.patient, seed=1).sites)
+
+    def masked(self, given: Mapping[str, Any]) -> tuple[Site, ...] | None:
+        """The same sites with the same inputs under masks that are given by the names of their parameters; None where
+        they differ in number. Raises DoctorError.
+        """
+        return self._as_many(look(self.patient, given=given).sites)
+
+    def _as_many(self, sites: tuple[Site, ...]) -> tuple[Site, ...] | None:
+        return sites if len(sites) == len(self.sites) else None
+
+
+def dissect(patient: Patient) -> Anatomy:
+    """Run a module once and read its attentions. Raises Unreadable."""
+    try:
+        found = look(patient)
+    except Exception as error:  # whatever the module raises while it is watched
+        raise Unreadable(f"{type(error).__name__}: {error}") from error
+    if not found.sites:
+        run = found.run
+        if run.out is not None and run.out.live and not run.problem and not run.softmaxes and not run.exponentials:
+            raise NoAttention("there is no softmax in its operations, from its inputs to its output")
+        raise Unreadable(run.problem or "no softmax over the products of two tensors was seen in its operations")
+    return found
+
+
+def look(
+    patient: Patient,
+    *,
+    seed: int = 0,
+    batch: int = 3,
+    length: int | None = None,
+    train: bool = False,
+    dtype: torch.dtype | None = None,
+    change: Callable[[nn.Module], None] | None = None,
+    **arguments: Any,
+) -> Anatomy:
+    """One traced run, on a copy that `change` may change. `arguments` are those of `Interface.run`."""
+    twin = patient.fresh()
+    if change is not None:
+        change(twin.module)
+    twin.module.train(train)
+    if dtype is not None:
+        twin.module.to(dtype)
+    inputs = twin.interface.inputs(batch, length, seed=seed, dtype=dtype)
+
+    def call() -> Result:
+        return twin.interface.run(inputs, **arguments)
+
+    with torch.random.fork_rng(devices=[]):  # dropout rolls its own dice, the same in every run
+        torch.manual_seed(seed)
+        run = trace(twin.module, (inputs.query, inputs.key, inputs.value), call, lambda result: result.output)
+    sites = []
+    for softmax in run.softmaxes:
+        numbers = marks.seed_of(softmax.source)
+        candidates, counts = numbers[numbers >= 0].unique(return_counts=True)
+        if not len(candidates):
+            continue
+        product = run.seed(int(candidates[counts.argmax()]))
+        if product.kind == "projection" and bool((product.token == MIXED).any()):
+            continue  # additive attention, heads that are mixed: scores that no product of a query and a key made
+        if product.left is not None and product.right is not None:
+            sites.append(Site(run, softmax, product))
+    return Anatomy(patient, inputs, run, tuple(sites))
+
+
+class Unreadable(Exception):  # noqa: N818 (an answer, not a failure)
+    """No attention can be read off a trace; the message says why."""
+
+
+class NoAttention(Unreadable):
+    """The operations were seen from the inputs to the output, and there is no softmax among them."""

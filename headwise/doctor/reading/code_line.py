@@ -1,0 +1,37 @@
+"""Which line of the user's code an operation belongs to."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from typing import Any
+
+import torch
+
+from headwise.doctor.finding import Where
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_READING = os.path.dirname(__file__) + os.sep  # what traces stands between torch and whoever called it
+_DOCTOR = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the doctor's own frames are nobody's mistake
+
+
+def running_line() -> Where | None:
+    """The line of the user's code that is running; torch's own where nobody else's is."""
+    frame: Any = sys._getframe(1)
+    inner = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_DOCTOR) and not file.startswith(_READING):
+            break
+        if not file.startswith((_TORCH, _DOCTOR)) and not file.startswith("<"):
+            return _line(frame)
+        if inner is None and file.startswith(_TORCH) and "/nn/" in file:
+            inner = _line(frame)
+        frame = frame.f_back
+    return inner
+
+
+def _line(frame: Any) -> Where:
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    return Where(file, line, linecache.getline(file, line).strip())

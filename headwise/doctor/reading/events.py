@@ -1,0 +1,107 @@
+"""What a trace holds: seeds, where numbers begin; the softmaxes; and the steps that scores and weights went through."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.finding import Where
+from headwise.doctor.reading import marks
+from headwise.doctor.reading.marks import Marks
+
+Kind = Literal["input", "projection", "product", "parameter"]
+
+
+@dataclasses.dataclass
+class Trace:
+    """One forward, operation by operation."""
+
+    seeds: list[Seed] = dataclasses.field(default_factory=list)
+    softmaxes: list[Softmax] = dataclasses.field(default_factory=list)
+    steps: list[Step] = dataclasses.field(default_factory=list)
+    result: Any = None
+    out: Marks | None = None  # of the module's output
+    problem: str = ""
+    exponentials: int = 0  # how many were taken of what depends on the inputs
+    functions: list[tuple[str, torch.dtype, Where | None]] = dataclasses.field(
+        default_factory=list
+    )  # cos, sin, and their dtype
+
+    def seed(self, number: int) -> Seed:
+        return self.seeds[number]
+
+
+@dataclasses.dataclass
+class Seed:
+    """An input or a product: where numbers have their source."""
+
+    number: int
+    kind: Kind
+    value: Tensor
+    token: Tensor  # of each element
+    left: Operand | None = None  # [X, n, c]
+    right: Operand | None = None  # [X, c, m]
+    where: Where | None = None
+    name: str = ""  # of the parameters in a projection
+    order: int = 0  # its place among all operations
+
+
+@dataclasses.dataclass
+class Operand:
+    """What entered a product, with its marks."""
+
+    value: Tensor
+    token: Tensor
+    source: Tensor
+    live: bool
+    names: frozenset[str]
+    factor: float = 1.0
+
+
+@dataclasses.dataclass
+class Softmax:
+    """A softmax of scores: of something that a product made."""
+
+    scores: Tensor
+    weights: Tensor
+    dims: tuple[int, ...]
+    source: Tensor  # of the scores
+    where: Where | None
+    order: int
+    dtypes: tuple[torch.dtype, torch.dtype]  # of what came in and of what went out
+    by_hand: bool = False
+
+
+@dataclasses.dataclass
+class Step:
+    """An operation on single numbers that scores or weights went through: dropout, tanh, a mask."""
+
+    name: str
+    source: Tensor
+    where: Where | None
+    order: int
+    noise: bool
+    arguments: tuple[Any, ...]
+    names: frozenset[str] = frozenset()  # of the parameters that the other operands are made of
+
+
+def pair_tokens(seed: Seed, sources: Tensor) -> tuple[Tensor, Tensor]:
+    """Of elements of a product, by their sources: the tokens of its row and of its column."""
+    assert seed.left is not None
+    assert seed.right is not None
+    rows, columns = marks.one(seed.left.token, -1), marks.one(seed.right.token, -2)
+    outside = marks.seed_of(sources) != seed.number
+    at = marks.element_of(sources).masked_fill(outside, 0)
+    row, column = row_and_column(at, rows.shape[-1], columns.shape[-1])
+    row = rows.reshape(-1)[row.clamp(max=rows.numel() - 1)]
+    column = columns.reshape(-1)[column.clamp(max=columns.numel() - 1)]
+    return row.masked_fill(outside, marks.UNKNOWN), column.masked_fill(outside, marks.UNKNOWN)
+
+
+def row_and_column(elements: Tensor, n: int, m: int) -> tuple[Tensor, Tensor]:
+    """Of elements of [X, n, m]: in which of all X * n rows and of all X * m columns they stand."""
+    batch = elements // (n * m)
+    return batch * n + elements // m % n, batch * m + elements % m

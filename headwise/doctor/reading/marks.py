@@ -1,0 +1,116 @@
+"""Where every number of a forward came from: marks that travel with the tensors through the operations.
+
+Beside each tensor go two integer tensors of its shape. `token` says which position of which example of which input a
+number speaks of; `source` says which element of which matrix product (or input) it was last. Operations that only
+move numbers move the marks; operations on single numbers hand them on; matrix products begin new sources. So the
+meaning of every axis is known at the end, whatever views, transposes and einsums brought it there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+UNKNOWN = -1  # of no token: a constant
+MIXED = -2  # of several tokens
+
+_INPUT, _EXAMPLE, _ELEMENT = 40, 20, 32  # bits
+
+
+def token(which: int, shape: Sequence[int]) -> Tensor:
+    """The tokens [B, N] of input number `which`."""
+    batch, length = shape
+    examples = torch.arange(batch)[:, None] << _EXAMPLE
+    return (which << _INPUT) + examples + torch.arange(length)
+
+
+def input_of(tokens: Tensor) -> Tensor:
+    return torch.where(tokens < 0, tokens, tokens >> _INPUT)
+
+
+def example_of(tokens: Tensor) -> Tensor:
+    return torch.where(tokens < 0, tokens, (tokens >> _EXAMPLE) & ((1 << _EXAMPLE) - 1))
+
+
+def position_of(tokens: Tensor) -> Tensor:
+    return torch.where(tokens < 0, tokens, tokens & ((1 << _EXAMPLE) - 1))
+
+
+def elements(seed: int, shape: Sequence[int]) -> Tensor:
+    """The sources of the elements of seed number `seed`, of this shape."""
+    size = torch.Size(shape)
+    return (seed << _ELEMENT) + torch.arange(size.numel()).reshape(size)
+
+
+def seed_of(sources: Tensor) -> Tensor:
+    return torch.where(sources < 0, sources, sources >> _ELEMENT)
+
+
+def element_of(sources: Tensor) -> Tensor:
+    return torch.where(sources < 0, sources, sources & ((1 << _ELEMENT) - 1))
+
+
+@dataclasses.dataclass
+class Marks:
+    """What is known of one tensor."""
+
+    token: Tensor
+    source: Tensor
+    live: bool = False  # whether it depends on the inputs
+    names: frozenset[str] = frozenset()  # of the parameters that it is made of
+    noise: bool = False  # whether it is random
+    factor: float = 1.0  # by which numbers it was multiplied since its source, or since a norm
+    sum_of: tuple[int, tuple[int, ...]] | None = None  # the exponential that was summed, and over which dims
+    exponential: int | None = None  # which exponential it is
+
+    def move(self, change: Callable[[Tensor], Tensor]) -> Marks:
+        return Marks(change(self.token), change(self.source), self.live, self.names, self.noise, self.factor)
+
+    def like(self, token: Tensor, source: Tensor) -> Marks:
+        return Marks(token, source, self.live, self.names, self.noise, self.factor)
+
+
+def constant(shape: Sequence[int]) -> Marks:
+    return Marks(torch.full(tuple(shape), UNKNOWN), torch.full(tuple(shape), UNKNOWN))
+
+
+def merge(parts: Sequence[Marks], shape: Sequence[int]) -> Marks:
+    """The marks of an operation on single numbers: those of the operand that was computed last; among equals the first.
+
+    What depends on the inputs comes before what does not. Numbers of two tokens that meet are of several.
+    """
+    shape = tuple(shape)
+    names = frozenset[str]().union(*(x.names for x in parts))
+    tokens, sources = (torch.full(shape, UNKNOWN) for _ in range(2))
+    factor = 1.0
+    for part in [x for x in parts if x.live] or parts:
+        source, now = part.source.expand(shape), part.token.expand(shape)
+        later = seed_of(source) > seed_of(sources)
+        factor = part.factor if factor == 1.0 else factor
+        differ = (tokens >= 0) & (now >= 0) & (tokens != now)
+        tokens = torch.where(differ, MIXED, torch.where(later | (tokens == UNKNOWN), now, tokens))
+        sources = torch.where(later, source, sources)
+    return Marks(tokens, sources, any(x.live for x in parts), names, any(x.noise for x in parts), factor)
+
+
+def one(tokens: Tensor, dim: int) -> Tensor:
+    """Along a dim: the one token there is, MIXED where there are several; constants do not count."""
+    known = tokens != UNKNOWN
+    top = tokens.masked_fill(tokens == MIXED, 1 << 62).amax(dim)
+    low = tokens.masked_fill(~known, 1 << 62).amin(dim)
+    return torch.where(known.any(dim), torch.where((low == top) & (top < 1 << 62), top, MIXED), UNKNOWN)
+
+
+def tensors_in(arguments: Any) -> list[Tensor]:
+    """The tensors among (nested) arguments, in order."""
+    if isinstance(arguments, Tensor):
+        return [arguments]
+    if isinstance(arguments, (list, tuple)):
+        return [x for part in arguments for x in tensors_in(part)]
+    if isinstance(arguments, dict):
+        return tensors_in(list(arguments.values()))
+    return []

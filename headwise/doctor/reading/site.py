@@ -1,0 +1,263 @@
+"""One softmax and the products around it: queries, keys, scores, weights and values, put into one order.
+
+Whose each score is (sides.py) says whether they lie as attention needs them (placement.py), and where they do, which
+score is that of which query and key (grid.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.reading import marks
+from headwise.doctor.reading.contraction import Contraction, read_contraction
+from headwise.doctor.reading.events import Operand, Seed, Softmax, Step, Trace, row_and_column
+from headwise.doctor.reading.features import features_of
+from headwise.doctor.reading.grid import Grid, read_grid
+from headwise.doctor.reading.placement import Layout, Placement, read_layout, read_placement
+from headwise.doctor.reading.sides import Side, read_sides, varies
+
+
+class Site:
+    """One softmax and the products around it."""
+
+    def __init__(self, run: Trace, softmax: Softmax, product: Seed) -> None:
+        self.trace, self.softmax, self.product = run, softmax, product
+
+    # which is which
+
+    @functools.cached_property
+    def sources(self) -> Tensor:
+        """[rows, J]: the element of the product behind each score, a row of the softmax after the other."""
+        return _rows(self.softmax.source, self.softmax.dims)
+
+    @functools.cached_property
+    def _sides(self) -> tuple[Side, Side]:
+        """Whose the rows of the score product are, and whose its columns."""
+        return read_sides(self.trace, self.product, self.sources)
+
+    @functools.cached_property
+    def contraction(self) -> Contraction | None:
+        """Where the weights met the values; None where they never did."""
+        later = (x for x in self.trace.seeds if x.order > self.softmax.order and x.kind == "product")
+        met = (read_contraction(self.product, x) for x in later)
+        return next((x for x in met if x is not None), None)
+
+    @functools.cached_property
+    def queries_left(self) -> bool:
+        """Whether the rows of the score product are queries: the side whose tokens the values do not share."""
+        met = self.contraction
+        if met is not None and met.side is not None:
+            return met.side == "right"
+        left, right = self._sides
+        return bool(varies(right.token).float().mean() >= varies(left.token).float().mean())
+
+    @property
+    def query(self) -> Side:
+        return self._sides[0 if self.queries_left else 1]
+
+    @property
+    def key(self) -> Side:
+        return self._sides[1 if self.queries_left else 0]
+
+    @property
+    def query_operand(self) -> Operand:
+        operand = self.product.left if self.queries_left else self.product.right
+        assert operand is not None
+        return operand
+
+    @property
+    def key_operand(self) -> Operand:
+        operand = self.product.right if self.queries_left else self.product.left
+        assert operand is not None
+        return operand
+
+    @functools.cached_property
+    def layout(self) -> Layout:
+        """What changes along a row of the softmax."""
+        return read_layout(self.query, self.key)
+
+    def placement(self, name: str) -> Placement:
+        """How the queries ("q"), keys ("k") or values ("v") lie in the product that they enter."""
+        return read_placement(self.trace, *self._vectors(name))
+
+    def _vectors(self, name: str) -> tuple[Operand, int]:
+        """The operand that the queries, keys or values are, and the dim along which the numbers of one of them lie."""
+        if name == "v":
+            met = self.contraction
+            assert met is not None
+            return met.values, -1 if met.left else -2
+        operand = self.query_operand if name == "q" else self.key_operand
+        return operand, -1 if (name == "q") == self.queries_left else -2
+
+    # in the one order
+
+    @functools.cached_property
+    def grid(self) -> Grid | None:
+        """Where in the product every (b, h, q, k) stands; None where the layout is not that of attention."""
+        if not self.layout.right:
+            return None
+        return read_grid(self.product, self.sources, self.query, self.key, queries_left=self.queries_left)
+
+    def cells(self, values: Tensor, sources: Tensor) -> Tensor:
+        """[B, H, Q, K]: numbers that stand at these sources of the product; NaN where there is none."""
+        grid = self.grid
+        assert grid is not None
+        flat = torch.full((self.product.value.numel(),), torch.nan, dtype=torch.float64)
+        inside = marks.seed_of(sources) == self.product.number
+        flat[marks.element_of(sources[inside])] = values[inside].double()
+        return torch.where(grid.element >= 0, flat[grid.element.clamp(min=0)], torch.nan)
+
+    @functools.cached_property
+    def scores(self) -> Tensor:
+        """[B, H, Q, K], as the softmax took them."""
+        return self.cells(self.softmax.scores, self.softmax.source)
+
+    @functools.cached_property
+    def weights(self) -> Tensor:
+        """[B, H, Q, K], as the softmax gave them."""
+        return self.cells(self.softmax.weights, self.softmax.source)
+
+    @functools.cached_property
+    def products(self) -> Tensor:
+        """[B, H, Q, K]: q kᵀ, of what entered the product; NaN where no score stands."""
+        assert self.grid is not None
+        return (self.q.double() @ self.k.double().transpose(-1, -2)).masked_fill(self.grid.element < 0, torch.nan)
+
+    def _gathered(self, name: str, what: Literal["value", "source"]) -> Tensor:
+        """[B, H, L, D]: the values or sources of q, k or v, in order, as they entered their product."""
+        operand, dim = self._vectors(name)
+        table = getattr(operand, what)
+        table = table if dim == -1 else table.transpose(-1, -2)
+        index = self._value_index if name == "v" else self._index(name, left=dim == -1)
+        return table.reshape(-1, table.shape[-1])[index]
+
+    def _index(self, name: str, *, left: bool) -> Tensor:
+        """[B, H, L]: which row of the left operand (column of the right one) every query (key) is."""
+        grid = self.grid
+        assert grid is not None
+        n, m = self.product.value.shape[-2:]
+        at = row_and_column(grid.element, n, m)[0 if left else 1].masked_fill(grid.element < 0, -1)
+        return at.amax(-1 if name == "q" else -2).clamp(min=0)
+
+    @functools.cached_property
+    def _value_index(self) -> Tensor:
+        """[B, H, K]: which row of the values each weight met."""
+        met, grid = self.contraction, self.grid
+        assert met is not None
+        assert grid is not None
+        shape = met.weights.source.shape
+        row, column = row_and_column(torch.arange(shape.numel()).reshape(shape), shape[-2], shape[-1])
+        at = column if met.left else row
+        flat = torch.full((self.product.value.numel(),), -1)
+        inside = marks.seed_of(met.weights.source) == self.product.number
+        flat[marks.element_of(met.weights.source[inside])] = at[inside]
+        found = torch.where(grid.element >= 0, flat[grid.element.clamp(min=0)], -1)
+        return found.amax(2).clamp(min=0)
+
+    @functools.cached_property
+    def q(self) -> Tensor:
+        """[B, H, Q, D]: the queries, as they entered the product."""
+        return self._gathered("q", "value")
+
+    @functools.cached_property
+    def k(self) -> Tensor:
+        return self._gathered("k", "value")
+
+    @functools.cached_property
+    def v(self) -> Tensor:
+        return self._gathered("v", "value")
+
+    def sources_of(self, name: str) -> Tensor:
+        """[B, H, L, D]: where every number of q, k or v came from."""
+        return self._gathered(name, "source")
+
+    def raw(self, name: str) -> Tensor | None:
+        """[B, H, L, D]: q, k or v as their projections gave them, unscaled and unrotated; None if unknown."""
+        sources = _completed(self.sources_of(name))
+        if bool((sources < 0).any()):
+            return None
+        found = torch.empty(sources.shape, dtype=torch.float64)
+        numbers = marks.seed_of(sources)
+        for number in numbers.unique().tolist():
+            here = numbers == number
+            values, elements = self.trace.seed(number).value.reshape(-1), marks.element_of(sources[here])
+            if int(elements.max()) >= len(values):
+                return None
+            found[here] = values[elements].double()
+        return found
+
+    def columns(self, name: str) -> Tensor:
+        """[H, D]: which feature of which projection every number of a head of q, k or v is."""
+        return features_of(self.trace, self.sources_of(name)[0, :, 0])
+
+    @functools.cached_property
+    def weights_at_values(self) -> Tensor:
+        """[B, H, Q, K]: the weights as they met the values."""
+        met = self.contraction
+        assert met is not None
+        return self.cells(met.weights.value, met.weights.source)
+
+    @functools.cached_property
+    def output(self) -> tuple[Seed, Operand, int] | None:
+        """The first projection behind the values, its live operand, and which dim of that is multiplied away."""
+        met = self.contraction
+        if met is None:
+            return None
+        for seed in self.trace.seeds:
+            if seed.kind != "projection" or seed.order < met.product.order or seed.left is None:
+                continue
+            operand, dim = (seed.left, -1) if seed.left.live or seed.right is None else (seed.right, -2)
+            if bool((marks.seed_of(operand.source) == met.product.number).any()):
+                return seed, operand, dim
+        return None
+
+    @property
+    def steps_before(self) -> list[Step]:
+        """What the scores went through before the softmax."""
+        return [x for x in self.trace.steps if x.order < self.softmax.order and self._made_of(x.source)]
+
+    @property
+    def steps_after(self) -> list[Step]:
+        """What the weights went through before they met the values."""
+        end = self.contraction.product.order if self.contraction else 1 << 60
+        return [x for x in self.trace.steps if self.softmax.order < x.order < end and self._made_of(x.source)]
+
+    def _made_of(self, sources: Tensor) -> bool:
+        return bool((marks.seed_of(sources) == self.product.number).any())
+
+    @functools.cached_property
+    def projections(self) -> dict[str, tuple[Seed, ...]]:
+        """The products with parameters that q, k and v come from."""
+        met = self.contraction
+        operands = {"q": self.query_operand, "k": self.key_operand, **({"v": met.values} if met else {})}
+        found = {}
+        for name, operand in operands.items():
+            numbers = marks.seed_of(operand.source).unique().tolist()
+            found[name] = tuple(self.trace.seed(x) for x in numbers if x >= 0)
+        return found
+
+
+def _rows(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """[rows, J]: each row of a softmax over these dims."""
+    rest = [d for d in range(x.ndim) if d not in dims]
+    return x.permute(*rest, *dims).reshape(-1, math.prod(x.shape[d] for d in dims))
+
+
+def _completed(sources: Tensor) -> Tensor:
+    """Sources [.., D] of a head; where a rotation made pairs of numbers from two each, both of them."""
+    numbers = marks.seed_of(sources)
+    found = sources.clone()
+    for number in numbers.unique().tolist():
+        here = (numbers == number).flatten(0, -2)
+        if not bool((here == here[:1]).all()):  # parts of a head (one rotated, one not) have the same places everywhere
+            return sources
+        part = sources[..., here[0]]
+        ordered = part.sort(-1).values
+        if part.shape[-1] > 1 and not bool((ordered[..., 1:] != ordered[..., :-1]).all()):
+            found[..., here[0]] = part.amin(-1, keepdim=True) + torch.arange(part.shape[-1])
+    return found

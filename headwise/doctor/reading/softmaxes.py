@@ -1,0 +1,78 @@
+"""The softmaxes of a run: the operation itself, and exponentials over their sum, written out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.finding import Where
+from headwise.doctor.reading import marks
+from headwise.doctor.reading.code_line import running_line
+from headwise.doctor.reading.ledger import Ledger
+from headwise.doctor.reading.marks import Marks
+
+
+class Softmaxes:
+    """Sees them come, and keeps them in the ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._exponentials: list[tuple[Tensor, Tensor, Where | None]] = []  # of which scores, their sources
+
+    def operation(self, x: Tensor, dim: int, out: Tensor) -> None:
+        found = self.ledger.marks_of(x)
+        dims = (dim % x.ndim,) if x.ndim else ()
+        self.ledger.softmax(x.detach().clone(), found.source, out, dims, running_line())
+        self.ledger.put(out, found.like(found.token.clone(), found.source.clone()))
+
+    def summed(self, args: Sequence[Any], out: Tensor) -> bool:
+        """Whether what was summed are exponentials; then their sum is marked."""
+        x = args[0]
+        exponential = self.ledger.marks_of(x).exponential
+        if exponential is None:
+            return False
+        dims = tuple(d % x.ndim for d in args[1]) if len(args) > 1 and args[1] else tuple(range(x.ndim))
+        found = marks.constant(out.shape)
+        found.live, found.sum_of = True, (exponential, dims)
+        self.ledger.put(out, found)
+        return True
+
+    def single(self, name: str, operands: Sequence[Tensor], parts: Sequence[Marks], out: Tensor, found: Marks) -> None:
+        """Follow exponentials through an operation on single numbers: the marks `found` of its result are told which
+        of them it is, and a softmax that it completes is kept.
+        """
+        if name in ("exp", "exp2") and found.live:
+            scores = operands[0] * math.log(2) if name == "exp2" else operands[0]
+            self.ledger.trace.exponentials += 1
+            found.exponential = len(self._exponentials)
+            self._exponentials.append((scores.detach().clone(), found.source, running_line()))
+        elif name in ("div", "mul", "masked_fill", "add", "_to_copy", "clone", "nan_to_num", "where"):
+            found.exponential = next(
+                (p.exponential for p in parts if p.exponential is not None and p.sum_of is None), None
+            )
+            sums = [p.sum_of for p in parts if p.sum_of is not None]
+            if name == "div" and sums and found.exponential == sums[0][0]:
+                self._complete(*sums[0], out)
+                found.exponential = None
+            elif len(parts) == 1 or name in ("add", "_to_copy", "clone"):
+                found.sum_of = sums[0] if sums else None
+        if found.exponential is not None and name in ("exp", "exp2", "mul", "div"):
+            dim = _adds_up(out)
+            if dim is not None:
+                self._complete(found.exponential, (dim,), out)
+                found.exponential = None
+
+    def _complete(self, exponential: int, dims: tuple[int, ...], out: Tensor) -> None:
+        scores, source, where = self._exponentials[exponential]
+        self.ledger.softmax(scores, source, out, dims, where, by_hand=True)
+
+
+def _adds_up(x: Tensor) -> int | None:
+    """The dim along which numbers add up to 1 everywhere, as weights do; None where there is none."""
+    tolerance = 1e-4 if x.dtype in (torch.float32, torch.float64) else 1e-2
+    sums = ((dim, x.detach().double().sum(dim)) for dim in range(x.ndim) if x.shape[dim] > 1)
+    return next((dim for dim, total in sums if bool(((total - 1).abs() < tolerance).all())), None)

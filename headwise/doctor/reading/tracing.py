@@ -1,0 +1,222 @@
+"""The dispatch mode that follows a forward: what each of torch's operations does to the marks of its operands."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from headwise.doctor.reading import marks, products
+from headwise.doctor.reading.code_line import running_line
+from headwise.doctor.reading.ledger import Ledger
+from headwise.doctor.reading.marks import Marks
+from headwise.doctor.reading.softmaxes import Softmaxes
+
+
+class Tracing(TorchDispatchMode):
+    """Keeps in a ledger what it sees."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self._softmaxes = Softmaxes(ledger)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        self.ledger.order += 1
+        # The numbers that an operation is about to overwrite, where they matter.
+        overwritten = args[0].detach().clone() if name in ("exp_", "exp2_") else None
+        out = func(*args, **kwargs)
+        try:
+            self._follow(func, name, args, kwargs, out, overwritten)
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            self.ledger.trace.problem = self.ledger.trace.problem or f"{name}: {error}"
+        return out
+
+    def _follow(
+        self, func: Any, name: str, args: Sequence[Any], kwargs: Any, out: Any, overwritten: Tensor | None
+    ) -> None:
+        in_place = name.endswith("_") and not name.startswith("__")
+        plain = name.rstrip("_") if in_place else name
+        if plain in _MULTIPLYING:
+            products.product(self.ledger, plain, args, out)
+        elif plain in ("_softmax", "_safe_softmax", "softmax"):
+            self._softmaxes.operation(args[0], args[1], out)
+        elif plain in ("convolution", "mkldnn_convolution"):
+            products.convolution(self.ledger, args, out)
+        elif plain == "embedding":
+            products.embedding(self.ledger, args, out)
+        elif plain in ("cat", "stack"):
+            parts, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            if out.numel():
+                parts = [x for x in parts if plain == "stack" or x.numel() or x.ndim == out.ndim]
+            self._joined([self.ledger.marks_of(x) for x in parts], dim, plain, out)
+        elif plain == "view_as_complex":
+            self.ledger.put(out, self.ledger.marks_of(args[0]).move(lambda x: x[..., 0]))
+        elif plain == "view_as_real":
+            found = self.ledger.marks_of(args[0])
+            beside = torch.where(found.source < 0, found.source, found.source + 1)  # the two lay side by side
+            self.ledger.put(
+                out, found.like(torch.stack([found.token] * 2, -1), torch.stack([found.source, beside], -1))
+            )
+        elif plain in _MOVING:
+            self._move(func, plain, args, kwargs, out)
+        elif plain in ("copy", "index_put") and in_place:
+            self._assign(func, plain, args)
+        elif plain in ("fill", "zero") and in_place:
+            self.ledger.step(plain, self.ledger.marks_of(args[0]), args)
+        elif plain in _DICE and isinstance(out, Tensor):
+            found = marks.constant(out.shape)
+            found.noise = True
+            self.ledger.put(out, found)
+        elif plain == "sum" and self._softmaxes.summed(args, out):
+            pass
+        elif plain in _HANDING_ON or plain in _SINGLY or torch.Tag.pointwise in func.tags:
+            self._single(plain, args, kwargs, out, in_place, overwritten)
+        else:
+            self._other(args, kwargs, out)
+
+    def _other(self, args: Any, kwargs: Any, out: Any) -> None:
+        """Whatever is not known: its results depend on the inputs if one of its operands does."""
+        parts = [self.ledger.marks_of(x) for x in marks.tensors_in([list(args), kwargs])]
+        for x in marks.tensors_in(out):
+            found = marks.constant(x.shape)
+            found.live, found.noise = any(p.live for p in parts), any(p.noise for p in parts)
+            if found.live:
+                found.token.fill_(marks.MIXED)
+            self.ledger.put(x, found)
+
+    def _single(self, name: str, args: Any, kwargs: Any, out: Any, in_place: bool, overwritten: Tensor | None) -> None:
+        """An operation on single numbers, which have the meaning of those that they were made of."""
+        results = marks.tensors_in(out)
+        if not results:
+            return
+        first = results[0]
+        if name in ("cos", "sin", "polar"):
+            self.ledger.trace.functions.append((name, first.dtype, running_line()))
+        operands = marks.tensors_in([list(args), kwargs]) if name not in _HANDING_ON else marks.tensors_in(args[0])[:1]
+        parts = [self.ledger.marks_of(x) for x in operands]
+        if name == "where" and len(args) == 3:  # the condition is no number
+            parts = [self.ledger.marks_of(x) for x in args[1:] if isinstance(x, Tensor)]
+        strong = [x for x in parts if self._met_of_live(x)]
+        found = marks.merge(strong or parts, first.shape)
+        if strong and len(strong) < len(parts):
+            found.noise = any(x.noise for x in parts)
+        if name == "add" and not in_place:
+            self._biased(operands, parts, first)
+        found.noise = found.noise or name == "native_dropout"
+        found.factor = 1.0 if "norm" in name or name in ("rsqrt", "pow") else found.factor * _number(name, args)
+        self._softmaxes.single(name, operands if overwritten is None else [overwritten], parts, first, found)
+        if name in _NOTING and found.live:
+            noise = any(p.noise for p in parts) or name == "native_dropout"
+            names = frozenset[str]().union(*(p.names for p in parts if not p.live))
+            self.ledger.step(name, found, args, noise=noise, names=names)
+        if in_place and isinstance(args[0], Tensor):
+            old = self.ledger.marks_of(args[0])
+            old.token.copy_(found.token)
+            old.source.copy_(found.source)
+            found = dataclasses.replace(found, token=old.token, source=old.source)
+        if found.noise and found.live:
+            found.noise = False  # noted
+        self.ledger.put(first, found)
+        for x in results[1:]:
+            self.ledger.put(x, marks.constant(x.shape))
+
+    def _met_of_live(self, part: Marks) -> bool:
+        """Whether it comes from a product whose operands both depend on the inputs: scores, or weights times values."""
+        number = int(marks.seed_of(part.source).max()) if part.live and part.source.numel() else -1
+        if number < 0:
+            return False
+        seed = self.ledger.trace.seed(number)
+        return seed.left is not None and seed.right is not None and seed.left.live and seed.right.live
+
+    def _biased(self, operands: list[Tensor], parts: list[Marks], out: Tensor) -> None:
+        """A bias that is added to a projection as it came is part of what the projection gave."""
+        alive = [(x, part) for x, part in zip(operands, parts, strict=False) if part.live]
+        rest = [part for part in parts if not part.live]
+        numbers = marks.seed_of(alive[0][1].source).unique() if len(alive) == 1 else torch.tensor([])
+        if len(numbers) != 1 or numbers[0] < 0 or not rest or not all(part.names for part in rest):
+            return
+        (x, part), seed = alive[0], self.ledger.trace.seed(int(numbers[0]))
+        at = marks.element_of(part.source).flatten()
+        flat = seed.value.flatten()
+        if seed.kind == "projection" and x.shape == out.shape and torch.equal(flat[at], x.detach().flatten()):
+            flat[at] = out.detach().flatten()
+            seed.value = flat.view(seed.value.shape)
+
+    def _move(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        source = self.ledger.marks_of(args[0])
+
+        def change(x: Tensor) -> Any:
+            if name in ("view", "_unsafe_view", "_reshape_alias"):
+                return x.reshape(tuple(out.shape))
+            if name == "constant_pad_nd":
+                return torch.nn.functional.pad(x, args[1], value=marks.UNKNOWN)
+            if name == "expand":
+                return x.expand(out.shape)
+            if name in ("_conj", "resolve_conj"):
+                return x
+            return func(x, *args[1:], **kwargs)
+
+        if isinstance(out, Tensor):
+            self.ledger.put(out, source.move(change))
+            return
+        for x, token, origin in zip(out, change(source.token), change(source.source), strict=True):
+            self.ledger.put(x, source.like(token, origin))
+
+    def _joined(self, parts: list[Marks], dim: int, name: str, out: Tensor) -> None:
+        join = torch.cat if name == "cat" else torch.stack
+        token, source = join([x.token for x in parts], dim), join([x.source for x in parts], dim)
+        names = frozenset[str]().union(*(x.names for x in parts))
+        self.ledger.put(out, Marks(token, source, any(x.live for x in parts), names, any(x.noise for x in parts)))
+
+    def _assign(self, func: Any, name: str, args: Any) -> None:
+        target = self.ledger.marks_of(args[0])
+        value = args[1] if name == "copy" else args[2]
+        given = self.ledger.marks_of(value)
+        if name == "index_put":
+            self.ledger.step(name, target, args)
+        if not given.live:
+            return
+        target.live = True
+        for to, of in ((target.token, given.token), (target.source, given.source)):
+            if name == "copy":
+                to.copy_(of.expand(to.shape))
+            else:
+                func(to, args[1], of)
+
+
+# What moves numbers, what hands each number's meaning on to one of its results, what multiplies matrices.
+_MOVES = """
+alias as_strided channel_shuffle chunk constant_pad_nd detach diagonal expand expand_copy flip gather im2col index
+index_select lift_fresh narrow permute pixel_shuffle pixel_unshuffle repeat resolve_conj roll rot90 select slice
+slice_copy split split_with_sizes squeeze t take_along_dim transpose unbind unfold unsafe_chunk unsafe_split unsqueeze
+view _conj _reshape_alias _unsafe_view
+"""
+_AS_ITS_INPUT = """
+clone contiguous cudnn_batch_norm cumsum nan_to_num native_batch_norm native_dropout native_group_norm native_layer_norm
+tril triu _fused_rms_norm _log_softmax _native_batch_norm_legit_no_training _to_copy
+"""
+_PRODUCTS = "mm bmm addmm baddbmm addbmm mv dot addmv"
+_SINGLE = "masked_fill where rsub complex polar index_fill"  # torch calls only some of their forms pointwise
+_NOTED = "masked_fill where add sub mul div tanh bernoulli native_dropout index_put nan_to_num clamp rsub"
+_RANDOM = "bernoulli uniform normal rand rand_like randn randn_like"
+_MOVING, _HANDING_ON, _MULTIPLYING, _NOTING, _SINGLY, _DICE = (
+    frozenset(names.split()) for names in (_MOVES, _AS_ITS_INPUT, _PRODUCTS, _NOTED, _SINGLE, _RANDOM)
+)
+
+
+def _number(name: str, args: Sequence[Any]) -> float:
+    """What everything is multiplied by, where that is one number."""
+    if name not in ("mul", "div") or len(args) < 2:
+        return 1.0
+    for x in (args[1], args[0]):
+        if isinstance(x, (int, float)) or (isinstance(x, Tensor) and x.numel() == 1):
+            number = float(x)
+            return number if name == "mul" else 1 / number if number and x is args[1] else 1.0
+    return 1.0
