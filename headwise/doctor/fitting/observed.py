@@ -1,0 +1,189 @@
+"""What a module does with plain inputs, without a mask: its output in float64, and what depends on what."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.interface import Inputs, Interface
+from headwise.doctor.fitting.rope_tables import rope_tables
+
+LENGTH = 7  # of the inputs: a number that no width, and hardly a scale, has to do with
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Observed:
+    """One run of a module, and what other inputs changed in it."""
+
+    interface: Interface  # of the copy that was run
+    given: Inputs
+    query: Tensor  # [B, N, M] float64; key and value are the query where the module takes one input
+    key: Tensor
+    value: Tensor
+    output: Tensor  # [B, N, Mo] float64
+    moves: bool  # the output depends on the order of the tokens
+    mixes: bool  # examples depend on one another
+    depends: Tensor  # bool [output, token]: whether an output depends on a token
+    rotates: bool  # there are signs of RoPE
+    slopes: bool  # there are signs of ALiBi
+    tables: tuple[Tensor, ...]  # of RoPE's frequencies
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether an output depends on a later token."""
+        return bool(self.depends.triu(1).any())
+
+    @property
+    def looks_around(self) -> bool:
+        """Whether an output depends on another token."""
+        return bool((self.depends & ~torch.eye(len(self.depends), dtype=torch.bool)).any())
+
+    @property
+    def pattern(self) -> Tensor | None:
+        """Who sees whom, where that is neither everybody nor the past; None where a token sees nobody."""
+        usual = bool(self.depends.all()) or torch.equal(self.depends, torch.ones_like(self.depends).tril())
+        return None if usual or not bool(self.depends.any(-1).all()) else self.depends
+
+
+def observe(interface: Interface, seed: int) -> Observed | None:
+    """Run a copy of the module, in float64 if it can; None if it does not run, or gives no finite numbers."""
+    for dtype in (torch.float64, torch.float32):
+        module = copied(interface.module).to("cpu", dtype).eval()
+        _unsettle(module, seed)
+        found = _observe(interface.on(module), dtype, seed)
+        if found is not None:
+            return found
+    return None
+
+
+def _observe(interface: Interface, dtype: torch.dtype, seed: int) -> Observed | None:
+    length = interface.length or LENGTH
+    tolerance = 1e-6 if dtype == torch.float64 else 1e-4  # a part of it may be float32 all the same
+    order = torch.arange(length).roll(2).flip(0)
+    try:  # somebody's code may raise whatever it likes in a dtype that it does not expect
+        given = interface.inputs(3, length, length, seed=seed, dtype=dtype)
+        output = run(interface, given)
+        if output is None or output.shape[:2] != given.query.shape[:2] or not bool(output.isfinite().all()):
+            return None
+        again = run(interface, given)
+        if again is None or not torch.equal(again, output):  # there are dice in it
+            return None
+        moved = run(interface, _changed(given, lambda x: x[:, order]))
+        other = run(interface, _changed(given, lambda x: torch.cat([x[:1], x[1:2] * -0.5 + 0.1, x[2:]])))
+        each = run(interface, _changed(given, _each_token))
+    except Exception:
+        return None
+    if moved is None or other is None or each is None:
+        return None
+    query = given.query.double()
+    key = query if given.key is None else given.key.double()
+    moves = relative_error(moved, output[:, order]) > tolerance
+    mixes = relative_error(other[[0, 2]], output[[0, 2]]) > tolerance
+    depends = ((each[1:] - each[:1]).abs().amax(-1) > tolerance * output.abs().max()).t()  # [output, token]
+    if mixes:  # then the copies of the example know of one another
+        depends = torch.ones_like(depends)
+    module = interface.module
+    tables = rope_tables(module, _tensors(interface.way.arguments(given, {}))) if moves else ()
+    return Observed(
+        interface=interface,
+        given=given,
+        query=query,
+        key=key,
+        value=key if given.value is None else given.value.double(),
+        output=output,
+        moves=moves,
+        mixes=mixes,
+        depends=depends,
+        rotates=moves and (bool(tables) or _speaks_of(module, ("cos", "rotary", "rotate", "rope", "freqs"))),
+        slopes=moves and _speaks_of(module, ("alibi", "slope")),
+        tables=tables,
+    )
+
+
+def run(
+    interface: Interface, inputs: Inputs, *, allowed: Tensor | None = None, padding: Tensor | None = None
+) -> Tensor | None:
+    """The output in float64; where the module insists on a mask, with one that allows everything."""
+    try:  # on clones: some write into what they are given
+        result = interface.run(_changed(inputs, torch.clone), allowed=allowed, padding=padding)
+    except Exception:
+        if allowed is not None or padding is not None or not interface.masks:
+            raise
+        query = inputs.query
+        key = query if inputs.key is None else inputs.key
+        if any(mask.what == "cells" for mask in interface.masks):
+            allowed = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool)
+        else:
+            padding = torch.ones(key.shape[:2], dtype=torch.bool)
+        result = interface.run(_changed(inputs, torch.clone), allowed=allowed, padding=padding)
+    output = result.output
+    is_usable = isinstance(output, Tensor) and output.is_floating_point() and output.ndim == 3
+    return output.detach().double() if is_usable else None
+
+
+def relative_error(output: Tensor, target: Tensor) -> float:
+    """The largest difference, relative to the largest entry; entries that are NaN in both agree."""
+    if output.shape != target.shape:
+        return math.inf
+    difference = (output - target).abs()
+    if bool(difference.isnan().any()):
+        both = output.isnan() & target.isnan()
+        difference = difference.masked_fill(both, 0.0)
+        target = target.masked_fill(both, 0.0)
+    largest = float(difference.max())
+    return math.inf if math.isnan(largest) else largest / max(float(target.abs().max()), 1e-300)
+
+
+def _changed(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
+    key, value = (None if x is None else change(x) for x in (inputs.key, inputs.value))
+    return Inputs(change(inputs.query), key, value)
+
+
+def _each_token(x: Tensor) -> Tensor:
+    """The first example as it is, then once for each of its tokens, with that token changed: [1 + N, N, M]."""
+    length = x.shape[1]
+    copies = x[:1].repeat(length + 1, 1, 1)
+    ids = torch.arange(length)
+    copies[ids + 1, ids] = copies[ids + 1, ids] * -0.5 + 0.1
+    return copies
+
+
+def _unsettle(module: nn.Module, seed: int) -> None:
+    """Move biases and norms away from the 0 and 1 at which they begin and have no effect that could be seen."""
+    dice = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=dice).to(parameter))
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    """Every tensor in nested arguments."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _tensors(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _speaks_of(module: nn.Module, words: Iterable[str]) -> bool:
+    """Whether the text of its classes has one of the words; where there is no text it might."""
+    for kind in {type(part) for part in module.modules()}:
+        if kind.__module__.startswith("torch."):
+            continue
+        try:
+            text = inspect.getsource(kind).lower()
+        except (OSError, TypeError):
+            return True
+        if any(word in text for word in words):
+            return True
+    return False

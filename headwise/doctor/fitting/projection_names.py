@@ -1,0 +1,121 @@
+"""What the name of a module or parameter says of its part in attention: `W_q`, `to_kv`, `unifyheads`, `heads.3.key`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+LETTERS = {
+    "q": ("q", "qs", "query", "queries", "quer", "que"),
+    "k": ("k", "ks", "key", "keys"),
+    "v": ("v", "vs", "value", "values", "val", "vals"),
+}
+OUTPUT = {
+    *("o", "os", "out", "outs", "output", "unify", "unifyheads", "merge", "merger", "combine", "combiner", "final"),
+    *("last", "post", "concat", "recombine", "reproject", "aggregate", "mix", "mixer", "back"),
+}
+FUSED = {"in", "attn", "attention", "packed", "fused", "input", "all", "joint"}
+FILLERS = {
+    *(
+        "w",
+        "weight",
+        "weights",
+        "proj",
+        "projs",
+        "projection",
+        "projections",
+        "project",
+        "linear",
+        "linears",
+        "lin",
+        "fc",
+    ),
+    *(
+        "dense",
+        "to",
+        "layer",
+        "layers",
+        "c",
+        "matrix",
+        "mat",
+        "net",
+        "head",
+        "heads",
+        "kernel",
+        "b",
+        "bias",
+        "transform",
+    ),
+    *("map", "maps", "mapping", "self", "multi", "multihead", "mha", "ff", "module", "param", "my", "the", "for", "d"),
+}
+_WORDS = {word: letter for letter, words in LETTERS.items() for word in words}
+_GLUED = re.compile(
+    r"^(?:to|w|fc|linear|lin|proj|b|bias|c|get|compute)?(?P<core>.+?)(?:proj|projection|linear|lin|layer|weight|bias|fc)?$"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """What a path says."""
+
+    path: str
+    letters: str  # what it gives, in its order: "q", "kv", "qkv"; "" if the name does not say
+    is_output: bool
+    is_fused: bool  # a name such as in_proj or c_attn: all three, without saying in which order
+    parent: str  # the path of what holds it, indices of lists left out
+    index: int | None  # in a list
+
+
+def read_name(path: str, stated: str | None = None) -> Named:
+    """Read a path of a module or parameter; `stated` is what somebody said it is ("q", "kv", "o")."""
+    components = path.split(".")
+    index = next((int(x) for x in reversed(components) if x.isdigit()), None)
+    words = [x for x in components if not x.isdigit()]
+    if stated is not None:
+        letters, output = ("", True) if stated == "o" else (stated, False)
+        return Named(path, letters, output, False, "", index)
+    at, letters, output, fused = len(words) - 1, "", False, False
+    while at >= 0:
+        letters, output, is_fused, says_nothing = _read_word(words[at])
+        if letters or output or (at == len(words) - 1 and not says_nothing):
+            fused = is_fused
+            break
+        at -= 1
+    if at < 0:  # nothing but "proj" or "dense": the output, unless it is one of a list
+        at, output = len(words) - 1, not components[-1].isdigit()
+    return Named(path, letters, output, fused, ".".join(words[:at]), index)
+
+
+def _read_word(word: str) -> tuple[str, bool, bool, bool]:
+    """(letters, is it the output, is it fused, does it say nothing) of one component of a path."""
+    letters, rest = "", []
+    for token in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", word):
+        token = token.lower()
+        found = _letters(token)
+        if found:
+            letters += found
+        elif token not in FILLERS:
+            rest.append(token)
+    letters = "".join(dict.fromkeys(letters))
+    if letters and not any(token in OUTPUT for token in rest):
+        return letters, False, False, False
+    if any(token in OUTPUT or _core(token) in OUTPUT for token in rest):
+        return "", True, False, False
+    if any(token in FUSED for token in rest):
+        return "", False, True, False
+    return "", False, False, not rest
+
+
+def _core(token: str) -> str:
+    match = _GLUED.match(token)
+    return match["core"] if match else token
+
+
+def _letters(token: str) -> str:
+    """ "q" for "wq", "toqueries" or "queries"; "qkv" for "wqkv"; "" for other words."""
+    for form in (token, _core(token)):
+        if form in _WORDS:
+            return _WORDS[form]
+        if re.fullmatch(r"[qkv]{2,3}", form) and len(set(form)) == len(form):
+            return form
+    return ""
