@@ -1,0 +1,215 @@
+"""Every finding that there is: what it means in a few words, how bad it usually is, and where people met it.
+
+The numbers are those of the ways attention goes wrong, as docs/doctor.md lists them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from headwise.doctor.finding import Severity
+from headwise.errors import ArgumentError
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One kind of finding."""
+
+    name: str
+    severity: Severity  # what it usually is; a finding itself knows how bad it is here
+    title: str
+    way: int | None = None
+    sources: tuple[str, ...] = ()
+
+
+def _entries() -> Iterable[Entry]:
+    yield Entry("mask-polarity", "bug", "The mask means the opposite of what it says", 1, ("pytorch #21518",))
+    yield Entry("mask-added", "bug", "A mask of 0 and 1 is added to the scores", 1, ("pytorch #170415",))
+    yield Entry(
+        "mask-ignored",
+        "bug",
+        "A mask that is given has no effect",
+        2,
+        ("keras #23038", "transformers #46634 #47946", "diffusers #8886"),
+    )
+    yield Entry("causal-leak", "bug", "A position sees later ones", 3, ("transformers #48745", "minGPT #75"))
+    yield Entry("mask-fill-too-small", "risk", "Large scores beat the mask's fill value", 9, ("flashinfer #4401",))
+    yield Entry(
+        "causal-corner",
+        "bug",
+        "A rectangular causal mask starts in the wrong corner",
+        4,
+        ("pytorch #108108", "flash-attention #282 #351"),
+    )
+    yield Entry(
+        "window-off-by-one", "bug", "The window is one too wide or too narrow", 5, ("transformers #39408 #40163",)
+    )
+    yield Entry("empty-row-nan", "risk", "A query that may see nothing gives NaN", 6, ("pytorch #41508 #103963",))
+    yield Entry("masked-nan-leaks", "risk", "NaN in a masked position reaches the output", 7, ("pytorch #101967",))
+    yield Entry(
+        "mask-overflows-half",
+        "risk",
+        "The mask's fill value does not fit half precision",
+        8,
+        ("apex #93", "fairseq #3575", "transformers #17306"),
+    )
+    yield Entry(
+        "softmax-axis", "bug", "The softmax runs over the wrong axis", 10, ("labml annotated #146", "fastNLP #254")
+    )
+    yield Entry(
+        "wrong-scale",
+        "bug",
+        "The scores are not divided by the root of the head width",
+        11,
+        ("vit-pytorch #65", "set_transformer #18"),
+    )
+    yield Entry(
+        "head-split",
+        "bug",
+        "Heads are cut so that positions mix",
+        12,
+        ("jsbaan/transformer-from-scratch #6",),
+    )
+    yield Entry("head-merge", "bug", "Heads are joined so that positions mix", 12, ("hyunwoongko/transformer #15",))
+    yield Entry(
+        "mask-head-order",
+        "bug",
+        "The mask is repeated in another order than the heads",
+        13,
+        ("lsdefine/attention-is-all-you-need-keras #36",),
+    )
+    yield Entry(
+        "mask-broadcast",
+        "bug",
+        "The mask meets the scores along the wrong axis",
+        14,
+        ("pytorch #120810", "hyunwoongko/transformer #40"),
+    )
+    yield Entry("dropout-in-eval", "bug", "Dropout acts in eval mode", 15, ("timm #1978",))
+    yield Entry("dropout-misplaced", "risk", "Dropout acts on the wrong tensor", 15, ("torchtune #1791",))
+    yield Entry("left-padding", "bug", "Padding on the left changes the result", 16, ("transformers #36151",))
+    yield Entry(
+        "cache-mismatch",
+        "bug",
+        "Step by step with a cache gives something else than all at once",
+        16,
+        ("transformers #47597 #25104",),
+    )
+    yield Entry("rope-pairing", "bug", "RoPE turns other pairs than usual", 17, ("transformers #25199 #39687",))
+    yield Entry("rope-asymmetric", "bug", "RoPE turns queries and keys differently", 17, ("transformers #25199",))
+    yield Entry(
+        "rope-half-precision",
+        "risk",
+        "RoPE's angles are computed in half precision",
+        18,
+        ("transformers #29285 #25681",),
+    )
+    yield Entry("mscale-twice", "bug", "YaRN's mscale acts twice, or not at all", 20, ("Megatron-LM #1429",))
+    yield Entry("gqa-order", "bug", "Query heads read other key heads than usual", 21, ("onnx #7274",))
+    yield Entry("qkv-order", "bug", "The packed projection is cut in another order", 22, ("litgpt #1013",))
+    yield Entry("alibi-slopes", "bug", "ALiBi's slopes are wrong for this number of heads", 23, ("mlx #3071",))
+    yield Entry("t5-scaled", "bug", "T5's scores are scaled", 24, ("transformers #46946",))
+    yield Entry("packing-leak", "bug", "Packed documents see one another", 25, ("axolotl #3796",))
+    yield Entry("cross-mask", "bug", "Cross attention uses the queries' padding", 26, ("transformers #35032",))
+    yield Entry(
+        "weights-averaged", "note", "The weights that come back are averaged over heads", 27, ("pytorch #34537 #47583",)
+    )
+    yield Entry(
+        "softmax-half", "risk", "The softmax runs in half precision", 28, ("pytorch #123911", "transformers #30186")
+    )
+    yield Entry("noncontiguous-input", "risk", "A tensor that is not contiguous is refused", 29, ("fairseq #2598",))
+    yield Entry("input-modified", "bug", "The inputs are changed in place", 29, ("pytorch #138340",))
+    yield Entry(
+        "heads-not-dividing",
+        "risk",
+        "A width that the heads do not divide is accepted",
+        30,
+        ("pytorch #28719 #103668",),
+    )
+    yield Entry("batch-mixing", "bug", "Examples of a batch influence one another", 31)
+    yield Entry("train-eval-differ", "bug", "Train and eval mode disagree", 32, ("pytorch #86120 #97111",))
+    yield Entry("projection-reused", "bug", "One projection is used where another belongs", 33)
+    yield Entry("argument-order", "bug", "Query, key and value are passed in another order", 33)
+    yield Entry("unused-parameter", "bug", "A parameter never gets a gradient", 34)
+    yield Entry("output-projection-missing", "risk", "There is no output projection, or it is not used")
+    yield Entry("mask-after-softmax", "bug", "The mask acts after the softmax")
+    yield Entry("mask-multiplied", "bug", "The scores are multiplied by the mask")
+    yield Entry("weights-transposed", "bug", "The weights meet the values transposed")
+    yield Entry("softmax-unstable", "risk", "Large scores give infinity or NaN")
+    yield Entry("gradient-blocked", "bug", "No gradient reaches an input or a parameter")
+    yield Entry("gradient-wrong", "bug", "The gradient is not that of the output")
+    yield Entry("state-dict", "bug", "Saving and loading changes the result")
+    yield Entry("weights-unregistered", "bug", "Weights are used that the state dict does not have")
+    yield Entry("sizes-fixed", "risk", "Other lengths or a batch of 1 fail")
+    yield Entry("fails-in-half", "risk", "It does not run in half precision")
+    yield Entry("fails-in-double", "note", "It does not run in double precision")
+    yield Entry("does-not-run", "bug", "It raises")
+    yield Entry("hangs", "bug", "It does not end")
+    yield Entry("crashes", "bug", "It ends the process")
+    yield Entry("too-large", "bug", "It takes more memory than it may")
+    yield Entry("not-attention", "note", "It is no attention")
+    yield Entry("output-shape", "bug", "What comes back is no tensor of the expected shape")
+    yield Entry("wrong-variant", "bug", "A wrong variant reproduces it")
+
+
+CATALOGUE = {entry.name: entry for entry in _entries()}
+
+
+def check_names(names: Iterable[str], argument: str) -> frozenset[str]:
+    """The names as a set; ArgumentError if there is no such finding."""
+    given = frozenset((names,) if isinstance(names, str) else names)
+    for name in sorted(given - CATALOGUE.keys()):
+        near = difflib.get_close_matches(name, CATALOGUE, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "docs/doctor.md lists them"
+        raise ArgumentError(f"{argument}: there is no finding called {name!r}; {hint}")
+    return given
+
+
+# --- Where people met it ----------------------------------------------------------------------------------------------
+
+_REPOSITORIES = {
+    "apex": "NVIDIA/apex",
+    "axolotl": "axolotl-ai-cloud/axolotl",
+    "diffusers": "huggingface/diffusers",
+    "fairseq": "facebookresearch/fairseq",
+    "fastNLP": "fastnlp/fastNLP",
+    "flash-attention": "Dao-AILab/flash-attention",
+    "flashinfer": "flashinfer-ai/flashinfer",
+    "keras": "keras-team/keras",
+    "labml annotated": "labmlai/annotated_deep_learning_paper_implementations",
+    "litgpt": "Lightning-AI/litgpt",
+    "Megatron-LM": "NVIDIA/Megatron-LM",
+    "minGPT": "karpathy/minGPT",
+    "mlx": "ml-explore/mlx",
+    "onnx": "onnx/onnx",
+    "pytorch": "pytorch/pytorch",
+    "set_transformer": "juho-lee/set_transformer",
+    "timm": "huggingface/pytorch-image-models",
+    "torchtune": "meta-pytorch/torchtune",
+    "transformers": "huggingface/transformers",
+    "vit-pytorch": "lucidrains/vit-pytorch",
+    "vllm": "vllm-project/vllm",
+}
+
+
+def links(source: str) -> list[tuple[str, str | None]]:
+    """A source in pieces, each with its address or None: "pytorch #1 #2" is two threads, "arXiv 1706.03762" a paper."""
+    if re.match(r"https?://", source):
+        return [(source, quote(source, safe=":/?#[]@!$&'()*+,;=%~"))]
+    if paper := re.fullmatch(r"arxiv[: ]\s*(\d{4}\.\d{4,5})(.*)", source, re.IGNORECASE | re.DOTALL):
+        return [(source, f"https://arxiv.org/abs/{paper[1]}")]
+    thread = re.fullmatch(r"(.+?)((?:\s+#\d+)+)", source)
+    repository = thread and _REPOSITORIES.get(
+        thread[1], thread[1] if re.fullmatch(r"[\w.-]+/[\w.-]+", thread[1]) else None
+    )
+    if not thread or not repository:
+        return [(source, None)]
+    numbers = re.findall(r"#(\d+)", thread[2])
+    return [
+        (f"{thread[1]} #{number}" if i == 0 else f"#{number}", f"https://github.com/{repository}/issues/{number}")
+        for i, number in enumerate(numbers)
+    ]

@@ -1,0 +1,97 @@
+"""Which findings stand: each once, causes with the proof that a fit gives, and no symptom of what is named already."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from headwise.doctor.catalogue import CATALOGUE
+from headwise.doctor.finding import Finding
+
+_ORDER = {"bug": 0, "risk": 1, "note": 2}
+
+
+def settled(causes: list[Finding], symptoms: list[Finding]) -> Iterator[Finding]:
+    """Each finding once, no symptoms of what is named already, with the sources of the catalogue; bugs first."""
+    bugs = {x.name for x in (*causes, *symptoms) if x.severity == "bug"}
+    explained = {symptom for name in bugs for symptom in EXPLAINS.get(name, ())}
+    named = {x.name for x in causes}
+    kept = causes + [x for x in symptoms if x.name not in explained and x.name not in named]
+    seen: set[tuple[object, ...]] = set()
+    for finding in sorted(kept, key=lambda x: _ORDER[x.severity]):
+        key = (finding.name, finding.where)
+        if key in seen:
+            continue
+        seen.add(key)
+        entry = CATALOGUE.get(finding.name)
+        sources = finding.sources or (entry.sources if entry else ())
+        yield dataclasses.replace(finding, sources=sources)
+
+
+def proved(causes: list[Finding], fitted: list[Finding]) -> list[Finding]:
+    """What the fit found adds to causes of the same name: their proof."""
+    proofs = {x.name: _proof(x) for x in fitted}
+    return [
+        dataclasses.replace(x, evidence=f"{x.evidence}; {proofs[x.name]}") if proofs.get(x.name) else x for x in causes
+    ]
+
+
+def unnamed(fitted: list[Finding], causes: list[Finding]) -> list[Finding]:
+    names = {x.name for x in causes}
+    return [x for x in fitted if x.name not in names]
+
+
+def _proof(finding: Finding) -> str:
+    return finding.evidence.rpartition("; ")[2] if finding.numbers.get("error") is not None else ""
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# What a mistake of layout also looks like.
+_LEAKS = _names(
+    "batch-mixing cache-mismatch causal-corner causal-leak cross-mask empty-row-nan left-padding mask-added "
+    "mask-after-softmax mask-broadcast mask-fill-too-small mask-head-order mask-ignored mask-multiplied mask-polarity "
+    "masked-nan-leaks output-shape packing-leak sizes-fixed train-eval-differ weights-averaged window-off-by-one "
+    "wrong-variant"
+)
+# Mistake -> what it also shows as, and what is then not said.
+EXPLAINS: dict[str, frozenset[str]] = {
+    "head-merge": _LEAKS - {"head-merge"},
+    "softmax-axis": _LEAKS - {"softmax-axis"},
+    "weights-transposed": _LEAKS - {"weights-transposed"},
+    "head-split": _LEAKS | _names("head-merge"),
+    "softmax-half": _names("softmax-unstable"),
+    "gradient-blocked": _names("gradient-wrong unused-parameter"),
+    "argument-order": _names("sizes-fixed wrong-variant"),
+    "mask-polarity": _names(
+        "cache-mismatch causal-leak empty-row-nan mask-broadcast mask-ignored packing-leak unused-parameter "
+        "wrong-variant"
+    ),
+    "mask-added": _names(
+        "causal-leak cross-mask mask-broadcast mask-fill-too-small mask-ignored packing-leak wrong-variant"
+    ),
+    "mask-multiplied": _names("causal-leak mask-broadcast mask-fill-too-small mask-ignored packing-leak wrong-variant"),
+    "mask-after-softmax": _names(
+        "causal-leak mask-broadcast mask-fill-too-small mask-ignored packing-leak wrong-variant"
+    ),
+    "mask-broadcast": _names("empty-row-nan mask-fill-too-small mask-ignored packing-leak sizes-fixed wrong-variant"),
+    "mask-head-order": _names("batch-mixing mask-broadcast mask-ignored wrong-variant"),
+    "mask-fill-too-small": _names("cache-mismatch causal-leak mask-ignored packing-leak wrong-variant"),
+    "dropout-in-eval": _names(
+        "batch-mixing cache-mismatch causal-leak gradient-wrong state-dict train-eval-differ wrong-variant"
+    ),
+    "input-modified": _names(
+        "batch-mixing dropout-in-eval gradient-blocked gradient-wrong noncontiguous-input state-dict"
+    ),
+    "causal-corner": _names("cache-mismatch causal-leak"),
+    "cache-mismatch": _names("left-padding"),
+    "projection-reused": _names("argument-order unused-parameter wrong-variant"),
+    "output-projection-missing": _names("unused-parameter wrong-variant"),
+    "wrong-scale": _names("wrong-variant"),
+    "qkv-order": _names("argument-order wrong-variant"),
+    "mask-ignored": _names("wrong-variant"),
+    "packing-leak": _names("mask-ignored"),
+    "cross-mask": _names("mask-ignored"),
+}

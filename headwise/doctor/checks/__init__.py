@@ -1,0 +1,38 @@
+"""Every check the doctor makes, one a file: what it looks for, how, and the findings that it can give.
+
+A check is a module with `FINDINGS`, the names it can give, and `check(patient)`, which yields findings, or raises
+NotChecked where it cannot be made.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Protocol, cast
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import Patient
+
+
+class Check(Protocol):
+    """A module of this package."""
+
+    FINDINGS: tuple[str, ...]
+
+    def check(self, patient: Patient) -> Iterator[Finding]: ...
+
+
+def _load(names: str) -> dict[str, Check]:
+    return {name: cast(Check, importlib.import_module(f"headwise.doctor.checks.{name}")) for name in names.split()}
+
+
+# What is read off the operations themselves is a cause; what shows in behaviour may be another cause's symptom.
+READ = _load(
+    "layout head_merge projection_order argument_order gqa_order wrong_scale rope rope_precision alibi mask_cells "
+    "built_in_mask dropout_misplaced softmax_precision"
+)
+PROBED = _load(
+    "output_shape determinism train_eval input_modified noncontiguous batch_mixing sizes mask_ignored mask_broadcast "
+    "mask_fill causal_leak empty_row masked_nan half unused_parameter gradient_blocked state_dict cache left_padding "
+    "packing cross_mask weights_returned heads_dividing explained"
+)

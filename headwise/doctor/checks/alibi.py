@@ -1,0 +1,94 @@
+"""ALiBi: a bias that falls in a straight line with the distance, by a slope of its own for each head.
+
+Slopes are 2^(-8 i / H) for H a power of two; for others Press et al. take those of the next lower power of two, and
+every second one of the next higher. Code that forgets the second case gives other slopes than any checkpoint was
+trained with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.checks.mask_cells import FORBIDDEN
+from headwise.doctor.finding import Finding, Severity
+from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.reading.site import Site
+
+FINDINGS = ("alibi-slopes",)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    anatomy = patient.see()
+    known = 0
+    for site, twin in zip(anatomy.sites, anatomy.again or (), strict=False):
+        slopes = _slopes(site, twin)
+        if slopes is None:
+            continue
+        known += 1
+        expected = torch.tensor(standard(len(slopes)), dtype=torch.float64)
+        if torch.allclose(slopes, expected, rtol=1e-3):
+            continue
+        same = torch.allclose(slopes.sort().values, expected.sort().values, rtol=1e-3)
+        rising = bool((slopes < 0).any())
+        falling = bool((slopes[:-1] > slopes[1:]).all())
+        severity: Severity = "bug" if rising or same or falling else "risk"  # else learned, or of another family
+        listed = ", ".join(f"{x:.4g}" for x in slopes.tolist()[:6])
+        wanted = ", ".join(f"{x:.4g}" for x in expected.tolist()[:6])
+        yield Finding(
+            "alibi-slopes",
+            severity,
+            f"the bias falls with the distance by {listed} in the {len(slopes)} heads; expected {wanted}"
+            + ("; a negative slope draws attention to what is far away" if rising else ""),
+            "take the slopes of the next lower power of two and fill up with every second one of the next higher",
+            site.softmax.where,
+        )
+    if not known:
+        raise NotApplicable("no bias that falls in a straight line with the distance")
+
+
+def standard(heads: int) -> list[float]:
+    """The slopes of Press et al. 2022, for any number of heads."""
+    lower = 2 ** int(math.log2(heads))
+    first = [2 ** (-8 * (i + 1) / lower) for i in range(lower)]
+    more = [2 ** (-4 * (i + 1) / lower) for i in range(0, 2 * lower, 2)]
+    return (first + more)[:heads]
+
+
+def _slopes(site: Site, twin: Site) -> Tensor | None:
+    """[H]: how much the bias falls with each step of distance; None where it is no such bias."""
+    from headwise.doctor.checks.wrong_scale import measure
+
+    if (
+        site.grid is None
+        or twin.grid is None
+        or site.scores.shape != twin.scores.shape
+        or site.scores.shape[2] != site.scores.shape[3]
+    ):
+        return None
+    if site.scores.shape[1] < 2 or measure(site, twin) is None:
+        return None
+    changed = (twin.scores - site.scores, twin.products - site.products)
+    valid = torch.isfinite(changed[0]) & (site.scores > FORBIDDEN) & (twin.scores > FORBIDDEN)
+    factor = (changed[0][valid] @ changed[1][valid]) / (changed[1][valid] @ changed[1][valid])
+    bias = torch.where(valid, site.scores - factor * site.products, torch.nan)
+    n = bias.shape[-1]
+    own = bias.diagonal(dim1=-2, dim2=-1)[
+        ..., None
+    ]  # it is the same for all keys of a query, which the softmax does not see
+    bias = bias - own
+    distance = (torch.arange(n)[:, None] - torch.arange(n)).abs().double()
+    found = []
+    for head in range(bias.shape[1]):
+        cells = bias[:, head].isfinite() & (torch.arange(n)[:, None] >= torch.arange(n))
+        b, d = bias[:, head][cells], distance.expand(cells.shape)[cells]
+        if b.numel() < 3 or float(b.abs().max()) < 1e-6:
+            return None
+        slope = -(b @ d) / (d @ d)
+        if float((b + slope * d).abs().max()) > 1e-3 * float(b.abs().max()):
+            return None
+        found.append(slope)
+    return torch.stack(found)

@@ -1,0 +1,71 @@
+"""Which input each of queries, keys and values is made of: q, k and v passed in another order than the signature's.
+
+Only modules that take several inputs can get this wrong; the inputs are what their names in the signature say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from headwise.doctor.calling import names
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.reading import marks
+
+FINDINGS = ("argument-order",)
+
+_INPUTS = ("query", "key", "value")
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    interface = patient.interface
+    if interface.takes == "self":
+        raise NotApplicable("it takes one input")
+    slots = dict(interface.way.slots)
+    if names.role(slots.get("query", "")) == "memory" and names.role(slots.get("memory", "")) == "query":
+        yield Finding(
+            "argument-order",
+            "bug",
+            f"the output has a row for every position of `{slots['query']}`, and `{slots['memory']}` is what is "
+            "attended to; by their "
+            "names it is the other way round",
+            f"let the queries be made of `{slots['memory']}`, keys and values of `{slots['query']}`",
+            patient.where,
+        )
+        return
+    called = _INPUTS if interface.takes == "qkv" else ("query", "memory")
+    found: list[dict[str, set[int]]] = []
+    for site in patient.see().sites:
+        met = site.contraction
+        if met is None or not site.placement("k").right:
+            continue
+        parts = {"queries": site.query.token, "keys": site.key.token, "values": met.values.token}
+        found.append({name: _inputs(tokens) for name, tokens in parts.items()})
+    expected = {"queries": {0}, "keys": {1}, "values": {2 if interface.takes == "qkv" else 1}}
+    if len(found) > 1 or interface.also:  # a layer may attend to itself too
+        found = [x for x in found if x["keys"] | x["values"] | x["queries"] not in ({0}, {1})]
+    if any(x["queries"] == {0} and x["keys"] == x["values"] == {1} for x in found) and len(found) > 1:
+        return
+    for inputs in found:
+        if any(not x or -2 in x or len(x) > 1 for x in inputs.values()) or inputs == expected:
+            continue
+        wrong = [
+            f"{name} from {called[min(next(iter(inputs[name])), len(called) - 1)]}"
+            for name in inputs
+            if inputs[name] != expected[name]
+        ]
+        yield Finding(
+            "argument-order",
+            "bug",
+            f"of the inputs ({', '.join(called)}) the module makes its {', its '.join(wrong)}",
+            "pass query, key and value in the order of the signature, by name where you can",
+            patient.where,
+        )
+        return
+
+
+def _inputs(tokens: Tensor) -> set[int]:
+    which = marks.input_of(tokens)
+    return set(which[tokens != marks.UNKNOWN].unique().tolist())

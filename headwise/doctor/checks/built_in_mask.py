@@ -1,0 +1,244 @@
+"""The mask that a module makes itself: causal the right way round and to the diagonal, a window as wide as it says.
+
+Which scores are forbidden when no mask is given is read off the softmax's input; nothing is inferred from outputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.checks.mask_cells import FORBIDDEN
+from headwise.doctor.finding import Finding, Where
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.site import Site
+
+FINDINGS = ("causal-leak", "mask-polarity", "causal-corner", "window-off-by-one", "mask-fill-too-small")
+
+_WINDOW = re.compile(
+    r"(^|_)(window|sliding|radius|local|span|lookback|look_back|band|neighbou?rs?|window_size|w|ws|win|left|context_size)(_|$|size)",
+    re.IGNORECASE,
+)
+_NEIGHBOURS = re.compile(
+    r"radius|left|look_?back|neighbou?r|n_back|band", re.IGNORECASE
+)  # these count without the query itself
+_SIZE = re.compile(r"size|sliding|width|length", re.IGNORECASE)  # and these with it
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    anatomy = patient.see()
+    seen = False
+    for site in anatomy.sites:
+        if site.grid is None:
+            continue
+        allowed = _allowed(site)
+        if allowed is None or bool(allowed.all()):
+            continue
+        seen = True
+        q, k = allowed.shape
+        if _in_pieces(site):
+            continue  # the mask of some queries of a sequence cannot be told from its corner
+        if q == k:
+            yield from _square(site, allowed)
+        elif _is(allowed, 0) and not _is(allowed, k - q) and q < k:
+            yield Finding(
+                "causal-corner",
+                "bug",
+                f"with {q} queries and {k} keys, query 0 sees key 0 alone: the causal mask starts in the upper left "
+                "corner, as if "
+                f"the queries were the first positions; the last query should see all {k} keys",
+                f"align the mask with the end: query i sees keys up to i + K - Q, tril(diagonal={k - q}) here",
+                _where(site),
+            )
+    yield from _window(patient)
+    if not seen:
+        raise NotApplicable("it makes no mask of its own")
+
+
+def _in_pieces(site: Site) -> bool:
+    """Whether these are some queries of a sequence, against the keys of that sequence: attention by chunks."""
+    assert site.grid is not None
+    element = site.grid.element
+    present = (element >= 0).flatten(0, 1).any(0).any(-1)
+    own = bool((site.grid.key_inputs == 0).all())
+    return not bool(present.all()) or (own and element.shape[-2] != element.shape[-1])
+
+
+def _allowed(site: Site) -> Tensor | None:
+    """[Q, K]: what may be attended to without any mask given; None where heads or examples differ."""
+    scores = site.scores
+    allowed = ~(scores <= FORBIDDEN) & ~torch.isnan(scores)
+    first = allowed[0, 0]
+    return first if bool((allowed == first).all()) else None
+
+
+def _is(allowed: Tensor, diagonal: int) -> bool:
+    return bool((allowed == torch.ones_like(allowed).tril(diagonal)).all())
+
+
+def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
+    n = len(allowed)
+    if _is(allowed, 0):
+        fill = float(site.scores[0, 0][~allowed].max())
+        if fill > -9e3:
+            yield Finding(
+                "mask-fill-too-small",
+                "risk",
+                f"the causal mask puts later keys at {fill:.6g} only; scores below that, or large ones beside it, "
+                "beat it",
+                "fill with -inf, or torch.finfo(dtype).min",
+                _where(site),
+                numbers={"fill": fill},
+            )
+        return
+    upper = torch.ones_like(allowed).triu
+    if bool((allowed == upper(0)).all()) or bool((allowed == upper(1)).all()):
+        yield Finding(
+            "mask-polarity",
+            "bug",
+            "the module's own causal mask is the wrong way round: every position sees the later ones and none of the "
+            "earlier",
+            "forbid where tril is 0 (or where triu(diagonal=1) is 1)",
+            _where(site),
+        )
+        return
+    for diagonal in range(1, n - 1):
+        if _is(allowed, diagonal):
+            yield Finding(
+                "causal-leak",
+                "bug",
+                f"the causal mask lets every position see {diagonal} later one{'s' if diagonal > 1 else ''}: its "
+                "diagonal is "
+                f"{diagonal}, expected 0",
+                "tril(diagonal=0), or triu(diagonal=1) for what is forbidden",
+                _where(site),
+                numbers={"diagonal": float(diagonal)},
+            )
+            return
+    if _is(allowed, -1):
+        yield Finding(
+            "causal-leak",
+            "risk",
+            "the causal mask hides every position from itself too, so the first one sees nothing",
+            "tril(diagonal=0) keeps the position itself",
+            _where(site),
+            numbers={"diagonal": -1.0},
+        )
+
+
+def _where(site: Site) -> Where | None:
+    steps = [x for x in site.steps_before if x.name in ("masked_fill", "where", "index_put")] or [
+        x for x in site.steps_before if x.name in ("add", "sub", "mul")
+    ]
+    return steps[-1].where if steps else site.softmax.where
+
+
+# Windows
+
+
+def _window(patient: Patient) -> Iterator[Finding]:
+    stated = _stated(patient)
+    if stated is None:
+        return
+    name, size = stated
+    length = 2 * size + 3
+    if patient.interface.length or patient.interface.takes != "self" or not 1 <= size <= 64:
+        return
+    try:
+        sites = look(patient, batch=1, length=length).sites
+    except Exception as error:
+        raise NotChecked(f"it does not take {length} positions: {error}") from error
+    for site in sites:
+        allowed = None if site.grid is None else _allowed(site)
+        if allowed is None or bool(allowed.all()) or allowed.shape[0] != allowed.shape[1]:
+            continue
+        distance = torch.arange(length)[:, None] - torch.arange(length)
+        left, right = int(distance[allowed].max()), int(-distance[allowed].min())
+        if not bool((allowed == ((distance <= left) & (-distance <= right))).all()) or left >= length - 1:
+            continue  # no band
+        yield from _judged(patient, site, name, size, left, right)
+
+
+def _stated(patient: Patient) -> tuple[str, int] | None:
+    if patient.spec.window is not None:
+        return "left", patient.spec.window
+    config = getattr(patient.module, "config", None)
+    for place in (vars(patient.module), vars(config) if hasattr(config, "__dict__") else {}):
+        for name, value in place.items():
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0 and _WINDOW.search(name):
+                return name.lstrip("_"), value
+    return None
+
+
+def _judged(patient: Patient, site: Site, name: str, size: int, left: int, right: int) -> Iterator[Finding]:
+    sees = f"sees {left} earlier and {right} later positions" if right else f"sees itself and {left} earlier positions"
+    claim = _claim(patient.source, name)
+    if right and left != right:
+        even = {left, right} == {size // 2, size - size // 2 - 1}
+        severity, expected = ("note", "") if even else ("bug", "; expected as many on either side")
+        if even:
+            return
+    elif right:
+        halved = "//" in patient.source or "half" in patient.source
+        wanted_here = {size} if claim == "neighbours" and not halved else {size, size // 2, (size - 1) // 2}
+        if left in wanted_here:
+            return
+        severity, expected = (
+            "bug",
+            f"; expected {' or '.join(str(x) for x in sorted(wanted_here, reverse=True))} on either side",
+        )
+    else:
+        kind = claim or ("neighbours" if _NEIGHBOURS.search(name) else "size" if _SIZE.search(name) else "")
+        wanted = {"neighbours": size, "size": size - 1}.get(kind)
+        if left == wanted or (wanted is None and left == size - 1):
+            return
+        severity = "risk" if wanted is None and left == size else "bug"
+        expected = f"; expected {size - 1 if wanted is None else wanted} earlier ones" + (
+            ", as Hugging Face's sliding_window counts" if wanted is None else ""
+        )
+    yield Finding(
+        "window-off-by-one",
+        severity,  # type: ignore[arg-type]
+        f"with {name} = {size} a position {sees}{expected}",
+        "compare with < where the window counts the position itself, with <= where it does not",
+        _where(site),
+        numbers={"window": float(size), "left": float(left), "right": float(right)},
+    )
+
+
+# What words about a window count: "size" with the position itself, "neighbours" without. WINDOW: its name.
+_COUNTS_ITSELF = (
+    r"(includ\w*|counting|with) (the )?(itself|self|current|own|query)",
+    r"itself (is )?(included|counted|counts)",
+    r"itself and (the |its )?(\w+ ?- ?1)",
+    r"last `?WINDOW (tokens|keys|positions)",
+    r"total of `?WINDOW",
+)
+_COUNTS_OTHERS = (
+    r"WINDOW(\s+\w+){0,2}\s+(previous|preceding|earlier|before it|neighbou?rs)",
+    r"WINDOW(\s+\w+){0,2}\s+(to|on) (each|either|the left)",
+    r"WINDOW[^,]*\b(before (it|them)|each side|either side|both sides|(to|on) (the|its) left)\b",
+    r"(previous|preceding|earlier) `?WINDOW",
+)
+
+
+def _claim(source: str, name: str) -> str:
+    """What docstrings and comments say a window counts: "size", "neighbours", or "" where they say nothing."""
+    words = " ".join(re.findall(r'""".*?"""|#[^\n]*', source, re.DOTALL)).lower()
+    window = rf"(?<![\w.])(?:{re.escape(name.lower())}|window)`?(?!\w)"
+
+    def says(patterns: tuple[str, ...], sentence: str) -> bool:
+        return any(re.search(pattern.replace("WINDOW", window), sentence) for pattern in patterns)
+
+    for sentence in re.split(r"[.;#]", " ".join(words.split())):
+        if not re.search(window, sentence):
+            continue  # of something else: "sees earlier positions only" says how it is causal
+        if says(_COUNTS_ITSELF, sentence):
+            return "size"
+        if says(_COUNTS_OTHERS, sentence) and not re.search(r"- ?1", sentence):
+            return "neighbours"
+    return ""

@@ -1,0 +1,103 @@
+"""Whether a causal module lets the future through: by its own mask, and by one that it is given.
+
+Each token is changed in turn, and the rows before it are looked at. A module that says it is causal must not move
+them at all. One that says nothing, and hides most of the future and nothing of the past, probably means to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.probe import REACHED, Probe
+
+FINDINGS = ("causal-leak", "mask-polarity")
+SOURCES = ("transformers #48745", "minGPT #75")
+
+_LENGTH = 8
+_MOSTLY = 0.6  # of the future hidden, in a module that says nothing
+_PAST = 0.9  # of the past seen, so that a window is not taken for it
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    if probe.interface.takes == "memory":
+        raise NotApplicable("its keys are a memory, of which none is the future")
+    inputs = probe.square(length=_LENGTH)
+    claim = probe.interface.causal_claim
+    flags = [name for name in probe.interface.flags if probe.interface.roles.get(name) == "causal"]
+    ways: list[tuple[str, dict[str, Any]]] = [
+        (claim, {}),
+        *((f"{name}=True", {"given": {name: True}}) for name in flags),
+    ]
+    made = False
+    for said, options in ways:
+        if isinstance(probe.attempt(inputs, **options), Exception):
+            continue
+        made = True
+        found = list(_judge(probe.influence(inputs, **options), said, hint=bool(options)))
+        if not (found and said == claim and flags):  # what a flag is for, it may lack without
+            yield from found
+        if found and options:
+            return
+    if not made:
+        raise NotChecked(f"it does not run with {_LENGTH} tokens")
+
+
+def _judge(influence: Tensor, said: str, *, hint: bool) -> Iterator[Finding]:
+    n = influence.shape[0]
+    ahead = torch.arange(n)[None, :] - torch.arange(n)[:, None]  # [Q, K], above 0 in the future
+    reached = influence > REACHED
+    future, past = reached[ahead > 0], reached[ahead < 0]
+    seen, pairs = int(future.sum()), future.numel()
+    backwards = seen == pairs and not past.any()
+    hidden = 1 - seen / pairs
+    if not seen or not (said or backwards or (hidden >= _MOSTLY and float(past.float().mean()) >= _PAST)):
+        return
+    why = (
+        f"it says that it is causal ({said})"
+        if said
+        else f"it hides {hidden:.0%} of the future and nothing of the past"
+    )
+    largest = float(influence[ahead > 0].amax())
+    numbers = {"pairs": seen, "of": pairs, "change": largest}
+    if backwards:
+        yield Finding(
+            "mask-polarity",
+            "bug",
+            f"every token sees those after it and none before it: {seen} of {pairs} future pairs, 0 of "
+            f"{past.numel()} past ones. "
+            "Its causal mask is turned round",
+            "hide where key > query: masked_fill(torch.triu(ones, 1), -inf), or masked_fill(tril == 0, -inf)",
+            sources=("pytorch #21518",),
+            numbers=numbers,
+        )
+        return
+    furthest = int(ahead[reached & (ahead > 0)].max())
+    next_only = furthest == 1 and seen == n - 1
+    which = "exactly the next token" if next_only else f"up to {furthest} tokens ahead"
+    yield Finding(
+        "causal-leak",
+        "bug" if (said and not (hint and seen == pairs) and not _in_blocks(reached)) or next_only else "risk",
+        f"{why}, and {seen} of {pairs} future tokens still reach an earlier row ({which}), by up to {largest:.2g} of "
+        "the output's size",
+        "hide every key > query before the softmax, in every head and on every path: torch.triu(ones, diagonal=1), "
+        "filled with -inf",
+        sources=SOURCES,
+        numbers=numbers,
+    )
+
+
+def _in_blocks(reached: Tensor) -> bool:
+    """Whether whole blocks of tokens see one another, and nothing behind them: causal in blocks, which may be meant."""
+    n = len(reached)
+    last = (reached * torch.arange(n)).amax(1)  # the furthest key that each query sees
+    ends = last.unique().tolist()
+    same = bool((last[last] == last).all()) and bool((last >= torch.arange(n)).all())
+    whole = all(bool(reached[i, : int(last[i]) + 1].logical_not().sum() <= 1) for i in range(n))  # its own row aside
+    return same and whole and 1 < len(ends) < n

@@ -1,0 +1,92 @@
+"""Whether cross attention hides the memory's keys by the memory's mask, and not by that of the queries.
+
+Both lengths are made the same, so that a mask of the one would fit the other; then a mask of the queries hides token
+1, and token 1 of the memory must still be seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.calling import names
+from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.calling.mask_input import MaskInput, encode
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
+
+FINDINGS = ("cross-mask",)
+SOURCES = ("transformers #35032",)
+
+_N = 5
+_OF_QUERIES = re.compile(r"(^|_)(q|query|queries)(_|$)")
+_FORMS = (("allowed", torch.bool), ("forbidden", torch.bool), ("allowed", torch.float32), ("additive", torch.float32))
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    masks = [name for name in probe.interface.roles if "mask" in name.lower() or "padding" in name.lower()]
+    if probe.interface.takes != "memory" or not masks:
+        raise NotApplicable("it takes no memory, or no mask")
+    inputs = probe.square(length=_N)
+    if max(_memory(probe, inputs, {})) <= REACHED:
+        raise NotChecked("its memory does not matter")
+    of_memory = [name for name in masks if names.about_memory(name)]
+    for name in masks:
+        about = False if _OF_QUERIES.search(names.simple(name)) else names.about_memory(name)
+        if about or (about is None and not of_memory):
+            continue
+        others = _open(probe, of_memory, inputs)
+        for value in _values(probe.interface.masks, name, inputs.query.shape[1]):
+            hidden, seen = _memory(probe, inputs, {**others, name: value})
+            if hidden <= REACHED < seen:
+                yield Finding(
+                    "cross-mask",
+                    "bug",
+                    f"{name}, which is about the queries' own tokens, hides keys of the memory: with token 1 masked in "
+                    "it, memory token 1 no longer moves any row, memory token 2 still does (by "
+                    f"{seen:.2g} of the output's size)",
+                    "give cross attention the memory's padding mask, as long as the memory: memory_key_padding_mask",
+                    sources=SOURCES,
+                    numbers={"hidden": hidden, "seen": seen},
+                )
+                break
+
+
+def _memory(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> tuple[float, float]:
+    """How far the output moves with token 1 of the memory, and with token 2; NaN where it does not run."""
+    before = probe.attempt(inputs, given=options)
+    if isinstance(before, Exception) or not before.isfinite().all():
+        return torch.nan, torch.nan
+    first, second = (probe.output(moved(inputs, slice(None), key), given=options) for key in (1, 2))
+    return float(rows(before, first).amax()), float(rows(before, second).amax())
+
+
+def _open(probe: Probe, of_memory: list[str], inputs: Inputs) -> dict[str, Any]:
+    """The memory's own masks, hiding nothing."""
+    batch, n = inputs.query.shape[:2]
+    found: dict[str, Any] = {}
+    for mask in probe.interface.masks:
+        if mask.parameter in of_memory and mask.works and mask.parameter not in found:
+            shape = (batch, n) if mask.what == "keys" else (batch, n, n)
+            found[mask.parameter] = mask.value(
+                torch.ones(shape, dtype=torch.bool), probe.interface.heads or 1, inputs.query.dtype
+            )
+    return found
+
+
+def _values(masks: tuple[MaskInput, ...], name: str, n: int) -> Iterator[Tensor]:
+    """Token 1 hidden, in every usual shape and form: a form that is known first."""
+    known = [(mask.form, mask.dtype) for mask in masks if mask.parameter == name and mask.works]
+    keys = torch.ones(3, n, dtype=torch.bool)
+    keys[:, 1] = False
+    cells = keys[:, None].expand(3, n, n)
+    forms = dict.fromkeys(known or _FORMS)
+    for form, dtype in forms:
+        for allowed in (keys, keys[:, None, None], cells[0], cells, cells[:, None]):
+            yield encode(allowed, form, dtype)  # type: ignore[arg-type]

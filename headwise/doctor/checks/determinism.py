@@ -1,0 +1,95 @@
+"""Whether two calls in eval mode give the same: dropout must not act there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import Patient
+from headwise.doctor.probing.listen import Dice, Throw
+from headwise.doctor.probing.probe import Probe, gap
+
+FINDINGS = ("dropout-in-eval", "cache-mismatch")
+SOURCES = ("timm #1978",)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    before = probe.answers(inputs)
+    again = gap(before, probe.output(inputs))
+    if again > 0:
+        yield Finding(
+            "cache-mismatch",
+            "risk",
+            f"a second call with the same input, and the same random numbers, differs from the first by {again:.2g} "
+            "of the "
+            "output's size: the module keeps something of its last call",
+            "keep nothing between calls, or hand the state in and out as an argument",
+            numbers={"change": again},
+        )
+        return
+    change = gap(before, probe.output(inputs, seed=1))
+    if change == 0:
+        return
+    throws = _heard(probe, inputs)
+    cause = next((x for x in throws if x.p), next((x for x in throws if x.dropout), throws[0] if throws else None))
+    seen = f"two calls in eval mode with the same input differ by up to {change:.2g} of the output's size"
+    numbers = {"change": change}
+    if cause is not None and cause.p is not None:
+        attempt = _stilled(probe, inputs)
+        only = "; with it stilled they are the same" if attempt == 0 else ""
+        yield Finding(
+            "dropout-in-eval",
+            "bug",
+            f"{seen}: {_words(cause)} acts{only}",
+            _mend(cause),
+            where=cause.where,
+            sources=SOURCES,
+            numbers={**numbers, "p": cause.p},
+        )
+        return
+    by_hand = cause is not None and cause.dropout
+    what = f": {cause.function} is called" if cause is not None else ""
+    yield Finding(
+        "dropout-in-eval",
+        "bug" if by_hand else "risk",
+        f"{seen}{what}",
+        "draw random numbers only where self.training is true",
+        where=cause.where if cause is not None else None,
+        sources=SOURCES,
+        numbers=numbers,
+    )
+
+
+def _heard(probe: Probe, inputs: Inputs) -> list[Throw]:
+    with Dice() as dice:
+        probe.output(inputs)
+    return dice.heard
+
+
+def _stilled(probe: Probe, inputs: Inputs) -> float:
+    outs: list[Tensor] = []
+    for seed in (0, 1):
+        with Dice(still=True):
+            outs.append(probe.output(inputs, seed=seed))
+    return gap(*outs)
+
+
+def _words(throw: Throw) -> str:
+    name = {"scaled_dot_product_attention": "the dropout_p of scaled_dot_product_attention"}.get(
+        throw.function, throw.function
+    )
+    return f"{name} with p = {throw.p:g}"
+
+
+def _mend(throw: Throw) -> str:
+    if throw.function == "scaled_dot_product_attention":
+        return "pass dropout_p=self.dropout if self.training else 0.0"
+    return (
+        "pass training=self.training to F.dropout, or use an nn.Dropout that is registered, so that eval() reaches it "
+        "(not one in a plain list)"
+    )

@@ -1,0 +1,159 @@
+"""Whether gradients reach the inputs, and are those of the output.
+
+An input that moves the output must get a gradient. Then, in float64, the gradient along random directions of the
+inputs and of the parameters is compared with the change of the output along them: a detach() halfway shows there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.probing.probe import Probe, each, gap, quiet
+
+FINDINGS = ("gradient-blocked", "gradient-wrong")
+
+_STEPS = (1e-3, 1e-4)
+_WRONG = 0.02  # of the gradient's size; smooth functions stay below 1e-4, kinks of a ReLU below this
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    before = probe.answers(inputs)
+    names = [name for name in ("query", "key", "value") if getattr(inputs, name) is not None]
+    tracked = each(inputs, lambda x: x.clone().requires_grad_())
+    with quiet(), torch.enable_grad():
+        out = probe.interface.run(each(tracked, Tensor.clone), grad=True).output
+    if not out.requires_grad:
+        yield _blocked("autograd knows of no way from the output to anything: it wants no gradient", {})
+        return
+    leaves = [getattr(tracked, name) for name in names]
+    found = torch.autograd.grad(out, leaves, _weight(out), allow_unused=True)
+    blocked = False
+    for name, gradient in zip(names, found, strict=True):
+        if gradient is not None and not gradient.isfinite().all():
+            blocked = True
+            yield Finding(
+                "gradient-wrong",
+                "bug",
+                f"the gradient of the {name if probe.crosses else 'input'} holds NaN or infinity for ordinary inputs",
+                "look for a square root, a logarithm or a division at 0, and for torch.where over a branch that is "
+                "not finite",
+                numbers={"not finite": int((~gradient.isfinite()).sum())},
+            )
+        if gradient is None or not (gradient != 0).any():
+            change = gap(before, probe.output(_other(inputs, name)))
+            if change > 1e-3:
+                blocked = True
+                yield _blocked(
+                    f"the {name if probe.crosses else 'input'} gets no gradient, though other numbers in it move the "
+                    "output by "
+                    f"{change:.2g} of its size",
+                    {"change": change},
+                )
+    if not blocked:
+        yield from _along(probe, inputs, names)
+
+
+def _blocked(evidence: str, numbers: dict[str, float]) -> Finding:
+    return Finding(
+        "gradient-blocked",
+        "bug",
+        evidence,
+        "take away the detach(), .data, torch.no_grad or NumPy between input and output",
+        numbers=numbers,
+    )
+
+
+def _along(probe: Probe, inputs: Inputs, names: list[str]) -> Iterator[Finding]:
+    """Directional derivatives in float64."""
+    probe.module.double()
+    inputs = each(inputs, lambda x: x.double().clone())
+    parameters = [x for x in probe.module.parameters() if x.requires_grad and x.is_floating_point()]
+    try:
+        leaves = each(inputs, lambda x: x.clone().requires_grad_())
+        with quiet(), torch.enable_grad():
+            out = probe.interface.run(each(leaves, Tensor.clone), grad=True).output
+            weight = _weight(out)
+            wanted = [*(getattr(leaves, name) for name in names), *parameters]
+            gradients = torch.autograd.grad(out, wanted, weight, allow_unused=True)
+    except Exception as problem:
+        raise NotChecked("it does not run in float64, in which derivatives can be told from rounding") from problem
+    tensors = [*(getattr(inputs, name) for name in names), *parameters]
+    groups = {f"the {name}" if probe.crosses else "the input": [i] for i, name in enumerate(names)}
+    if parameters:
+        groups["the parameters"] = list(range(len(names), len(wanted)))
+    for what, members in groups.items():
+        measured, said, size, steady = _derivatives(
+            probe, inputs, weight, [(tensors[i], gradients[i]) for i in members]
+        )
+        if not size or not steady or abs(measured - said) <= _WRONG * size:
+            continue
+        estimated = any(
+            abs(alone) < 1e-6 * length < abs(gradient)
+            for alone, gradient, length, _ in (
+                _derivatives(probe, inputs, weight, [(tensors[i], gradients[i])])
+                for i in range(len(wanted))
+                if tensors[i].ndim > 1  # a bias of the keys changes nothing by nature
+            )
+        )
+        surrogate = (
+            ". Some of what it says changes nothing: an estimate (straight-through) may be meant" if estimated else ""
+        )
+        yield Finding(
+            "gradient-wrong",
+            "risk" if estimated else "bug",
+            f"along a random direction of {what} the output changes by {measured:.4g} per step, in float64; its "
+            "gradient "
+            f"says {said:.4g}{surrogate}",
+            "look for a detach(), .data or torch.no_grad on part of the way, or a backward written by hand",
+            numbers={"measured": measured, "gradient": said},
+        )
+        return
+
+
+def _derivatives(
+    probe: Probe, inputs: Inputs, weight: Tensor, pairs: list[tuple[Tensor, Tensor | None]]
+) -> tuple[float, float, float, bool]:
+    """Along a random direction of these tensors: measured; by gradients; their size; whether a smaller step agrees."""
+    draw = torch.Generator().manual_seed(17)
+    ways = [torch.randn(x.shape, generator=draw, dtype=torch.float64) for x, _ in pairs]
+    said = sum(float((g * way).sum()) for (_, g), way in zip(pairs, ways, strict=True) if g is not None)
+    length = sum(float(g.square().sum()) for _, g in pairs if g is not None) ** 0.5
+    tensors = [x for x, _ in pairs]
+    measured = []
+    for step in _STEPS:
+        ends = []
+        for sign in (1, -1):
+            _shift(tensors, ways, sign * step)
+            ends.append(float((probe.output(inputs) * weight).sum()))
+            _shift(tensors, ways, -sign * step)
+        measured.append((ends[0] - ends[1]) / (2 * step))
+    off = abs(measured[0] - said)
+    return measured[0], said, max(length, abs(said), abs(measured[0])), abs(measured[0] - measured[1]) <= 0.1 * off
+
+
+def _weight(out: Tensor) -> Tensor:
+    return torch.randn(out.shape, generator=torch.Generator().manual_seed(3)).to(out.dtype)
+
+
+def _with(inputs: Inputs, name: str, x: Tensor) -> Inputs:
+    return dataclasses.replace(inputs, **{name: x})
+
+
+def _other(inputs: Inputs, name: str) -> Inputs:
+    x = getattr(inputs, name)
+    return _with(inputs, name, torch.randn(x.shape, generator=torch.Generator().manual_seed(23)).to(x) * 2)
+
+
+def _shift(tensors: list[Tensor], ways: list[Tensor], step: float) -> None:
+    with torch.no_grad():
+        for x, way in zip(tensors, ways, strict=True):
+            x.add_(way, alpha=step)

@@ -1,0 +1,164 @@
+"""Other precisions, and scores that are large: does it run in fp16, bf16 and float64, and does its softmax hold?"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import Patient
+from headwise.doctor.probing.listen import Softmaxes
+from headwise.doctor.probing.masking import hide, left_padding
+from headwise.doctor.probing.probe import Probe, each, gap, scaled, sentence
+
+FINDINGS = ("fails-in-half", "fails-in-double", "mask-overflows-half", "softmax-half", "softmax-unstable")
+
+_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "float64"}
+_LARGE = 1e3
+_LARGE_HALF = 30.0
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    expected = probe.answers(inputs)
+    yield from _large(probe, inputs)
+    failed = False
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        other = Probe(patient)
+        other.module.to(dtype)
+        out = other.attempt(each(inputs, functools.partial(Tensor.to, dtype=dtype)))
+        if isinstance(out, Exception):
+            if not _platform(out):
+                if dtype is torch.float16 and "overflow" in str(out):
+                    yield _overflows("its own mask", f"it raises {sentence(out)}")
+                elif dtype is not torch.bfloat16 or not failed:
+                    yield _fails(dtype, f"it raises {sentence(out)}")
+                failed = True
+        elif out.dtype != dtype:
+            yield _fails(dtype, f"its output is {str(out.dtype).removeprefix('torch.')}", "note")
+        elif not out.isfinite().all():
+            if dtype is not torch.bfloat16 or not failed:
+                yield _fails(dtype, f"{int((~out.isfinite()).sum())} of its {out.numel()} numbers are NaN or infinite")
+            failed = True
+        elif dtype is torch.float16:
+            yield from _masks(probe, other, inputs)
+            yield from _softmax(other, inputs, expected)
+            yield from _large_half(probe, other, inputs)
+
+
+def _fails(dtype: torch.dtype, what: str, severity: Any = "risk") -> Finding:
+    return Finding(
+        "fails-in-double" if dtype is torch.float64 else "fails-in-half",
+        severity,
+        f"with parameters and inputs in {_NAMES[dtype]} {what}",
+        "make new tensors like the ones they meet (x.new_zeros, dtype=x.dtype), keep constants in buffers or as "
+        "Python numbers",
+    )
+
+
+def _overflows(what: str, said: str) -> Finding:
+    return Finding(
+        "mask-overflows-half",
+        "risk",
+        f"in fp16 {what} fails: {said}",
+        "fill with torch.finfo(scores.dtype).min or -inf, not with a number such as -1e9 that fp16 cannot hold",
+        sources=("apex #93", "fairseq #3575", "transformers #17306"),
+    )
+
+
+def _platform(problem: Exception) -> bool:
+    """Whether it is this machine that lacks the operation."""
+    return "not implemented for" in str(problem) or isinstance(problem, NotImplementedError)
+
+
+def _large(probe: Probe, inputs: Inputs) -> Iterator[Finding]:
+    for factor in (30.0, _LARGE):
+        out = probe.attempt(scaled(inputs, factor))
+        if isinstance(out, Tensor) and not out.isfinite().all():
+            broken = int((~out.isfinite().all(-1)).sum())
+            yield Finding(
+                "softmax-unstable",
+                "bug",
+                f"inputs times {factor:g} make {broken} of {out.shape[0] * out.shape[1]} rows NaN or infinite in "
+                "float32",
+                "subtract the row's maximum before exp, as torch.softmax does",
+                numbers={"factor": factor, "rows": broken},
+            )
+            return
+
+
+def _large_half(probe: Probe, half: Probe, inputs: Inputs) -> Iterator[Finding]:
+    """Scores that fp16 cannot hold though the output is small: a scale that comes after the product."""
+    large = scaled(inputs, _LARGE_HALF)
+    expected, out = probe.attempt(large), half.attempt(each(large, lambda x: x.half()))
+    if isinstance(expected, Exception) or isinstance(out, Exception) or expected.abs().amax() > 6e4:
+        return
+    if expected.isfinite().all() and not out.isfinite().all():
+        broken = int((~out.isfinite().all(-1)).sum())
+        yield Finding(
+            "softmax-unstable",
+            "risk",
+            f"inputs times {_LARGE_HALF:g} make {broken} of {out.shape[0] * out.shape[1]} rows NaN or infinite in "
+            "fp16, none in float32",
+            "scale queries (and keys) before their product, so that the scores stay below 65,504",
+            numbers={"factor": _LARGE_HALF, "rows": broken},
+        )
+
+
+def _masks(probe: Probe, half: Probe, inputs: Inputs) -> Iterator[Finding]:
+    one = hide(inputs, 1)
+    ways: list[tuple[str, dict[str, Any]]] = [
+        ("a mask that hides key 1", {"allowed": one}),
+        ("a mask that hides key 1", {"padding": one[:, 0]}),
+    ]
+    if not probe.rectangular:
+        padded = left_padding(inputs)
+        ways.append(("padding on the left", {"padding": padded}))
+        ways.append(
+            ("padding on the left with a causal mask", {"padding": padded, "allowed": torch.ones_like(one).tril()})
+        )
+    for what, options in ways:
+        usual = probe.attempt(inputs, **options)
+        if isinstance(usual, Exception) or not usual.isfinite().all():
+            continue
+        out = half.attempt(each(inputs, lambda x: x.half()), **options)
+        said = ""
+        if isinstance(out, Exception):
+            if _platform(out):
+                continue
+            if "overflow" not in str(out):
+                yield _fails(torch.float16, f"it runs, but with a mask it raises {sentence(out)}")
+                return
+            said = f"it raises {sentence(out)}"
+        elif not out.isfinite().all():
+            said = f"{int((~out.isfinite().all(-1)).sum())} rows are NaN or infinite; in float32 none is"
+        if said:
+            yield _overflows(what, said)
+            return
+
+
+def _softmax(half: Probe, inputs: Inputs, expected: Tensor) -> Iterator[Finding]:
+    small = each(inputs, lambda x: x.half())
+    try:
+        with Softmaxes() as seen:
+            out = half.output(small)
+    except Exception:
+        return
+    low = [x for x in seen.heard if x.dtype in (torch.float16, torch.bfloat16)]
+    if low:
+        error = gap(expected, out.float())
+        yield Finding(
+            "softmax-half",
+            "note",
+            f"in fp16 the softmax runs in fp16 too; the output is off by up to {error:.2g} of its size",
+            "softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype), or scaled_dot_product_attention",
+            where=low[0].where,
+            sources=("pytorch #123911", "transformers #30186"),
+            numbers={"error": error},
+        )

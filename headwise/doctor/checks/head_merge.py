@@ -1,0 +1,87 @@
+"""Heads merged so that positions are mixed, and an output projection that is there but not used.
+
+The output of attention lies as [B, H, N, E]; `reshape(B, N, H * E)` without a transpose first puts pieces of several
+positions into one row, which the output projection then takes for one position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.fitting.projection_names import read_name
+from headwise.doctor.patient import Patient
+from headwise.doctor.reading import marks
+from headwise.doctor.reading.anatomy import Anatomy
+from headwise.doctor.reading.marks import MIXED
+from headwise.doctor.reading.site import Site
+
+FINDINGS = ("head-merge", "output-projection-missing")
+
+_MEND = (
+    "merge with .transpose(1, 2).reshape(B, N, H * E), so that all heads of a position come to lie beside one another"
+)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    anatomy = patient.see()
+    for site in anatomy.sites:
+        if site.grid is not None and site.contraction is not None:
+            yield from _merged(anatomy, site)
+    yield from _missing(patient, anatomy)
+
+
+def _merged(anatomy: Anatomy, site: Site) -> Iterator[Finding]:
+    met, found = site.contraction, site.output
+    assert met is not None
+    if bool((met.product.token == MIXED).any()):
+        return
+    out = anatomy.run.out
+    if found is not None:
+        seed, operand, dim = found
+        tokens = marks.one(operand.token, dim)
+        rows = float((tokens == MIXED).float().mean())
+        if rows and len(anatomy.sites) == 1:
+            several = operand.token.movedim(dim, -1).reshape(-1, operand.token.shape[dim])[tokens.reshape(-1) == MIXED][
+                0
+            ]
+            positions = sorted(set(marks.position_of(several[several >= 0]).tolist()))
+            yield _finding(
+                f"a row that the output projection takes for one position is of positions {positions}", seed.where
+            )
+            return
+    if out is None or len(anatomy.sites) > 1 or out.token.ndim != 3:
+        return
+    expected = marks.token(0, out.token.shape[:2])[..., None].expand(out.token.shape)
+    known = out.token >= 0
+    wrong = known & (out.token != expected) & (marks.input_of(out.token) == 0)
+    if found is None:
+        mixed = marks.seed_of(out.source) == met.product.number
+        wrong &= mixed
+    if bool(wrong.any()):
+        b, n = torch.nonzero(wrong)[0, :2].tolist()
+        there = sorted(set(marks.position_of(out.token[b, n][known[b, n]]).tolist()))
+        yield _finding(f"the output at position {n} is of the queries at positions {there}", met.product.where)
+
+
+def _finding(evidence: str, where: object) -> Finding:
+    return Finding("head-merge", "bug", f"the heads are merged across positions: {evidence}", _MEND, where)  # type: ignore[arg-type]
+
+
+def _missing(patient: Patient, anatomy: Anatomy) -> Iterator[Finding]:
+    """An output projection that no operation used."""
+    if any(site.output is not None for site in anatomy.sites) or not any(site.grid for site in anatomy.sites):
+        return
+    used = {name for seed in anatomy.run.seeds for name in seed.name.split(", ")}
+    for name, parameter in patient.module.named_parameters():
+        if parameter.ndim >= 2 and name not in used and read_name(name.removesuffix(".weight")).is_output:
+            yield Finding(
+                "output-projection-missing",
+                "bug",
+                f"the heads are returned as they are: {name} {list(parameter.shape)} is there, and nothing is "
+                "multiplied by it",
+                f"return {name.removesuffix('.weight')}(merged heads)",
+                patient.where,
+            )

@@ -1,0 +1,63 @@
+"""Whether what is handed over is left as it was: inputs, and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import Patient
+from headwise.doctor.probing.masking import given
+from headwise.doctor.probing.probe import Probe, each, length_of_keys, quiet
+
+FINDINGS = ("input-modified",)
+SOURCES = ("pytorch #138340",)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    kept_inputs = each(inputs, lambda x: x.clone())
+    with quiet():
+        probe.interface.run(inputs)
+    for name in ("query", "key", "value"):
+        before, now = getattr(kept_inputs, name), getattr(inputs, name)
+        if before is not None and not _same(before, now):
+            yield _finding(f"the {name} that was handed over" if probe.crosses else "the input", before, now)
+    modified: set[str] = set()
+    for mask in probe.interface.masks:
+        if mask.parameter in modified:
+            continue
+        inputs = probe.inputs()
+        try:
+            options = given(probe.interface, mask, inputs, length_of_keys(inputs) - 1)
+            kept = options[mask.parameter].clone()
+            with quiet():
+                probe.interface.run(inputs, given=options)
+        except Exception:  # whether it runs with this mask is for others to say
+            continue
+        if not _same(kept, options[mask.parameter]):
+            modified.add(mask.parameter)
+            yield _finding(f"the mask {mask.parameter!r}", kept, options[mask.parameter])
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _finding(what: str, before: Tensor, after: Tensor) -> Finding:
+    if before.shape != after.shape:
+        evidence = f"after the call {what} has the shape {list(after.shape)}, before it was {list(before.shape)}"
+        changed, of = before.numel(), before.numel()
+    else:
+        changed, of = int((before != after).sum()), before.numel()
+        evidence = f"the call changed {what} in place: {changed} of its {of} numbers"
+    return Finding(
+        "input-modified",
+        "bug",
+        evidence,
+        "use operations that make a new tensor (x = x + y, masked_fill) on what the caller owns, or clone() it first",
+        sources=SOURCES,
+        numbers={"changed": changed, "of": of},
+    )

@@ -1,0 +1,135 @@
+"""Heads, positions and examples that are mixed up on their way into the products, and a softmax over the wrong axis.
+
+`view(B, H, N, D)` of a tensor that lies as [B, N, H * D] runs without an error and trains, but what is then called a
+head holds several heads of a few tokens. The marks of the keys say which token and head every vector is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.fitting.projection_names import read_name
+from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.reading.placement import Placement
+from headwise.doctor.reading.site import Site
+
+FINDINGS = ("head-split", "softmax-axis", "weights-transposed", "batch-mixing")
+
+_WORDS = {"q": "queries", "k": "keys", "v": "values"}
+_SPLIT = "split the heads with .view(B, N, H, D).transpose(1, 2), so that positions and heads stay apart"
+
+
+_BATCH_FIRST = re.compile(
+    r"[\[(]\s*(batch(_size)?|B|N|bs|bsz|b)\s*,\s*(seq\w*|tokens|length|len|T|N|L|S|n|t|l|time|num_\w+|positions)\s*,"
+    r"|^\s*(B|b|batch(_size)?|bs|bsz)\s*,\s*\w+\s*,\s*\w+\s*=\s*\w+\.(shape|size)",
+    re.MULTILINE,
+)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    interface = patient.interface
+    said = _BATCH_FIRST.search(patient.source)
+    if (
+        interface.batched
+        and not interface.batch_first
+        and said
+        and not re.search(r"batch_first|seq\w* first", patient.source)
+    ):
+        yield Finding(
+            "batch-mixing",
+            "bug",
+            f"{said.group(0).strip()!r} says that the batch comes first; the module attends along the first "
+            "dimension, so what it mixes "
+            "are the examples of a batch",
+            "pass batch_first=True to what it is built of, or transpose",
+            patient.where,
+        )
+    for site in patient.see().sites:
+        wrong = [name for name in site.projections if not site.placement(name).right]
+        if wrong:
+            yield from _placed(site, wrong)
+        else:
+            yield from _axis(site)
+
+
+def _placed(site: Site, wrong: list[str]) -> Iterator[Finding]:
+    placement = site.placement(wrong[0])
+    what = " and ".join(_WORDS[x] for x in wrong)
+    if placement.examples:
+        yield Finding(
+            "batch-mixing",
+            "bug",
+            f"the {what} that meet in one product are of several examples: {_listed(placement)}",
+            "keep the batch apart from the positions; check batch_first and what view and reshape merge",
+            site.product.where,
+        )
+    elif placement.mixed:
+        if placement.heads or placement.repeated or len(site.projections.get(wrong[0], ())) == 1:
+            raise NotChecked(f"the {what} are made of several tokens each, as by a convolution")
+    else:
+        yield Finding(
+            "head-split",
+            "bug",
+            f"what is taken for one head holds {what} of several heads and some tokens again and again: "
+            f"{_listed(placement)}; expected each position once, of a single head",
+            _SPLIT,
+            site.product.where,
+        )
+
+
+def _listed(placement: Placement) -> str:
+    return f"positions {', '.join(map(str, placement.tokens[:12]))}"
+
+
+def _axis(site: Site) -> Iterator[Finding]:
+    layout, met = site.layout, site.contraction
+    if layout.mixed or site.softmax.scores.shape[site.softmax.dims[0] if site.softmax.dims else 0] < 2:
+        return
+    if layout.examples and site.query.position.amin(-1).equal(site.query.position.amax(-1)):
+        over = "the batch"
+    elif layout.query_position and not layout.other_examples:
+        if layout.key_position:
+            over = "queries and keys at once"
+        else:
+            over = "the queries"
+            if met is not None and met.side is not None and _transposed(site):
+                yield Finding(
+                    "weights-transposed",
+                    "bug",
+                    "the weights are summed over the queries in place of the keys: they meet the values transposed",
+                    "multiply weights @ values, [Q, K] @ [K, E]",
+                    met.product.where,
+                )
+                return
+    elif layout.query_feature and not layout.key_position:
+        over = "the heads"
+    elif layout.other_examples or (layout.query_position and layout.key_position):
+        over = "the batch"
+    else:
+        return
+    shape = list(site.softmax.scores.shape)
+    dims = ", ".join(str(d) for d in site.softmax.dims)
+    sums = float(site.softmax.weights.sum(site.softmax.dims).mean()) if site.softmax.dims else 1.0
+    yield Finding(
+        "softmax-axis",
+        "bug",
+        f"the softmax runs over axis {dims} of scores {shape}, which is {over}; the keys are on another axis, so "
+        "what a "
+        "query gives to its keys does not add up to 1",
+        "take the softmax over the axis of the keys, softmax(dim=-1) for scores [B, H, Q, K]",
+        site.softmax.where,
+        numbers={"axis": float(site.softmax.dims[0]), "sum": sums},
+    )
+
+
+def _transposed(site: Site) -> bool:
+    """Whether the softmax was right and the product with the values is not, by the names of the projections."""
+    letters = {
+        side: {read_name(seed.name.removesuffix(".weight")).letters for seed in site.projections[side]} for side in "qk"
+    }
+    if letters["q"] == {"k"} or letters["k"] == {"q"}:
+        return True
+    named = letters["q"] == {"q"} or letters["k"] == {"k"}
+    return not named and not site.queries_left

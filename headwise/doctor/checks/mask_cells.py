@@ -1,0 +1,382 @@
+"""What a mask does to the scores, cell by cell: which it forbids, how, and whether those are the ones it was given.
+
+The same inputs run with and without a mask; the difference of the scores is the mask as the module understood it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.calling.interface import MaskInput
+from headwise.doctor.finding import Finding, Where
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.reading.site import Site
+from headwise.errors import DoctorError
+
+FINDINGS = (
+    *("mask-polarity", "mask-added", "mask-multiplied", "mask-after-softmax", "mask-broadcast", "mask-head-order"),
+    *("mask-fill-too-small", "mask-overflows-half", "causal-leak"),
+)
+
+FORBIDDEN = -1e3  # a number this low, filled in or added, forbids at ordinary scores
+_SAFE = -9e3
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    patient.see()
+    masks = [m for m in patient.interface.masks if not m.own]
+    if not masks:
+        raise NotApplicable("it takes no mask")
+    tried = 0
+    for mask in _one_each(masks):
+        # Words are taken at their word: what they say is handed over, and what it does is looked at.
+        claimed = None if mask.claim.startswith("the name ") else mask.claimed
+        doubted = claimed not in (None, mask.form, "additive") and (
+            mask.form != "additive" or _said_to_hold_0_and_1(mask)
+        )
+        found = _measured(patient, dataclasses.replace(mask, form=claimed) if claimed and doubted else mask)
+        tried += found is not None
+        if found or (doubted and found is not None):
+            yield from found
+        elif doubted and mask.form == "additive":
+            yield from _added(patient, mask)
+        else:
+            yield from _claims(patient, mask)
+    if not tried:
+        raise NotChecked("no scores with and without a mask could be laid side by side")
+
+
+def _measured(patient: Patient, mask: MaskInput) -> list[Finding] | None:
+    """What this mask did to the scores; None where that cannot be seen."""
+    anatomy = patient.see()
+    batch, queries = anatomy.inputs.query.shape[:2]
+    keys = queries if anatomy.inputs.key is None else anatomy.inputs.key.shape[1]
+    allowed = _allowed(mask, batch, queries, keys)
+    try:
+        value = mask.value(
+            allowed if mask.what == "cells" else allowed[:, 0], patient.interface.way.heads, anatomy.inputs.query.dtype
+        )
+        masked = anatomy.masked({mask.parameter: value})
+    except DoctorError:
+        return None
+    found = None
+    for site, twin in zip(anatomy.sites, masked or (), strict=masked is not None):
+        if site.grid is None or twin.grid is None or site.scores.shape[2:] != (queries, keys):
+            continue
+        if site.scores.shape == twin.scores.shape:
+            found = [*(found or []), *_compare(patient, mask, allowed, site, twin)]
+    return found
+
+
+def _one_each(masks: list[MaskInput]) -> Iterator[MaskInput]:
+    """The best of every argument."""
+    seen = set()
+    for mask in sorted(masks, key=lambda m: not m.works):
+        if mask.parameter not in seen:
+            seen.add(mask.parameter)
+            yield mask
+
+
+def _allowed(mask: MaskInput, batch: int, queries: int, keys: int) -> Tensor:
+    """[B, Q, K]: a mask that looks like no other: of keys, other ones in each example; of cells, no row and column
+    alike.
+    """
+    if mask.what == "keys":
+        real = torch.ones(batch, keys, dtype=torch.bool)
+        for b in range(batch):
+            real[b, keys - b :] = False
+        if not mask.by_example:
+            real[:] = real[-1]
+        return real[:, None].expand(batch, queries, keys)
+    generator = torch.Generator().manual_seed(7)
+    shape = (batch if mask.by_example else 1, queries, keys)
+    allowed = torch.rand(shape, generator=generator) < 0.6
+    allowed[..., 0] = True
+    allowed |= torch.eye(queries, keys, dtype=torch.bool)
+    allowed[:, 0, -1] = False
+    return allowed.expand(batch, queries, keys)
+
+
+def _claims(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
+    """Words that say another polarity than the one found in trial."""
+    if not mask.works or mask.claimed in (None, mask.form, "additive") or mask.form == "additive":
+        return
+    yield Finding(
+        "mask-polarity",
+        "risk" if _ambiguous(mask) else "bug",
+        f"{_quoted(mask.claim)} says that True in `{mask.parameter}` = {_means(mask.claimed)}; in the module it "
+        f"= {_means(mask.form)}",
+        f"invert the mask where it is applied (~{mask.parameter}), or the words",
+        patient.where,
+    )
+
+
+def _said_to_hold_0_and_1(mask: MaskInput) -> bool:
+    """Whether numbers that are added are what it takes in trial, and words (not a name alone) say something else."""
+    said = mask.works and mask.form == "additive" and mask.claimed in ("allowed", "forbidden")
+    return said and not re.search(r"the name |inf\b|additive|\badded", mask.claim)
+
+
+def _added(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
+    yield Finding(
+        "mask-added",
+        "bug",
+        f"{mask.claim!r} says that 1 in `{mask.parameter}` = {_means(mask.claimed)}, and the module adds it to the "
+        "scores as it is: 0 and 1 forbid nothing",
+        "use masked_fill(mask, -inf), or add 0 and -inf",
+        patient.where,
+    )
+
+
+def _ambiguous(mask: MaskInput) -> bool:
+    """Whether nothing but a name such as padding_mask speaks: 1 = padding in some libraries, a real token in Keras'."""
+    return mask.claim.startswith("the name ") and "key_padding_mask" not in mask.parameter
+
+
+def _quoted(claim: str) -> str:
+    return claim if claim.startswith("the name ") else repr(claim)
+
+
+def _means(form: str | None) -> str:
+    return "may attend" if form == "allowed" else "forbidden"
+
+
+def _compare(patient: Patient, mask: MaskInput, allowed: Tensor, site: Site, twin: Site) -> Iterator[Finding]:
+    before, after = site.scores, twin.scores
+    open_ = torch.isfinite(before) & (before > FORBIDDEN)  # not forbidden by the module itself
+    expected = ~allowed[:, None].expand(before.shape)
+    change = torch.where(open_, after - before, 0.0).nan_to_num(nan=0.0, posinf=0.0, neginf=-torch.inf)
+    where = _where(site, twin)
+    name = f"`{mask.parameter}`"
+    if not bool(open_.any()):
+        yield _inverted(mask, where, "with nothing masked every key is forbidden")
+        return
+    opened = ~open_ & torch.isfinite(after) & (after > FORBIDDEN)
+    if bool(opened.any()):
+        if not patient.interface.causal_claim:
+            return  # it is causal only where nobody hands it a mask
+        yield Finding(
+            "causal-leak",
+            "bug" if mask.what == "keys" else "risk",
+            f"with {name} given, {int(opened.sum())} of the {int((~open_).sum())} cells that the module forbids by "
+            "itself may be "
+            "attended to",
+            "join the masks with and: a key must be allowed by both",
+            where,
+        )
+        return
+    touched = change.abs() > 1e-4 * float(before[open_].abs().max())
+    if not bool(touched.any()):
+        yield from _afterwards(mask, expected & open_, site, twin)
+        return
+    forbidden = open_ & ((after <= FORBIDDEN) | (change <= FORBIDDEN))
+    if not bool(forbidden.any()):
+        yield from _weakly(mask, expected & open_, open_, before, after, change, touched, where)
+        return
+    wrong = (forbidden != expected) & open_
+    if not bool(wrong.any()):
+        lowest = float(after[expected & open_].max())
+        yield from _overflowing(name, after[expected & open_], where)
+        added = float(change[expected & open_].max())
+        if max(min(lowest, 0.0), min(added, 0.0)) > _SAFE and lowest > _SAFE:
+            yield Finding(
+                "mask-fill-too-small",
+                "risk",
+                f"{name} puts forbidden cells at {lowest:.6g} only; scores below that, or large ones beside it, beat "
+                "it",
+                "fill with -inf, or torch.finfo(dtype).min",
+                where,
+                numbers={"fill": lowest},
+            )
+        return
+    yield from _overflowing(name, after[forbidden], where)
+    yield from _elsewhere(mask, forbidden, expected, open_, where)
+
+
+def _overflowing(name: str, filled: Tensor, where: Where | None) -> Iterator[Finding]:
+    """A number that is written into the code, and that float16 does not hold."""
+    fill = float(filled[0])
+    fixed = bool((filled == fill).all()) and math.isfinite(fill) and abs(fill) < 1e38  # else of torch.finfo
+    if fixed and fill < torch.finfo(torch.float16).min:
+        yield Finding(
+            "mask-overflows-half",
+            "risk",
+            f"{name} fills with {fill:g}, which float16 (down to -65504) cannot hold",
+            "fill with -inf, or torch.finfo(scores.dtype).min",
+            where,
+            numbers={"fill": fill},
+        )
+
+
+def _afterwards(mask: MaskInput, expected: Tensor, site: Site, twin: Site) -> Iterator[Finding]:
+    """The scores are the same: perhaps the weights are not."""
+    if site.contraction is None or twin.contraction is None:
+        return
+    before, after = site.weights_at_values, twin.weights_at_values
+    if before.shape != expected.shape or torch.allclose(before, after, atol=1e-6, equal_nan=True):
+        return
+    sums = after.nan_to_num().sum(-1)
+    rows = expected.any(-1) & ~expected.all(-1)
+    if not bool(rows.any()) or bool(((sums[rows] - 1).abs() < 1e-3).all()):
+        return  # taken away and divided by what was left: the same as before the softmax
+    left = float(sums[rows].min())
+    yield Finding(
+        "mask-after-softmax",
+        "bug",
+        f"`{mask.parameter}` acts on the weights, after the softmax: rows with forbidden keys add up to as little as "
+        f"{left:.3f}, "
+        "and what those keys took is lost to the others",
+        "set forbidden scores to -inf before the softmax",
+        twin.softmax.where,
+        numbers={"sum": left},
+    )
+
+
+def _weakly(
+    mask: MaskInput,
+    expected: Tensor,
+    open_: Tensor,
+    before: Tensor,
+    after: Tensor,
+    change: Tensor,
+    touched: Tensor,
+    where: Where | None,
+) -> Iterator[Finding]:
+    """The scores change and nothing is forbidden."""
+    name, allowed = f"`{mask.parameter}`", open_ & ~expected
+    for cells, others, which in ((expected, allowed, "forbidden"), (allowed, expected, "allowed")):
+        if not bool(cells.any()) or bool(touched[others].any()):
+            continue
+        values, steps = after[cells], change[cells]
+        if bool((values - values.mean()).abs().max() < 1e-6 * (1 + values.abs().max())):
+            fill = float(values.mean())
+            if which == "allowed":
+                return
+            if fill == 0 and _multiplied(where):
+                yield _multiplication(name, where)
+                return
+            typo = " (1e-9 for -1e9?)" if 0 < abs(fill) < 1e-3 else ""
+            yield Finding(
+                "mask-fill-too-small",
+                "bug",
+                f"{name} sets forbidden scores to {fill:g}{typo}, which is a score like another: they keep a weight",
+                "fill with -inf, or torch.finfo(dtype).min",
+                where,
+                numbers={"fill": fill},
+            )
+            return
+        if bool((steps - steps.mean()).abs().max() < 1e-4 * (1 + steps.abs().max())):
+            step = float(steps.mean())
+            if abs(step) <= 1.5:
+                yield Finding(
+                    "mask-added",
+                    "bug" if mask.form != "additive" else "risk",
+                    f"{name} is added to the scores as it is: {which} cells change by {step:+g}, and nothing is "
+                    "forbidden",
+                    "use masked_fill(mask, -inf), or add 0 and -inf",
+                    where,
+                    numbers={"added": step},
+                )
+            elif step < 0 and which == "forbidden":
+                yield Finding(
+                    "mask-fill-too-small",
+                    "bug",
+                    f"{name} lowers forbidden scores by {-step:g} only: ordinary scores beat that",
+                    "add -inf, or torch.finfo(dtype).min",
+                    where,
+                    numbers={"fill": step},
+                )
+            return
+    ratio = after / before
+    if bool((after[expected].abs() < 1e-9).all()) or bool((ratio[touched] - ratio[touched].mean()).abs().max() < 1e-4):
+        yield _multiplication(name, where)
+
+
+def _multiplied(where: Where | None) -> bool:
+    return where is None or (("*" in where.code or "mul" in where.code) and "fill" not in where.code)
+
+
+def _multiplication(name: str, where: Where | None) -> Finding:
+    return Finding(
+        "mask-multiplied",
+        "bug",
+        f"the scores are multiplied by {name}: forbidden scores become 0, which is a score like another, and keep a "
+        "weight",
+        "set forbidden scores to -inf before the softmax",
+        where,
+    )
+
+
+def _elsewhere(
+    mask: MaskInput, forbidden: Tensor, expected: Tensor, open_: Tensor, where: Where | None
+) -> Iterator[Finding]:
+    """Cells are forbidden, and not those that should be."""
+    name = f"`{mask.parameter}`"
+    if bool((forbidden == (~expected & open_)).all()):
+        yield _inverted(mask, where, "it forbids exactly what it should allow")
+        return
+    batch, heads = expected.shape[:2]
+    rows = [
+        [
+            next((x for x in range(batch) if _same(forbidden[b, h], expected[x, 0], open_[b, h])), -1)
+            for h in range(heads)
+        ]
+        for b in range(batch)
+    ]
+    if all(x >= 0 for row in rows for x in row) and mask.by_example:
+        b, h = next((b, h) for b in range(batch) for h in range(heads) if rows[b][h] != b)
+        yield Finding(
+            "mask-head-order",
+            "bug",
+            f"{name} of example {rows[b][h]} acts on head {h} of example {b}: masks and scores are folded over batch "
+            "and heads in "
+            "other orders",
+            "repeat the mask with repeat_interleave(H, dim=0) where scores are [B * H, Q, K] with the heads of an "
+            "example together",
+            where,
+        )
+        return
+    turned = expected.transpose(-1, -2) if expected.shape[-1] == expected.shape[-2] else None
+    by_query = bool((forbidden == forbidden[..., :1])[open_].all())
+    if by_query:
+        what = "hides the queries at forbidden positions and not the keys: they are still attended to"
+        mend = "lay a padding mask [B, K] out as [B, 1, 1, K]"
+    elif turned is not None and _same(forbidden, turned, open_):
+        what = "forbids the transposed cells: queries and keys are exchanged in it"
+        mend = "lay the mask out as [.., Q, K]"
+    else:
+        cells = int(((forbidden != expected) & open_).sum())
+        what = f"forbids other cells than it should: {cells} of {int(open_.sum())} are wrong"
+        mend = "lay the mask out so that it broadcasts to [B, H, Q, K]"
+    yield Finding("mask-broadcast", "bug", f"{name} {what}", mend, where)
+
+
+def _inverted(mask: MaskInput, where: Where | None, evidence: str) -> Finding:
+    claim = f" ({_quoted(mask.claim)})" if mask.claim else ""
+    return Finding(
+        "mask-polarity",
+        "risk" if _ambiguous(mask) else "bug",
+        f"`{mask.parameter}`{claim}: {evidence}",
+        f"invert the mask where it is applied (~{mask.parameter})",
+        where,
+    )
+
+
+def _same(a: Tensor, b: Tensor, where: Tensor) -> bool:
+    return bool((a == b)[where].all())
+
+
+def _where(site: Site, twin: Site) -> Where | None:
+    """The line that acted on the scores with the mask and not without it."""
+    before = {(x.name, x.where) for x in site.steps_before}
+    new = [x for x in twin.steps_before if (x.name, x.where) not in before] or twin.steps_before
+    best = [x for x in new if x.name in ("masked_fill", "where", "index_put")] or [
+        x for x in new if x.name in ("add", "sub", "mul")
+    ]
+    return best[-1].where if best else twin.softmax.where

@@ -1,0 +1,137 @@
+"""Whether scores can beat what masked ones are set to.
+
+A finite fill such as -100 hides a key only as long as the allowed scores are well above it. Inputs are scaled until
+the scores are large; hidden keys are then changed, and must still not matter. How large the scores were is heard at
+the softmax.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.listen import Scores, Softmaxes
+from headwise.doctor.probing.masking import given
+from headwise.doctor.probing.probe import REACHED, Probe, length_of_keys, moved, rows, scaled
+from headwise.errors import DoctorError
+
+FINDINGS = ("mask-fill-too-small",)
+SOURCES = ("flashinfer #4401", "transformers #48745")
+
+_FACTORS = (1.0, 10.0, 100.0, 1000.0)
+_ORDINARY = 1e3  # scores below this are met in practice
+_SEEDS = (0, 1)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    probe.rowwise(probe.inputs())
+    ways = list(_ways(probe))
+    filled = list(_filled(probe))
+    yield from filled
+    if not ways and not filled:
+        raise NotApplicable("it takes no mask that works, and is not causal")
+    for said, options in ways:
+        for factor in _FACTORS:
+            leak = max(_leak(probe, factor, seed, options) for seed in _SEEDS)
+            if leak > REACHED:
+                yield _finding(probe, said, options, factor, leak)
+                return
+
+
+def _filled(probe: Probe) -> Iterator[Finding]:
+    """A mask that does not work, and sets the scores it hides to one ordinary number (1e-9 where -1e9 was meant)."""
+    inputs = probe.inputs()
+    for mask in probe.interface.masks:
+        if mask.works or mask.form == "additive":
+            continue
+        try:
+            options = given(probe.interface, mask, inputs, 1)
+        except DoctorError:
+            continue
+        for free, masked in zip(_heard(probe, 1.0, {}), _heard(probe, 1.0, {"given": options}), strict=False):
+            if free.scores.shape != masked.scores.shape:
+                break
+            hidden = masked.scores[free.scores != masked.scores]
+            if not hidden.numel():
+                continue
+            fill = float(hidden.flatten()[0])
+            if bool((hidden == fill).all()) and fill != 0 and fill > -_ORDINARY:  # 0: multiplied by the mask
+                yield Finding(
+                    "mask-fill-too-small",
+                    "bug",
+                    f"{mask.parameter} sets the scores that it hides to {fill:.3g}; the others reach from "
+                    f"{free.least():.3g} to "
+                    f"{free.largest():.3g}, so that hidden keys keep their weight",
+                    "fill with -inf or torch.finfo(scores.dtype).min",
+                    where=masked.where,
+                    sources=SOURCES,
+                    numbers={"fill": fill, "scores": free.largest()},
+                )
+                return
+            break
+
+
+def _ways(probe: Probe) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Ways to hide all keys but the first from the first query that work while scores are small, or nearly."""
+    if _causal(probe):
+        yield "its causal mask", {}
+    inputs = probe.inputs()
+    before = _leak(probe, 1.0, 0, {})
+    seen: set[str] = set()
+    for mask in probe.interface.masks:
+        if mask.own or mask.form == "additive" or mask.parameter in seen:
+            continue  # numbers that the caller adds are the caller's
+        try:
+            options = given(probe.interface, mask, inputs, *range(1, length_of_keys(inputs)))
+        except DoctorError:
+            continue
+        if mask.works or 0 < _leak(probe, 1.0, 0, {"given": options}) < 0.05 * before:
+            seen.add(mask.parameter)
+            yield mask.parameter, {"given": options}
+
+
+def _causal(probe: Probe) -> bool:
+    """Whether it hides the future by itself."""
+    if probe.interface.takes == "memory":
+        return False
+    influence = probe.influence(probe.square())
+    return bool(influence.triu(1).amax() < 0.01 * influence.tril(-1).amax())
+
+
+def _leak(probe: Probe, factor: float, seed: int, options: dict[str, Any]) -> float:
+    """How far the first rows move when all keys but the first are others, with inputs times `factor`."""
+    inputs = probe.inputs(seed=seed)
+    other = moved(inputs, slice(None), slice(1, None))
+    before, after = (probe.attempt(scaled(x, factor), **options) for x in (inputs, other))
+    if isinstance(before, Exception) or isinstance(after, Exception):
+        return 0.0
+    change = rows(before, after)[:, 0]
+    change = change[change.isfinite()]  # what overflows is another check's
+    return float(change.amax()) if change.numel() else 0.0
+
+
+def _finding(probe: Probe, said: str, options: dict[str, Any], factor: float, leak: float) -> Finding:
+    masked, free = _heard(probe, 1.0, options), _heard(probe, factor, {})
+    fill = min((x.least() for x in masked), default=-math.inf)
+    size = max((x.largest() for x in free), default=0.0)
+    beaten = fill > -_ORDINARY if masked else factor <= 10
+    scores = f". At the softmax the masked scores stand at {fill:.4g}; scores reach {size:.4g} there" if masked else ""
+    return Finding(
+        "mask-fill-too-small",
+        "bug" if beaten else "risk",
+        f"with inputs times {factor:g} keys that {said} hides move the output by {leak:.2g} of its size{scores}",
+        "fill with -inf or torch.finfo(scores.dtype).min",
+        where=next((x.where for x in masked if x.where is not None), None),
+        sources=SOURCES,
+        numbers={"factor": factor, "leak": leak, **({"fill": fill, "scores": size} if masked else {})},
+    )
+
+
+def _heard(probe: Probe, factor: float, options: dict[str, Any]) -> list[Scores]:
+    with Softmaxes() as seen:
+        probe.attempt(scaled(probe.inputs(), factor), **options)
+    return seen.heard

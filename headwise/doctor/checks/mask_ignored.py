@@ -1,0 +1,138 @@
+"""Whether every mask argument acts, in every mode: train, with gradients, with each flag turned, beside another.
+
+A mask that hides key 1 must change something against one that hides nothing. Code that chooses between paths (dropout
+or not, weights returned or not) likes to forget the mask in one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from headwise.doctor.calling import names
+from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.calling.mask_input import MaskInput
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.listen import Dice
+from headwise.doctor.probing.masking import given
+from headwise.doctor.probing.probe import REACHED, Probe, gap, length_of_keys, quiet
+
+FINDINGS = ("mask-ignored",)
+SOURCES = ("keras #23038", "transformers #46634 #47946", "diffusers #8886")
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    probe.answers(inputs)
+    masks = _one_each(probe.interface.masks)
+    if not masks:
+        raise NotApplicable("it takes no mask")
+    acting = []
+    for mask in masks:
+        change = _change(probe, inputs, mask)
+        if change is None:
+            continue
+        if change > REACHED:
+            acting.append((mask, change))
+        elif not _elsewhere(probe, mask, masks):
+            yield _finding(
+                f"{mask.parameter} changes nothing: a mask that hides a key gives the same output as one that hides "
+                "none"
+            )
+    for mask, change in acting:
+        yield from _modes(probe, inputs, mask, change)
+    yield from _together(probe, inputs, [mask for mask, _ in acting])
+
+
+def _one_each(masks: tuple[MaskInput, ...]) -> list[MaskInput]:
+    """The best way to give each argument, and the best of another kind (cells or keys)."""
+    found: dict[tuple[str, str], MaskInput] = {}
+    for mask in masks:
+        found.setdefault((mask.parameter, mask.what), mask)
+    best: dict[str, MaskInput] = {}
+    for (parameter, _), mask in found.items():
+        if parameter not in best or (mask.works and not best[parameter].works):
+            best[parameter] = mask
+    return list(best.values())
+
+
+def _elsewhere(probe: Probe, mask: MaskInput, masks: list[MaskInput]) -> bool:
+    """Whether it is about something that is not there: a memory in self-attention, say."""
+    others = any(other.works for other in masks if other is not mask)
+    about = names.about_memory(mask.parameter)
+    return others and (bool(about) if probe.interface.takes == "self" else about is not True)
+
+
+def _change(
+    probe: Probe,
+    inputs: Inputs,
+    mask: MaskInput,
+    *,
+    train: bool = False,
+    grad: bool = False,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> float | None:
+    """How far the output moves when the mask hides a key; None where it cannot be called so."""
+    outs = []
+    probe.module.train(train)
+    try:
+        for keys in ((), (_key(inputs, mask),)):
+            with quiet(), Dice(still=True):
+                options = {**more, **given(probe.interface, mask, inputs, *keys)}
+                outs.append(probe.interface.run(inputs, grad=grad, given=options).output.detach())
+    except Exception:
+        return None
+    finally:
+        probe.module.eval()
+    return gap(*outs)
+
+
+def _key(inputs: Inputs, mask: MaskInput) -> int:
+    """Which key is hidden: the last where the mask counts lengths, else one that causal queries see too."""
+    return length_of_keys(inputs) - 1 if mask.shape == "B" else 1
+
+
+def _modes(probe: Probe, inputs: Inputs, mask: MaskInput, change: float) -> Iterator[Finding]:
+    modes: dict[str, dict[str, Any]] = {"in train mode": {"train": True}, "while gradients are wanted": {"grad": True}}
+    for flag, default in probe.interface.flags.items():
+        causal = probe.interface.roles.get(flag) == "causal" or "causal" in flag
+        if not (causal and mask.what == "cells"):  # is_causal may say what the mask holds
+            modes[f"with {flag}={not default}"] = {"more": {flag: not default}}
+    for name, options in modes.items():
+        found = _change(probe, inputs, mask, **options)
+        if found is not None and found <= REACHED:
+            usual = "in eval mode" if name == "in train mode" else "otherwise"
+            yield _finding(
+                f"{mask.parameter} has no effect {name}; {usual} hiding a key moves the output by {change:.2g} of "
+                "its size",
+                {"change": change},
+            )
+
+
+def _together(probe: Probe, inputs: Inputs, masks: list[MaskInput]) -> Iterator[Finding]:
+    """Two masks at once: cells, and keys."""
+    for mask in masks:
+        for other in masks:
+            differ = {mask.what, other.what} == {"cells", "keys"} and mask.own == other.own
+            about = names.about_memory(mask.parameter) == names.about_memory(other.parameter)
+            if mask.parameter == other.parameter or not differ or not about:
+                continue
+            last = length_of_keys(inputs) - 1
+            hidden = given(probe.interface, other, inputs, last if other.shape == "B" else 2)
+            found = _change(probe, inputs, mask, more=hidden)
+            if found is not None and found <= REACHED:
+                yield _finding(f"{mask.parameter} has no effect once {other.parameter} is given too")
+
+
+def _finding(evidence: str, numbers: dict[str, float] | None = None) -> Finding:
+    return Finding(
+        "mask-ignored",
+        "bug",
+        evidence,
+        "apply the mask before the softmax on every path, or raise where it cannot be",
+        sources=SOURCES,
+        numbers=numbers or {},
+    )

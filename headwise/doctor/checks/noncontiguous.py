@@ -1,0 +1,59 @@
+"""Whether inputs in another memory order give the same: a view() on them raises, or reads them wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import Patient
+from headwise.doctor.probing.probe import ROUNDING, Probe, each, gap, quiet, sentence
+
+FINDINGS = ("noncontiguous-input",)
+SOURCES = ("fairseq #2598",)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    expected = probe.answers(inputs)
+    ways = {
+        "a transpose of [B, M, N]": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+        "a transpose of [N, B, M]": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+        "every second number of a wider tensor": lambda x: torch.stack([x, x], -1).flatten(-2)[..., ::2],
+    }
+    for name, way in ways.items():
+        out = _given(probe, each(inputs, way))
+        if isinstance(out, Tensor):
+            change = gap(expected, out)
+            if change > ROUNDING:
+                yield Finding(
+                    "noncontiguous-input",
+                    "bug",
+                    f"the same numbers as {name} give another output: up to {change:.2g} of its size",
+                    "read tensors by their indices, never by their memory: no as_strided, data_ptr or set_ on inputs",
+                    sources=SOURCES,
+                    numbers={"change": change},
+                )
+                return
+        else:
+            yield Finding(
+                "noncontiguous-input",
+                "risk",
+                f"the same numbers as {name} make it raise {sentence(out)}",
+                "use reshape() where the input may be a view of something else, or call contiguous() first",
+                sources=SOURCES,
+            )
+            return
+
+
+def _given(probe: Probe, inputs: Inputs) -> Tensor | Exception:
+    """The output for these very tensors, which a copy would put in order."""
+    try:
+        with quiet():
+            return probe.interface.run(inputs).output.detach()
+    except Exception as problem:
+        return problem

@@ -1,0 +1,65 @@
+"""Whether what comes out is a tensor with a row for every query, of ordinary numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.probing.probe import Probe, sentence
+
+FINDINGS = ("output-shape",)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    widths: set[int] = set()
+    rows_of: dict[int, int] = {}  # queries -> rows, where these are not as many
+    ran = 0
+    for batch, length in ((3, 5), (2, 7)):
+        inputs = probe.inputs(batch, length)
+        out = probe.attempt(inputs)
+        if isinstance(out, Exception):
+            if batch == 3:
+                raise NotChecked(f"it does not run: {sentence(out)}")
+            continue
+        ran += 1
+        if out.ndim == 3 and out.shape[0] == batch and out.shape[1] != inputs.query.shape[1]:
+            rows_of[inputs.query.shape[1]] = out.shape[1]
+        elif out.ndim != 3 or tuple(out.shape[:2]) != tuple(inputs.query.shape[:2]):
+            keys = "" if inputs.key is None else f" and {inputs.key.shape[1]} keys"
+            yield _finding(
+                f"for {batch} examples of {length} queries{keys} it returns the shape {list(out.shape)}",
+                "return [batch, queries, width]: a row for every query, in the order the inputs have",
+                {"batch": batch, "queries": length},
+            )
+            return
+        widths.add(out.shape[-1])
+        if batch == 3 and not out.isfinite().all():
+            broken = int((~out.isfinite()).sum())
+            yield _finding(
+                f"for ordinary inputs, N(0, 1), {broken} of its {out.numel()} numbers are NaN or infinite",
+                "look for uninitialised parameters (torch.empty), an empty row in a mask it makes itself, a division "
+                "by 0",
+                {"not finite": broken},
+            )
+    if rows_of:
+        meant = len(rows_of) == ran and len(set(rows_of.values())) == 1  # it pools, or learned latents read the input
+        told = "; ".join(f"{rows} for {queries} queries" for queries, rows in rows_of.items())
+        yield Finding(
+            "output-shape",
+            "note" if meant else "bug",
+            f"the rows that it returns for each example are not those of its queries: {told}",
+            "nothing, if it is to pool its input; else return a row for every query",
+            numbers={"queries": float(max(rows_of)), "rows": float(rows_of[max(rows_of)])},
+        )
+    if len(widths) > 1:
+        yield _finding(
+            f"the width of its output depends on the sizes of the input: {', '.join(map(str, sorted(widths)))}",
+            "return [batch, queries, width]",
+            {},
+        )
+
+
+def _finding(evidence: str, mend: str, numbers: dict[str, float]) -> Finding:
+    return Finding("output-shape", "bug", evidence, mend, numbers=numbers)

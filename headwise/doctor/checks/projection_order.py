@@ -1,0 +1,158 @@
+"""Which projection feeds what: fused weights cut in the wrong order, one projection used twice, names exchanged.
+
+The marks say which feature of which weight every number of a query, key and value is; the names of the weights say what
+their author meant. A module trains whichever way round they are used, but loads no checkpoint of the other kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.fitting.projection_names import read_name
+from headwise.doctor.patient import Patient
+from headwise.doctor.reading.anatomy import Anatomy
+from headwise.doctor.reading.events import Seed
+from headwise.doctor.reading.site import Site
+
+FINDINGS = ("qkv-order", "projection-reused", "argument-order")
+
+_WORDS = {"q": "queries", "k": "keys", "v": "values"}
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    anatomy = patient.see()
+    yield from _same_heads(anatomy)
+    for site in anatomy.sites:
+        if site.grid is None or site.contraction is None:
+            continue
+        used = {name: _used(site, name) for name in "qkv"}
+        yield from _order(patient, site, used)
+        yield from _named(patient, anatomy, site, used)
+
+
+def _same_heads(anatomy: Anatomy) -> Iterator[Finding]:
+    """Attentions beside one another, as heads kept in a list are, that share their weights and so are one."""
+    seen: dict[tuple[str, ...], Site] = {}
+    for site in anatomy.sites:
+        names = tuple(
+            sorted(seed.name for part in site.projections.values() for seed in part if seed.kind == "projection")
+        )
+        first = seen.setdefault(names, site)
+        if names and first is not site and _alike(first, site):
+            count = sum(_alike(first, other) for other in anatomy.sites)
+            yield Finding(
+                "projection-reused",
+                "bug",
+                f"{count} heads compute the very same numbers: all use {names[0]}",
+                "make a projection for each head: [Head(...) for _ in range(n)], not [Head(...)] * n",
+                site.product.where,
+                numbers={"heads": float(count)},
+            )
+            return
+
+
+def _alike(a: Site, b: Site) -> bool:
+    x, y = a.softmax.weights, b.softmax.weights
+    return x.shape == y.shape and bool(x.numel()) and bool((x < 1).any()) and torch.equal(x, y)
+
+
+def _used(site: Site, name: str) -> tuple[Seed, Tensor] | None:
+    """The projection that q, k or v come from and its columns, [H, D]; None where it is not one projection."""
+    columns = site.columns(name)
+    if bool((columns < 0).any()):
+        return None
+    numbers = (columns >> 32).unique().tolist()
+    seed = site.trace.seed(numbers[0])
+    return (seed, columns & ((1 << 32) - 1)) if len(numbers) == 1 and seed.kind == "projection" else None
+
+
+def _weight(seed: Seed, columns: Tensor) -> tuple[str, tuple[int, ...]]:
+    """Which numbers of which parameter those columns were multiplied by: the first of each."""
+    if seed.left is None or seed.right is None:
+        return seed.name, tuple(columns.flatten().tolist())
+    table = seed.right.source[:, 0, :] if seed.left.live else seed.left.source[:, :, 0]
+    several = table.shape[0] > 1 and bool((table != table[:1]).any())
+    flat = table.reshape(-1) if several else table[0]
+    return seed.name, tuple(flat[columns.flatten() % len(flat)].tolist())
+
+
+def _order(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor] | None]) -> Iterator[Finding]:
+    """Queries, keys and values that are parts of one fused projection."""
+    together = [name for name in "qkv" if used[name] is not None]
+    seeds = {name: used[name][0].number for name in together}  # type: ignore[index]
+    shared = [name for name in together if list(seeds.values()).count(seeds[name]) > 1]
+    if len(shared) < 2:
+        return
+    first = {name: int(used[name][1].min()) for name in shared}  # type: ignore[index]
+    if len(set(first.values())) < len(shared):
+        return  # used twice: below
+    order = sorted(shared, key=lambda name: first[name])
+    if order == shared:
+        return
+    seed = used[shared[0]][0]  # type: ignore[index]
+    stated = read_name(seed.name.removesuffix(".weight").removesuffix(".in_proj")).letters
+    if stated == "".join(order):
+        return  # it says so itself
+    parts = ", ".join(f"{_WORDS[name]} from {first[name]}" for name in shared)
+    yield Finding(
+        "qkv-order",
+        "note" if patient.is_library else "bug",
+        f"the fused projection {seed.name} is cut in the order {', '.join(order)}: features of the {parts}; expected "
+        f"{', '.join(shared)}, as checkpoints and other code have it",
+        f"take the parts in the order {', '.join(shared)}",
+        seed.where,
+        numbers={name: float(first[name]) for name in shared},
+    )
+
+
+def _named(
+    patient: Patient, anatomy: Anatomy, site: Site, used: dict[str, tuple[Seed, Tensor] | None]
+) -> Iterator[Finding]:
+    """Projections of their own, by their names."""
+    touched = {name for seed in anatomy.run.seeds for name in seed.name.split(", ")}
+    idle = {
+        read_name(name.removesuffix(".weight")).letters: name
+        for name, x in patient.module.named_parameters()
+        if x.ndim >= 2 and name not in touched
+    }
+    weights = {name: _weight(*found) for name in "qkv" if (found := used[name]) is not None}
+    for a, b in (("q", "k"), ("k", "v"), ("q", "v")):
+        if a in weights and weights[a] == weights.get(b):
+            missing = next((idle[x] for x in (a, b) if x in idle), None)
+            if missing is None and (a, b) != ("q", "k") and not _all_named(weights, a, b):
+                continue  # keys and values may be the same by design
+            yield Finding(
+                "projection-reused",
+                "bug" if missing else "risk",
+                f"{_WORDS[a]} and {_WORDS[b]} come from the same weight {weights[a][0]}"
+                + (f", and {missing} is never used" if missing else ""),
+                f"give the {_WORDS[b]} a projection of their own"
+                if missing is None
+                else f"use {missing} where it belongs",
+                used[b][0].where,  # type: ignore[index]
+            )
+            return
+    letters = {name: read_name(weights[name][0].removesuffix(".weight")).letters for name in weights}
+    wrong = [name for name in letters if len(letters[name]) == 1 and letters[name] != name]
+    if wrong and len({weights[name] for name in weights}) == len(weights):
+        said = "; ".join(f"{weights[name][0]} makes the {_WORDS[name]}" for name in wrong)
+        exchanged = sorted(wrong) == sorted(letters[name] for name in wrong)
+        mapping = sorted(wrong) == ["k", "q"]
+        yield Finding(
+            "argument-order",
+            "bug" if exchanged or len(wrong) > 1 else "risk",
+            f"the projections are exchanged by their names: {said}"
+            + ("; the scores are then transposed, queries for keys" if mapping else ""),
+            "use each projection for what it is called",
+            used[wrong[0]][0].where,  # type: ignore[index]
+        )
+
+
+def _all_named(weights: dict[str, tuple[str, tuple[int, ...]]], a: str, b: str) -> bool:
+    """Whether the name of a weight that two share says that it is one of them only."""
+    letters = read_name(weights[a][0].removesuffix(".weight")).letters
+    return letters in (a, b)

@@ -1,0 +1,229 @@
+"""Rotary positions: pairs that are rotated by one angle each, queries and keys alike, values not at all.
+
+The rotation is measured: for every position and pair of features, the 2 x 2 map from what the projection gave to what
+met in the product. A map of a pairing (halves, or neighbours) that is no rotation, or not the same for queries and
+keys, makes scores that do not depend on the distance alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.checks.wrong_scale import measure
+from headwise.doctor.finding import Finding, Severity, Where
+from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.site import Site
+
+FINDINGS = ("rope-pairing", "rope-asymmetric", "mscale-twice")
+
+_ROUNDING = 1e-4
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotation:
+    """What happened to queries, keys or values between projection and product."""
+
+    pairing: str  # "halves", "neighbours", or "" where nothing depends on the position
+    maps: Tensor | None = None  # [L, pairs, 2, 2]
+    pairs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def stretch(self) -> Tensor:
+        """[L, pairs]: how far each map is from a rotation (times one number for all)."""
+        assert self.maps is not None
+        a, b, c, d = self.maps[..., 0, 0], self.maps[..., 0, 1], self.maps[..., 1, 0], self.maps[..., 1, 1]
+        size = self.maps.flatten(-2).norm(dim=-1) / 2**0.5
+        return torch.maximum((a - d).abs(), (b + c).abs()) / size
+
+    @property
+    def size(self) -> float:
+        """What the rotated pairs are multiplied by besides."""
+        assert self.maps is not None
+        return float(self.maps.flatten(-2).norm(dim=-1).mean()) / 2**0.5
+
+    @property
+    def angles(self) -> Tensor:
+        """[L, pairs]"""
+        assert self.maps is not None
+        return torch.atan2(self.maps[..., 1, 0] - self.maps[..., 0, 1], self.maps[..., 0, 0] + self.maps[..., 1, 1])
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    if not patient.see().sites:
+        raise NotChecked(patient.anatomy_problem)
+    sites = look(patient, batch=6, length=patient.interface.length or 6).sites
+    known = 0
+    for site in sites:
+        if site.grid is None or site.contraction is None:
+            continue
+        found = {name: _rotation(site, name) for name in ("q", "k", "v")}
+        q, k, v = found["q"], found["k"], found["v"]
+        if q is None or k is None:
+            continue
+        known += 1
+        yield from _judge(site, q, k, v)
+        yield from _stretched(patient, site, q)
+    if not known:
+        raise NotChecked("queries and keys are not pairwise maps of what their projections gave")
+
+
+def _judge(site: Site, q: Rotation, k: Rotation, v: Rotation | None) -> Iterator[Finding]:
+    where = site.product.where
+    if not q.pairing and not k.pairing:
+        return
+    if v is not None and v.pairing:
+        yield _asymmetric("the values are rotated by their position too; only queries and keys should be", where)
+    if not (q.pairing and k.pairing):
+        which, other = ("queries", "keys") if q.pairing else ("keys", "queries")
+        yield _asymmetric(f"only the {which} are rotated by their position; the {other} are not", where)
+        return
+    for name, x in (("queries", q), ("keys", k)):
+        worst = float(x.stretch.max())
+        if worst > 1e-2:
+            yield Finding(
+                "rope-pairing",
+                "bug",
+                f"the {name} are mixed in pairs ({_pairs(x)}), but by maps that are no rotations (off by "
+                f"{worst:.2f}): cos and sin are "
+                f"laid out for {'neighbours (2i, 2i + 1)' if x.pairing == 'halves' else 'halves (i, i + D/2)'}",
+                "lay cos and sin out as the pairs are: cat([freqs, freqs]) for halves, repeat_interleave(2) for "
+                "neighbours",
+                where,
+                numbers={"off": worst},
+            )
+            return
+    if q.pairing != k.pairing:
+        yield Finding(
+            "rope-pairing",
+            "bug",
+            f"queries are rotated in {q.pairing}, keys in {k.pairing}",
+            "rotate both the same way",
+            where,
+        )
+        return
+    if q.maps is not None and k.maps is not None and q.maps.shape == k.maps.shape:
+        off = _turn(q.angles - k.angles)
+        if float(off.abs().max()) > 1e-2:
+            opposite = float(_turn(q.angles + k.angles).abs().max()) < 1e-2
+            words = (
+                "in opposite directions"
+                if opposite
+                else f"by other angles (up to {float(off.abs().max()):.2f} rad apart)"
+            )
+            yield _asymmetric(
+                f"queries and keys at the same position are rotated {words}: scores depend on more than the distance",
+                where,
+            )
+            return
+        moved = q.angles.abs().amax(0).max()
+        steps = _turn(q.angles[1:] - q.angles[:-1])
+        if float(moved) > 1e-2 and float(_turn(steps - steps[:1]).abs().max()) > 1e-2:
+            yield _asymmetric(
+                "the angles do not grow evenly with the position: scores depend on more than the distance, unless the "
+                "positions are no sequence (an image's are rows and columns)",
+                where,
+                "risk",
+            )
+
+
+def _stretched(patient: Patient, site: Site, q: Rotation) -> Iterator[Finding]:
+    """YaRN's mscale in cos and sin, and in the scale too."""
+    twins = patient.see().again
+    if q.maps is None or q.size < 1.01 or len(q.pairs) * 2 == site.q.shape[-1] or twins is None:
+        return
+    factors = [
+        measure(a, b)
+        for a, b in zip(patient.see().sites, twins, strict=True)
+        if a.grid is not None and b.grid is not None
+    ]
+    expected = site.q.shape[-1] ** -0.5 * q.size**2
+    if any(x is not None and abs(x / expected - 1) < 2e-3 for x in factors):
+        yield Finding(
+            "mscale-twice",
+            "bug",
+            f"cos and sin are multiplied by mscale = {q.size:.4f}, and the scores by mscale^2 / "
+            f"sqrt({site.q.shape[-1]}) = {expected:.4f} "
+            "besides: YaRN's temperature acts twice on what is rotated",
+            "apply mscale to the scale or to cos and sin, not to both",
+            site.product.where,
+            numbers={"mscale": q.size, "scale": expected},
+        )
+
+
+def _asymmetric(evidence: str, where: Where | None, severity: Severity = "bug") -> Finding:
+    return Finding(
+        "rope-asymmetric",
+        severity,
+        evidence,
+        "rotate queries and keys, not values, by the same angles: position times frequency",
+        where,
+    )
+
+
+def _pairs(x: Rotation) -> str:
+    return ", ".join(f"{a} with {b}" for a, b in x.pairs[:2])
+
+
+def _turn(x: Tensor) -> Tensor:
+    """Angles between -pi and pi."""
+    return torch.atan2(x.sin(), x.cos())
+
+
+def _rotation(site: Site, name: str) -> Rotation | None:
+    """The maps of the pairing that explains what happened; None where none does."""
+    raw = site.raw(name)
+    if raw is None:
+        return None
+    entered = {"q": site.q, "k": site.k, "v": site.v}[name].double()
+    raw, order = _natural(site, name, raw)
+    entered = entered[..., order]
+    factor = (entered * raw).sum() / (raw * raw).sum()
+    if float((entered - factor * raw).abs().max()) < _ROUNDING * float(entered.abs().max()):
+        return Rotation("")
+    width = raw.shape[-1]
+    for size in (width, *range(width - 2, 1, -2)):  # partly rotated heads: the first or the last features
+        for start in {0, width - size}:
+            rest = [i for i in range(width) if not start <= i < start + size]
+            still = entered[..., rest] - factor * raw[..., rest]
+            if rest:
+                own = (entered[..., rest] * raw[..., rest]).sum() / (raw[..., rest] ** 2).sum()
+                still = entered[..., rest] - own * raw[..., rest]
+            if rest and float(still.abs().max()) > _ROUNDING * float(entered.abs().max()):
+                continue
+            for pairing, pairs in (
+                ("halves", [(start + i, start + i + size // 2) for i in range(size // 2)]),
+                ("neighbours", [(start + 2 * i, start + 2 * i + 1) for i in range(size // 2)]),
+            ):
+                maps = _maps(raw, entered, pairs)
+                if maps is not None:
+                    return Rotation(pairing, maps, tuple(pairs))
+    return None
+
+
+def _natural(site: Site, name: str, raw: Tensor) -> tuple[Tensor, Tensor]:
+    """The features of a head in the order of the projection's columns, where rotation moved them apart."""
+    return raw, torch.arange(raw.shape[-1])
+
+
+def _maps(raw: Tensor, entered: Tensor, pairs: list[tuple[int, int]]) -> Tensor | None:
+    """[L, pairs, 2, 2]: entered = map · raw for every position, the same for all examples and heads; None where there
+    is none.
+    """
+    b, h, length, _ = raw.shape
+    found = torch.empty(length, len(pairs), 2, 2, dtype=torch.float64)
+    size = float(entered.abs().max())
+    for i, (x, y) in enumerate(pairs):
+        given = raw[..., [x, y]].permute(2, 0, 1, 3).reshape(length, b * h, 2)
+        got = entered[..., [x, y]].permute(2, 0, 1, 3).reshape(length, b * h, 2)
+        if float(given.abs().amin(1).max()) == 0:
+            return None
+        solved = torch.linalg.lstsq(given, got).solution  # [L, 2, 2]: given @ solved = got
+        if float((given @ solved - got).abs().max()) > _ROUNDING * size:
+            return None
+        found[:, i] = solved.transpose(-1, -2)
+    return found

@@ -1,0 +1,86 @@
+"""Whether it runs at other sizes: lengths of 1, odd ones, longer ones, a batch of 1, more keys than queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headwise.doctor.finding import Finding, Severity
+from headwise.doctor.patient import Patient
+from headwise.doctor.probing.probe import Probe, sentence
+
+FINDINGS = ("sizes-fixed",)
+
+_LENGTHS = (1, 2, 4, 7, 12, 33, 64)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    probe.answers(probe.inputs())
+    if probe.interface.length is not None:
+        yield _finding(
+            "note",
+            f"it runs with {probe.interface.length} tokens and with no other number that was tried",
+            "nothing, if every input is so long; else take the length from the input",
+            {"length": probe.interface.length},
+        )
+    if probe.interface.batched:
+        yield from _batches(probe)
+    if probe.interface.length is None:
+        yield from _lengths(probe)
+    if probe.crosses and not probe.rectangular:
+        problem = probe.attempt(probe.interface.inputs(3, None, 2 + probe.inputs().query.shape[1]))
+        yield _finding(
+            "bug" if probe.interface.takes == "memory" else "risk",
+            f"with two more keys than queries it raises {_said(problem)}",
+            "take the length of keys and values from keys, not from queries",
+            {},
+        )
+
+
+def _batches(probe: Probe) -> Iterator[Finding]:
+    failed = {n: out for n in (1, 2, 4) if isinstance(out := probe.attempt(probe.inputs(batch=n)), Exception)}
+    if failed:
+        n = next(iter(failed))
+        alone = list(failed) == [1]
+        yield _finding(
+            "bug" if alone else "risk",
+            f"it runs with a batch of 3, and raises with a batch of {' or '.join(map(str, failed))}: "
+            f"{sentence(failed[n])}",
+            "squeeze() needs a dimension, or it drops a batch of 1" if alone else "take the batch size from the input",
+            {"batch": n},
+        )
+
+
+def _lengths(probe: Probe) -> Iterator[Finding]:
+    ran = {n: probe.attempt(probe.inputs(length=n)) for n in _LENGTHS}
+    failed = {n: out for n, out in ran.items() if isinstance(out, Exception)}
+    if not failed:
+        return
+    works = sorted({5, *(n for n in ran if n not in failed)})
+    first = min(failed)
+    severity: Severity = "risk"
+    mend = "take lengths from the input; pad to a multiple where blocks are needed"
+    if works == [5]:
+        evidence = f"it runs with 5 tokens and with none of {', '.join(map(str, failed))}: {sentence(failed[first])}"
+    elif first > max(works):
+        severity = "note"
+        evidence = f"it runs with up to {max(works)} tokens, and raises with {first}: {sentence(failed[first])}"
+        mend = "nothing, if so many tokens are never needed; else make its table or mask longer"
+    elif list(failed) == [1]:
+        severity = "bug"
+        evidence = f"it raises with one token: {sentence(failed[1])}"
+        mend = "squeeze() needs a dimension, or it drops a length of 1"
+    else:
+        evidence = (
+            f"it runs with {', '.join(map(str, works))} tokens, and raises with {', '.join(map(str, failed))}: "
+            f"{sentence(failed[first])}"
+        )
+    yield _finding(severity, evidence, mend, {"length": first})
+
+
+def _finding(severity: Severity, evidence: str, mend: str, numbers: dict[str, float]) -> Finding:
+    return Finding("sizes-fixed", severity, evidence, mend, numbers=numbers)
+
+
+def _said(problem: object) -> str:
+    return sentence(problem) if isinstance(problem, Exception) else "nothing"

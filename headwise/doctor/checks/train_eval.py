@@ -1,0 +1,106 @@
+"""Whether train and eval mode compute the same once dropout is stilled.
+
+Dropout keeps its probability, so that the code takes the path that it takes in training, and lets everything pass.
+Batch norm rightly differs: it is kept in eval mode, and that is a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.probing.listen import Dice
+from headwise.doctor.probing.probe import ROUNDING, Probe, gap, length_of_keys
+
+FINDINGS = ("train-eval-differ",)
+SOURCES = ("pytorch #86120 #97111",)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    probe.answers(inputs)
+    norms = [m for m in probe.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    for name, options in _calls(probe, inputs).items():
+        with Dice(still=True):
+            expected = probe.attempt(inputs, **options)
+        if not isinstance(expected, Tensor):
+            continue
+        found = _trained(patient, inputs, norms=False, **options)
+        if isinstance(found, Exception):
+            yield _finding(f"{name} it runs in eval mode and raises in train mode: {type(found).__name__}: {found}", {})
+            return
+        change = gap(expected, found)
+        if change <= ROUNDING:
+            continue
+        still = _trained(patient, inputs, norms=True, **options) if norms else None
+        if isinstance(still, Tensor) and gap(expected, still) <= ROUNDING:
+            yield Finding(
+                "train-eval-differ",
+                "note",
+                f"train and eval mode differ by {change:.2g} of the output's size: its {len(norms)} batch norms do",
+                "nothing, where batch norm is meant; attention usually has layer norm",
+                sources=SOURCES,
+                numbers={"change": change},
+            )
+            return
+        yield _finding(
+            f"{name} train and eval mode differ by up to {change:.2g} of the output's size, though no dropout acts",
+            {"change": change},
+        )
+        return
+
+
+def _finding(evidence: str, numbers: dict[str, float]) -> Finding:
+    return Finding(
+        "train-eval-differ",
+        "bug",
+        evidence,
+        "compute the same in both modes; only dropout may ask for self.training",
+        sources=SOURCES,
+        numbers=numbers,
+    )
+
+
+def _calls(probe: Probe, inputs: Inputs) -> dict[str, dict[str, Any]]:
+    """How it is called: plainly, and with a mask that hides key 1, since a path may drop it."""
+    cells = torch.ones(inputs.query.shape[0], inputs.query.shape[1], length_of_keys(inputs), dtype=torch.bool)
+    cells[:, :, 1] = False
+    return {"without a mask": {}, "with a mask": {"allowed": cells}, "with padding": {"padding": cells[:, 0]}}
+
+
+def _trained(patient: Patient, inputs: Inputs, *, norms: bool, **options: Any) -> Tensor | Exception:
+    """The output in train mode with dropout stilled; NotChecked where chance still acts."""
+    probe = Probe(patient)
+    probe.module.train()
+    for part in probe.module.modules():
+        if norms and isinstance(part, nn.modules.batchnorm._BatchNorm):
+            part.eval()
+    for loud in (True, False):
+        with Dice(still=True):
+            outs = [probe.attempt(inputs, seed=seed, **options) for seed in (0, 1)]
+        if isinstance(outs[0], Exception) or isinstance(outs[1], Exception):
+            return outs[0]
+        if gap(outs[0], outs[1]) == 0:
+            return outs[0]
+        if loud:
+            quieten(probe.module)
+    raise NotChecked("something in train mode is random, and it is no dropout whose probability could be set to 0")
+
+
+def quieten(module: nn.Module) -> None:
+    """Sets every number that is called drop-something to 0, in the module, its parts and their configs."""
+    for part in module.modules():
+        places = [part, *(x for name, x in vars(part).items() if "config" in name or name in ("cfg", "args"))]
+        for place in places:
+            mine = type(place).__name__.lower()
+            for name, value in list(getattr(place, "__dict__", {}).items()):
+                dropping = "drop" in name.lower() or ("drop" in mine and name in ("p", "prob", "rate"))
+                if dropping and isinstance(value, float):
+                    setattr(place, name, 0.0)

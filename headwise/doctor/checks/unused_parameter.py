@@ -1,0 +1,218 @@
+"""Whether a gradient reaches every parameter.
+
+Without masks, with them, in train mode with dropout stilled, and with every flag turned. A parameter whose gradient
+is 0 in all of these is changed, to see whether the output depends on it after all: then its gradient is cut off. What
+only rounds (the bias of the keys shifts all scores of a row alike) is no finding.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.finding import Finding, Where
+from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.listen import Dice
+from headwise.doctor.probing.masking import hide
+from headwise.doctor.probing.probe import REACHED, Probe, gap, quiet
+
+FINDINGS = ("unused-parameter", "gradient-blocked")
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    before = probe.answers(inputs)
+    wanted: dict[str, Tensor] = {name: x for name, x in probe.module.named_parameters() if x.requires_grad}
+    if not wanted:
+        raise NotApplicable("it has no parameters that want a gradient")
+    called: set[str] = set()
+    hooks = [
+        part.register_forward_hook(lambda *_, name=name: called.add(name))
+        for name, part in probe.module.named_modules()
+    ]
+    waiting = set(wanted)
+    ran = 0
+    for training, options in _calls(probe, inputs):
+        if not waiting:
+            break
+        reached = _reached(probe, inputs, wanted, training, options)
+        if reached is not None:
+            ran += 1
+            waiting -= reached
+    for hook in hooks:
+        hook.remove()
+    if not ran:
+        yield Finding(
+            "gradient-blocked",
+            "bug",
+            f"the output depends on no parameter as far as autograd knows: none of {len(wanted)} gets a gradient",
+            "take away torch.no_grad, detach() and .data from forward",
+            numbers={"parameters": len(wanted), "blocked": len(wanted)},
+        )
+        return
+    blocked: dict[str, float] = {}
+    unused: dict[str, list[str]] = {}
+    for name in (name for name in wanted if name in waiting):
+        change = _matters(patient, name, inputs, before)
+        if change > REACHED * 1e3:
+            blocked[name] = change
+        elif change == 0:
+            unused.setdefault(name.rpartition(".")[0] or name, []).append(name)
+    if blocked:
+        yield _blocked(probe, blocked, len(wanted))
+    for names in unused.values():
+        yield _unused(probe, names, wanted, called)
+
+
+def _calls(probe: Probe, inputs: Inputs) -> Iterator[tuple[bool, dict[str, Any]]]:
+    yield False, {}
+    yield False, {"allowed": hide(inputs, 1)}
+    yield False, {"padding": hide(inputs, 1)[:, 0]}
+    yield True, {}
+    for flag, value in probe.interface.flags.items():
+        yield False, {"given": {flag: not value}}
+
+
+def _reached(
+    probe: Probe, inputs: Inputs, wanted: dict[str, Tensor], training: bool, options: dict[str, Any]
+) -> set[str] | None:
+    """The parameters that get a gradient that is not 0; None if it does not run so, or hands on no gradient at all."""
+    probe.module.train(training)
+    try:
+        with quiet(), Dice(still=True), torch.enable_grad():
+            out = probe.interface.run(inputs, grad=True, **options).output
+        if not out.requires_grad:
+            return None
+        draw = torch.Generator().manual_seed(3)
+        weight = torch.randn(out.shape, generator=draw).to(out.dtype)
+        found = torch.autograd.grad(out, list(wanted.values()), weight, allow_unused=True)
+    except Exception:
+        return None
+    finally:
+        probe.module.eval()
+    return {name for name, g in zip(wanted, found, strict=True) if g is not None and bool((g != 0).any())}
+
+
+def _matters(patient: Patient, name: str, inputs: Inputs, before: Tensor) -> float:
+    """How far the output moves when the parameter holds other numbers."""
+    other = Probe(patient)
+    x = dict(other.module.named_parameters())[name]
+    draw = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        x.add_(torch.randn(x.shape, generator=draw).to(x.dtype) * max(0.5, float(x.abs().amax()) if x.numel() else 0.5))
+    out = other.attempt(inputs)
+    return gap(before, out) if isinstance(out, Tensor) else torch.inf
+
+
+def _blocked(probe: Probe, changes: dict[str, float], of: int) -> Finding:
+    names, largest = list(changes), max(changes, key=lambda name: changes[name])
+    return Finding(
+        "gradient-blocked",
+        "bug",
+        f"{_listed(names)} get{'s' if len(names) == 1 else ''} no gradient, though other numbers in {largest} move "
+        "the output by "
+        f"{changes[largest]:.2g} of its size",
+        "take away the detach(), .data, torch.no_grad or rounding between parameter and output",
+        where=_origin(probe.module, names[0]),
+        numbers={"change": changes[largest], "blocked": len(names), "parameters": of},
+    )
+
+
+def _unused(probe: Probe, names: list[str], wanted: dict[str, Tensor], called: set[str]) -> Finding:
+    """What is said of the parameters of one part that never get a gradient."""
+    owner, attribute = _owner(probe.module, names[0])
+    holder = names[0].rpartition(".")[0]
+    ran = holder in called and type(probe.module.get_submodule(holder)).__module__.startswith("torch.")
+    optional = not ran and _mentioned(owner, attribute)
+    listed = _listed([f"{name} {list(wanted[name].shape)}" for name in names])
+    never = f"{listed} never get{'s' if len(names) == 1 else ''} a gradient"
+    if ran:
+        evidence = f"{never}: {holder} is computed, and its result is thrown away"
+    elif optional:
+        evidence = f"{never} in any way of calling that was tried: some option may use it"
+    else:
+        evidence = f"{never}: forward does not use {'it' if len(names) == 1 else 'them'}"
+    matrix = any(wanted[name].ndim >= 2 and min(wanted[name].shape[-2:]) > 1 for name in names)
+    return Finding(
+        "unused-parameter",
+        "bug" if matrix and not optional else "risk",
+        evidence,
+        "use it where it belongs (is another one used in its place?), or take it away",
+        where=_origin(probe.module, names[0]),
+        numbers={"weights": sum(wanted[name].numel() for name in names)},
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+# --- Where a parameter is made and used ------------------------------------------------------------------------------
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The innermost part that is not torch's own and has the parameter, and by which of its attributes."""
+    path = name.split(".")
+    owner, attribute = module, path[0]
+    part: nn.Module = module
+    for i, step in enumerate(path[:-1]):
+        part = part.get_submodule(step)
+        if not type(part).__module__.startswith("torch."):
+            owner, attribute = part, path[i + 1]
+    return owner, attribute
+
+
+def _functions(owner: nn.Module) -> Iterator[tuple[str, int, ast.FunctionDef]]:
+    """File, first line and tree of every method of its class and what it derives from."""
+    for kind in type(owner).__mro__:
+        if kind in (nn.Module, object):
+            continue
+        try:
+            lines, first = inspect.getsourcelines(kind)
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+            file = inspect.getsourcefile(kind) or ""
+        except (OSError, TypeError, SyntaxError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                yield file, first, node
+
+
+def _mentioned(owner: nn.Module, attribute: str) -> bool:
+    """Whether a method that does not initialise speaks of it; True where the code cannot be read."""
+    found = False
+    replaced: set[str] = set()
+    for _, _, function in _functions(owner):
+        found = True
+        if function.name in replaced or "init" in function.name or "reset" in function.name:
+            continue
+        nodes = list(ast.walk(function))
+        if any(isinstance(node, ast.Attribute) and node.attr == attribute for node in nodes):
+            return True
+        if not any(isinstance(node, ast.Name) and node.id == "super" for node in nodes):
+            replaced.add(function.name)  # what it is called by in a class above is not run
+    return not found
+
+
+def _origin(module: nn.Module, name: str) -> Where | None:
+    """The line of the constructor that makes it."""
+    owner, attribute = _owner(module, name)
+    for file, first, function in _functions(owner):
+        for node in ast.walk(function):
+            if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            parts = [part for target in targets for part in ast.walk(target)]
+            if any(isinstance(part, ast.Attribute) and part.attr == attribute for part in parts):
+                line = first + node.lineno - 1
+                return Where(file, line, linecache.getline(file, line).strip())
+    return None

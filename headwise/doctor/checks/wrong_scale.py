@@ -1,0 +1,320 @@
+"""The factor between q kᵀ and the softmax: 1 / sqrt(head width), unless something else is meant.
+
+It is measured, not read: two runs with other inputs give scores and products whose differences stand in one ratio,
+whatever was multiplied, divided, biased or masked, and whether the queries, the keys or the scores were scaled.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.finding import Finding, Severity, Where
+from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.reading import marks
+from headwise.doctor.reading.anatomy import Anatomy, look
+from headwise.doctor.reading.site import Site
+
+FINDINGS = ("wrong-scale", "t5-scaled", "mscale-twice")
+
+_TOLERANCE = 2e-3
+_FORBIDDEN = -1e3
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    anatomy = patient.see()
+    if anatomy.again is None:
+        raise NotChecked("two runs of the module took different ways")
+    measured = 0
+    for site, twin in zip(anatomy.sites, anatomy.again, strict=True):
+        if site.grid is None or twin.grid is None or site.grid.element.shape != twin.grid.element.shape:
+            continue
+        factor = measure(site, twin)
+        if factor is None:
+            factor = _measure_by_keys(patient, anatomy, site)
+        if factor is None:
+            continue
+        measured += 1
+        yield from _judge(patient, anatomy, site, factor)
+    if not measured:
+        raise NotChecked("the scores are not a multiple of the products of queries and keys")
+
+
+def measure(site: Site, twin: Site) -> float | None:
+    """scores = factor · q kᵀ + what does not depend on the inputs; None where that is not so.
+
+    A number that is added to a whole row, as the maximum that is taken off before exp, is none of the softmax's
+    concern.
+    """
+    changed = (twin.scores - site.scores, twin.products - site.products)
+    valid = (
+        torch.isfinite(changed[0])
+        & torch.isfinite(changed[1])
+        & (site.scores > _FORBIDDEN)
+        & (twin.scores > _FORBIDDEN)
+    )
+    scores, products = (_off_its_mean(x, valid)[valid] for x in changed)
+    if scores.numel() < 4 or not bool(products.abs().max() > 0):
+        return None
+    factor = float((scores @ products) / (products @ products))
+    if float((scores - factor * products).abs().max()) > 1e-3 * float(scores.abs().max()):
+        return None
+    return factor * _scaled_before(site, "q") * _scaled_before(site, "k")
+
+
+def _off_its_mean(x: Tensor, valid: Tensor) -> Tensor:
+    mean = x.masked_fill(~valid, 0.0).sum(-1, keepdim=True) / valid.sum(-1, keepdim=True).clamp(min=1)
+    return x - mean
+
+
+def _measure_by_keys(patient: Patient, anatomy: Anatomy, site: Site) -> float | None:
+    """The same where the scores hold more that depends on the inputs, such as relative positions: the weight of the
+    keys alone is changed, and what the scores change by is theirs.
+    """
+    names = {name: {seed.name for seed in site.projections[name] if seed.name} for name in "qk"}
+    alone = names["k"] - names["q"]
+    if not alone:
+        return None
+
+    def change(module: nn.Module) -> None:
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                if name in alone:
+                    parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter) * parameter.std())
+
+    sites = look(patient, change=change).sites
+    at = anatomy.sites.index(site)
+    if len(sites) != len(anatomy.sites) or sites[at].grid is None or sites[at].scores.shape != site.scores.shape:
+        return None
+    return measure(site, sites[at])
+
+
+def _scaled_before(site: Site, name: str) -> float:
+    """What queries or keys were multiplied by between their projection (or a norm behind it) and the product."""
+    raw = site.raw(name)
+    if raw is not None:
+        entered = (site.q if name == "q" else site.k).double()
+        ratio = entered.norm(dim=-1) / raw.norm(dim=-1)
+        first = float(ratio.flatten()[0])
+        if bool(((ratio - first).abs() < 1e-3 * abs(first)).all()):
+            return first
+    return (site.query_operand if name == "q" else site.key_operand).factor
+
+
+def _normed(site: Site) -> bool:
+    """Whether queries or keys have a length that is not that of their projection."""
+    for name in ("q", "k"):
+        raw = site.raw(name)
+        if raw is not None:
+            ratio = (site.q if name == "q" else site.k).double().norm(dim=-1) / raw.norm(dim=-1)
+            if bool(((ratio - ratio.mean()).abs() > 1e-2 * ratio.mean()).any()):
+                return True
+    return False
+
+
+def _judge(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> Iterator[Finding]:
+    width = site.q.shape[-1]
+    expected = patient.spec.scale or width**-0.5
+    if _close(factor, expected):
+        if patient.spec.scale is None and _is_t5(patient, site):
+            yield Finding(
+                "t5-scaled",
+                "bug",
+                f"the scores are divided by {1 / factor:.3f} = sqrt({width}), and there is a T5 bias: T5 does not "
+                "scale its scores "
+                "(its initialisation does), so weights trained for one will not work in the other",
+                "leave the scores unscaled (scale = 1)",
+                _where(site, factor),
+                numbers={"scale": factor, "expected": 1.0},
+            )
+        return
+    if _close(factor, 1.0) and (_is_t5(patient, site) or _says_t5(patient)):
+        patient.excused.add("wrong-scale")
+        return
+    numbers = {"scale": factor, "expected": expected, "head_width": float(width)}
+    stretch = yarn_stretch(patient)
+    if stretch is not None:
+        if _close(factor, expected * stretch**2):
+            patient.excused.add("wrong-scale")
+            return
+        if _close(factor, expected * stretch**4):
+            yield Finding(
+                "mscale-twice",
+                "bug",
+                f"the scores are multiplied by {factor:.4f} = mscale^4 / sqrt({width}) with mscale = {stretch:.4f}; "
+                "YaRN's mscale^2 "
+                f"belongs there once, expected {expected * stretch**2:.4f}",
+                "apply mscale to the scale or to cos and sin, not to both",
+                _where(site, factor),
+                numbers=numbers,
+            )
+            return
+    known = _known(patient, anatomy, site, factor)
+    severity, words = _severity(patient, site, factor, known)
+    if severity == "bug" and len(anatomy.sites) == 1 and patient.fit is not None and patient.fit.healthy:
+        severity = None  # the scale is in the inputs or weights: the definition gives the same output
+    if severity != "bug":
+        patient.excused.add("wrong-scale")
+    if not severity:
+        return
+    did = f"divided by {1 / factor:.3f}" if abs(factor) < 1 else f"multiplied by {factor:.3f}"
+    if _close(factor, 1.0):
+        did = "not scaled"
+    yield Finding(
+        "wrong-scale",
+        severity,
+        f"scores are {did}{', ' + words if words else ''}; the head width is {width}, expected a division by "
+        f"{1 / expected:.3f}",
+        f"divide the scores by sqrt(head width) = {1 / expected:.3f}, once",
+        _where(site, factor),
+        numbers=numbers,
+    )
+
+
+def _severity(patient: Patient, site: Site, factor: float, known: str | None) -> tuple[Severity | None, str]:
+    """How bad a wrong factor is (None: it is meant), and what it is in words."""
+    text = patient.source
+    if _learned(site) or re.search(
+        r"mup|μp|maximal update|(un|not |isn't |are not )scaled|no scal|without (the )?scal", text, re.IGNORECASE
+    ):
+        return "note", known or ""
+    if _is_stated(patient, factor):
+        return None, ""
+    if known is None:
+        return (None if _normed(site) else "risk"), "which is no power of a width here"
+    if _normed(site):
+        return "risk", f"{known}; queries or keys are normalised".removeprefix("; ")
+    if _close(factor, 1.0):
+        # Luong's dot-product attention is not scaled, nor are the maps of images that convolutions project (Zhang et
+        # al. 2018).
+        convolved = any(
+            seed.kind == "projection" and seed.left is not None and seed.right is None for seed in site.projections["q"]
+        )
+        plain = not _has_projections(site) and "scaled" not in (type(patient.module).__name__ + text).lower()
+        if convolved or plain:
+            return "risk", known
+    return "bug", known
+
+
+def _known(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> str | None:
+    """What a wrong factor is, in words; None where it is nothing known."""
+    width = site.q.shape[-1]
+    queries, keys = site.scores.shape[-2:]
+    heads = len(site.grid.heads) if site.grid is not None else 1
+    model = anatomy.inputs.query.shape[-1]
+    table = [
+        (1.0, ""),
+        (model**-0.5, f"which is sqrt({model}), the model width"),
+        ((heads * width) ** -0.5, f"which is sqrt({heads * width}), the width of all heads"),
+        (width**0.5, f"which is sqrt({width}): multiplied where it should divide"),
+        (1 / width, f"which is {width}, the head width without its root (or the scale applied twice)"),
+        (model**0.5, f"which is sqrt({model}), the model width: multiplied where it should divide"),
+        (1 / model, f"which is {model}, the model width without its root"),
+        (width**-0.25, "the fourth root of the head width: only queries or only keys are scaled"),
+        (heads**-0.5, f"which is sqrt({heads}), the number of heads"),
+        (keys**-0.5, f"which is sqrt({keys}), the number of keys"),
+        (queries**-0.5, f"which is sqrt({queries}), the number of queries"),
+        (1 / keys, f"which is {keys}, the number of keys"),
+        (float(width), f"which is {width}, the head width: multiplied where it should divide"),
+        (2 * width**-0.5, f"which is sqrt({width}) / 2"),
+        ((2 * width) ** -0.5, f"which is sqrt({2 * width}), twice the head width"),
+        ((width / 2) ** -0.5, f"which is sqrt({width // 2}), half the head width"),
+        (model**-0.25, "the fourth root of the model width"),
+        (len(anatomy.inputs.query) ** -0.5, "the root of the batch size"),
+        (width**-1.5, f"which is {width} sqrt({width}): scaled twice"),
+    ]
+    return next((words for value, words in table if _close(factor, value)), None)
+
+
+def _close(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=_TOLERANCE)
+
+
+def _where(site: Site, factor: float) -> Where | None:
+    """The multiplication or division that did it, where one stands out; else the product."""
+    for step in site.trace.steps:
+        if step.order < site.softmax.order and step.name in ("mul", "div"):
+            for x in step.arguments[1:2]:
+                number = float(x) if isinstance(x, (int, float)) or (isinstance(x, Tensor) and x.numel() == 1) else 0.0
+                if number and any(
+                    _close(abs(number), abs(y)) for y in (factor, 1 / factor, abs(factor) ** 0.5, abs(factor) ** -0.5)
+                ):
+                    return step.where
+    return site.product.where
+
+
+def _has_projections(site: Site) -> bool:
+    return any(seed.kind == "projection" for name in ("q", "k") for seed in site.projections[name])
+
+
+def _learned(site: Site) -> bool:
+    """Whether a learned number (or one for each head; not for each feature, as norms have) multiplies the scores."""
+    made = {site.product.number, *(seed.number for name in ("q", "k") for seed in site.projections[name])}
+    for step in site.trace.steps:
+        if step.order < site.softmax.order and step.name in ("mul", "div") and step.names:
+            if made.isdisjoint(marks.seed_of(step.source).unique().tolist()):
+                continue
+            others = [x.shape for x in step.arguments if isinstance(x, Tensor)]
+            if any(shape[-1:] in ((), (1,)) for shape in others):
+                return True
+    return False
+
+
+def _is_stated(patient: Patient, factor: float) -> bool:
+    """Whether this very number was chosen: by a configuration, or as an argument of a constructor."""
+    for part in patient.module.modules():
+        arguments = inspect.signature(type(part).__init__).parameters
+        for name in ("scale", "softmax_scale", "scaling", "attn_scale", "qk_scale", "sm_scale"):
+            value = getattr(part, name, None)
+            if name in arguments and isinstance(value, (int, float)) and _close(factor, value):
+                return True
+    config = getattr(patient.module, "config", None)
+    for name in ("query_pre_attn_scalar", "attention_multiplier", "attn_scale", "attention_scale", "softmax_scale"):
+        value = getattr(config, name, None)
+        if (
+            isinstance(value, (int, float))
+            and value > 0
+            and any(_close(factor, x) for x in (value, value**-0.5, 1 / value))
+        ):
+            return True
+    return False
+
+
+def _says_t5(patient: Patient) -> bool:
+    names = " ".join(c.__name__ for c in type(patient.module).__mro__[:-1])
+    return bool(re.search(r"(?<![a-z])(m|u|long|switch)?t5", names, re.IGNORECASE))
+
+
+def _is_t5(patient: Patient, site: Site) -> bool:
+    """Whether T5's bias by buckets is there: it is called so, or it is a table [buckets, H] looked up by position."""
+    if any("relative_attention_bias" in name for name, _ in patient.module.named_parameters()):
+        return True
+    text = type(patient.module).__name__ + patient.source
+    biased = any(re.search(r"rel|bias|bucket", name) for name, x in patient.module.named_parameters() if x.ndim == 2)
+    return biased and bool(re.search(r"\bT5|T5\b|bucket", text)) and not re.search(r"swin", text, re.IGNORECASE)
+
+
+def yarn_stretch(patient: Patient) -> float | None:
+    """YaRN's mscale = 0.1 · mscale · ln(factor) + 1, where a configuration or attribute speaks of it."""
+    places = [patient.module, getattr(patient.module, "config", None)]
+    for place in places:
+        for name in ("rope_scaling", "rope_parameters"):
+            entry = getattr(place, name, None)
+            if isinstance(entry, dict) and entry.get("factor", 1) > 1:
+                amount = entry.get("mscale_all_dim") or entry.get("mscale") or 1.0
+                return 0.1 * amount * math.log(entry["factor"]) + 1
+        for name in ("mscale", "m_scale", "yarn_mscale", "attn_mscale"):
+            value = getattr(place, name, None)
+            if isinstance(value, float) and value > 1:
+                return value
+        for name in ("rope_factor", "yarn_factor", "scaling_factor", "yarn_scale", "rope_scale"):
+            value = getattr(place, name, None)
+            if isinstance(value, (int, float)) and value > 1:
+                return 0.1 * math.log(value) + 1
+    return None

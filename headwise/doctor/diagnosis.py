@@ -1,0 +1,163 @@
+"""The door to the doctor: every check on one module, and what their findings come to.
+
+diagnosis = headwise.diagnose(MyAttention(64, heads=8))
+print(diagnosis)
+diagnosis.bugs
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import nn
+
+from headwise.doctor import checks
+from headwise.doctor.calling.spec import Spec
+from headwise.doctor.calling.way import NoOutput
+from headwise.doctor.causes import proved, settled, unnamed
+from headwise.doctor.explain import understood
+from headwise.doctor.finding import Diagnosis, Finding
+from headwise.doctor.limits import TookTooLong, crashes, last_line, no_memory, out_of_memory, time_limit
+from headwise.doctor.patient import Example, NotApplicable, NotChecked, Patient
+from headwise.errors import DoctorError, DtypeError
+
+
+def diagnose(
+    module: nn.Module,
+    *,
+    spec: Spec | None = None,
+    example: Example | None = None,
+    timeout: float | None = 60.0,
+    make: Callable[..., nn.Module] | None = None,
+) -> Diagnosis:
+    """Find out whether a module computes attention rightly; if not, name the mistake.
+
+    The module is copied, never changed, and looked at on the CPU, in float32 or float64. How it is called is found out
+    from its names and by trial.
+
+    Args:
+        module: any module with attention in it: a layer of its own, an encoder or decoder layer, a stack.
+        spec: what is stated by hand, where the doctor cannot find it out.
+        example: (args, kwargs) of a real call of `module`, for arguments that cannot be made up.
+        timeout: seconds after which a module that has not ended is said to hang (main thread only); None: never.
+        make: builds the module anew with some constructor arguments changed, for checks that need it.
+
+    Raises:
+        DtypeError: `module` is no nn.Module.
+    """
+    if not isinstance(module, nn.Module):
+        raise DtypeError(
+            f"module: expected an nn.Module, received {type(module).__name__}; make one, as in "
+            "diagnose(MyAttention(64, heads=8))"
+        )
+    begun = time.monotonic()
+    causes: list[Finding] = []
+    symptoms: list[Finding] = []
+    unchecked: dict[str, str] = {}
+    lines: tuple[str, ...] = ()
+    patient = None
+    try:
+        with time_limit(timeout), _quiet():
+            patient = Patient(module, spec=spec, example=example, make=make)
+            _ = patient.interface
+            for name, check in (checks.READ | checks.PROBED).items():
+                found, reason = _made(check.check, patient)
+                if name in checks.READ:
+                    causes += found
+                elif name == "explained":
+                    causes, symptoms = proved(causes, found), symptoms + unnamed(found, causes)
+                else:
+                    symptoms += found
+                if reason:
+                    unchecked[name] = reason
+            symptoms += _called_otherwise(patient, {x.name for x in (*causes, *symptoms)})
+            lines = _summed_up(patient)
+    except TookTooLong as error:
+        if error.where is None:
+            unchecked["the rest"] = f"the diagnosis took longer than {error.seconds:g} s"
+        else:
+            causes.append(error.finding())
+    except DoctorError as error:  # (it is a RuntimeError)
+        causes.append(
+            Finding(
+                "output-shape" if isinstance(error, NoOutput) else "does-not-run",
+                "bug",
+                str(error),
+                "make one forward run, or state by spec= how the module is called",
+            )
+        )
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        causes.append(no_memory(error))
+    except SystemExit as error:
+        causes.append(crashes(f"sys.exit({error.code!r})", last_line(error) or (patient.where if patient else None)))
+    return Diagnosis(
+        subject=type(module).__name__,
+        findings=tuple(settled(causes, symptoms)),
+        understood=lines,
+        unchecked=unchecked,
+        seconds=time.monotonic() - begun,
+        where=None if patient is None else patient.where,
+    )
+
+
+def _summed_up(patient: Patient) -> tuple[str, ...]:
+    try:
+        return understood(patient)
+    except TookTooLong:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        return (*patient.interface.describe(), f"its attentions could not be summed up: {type(error).__name__}: {said}")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What the module warns of while it is tried out is not the caller's concern, and the caller's dice stay as they
+    lie.
+    """
+    eagerly = torch.compiler.set_stance("force_eager")  # a compiled module would hide its operations
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), eagerly:
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _made(check: Callable[[Patient], Iterable[Finding]], patient: Patient) -> tuple[list[Finding], str]:
+    """What a check found, and why it could not be made if it could not."""
+    found: list[Finding] = []
+    try:
+        for finding in check(patient):
+            found.append(finding)  # noqa: PERF402 (what came before a failure counts)
+    except NotApplicable:
+        return found, ""
+    except NotChecked as reason:
+        return found, str(reason)
+    except TookTooLong:
+        raise
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        return found, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return found, ""
+
+
+def _called_otherwise(patient: Patient, named: set[str]) -> list[Finding]:
+    """What is wrong only where it is called with a memory, or without one, as it may be too."""
+    found = []
+    for takes in patient.interface.also:
+        spec = dataclasses.replace(patient.spec, takes=takes)  # type: ignore[arg-type]
+        other = Patient(patient.original, spec=spec, example=patient.example)
+        called = "with a memory" if takes != "self" else "with one input"
+        for check in (*checks.READ.values(), checks.PROBED["mask_ignored"]):
+            found += [
+                dataclasses.replace(x, evidence=f"called {called}: {x.evidence}")
+                for x in _made(check.check, other)[0]
+                if x.severity == "bug" and x.name not in named
+            ]
+    return found

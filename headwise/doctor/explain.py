@@ -1,0 +1,47 @@
+"""What the doctor understood of a module, in lines for the top of its report."""
+
+from __future__ import annotations
+
+from headwise.doctor.checks.wrong_scale import measure
+from headwise.doctor.patient import Patient
+from headwise.doctor.reading.site import Site
+
+
+def understood(patient: Patient) -> tuple[str, ...]:
+    """A line each: how it is called, its masks, its heads, each attention that was seen, and what reproduces it."""
+    lines = list(patient.interface.describe())
+    anatomy = patient.anatomy
+    if anatomy is None:
+        lines.append(f"its operations could not be read: {patient.anatomy_problem}")
+    else:
+        twins = anatomy.again or (None,) * len(anatomy.sites)
+        told = [_site(site, twin) for site, twin in zip(anatomy.sites, twins, strict=True)]
+        lines += [
+            f"{line} (seen {told.count(line)} times)" if told.count(line) > 1 else line for line in dict.fromkeys(told)
+        ]
+    fit = patient.__dict__.get("fit")  # where the check of it could be made
+    if fit is not None and fit.healthy:
+        lines.append(f"hypothesis: {fit.sentence}")
+    return tuple(lines)
+
+
+def _site(site: Site, twin: Site | None) -> str:
+    if site.grid is None:
+        return f"softmax at {site.softmax.where}: its scores are laid out as those of no attention"
+    heads, width = len(site.grid.heads), site.q.shape[-1]
+    shared = len(set(site.grid.key_heads.tolist()))
+    parts = [f"{heads} head{'s' if heads > 1 else ''} of width {width}"]
+    if 0 < shared < heads:
+        parts.append(f"{shared} of keys and values")
+    factor = (
+        measure(site, twin)
+        if twin is not None and twin.grid is not None and twin.scores.shape == site.scores.shape
+        else None
+    )
+    if factor is not None:
+        parts.append(
+            f"scores times {factor:.4f}" + (f" = 1/sqrt({width})" if abs(factor * width**0.5 - 1) < 2e-3 else "")
+        )
+    if site.softmax.by_hand:
+        parts.append("softmax written out")
+    return f"attention at {site.softmax.where}: {', '.join(parts)}"

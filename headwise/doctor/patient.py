@@ -1,0 +1,148 @@
+"""The module on the table, and what is known of it: how it is called, what it computes, what explains its output.
+
+Everything is found once, when a check first asks, on a copy in eval mode: the module itself is never touched.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.interface import Interface, discover
+from headwise.doctor.calling.spec import Spec
+from headwise.doctor.finding import Where
+from headwise.doctor.limits import out_of_memory
+from headwise.errors import DoctorError
+
+if TYPE_CHECKING:
+    from headwise.doctor.fitting.fit import Fit
+    from headwise.doctor.reading.anatomy import Anatomy
+
+Example = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class NotChecked(Exception):  # noqa: N818 (an answer, not a failure)
+    """A check cannot be made on this module; the message says why."""
+
+
+class NotApplicable(NotChecked):
+    """A check has nothing to look at in this module: no mask, no cache, no positions."""
+
+
+def _at_home(module: nn.Module) -> nn.Module:
+    """On the CPU and in float32 (or float64): what is asked is what it computes, not where."""
+    if any(x.is_meta for x in (*module.parameters(), *module.buffers())):
+        raise DoctorError(
+            f"{type(module).__name__} is on the meta device: its parameters hold no numbers; give them some first"
+        )
+    module = module.cpu()
+    lowered = any(x.dtype in (torch.float16, torch.bfloat16) for x in module.parameters())
+    return module.float() if lowered else module
+
+
+class Patient:
+    """A module and what has been found out about it.
+
+    `example` is the (args, kwargs) of a real call of its forward. `make` builds it anew with other constructor
+    arguments.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        spec: Spec | None = None,
+        example: Example | None = None,
+        make: Callable[..., nn.Module] | None = None,
+    ) -> None:
+        self.original = module
+        self.module = _at_home(copied(module)).eval()
+        self.spec = spec or Spec()
+        self.example = example
+        self.make = make
+        self.anatomy_problem = ""
+        self.fit_problem = "no variant of the catalogue reproduces its output"
+        self.has_attention = True  # unless `anatomy` finds that there is none
+        self.excused: set[str] = set()  # findings that a check looked at and dismissed for a reason
+
+    @functools.cached_property
+    def interface(self) -> Interface:
+        """How the module is called. Raises DoctorError where that cannot be found out."""
+        return discover(self.module, spec=self.spec, example=self.example)
+
+    @functools.cached_property
+    def anatomy(self) -> Anatomy | None:
+        """What the traced operations amount to; None, and `anatomy_problem` says why, where no attention is seen."""
+        from headwise.doctor.reading.anatomy import NoAttention, Unreadable, dissect
+
+        try:
+            return dissect(self)
+        except Unreadable as problem:
+            self.anatomy_problem = str(problem)
+            self.has_attention = not isinstance(problem, NoAttention)
+            return None
+
+    @functools.cached_property
+    def fit(self) -> Fit | None:
+        """The variant of attention that reproduces the output from the module's projection weights, if one does."""
+        from headwise.doctor.fitting.fit import fit
+
+        try:
+            return fit(self)
+        except (
+            DoctorError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:  # whatever the module raises in float64, say
+            if out_of_memory(error):
+                raise
+            self.fit_problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            return None
+
+    @functools.cached_property
+    def source(self) -> str:
+        """The text of the module's class, or "" where there is none."""
+        try:
+            return inspect.getsource(type(self.module))
+        except (OSError, TypeError):
+            return ""
+
+    @functools.cached_property
+    def where(self) -> Where | None:
+        """Where the module's class begins."""
+        try:
+            file, lines = inspect.getsourcefile(type(self.module)), inspect.getsourcelines(type(self.module))
+        except (OSError, TypeError):
+            return None
+        return None if file is None else Where(file, lines[1], lines[0][0].strip())
+
+    @functools.cached_property
+    def is_library(self) -> bool:
+        """Whether the class is of an installed package: what it does is then a convention, with checkpoints that follow
+        it.
+        """
+        return self.where is not None and bool(re.search(r"[/\\](site|dist)-packages[/\\]", self.where.file))
+
+    def see(self) -> Anatomy:
+        """The anatomy, or NotChecked."""
+        if self.anatomy is None:
+            raise NotChecked(self.anatomy_problem)
+        return self.anatomy
+
+    def fresh(self) -> Patient:
+        """A copy to change (`.module.half()`, `.module.train()`); how it is called stays known."""
+        twin = Patient(self.module, spec=self.spec, example=self.example, make=self.make)
+        twin.__dict__["interface"] = self.interface.on(twin.module)
+        return twin
+
+    def rebuild(self, **changes: Any) -> nn.Module | None:
+        """The module built anew with some constructor arguments changed; None where it is not known how."""
+        return None if self.make is None else self.make(**changes)

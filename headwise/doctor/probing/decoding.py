@@ -1,0 +1,241 @@
+"""Calls a module token by token with its own cache, in the ways in which caches are handed about."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import operator
+import re
+import sys
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.calling import names
+from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.forward_arguments import Maker, Sizes
+from headwise.doctor.calling.interface import Inputs, Interface
+from headwise.doctor.probing.probe import quiet
+
+_START = re.compile(
+    r"^((start|cur|curr|current|input|cache|past|kv)_?)?(pos|position|index|offset|len|length|start)(_idx|_index)?$"
+)
+_FLAG = re.compile(r"use_?cache|use_?kv|return_(cache|kv|intermediates|past|present)|incremental|output_cache|decod")
+
+
+class Steps:
+    """A sequence, and calls with the part of it that stands at first … last - 1."""
+
+    def __init__(self, interface: Interface, length: int) -> None:
+        self.interface = interface
+        self.x = interface.inputs(2, length, length).query
+        self.roles = interface.roles
+        self.caches = [name for name, role in self.roles.items() if role == "cache"]
+        self.starts = [n for n, role in self.roles.items() if role == "positions" and _START.match(names.simple(n))]
+        self.flags = [name for name in interface.flags if _FLAG.search(names.simple(name))]
+
+    def call(self, first: int, last: int, options: Mapping[str, Any] | None = None) -> tuple[Tensor, Any]:
+        """The output for these tokens, and all that came back."""
+        part = self.x[:, first:last]
+        takes = self.interface.takes
+        inputs = Inputs(part, None if takes == "self" else part, part if takes == "qkv" else None)
+        with quiet():
+            result = self.interface.run(inputs, given={**self._late(first, last), **(options or {})})
+        return result.output.detach(), result.raw
+
+    def _late(self, first: int, last: int) -> dict[str, Any]:
+        """Positions, tables and masks that forward wants, for tokens that stand at first … last - 1."""
+        found: dict[str, Any] = {}
+        for name, make in self.interface.way.extras:
+            if name in self.caches or name in self.starts or name in self.flags:
+                continue
+            if self.roles.get(name) not in ("mask", "padding"):
+                found[name] = _tail(make, self._sizes(last), self._sizes(last + 1), first, last)
+            elif make(self._sizes(last)) is not None:
+                mask = next((m for m in self.interface.masks if m.parameter == name), None)
+                if mask is not None:
+                    shape = (len(self.x), last) if mask.what == "keys" else (len(self.x), last - first, last)
+                    allowed = torch.ones(shape, dtype=torch.bool)
+                    found[name] = mask.value(allowed, self.interface.heads or 1, self.x.dtype)
+        return found
+
+    def _sizes(self, length: int) -> Sizes:
+        x = self.x
+        return Sizes(x.shape[0], length, length, x.shape[2], x.dtype, x.device, self.interface.batch_first)
+
+
+def _tail(make: Maker, at: Sizes, longer: Sizes, first: int, last: int) -> Any:
+    """A value for `last` tokens, cut to those from `first` on along the dimension that grows with their number."""
+
+    def cut(a: Any, b: Any) -> Any:
+        if isinstance(a, (tuple, list)):
+            return type(a)(cut(x, y) for x, y in zip(a, b, strict=True))
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            for dim, (n, m) in enumerate(zip(a.shape, b.shape, strict=True)):
+                if (n, m) == (last, last + 1):
+                    return a.narrow(dim, first, last - first)
+        elif isinstance(a, int) and (a, b) == (last, last + 1):
+            return last - first
+        return a
+
+    return cut(make(at), make(longer))
+
+
+class Session:
+    """One sequence being decoded. `feed` hands over the next tokens and keeps what the next call needs."""
+
+    how = ""
+    handed = True  # whether a cache is handed over, so that one that is not read is a mistake
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+
+    def feed(self, first: int, last: int) -> Tensor:
+        out, raw = self.steps.call(first, last, self.options(first))
+        if out.shape[:2] != (len(self.steps.x), last - first):
+            raise ValueError(f"{list(out.shape)} for {last - first} tokens")
+        self.after(raw)
+        return out
+
+    def options(self, first: int) -> dict[str, Any]:
+        flags = dict.fromkeys(self.steps.flags, True)
+        return {**flags, **dict.fromkeys(self.steps.starts, first)}
+
+    def after(self, raw: Any) -> None:
+        """Take what the next call needs from what came back."""
+
+    def anew(self) -> Session:
+        return type(self)(self.steps)
+
+
+class Returned(Session):
+    """The cache comes back beside the output, and is handed in with the next tokens."""
+
+    def __init__(self, steps: Steps, pick: Callable[[Any], Any]) -> None:
+        super().__init__(steps)
+        self.pick = pick
+        self.cache: Any = None
+        self.how = f"{', '.join(steps.caches)} as it came back"
+
+    def options(self, first: int) -> dict[str, Any]:
+        found = super().options(first)
+        if self.cache is None:
+            return found
+        if (
+            len(self.steps.caches) > 1
+            and isinstance(self.cache, (tuple, list))
+            and len(self.cache) == len(self.steps.caches)
+        ):
+            return {**found, **dict(zip(self.steps.caches, self.cache, strict=True))}
+        return {**found, self.steps.caches[0]: self.cache}
+
+    def after(self, raw: Any) -> None:
+        self.cache = self.pick(raw)
+
+    def anew(self) -> Session:
+        return Returned(self.steps, self.pick)
+
+
+class Filled(Session):
+    """An empty cache is handed in, and is filled."""
+
+    def __init__(self, steps: Steps, make: Callable[[], Any]) -> None:
+        super().__init__(steps)
+        self.make, self.cache = make, make()
+        self.how = f"{steps.caches[0]}={type(self.cache).__name__}()"
+
+    def options(self, first: int) -> dict[str, Any]:
+        return {**super().options(first), self.steps.caches[0]: self.cache}
+
+    def after(self, raw: Any) -> None:
+        if isinstance(self.cache, (dict, list)) and not self.cache:
+            raise ValueError("nothing was put into it")
+
+    def anew(self) -> Session:
+        return Filled(self.steps, self.make)
+
+
+class Kept(Session):
+    """The module keeps the cache itself; it is told where the tokens stand, or that there is a cache."""
+
+    handed = False
+
+    def __init__(self, steps: Steps) -> None:
+        module = copied(steps.interface.module)
+        twin = copy.copy(steps)
+        twin.interface = steps.interface.on(module)
+        super().__init__(twin)
+        self._of = steps
+        self.how = f"its own cache, {', '.join([*steps.starts, *steps.flags])}"
+
+    def anew(self) -> Session:
+        return Kept(self._of)
+
+
+def sessions(steps: Steps) -> Iterator[Session]:
+    """Every way that may fit, the likeliest first."""
+    if steps.caches:
+        try:
+            raw = steps.call(0, 2, Session(steps).options(0))[1]
+        except Exception:
+            raw = None
+        for pick in _picks(raw):
+            yield Returned(steps, pick)
+        for make in _empty(steps):
+            yield Filled(steps, make)
+    if steps.starts or steps.flags:
+        yield Kept(steps)
+
+
+def _picks(raw: Any) -> Iterator[Callable[[Any], Any]]:
+    """Where in what came back the cache may be: any part but the first that holds tensors of three dimensions."""
+    if isinstance(raw, Mapping):
+        for key, part in raw.items():
+            if _holds_cache(part):
+                yield operator.itemgetter(key)
+    elif isinstance(raw, (tuple, list)):
+        for i, part in enumerate(raw):
+            if i and _holds_cache(part):
+                yield operator.itemgetter(i)
+        if len(raw) == 3 and all(isinstance(x, Tensor) for x in raw):
+            yield operator.itemgetter(slice(1, None))
+    elif dataclasses.is_dataclass(raw) and not isinstance(raw, type):
+        for field in dataclasses.fields(raw):
+            if _holds_cache(getattr(raw, field.name)):
+                yield operator.attrgetter(field.name)
+
+
+def _holds_cache(part: Any) -> bool:
+    if isinstance(part, Tensor):
+        return part.ndim >= 3
+    if isinstance(part, Mapping):
+        return any(_holds_cache(x) for x in part.values())
+    if isinstance(part, (tuple, list)):
+        return any(_holds_cache(x) for x in part)
+    return part is not None and hasattr(part, "__dict__") and any(_holds_cache(x) for x in vars(part).values())
+
+
+def _empty(steps: Steps) -> Iterator[Callable[[], Any]]:
+    """Empty caches: of the class that forward is annotated with, transformers' own in its layers, a dict, a list."""
+    module = steps.interface.module
+    try:
+        hints = typing.get_type_hints(type(module).forward)
+    except Exception:
+        hints = {}
+    hint = hints.get(steps.caches[0])
+    for kind in (hint, *typing.get_args(hint)):
+        if not inspect.isclass(kind) or kind in (type(None), Tensor, tuple):
+            continue
+        if kind.__module__.startswith("transformers."):
+            kind = sys.modules["transformers"].DynamicCache
+        try:
+            kind()
+        except Exception:
+            continue
+        yield kind
+    yield dict
+    yield list

@@ -1,0 +1,149 @@
+"""Hears of two kinds of torch functions while a module runs: those that throw dice, and softmaxes.
+
+The first tell dropout that acts in eval mode from other chance, and can be stilled without touching the module, so
+that the paths it takes because its dropout is on are taken. The second tell how large scores are, and what masked
+ones stand at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from headwise.doctor.finding import Where
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the doctor's own frames are nobody's mistake
+
+# name -> where its probability stands and its default; where its switch stands (None: the probability is the switch).
+_DROPOUTS: dict[str, tuple[int, str, float, int | None, str]] = {
+    **dict.fromkeys(
+        ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout"),
+        (1, "p", 0.5, 2, "training"),
+    ),
+    **dict.fromkeys(("native_dropout", "dropout_"), (1, "p", 0.5, 2, "train")),
+    "scaled_dot_product_attention": (4, "dropout_p", 0.0, None, ""),
+    "multi_head_attention_forward": (10, "dropout_p", 0.0, 13, "training"),
+}
+# What dropout written by hand is made of: numbers that are equally likely, to be compared with p.
+_EVEN = ("rand", "rand_like", "bernoulli", "bernoulli_", "uniform_")
+_OTHER = (
+    "randn",
+    "randn_like",
+    "normal",
+    "normal_",
+    "randint",
+    "randint_like",
+    "randperm",
+    "multinomial",
+    "exponential_",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Throw:
+    """One random function that ran."""
+
+    function: str
+    p: float | None  # of dropout
+    where: Where | None
+
+    @property
+    def dropout(self) -> bool:
+        """Whether it drops, or is what dropout by hand is made of."""
+        return self.p is not None or self.function in _EVEN
+
+
+class Dice(TorchFunctionMode):
+    """Every random function that acts; with `still`, dropout lets everything pass."""
+
+    def __init__(self, *, still: bool = False) -> None:
+        super().__init__()
+        self.still = still
+        self.heard: list[Throw] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        if name in _DROPOUTS:
+            at, word, default, switch_at, switch = _DROPOUTS[name]
+            p = _argument(args, kwargs, at, word, default)
+            acts = p and (switch_at is None or _argument(args, kwargs, switch_at, switch, True))
+            if acts:
+                self.heard.append(Throw(name, float(p), where()))
+                if self.still:
+                    args, kwargs = _replaced(args, kwargs, at, word, 0.0)
+        elif name in _EVEN or name in _OTHER:
+            self.heard.append(Throw(name, None, where()))
+        return func(*args, **kwargs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """What went into one softmax."""
+
+    scores: Tensor
+    dtype: torch.dtype  # in which it was computed
+    where: Where | None
+
+    def largest(self) -> float:
+        """The largest size of a score that is finite."""
+        finite = self.scores[self.scores.isfinite()]
+        return float(finite.abs().amax()) if finite.numel() else 0.0
+
+    def least(self) -> float:
+        """The smallest score; -inf is one."""
+        return float(self.scores.amin()) if self.scores.numel() else 0.0
+
+
+class Softmaxes(TorchFunctionMode):
+    """The input of every softmax that is called as such."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[Scores] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in ("softmax", "log_softmax", "_softmax"):
+            x = args[0] if args else kwargs.get("input")
+            if isinstance(x, Tensor) and x.is_floating_point():
+                asked = next((y for y in (*args[1:], *kwargs.values()) if isinstance(y, torch.dtype)), x.dtype)
+                self.heard.append(Scores(x.detach().clone(), asked, where()))
+        return func(*args, **kwargs)
+
+
+def where() -> Where | None:
+    """The line outside torch and the doctor that is running."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_HERE) and not file.endswith("listen.py"):
+            return None  # the doctor's own call: nobody else's code was in between
+        if not file.startswith((_TORCH, _HERE)) and not file.startswith("<"):
+            return Where(file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip())
+        frame = frame.f_back
+    return None
+
+
+def _argument(args: Sequence[Any], kwargs: dict[str, Any], at: int, word: str, default: Any) -> Any:
+    return args[at] if len(args) > at else kwargs.get(word, default)
+
+
+def _replaced(
+    args: Sequence[Any], kwargs: dict[str, Any], at: int, word: str, value: Any
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    if len(args) > at:
+        return (*args[:at], value, *args[at + 1 :]), kwargs
+    return args, {**kwargs, word: value}

@@ -1,0 +1,184 @@
+"""Runs a copy of a module on inputs that differ in one thing, and says by how much its outputs then differ.
+
+What every behavioural check is made of. All calls throw the same dice (the random generators are seeded, and put
+back), so a dropout that acts where it should not is no difference between two calls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.patient import NotChecked
+
+if TYPE_CHECKING:
+    from headwise.doctor.calling.interface import Inputs, Interface, Result
+    from headwise.doctor.patient import Patient
+
+# A row that nothing reached comes out of the same operations on the same numbers: bit by bit the same. What differs by
+# more than this share of the output's size was reached.
+REACHED = 1e-6
+# Two computations of the same thing in float32, by different kernels or in another order, differ by less than this.
+ROUNDING = 1e-4
+
+
+@contextmanager
+def quiet(seed: int = 0) -> Iterator[None]:
+    """Seeds the generators and drops warnings; afterwards both are as they were."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every device that there is not
+        yield
+
+
+class Probe:
+    """A copy of a patient's module, to be run, changed and thrown away."""
+
+    def __init__(self, patient: Patient) -> None:
+        copy = patient.fresh()
+        self.interface: Interface = copy.interface
+        self.module: nn.Module = copy.module
+        awake(self.module)
+
+    @property
+    def crosses(self) -> bool:
+        """Whether queries and keys are separate arguments."""
+        return self.interface.takes != "self"
+
+    @property
+    def rectangular(self) -> bool:
+        """Whether it runs where there are more keys than queries."""
+        return self.crosses and not self.interface.same_length
+
+    def inputs(self, batch: int = 3, length: int = 5, *, seed: int = 0) -> Inputs:
+        """Inputs that it runs on: where keys are separate there are two more than queries, if it takes that."""
+        length = self.interface.length or length
+        return self.interface.inputs(batch, length, length + 2 if self.rectangular else length, seed=seed)
+
+    def square(self, batch: int = 3, length: int = 5) -> Inputs:
+        """The same with as many keys as queries."""
+        length = self.interface.length or length
+        return self.interface.inputs(batch, length, length)
+
+    def run(self, inputs: Inputs, *, seed: int = 0, **options: Any) -> Result:
+        """A call on copies: what it changes in place, it changes for itself."""
+        options = {name: _apart(x) for name, x in options.items()}
+        with quiet(seed):
+            return self.interface.run(each(inputs, Tensor.clone), **options)
+
+    def output(self, inputs: Inputs, *, seed: int = 0, **options: Any) -> Tensor:
+        """What comes out, [B, Q, M]."""
+        return self.run(inputs, seed=seed, **options).output.detach()
+
+    def attempt(self, inputs: Inputs, *, seed: int = 0, **options: Any) -> Tensor | Exception:
+        """The same; or the exception, whatever it is, for checks whose question is whether it runs."""
+        try:
+            return self.output(inputs, seed=seed, **options)
+        except Exception as problem:
+            return problem
+
+    def answers(self, inputs: Inputs, **options: Any) -> Tensor:
+        """The same, where a check can only be made if it runs and says something."""
+        out = self.attempt(inputs, **options)
+        if isinstance(out, Exception):
+            raise NotChecked(f"it does not run so: {sentence(out)}")
+        if not out.isfinite().any() or float(out.nan_to_num(0, 0, 0).abs().amax()) == 0:
+            raise NotChecked("its output is 0 or not a number whatever the input is")
+        return out
+
+    def rowwise(self, inputs: Inputs, **options: Any) -> Tensor:
+        """The same, where a check needs a row for every query."""
+        out = self.answers(inputs, **options)
+        if out.shape[:2] != inputs.query.shape[:2]:
+            raise NotChecked("it does not give a row for every query")
+        return out
+
+    def influence(self, inputs: Inputs, **options: Any) -> Tensor:
+        """[Q, K]: how far each query's output moves when one key token is another; in the first example."""
+        before = self.rowwise(inputs, **options)
+        keys = length_of_keys(inputs)
+        return torch.stack([rows(before, self.output(moved(inputs, 0, k), **options))[0] for k in range(keys)], dim=1)
+
+
+def _apart(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {name: _apart(part) for name, part in x.items()}
+    return x.clone() if isinstance(x, Tensor) else x
+
+
+def awake(module: nn.Module) -> None:
+    """Noise for parameters that are 0 throughout: gates and projections that begin at 0 hide everything behind them."""
+    draw = torch.Generator().manual_seed(29)
+    with torch.no_grad():
+        for x in module.parameters():
+            if not isinstance(x, nn.UninitializedParameter) and x.is_floating_point() and not x.any():
+                x.copy_(0.2 * torch.randn(x.shape, generator=draw))
+
+
+def length_of_keys(inputs: Inputs) -> int:
+    return (inputs.query if inputs.key is None else inputs.key).shape[1]
+
+
+def moved(
+    inputs: Inputs, example: int | slice, token: int | slice = slice(None), *, queries: bool = False, seed: int = 99
+) -> Inputs:
+    """Other numbers in these tokens: of keys and values, and of the queries with `queries` or in self-attention."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def other(x: Tensor) -> Tensor:
+        x = x.clone()
+        place = x[example, token]
+        x[example, token] = 2 * torch.randn(place.shape, generator=draw, dtype=torch.float64).to(x)
+        return x
+
+    changed: dict[str, Tensor] = {}
+    if queries or inputs.key is None:
+        changed["query"] = other(inputs.query)
+    for name in ("key", "value"):
+        x = getattr(inputs, name)
+        if x is not None:
+            changed[name] = other(x)
+    return dataclasses.replace(inputs, **changed)
+
+
+def scaled(inputs: Inputs, factor: float) -> Inputs:
+    """All inputs times a number."""
+    return each(inputs, lambda x: x * factor)
+
+
+def each(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
+    """Every tensor of the inputs, changed."""
+    found = {name: getattr(inputs, name) for name in ("query", "key", "value")}
+    return dataclasses.replace(inputs, **{name: change(x) for name, x in found.items() if x is not None})
+
+
+def size(x: Tensor) -> float:
+    """The root mean square of what is finite; 1 where that is 0."""
+    finite = x[x.isfinite()].double()
+    return float(finite.square().mean().sqrt()) or 1.0 if finite.numel() else 1.0
+
+
+def rows(before: Tensor, after: Tensor) -> Tensor:
+    """[..., Q]: the largest difference in each row, as a share of the output's size. NaN twice is no difference."""
+    a, b = before.double(), after.double()
+    same = (a == b) | (a.isnan() & b.isnan())
+    difference = torch.where(same, torch.zeros_like(a), (a - b).abs().nan_to_num(torch.inf, torch.inf))
+    return difference.amax(-1) / size(a)
+
+
+def gap(before: Tensor, after: Tensor) -> float:
+    """The largest difference, as a share of the output's size; infinite where the shapes differ."""
+    return float(rows(before, after).amax()) if before.shape == after.shape else torch.inf
+
+
+def sentence(problem: BaseException) -> str:
+    """An exception in one line."""
+    text = next(iter(str(problem).strip().splitlines()), "")
+    text = text[:160].rstrip(".")
+    return f"{type(problem).__name__}: {text}" if text else type(problem).__name__

@@ -1,0 +1,57 @@
+"""Examples of a batch that influence one another."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tests.doctor.checks.specimens import Attention, found, one, seeded
+
+
+class FoldsHeadsFirst(Attention):
+    def merge(self, x: Tensor) -> Tensor:
+        """Heads and batch change places, and nobody changes them back."""
+        b, h, n, d = x.shape
+        return x.transpose(0, 1).reshape(b, h, n, d).transpose(1, 2).flatten(2)
+
+
+class CountsTheBatch(Attention):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().score(q, k) * len(q)
+
+
+class RepeatsTheMask(Attention):
+    """mask: [B * H, Q, K] in the scores' order is b0 b0 b0 b0 b1 …; here it is b0 b1 b2 b0 …"""
+
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        if allowed is None:
+            return scores
+        b, h, q, k = scores.shape
+        folded = scores.reshape(b * h, q, k)
+        repeated = allowed.expand(b, 1, q, k)[:, 0].repeat(h, 1, 1)
+        return folded.masked_fill(~repeated, -1e9).reshape(b, h, q, k)
+
+
+def test_heads_that_mix_with_the_batch() -> None:
+    finding = one("batch_mixing", seeded(FoldsHeadsFirst))
+    assert (finding.name, finding.severity) == ("batch-mixing", "bug")
+    assert finding.numbers["rows"] == finding.numbers["of"] == 10  # two other examples of five rows
+    assert finding.numbers["change"] > 0.1
+
+
+def test_an_example_alone_that_gives_something_else() -> None:
+    finding = one("batch_mixing", seeded(CountsTheBatch))
+    assert (finding.name, finding.severity) == ("batch-mixing", "bug")
+    assert "alone" in finding.evidence
+
+
+def test_a_mask_in_the_wrong_order_of_heads() -> None:
+    finding = one("batch_mixing", seeded(RepeatsTheMask))
+    assert (finding.name, finding.severity) == ("mask-head-order", "bug")
+    assert all(change > 0.01 for change in finding.numbers.values())
+    assert set(finding.numbers) == {"example 0", "example 1", "example 2"}
+
+
+def test_a_healthy_one() -> None:
+    assert found("batch_mixing", seeded(Attention)) == []
+    assert found("batch_mixing", torch.nn.MultiheadAttention(16, 4)) == []

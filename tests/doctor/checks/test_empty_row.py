@@ -1,0 +1,94 @@
+"""Queries that may attend to nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.patient import NotChecked
+from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
+
+
+class Infinite(Attention):
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
+
+
+class Spreads(Infinite):
+    """One NaN, and the whole batch is."""
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        weights = scores.softmax(-1)
+        return weights + 0 * weights.mean()
+
+
+class Two(nn.Module):
+    """In a stack a NaN row of the first layer is a NaN key of the second: no mistake of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Infinite() for _ in range(2))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+def test_nan_in_the_row_itself_is_a_risk() -> None:
+    finding = one("empty_row", seeded(Infinite))
+    assert (finding.name, finding.severity) == ("empty-row-nan", "risk")
+    assert finding.numbers["rows"] == 1
+    assert finding.numbers["others"] == 0
+    assert finding.numbers["parameters"] > 0  # NaN in their gradients, though the loss leaves the row out
+
+
+def test_nan_in_other_rows_is_a_bug() -> None:
+    finding = one("empty_row", seeded(Spreads))
+    assert (finding.name, finding.severity) == ("empty-row-nan", "bug")
+    assert finding.numbers["others"] == 14
+
+
+class ForAll(Infinite):
+    """mask: [N, N], True = may attend"""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is not None and mask.ndim != 2:
+            raise ValueError("mask: expected [N, N]")
+        return self.attend(x, x, mask)
+
+
+class CausalPadded(Infinite):
+    """padding_mask: [B, K], True = a real token"""
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        keys = self.both(None, padding_mask)
+        return self.attend(x, x, causal if keys is None else causal & keys)
+
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        filled = super().fill(scores, allowed)  # a row without a key keeps its mean, if it has no key at all
+        nothing = (allowed == 0).all(-1, keepdim=True) & (allowed == 0).all((-1, -2), keepdim=True)
+        return filled.masked_fill(nothing, 0)
+
+
+def test_padding_on_the_left_of_a_causal_sequence() -> None:
+    finding = one("empty_row", seeded(CausalPadded))
+    assert (finding.severity, finding.numbers["rows"]) == ("risk", 2)
+    assert "begins with two tokens of padding" in finding.evidence
+
+
+def test_a_mask_that_all_examples_share() -> None:
+    finding = one("empty_row", seeded(ForAll))
+    assert (finding.severity, finding.numbers["rows"], finding.numbers["others"]) == ("risk", 3, 0)
+
+
+def test_a_stack_spreads_it_by_nature() -> None:
+    assert one("empty_row", seeded(Two)).severity == "risk"
+
+
+def test_a_healthy_one() -> None:
+    assert found("empty_row", seeded(Attention)) == []
+    with pytest.raises(NotChecked, match="no mask"):
+        found("empty_row", seeded(Causal))

@@ -1,0 +1,144 @@
+"""Other precisions, and large scores."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
+
+
+class Exponentials(Attention):
+    def normalise(self, scores: Tensor) -> Tensor:
+        e = scores.exp()
+        return e / e.sum(-1, keepdim=True)
+
+
+class Upcasts(Attention):
+    def normalise(self, scores: Tensor) -> Tensor:
+        return scores.float().softmax(-1).to(scores.dtype)
+
+
+class NewTensors(Upcasts):
+    def merge(self, x: Tensor) -> Tensor:
+        found = torch.zeros(x.shape[0], x.shape[2], self.width)
+        found[:] = x.transpose(1, 2).flatten(2)
+        return found
+
+
+class ReturnsFloats(Upcasts):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).float()
+
+
+class FillsWithABillion(Upcasts):
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return scores if allowed is None else scores.masked_fill(~allowed, -1e9)
+
+
+class CausalWithABillion(Causal):
+    """-1e9 in its own mask."""
+
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return scores if allowed is None else scores.masked_fill(~allowed, -1e9)
+
+
+class Squares(Upcasts):
+    """Numbers on the way that only fp16 cannot hold."""
+
+    def merge(self, x: Tensor) -> Tensor:
+        return super().merge(x) * 1e5 / 1e5
+
+
+class ScalesLate(Upcasts):
+    """Products that fp16 cannot hold, made small only afterwards."""
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return (200 * q @ k.transpose(-2, -1)) / 200
+
+
+class Fused(Attention):
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
+        return self.out(self.merge(functional.scaled_dot_product_attention(q, k, v, allowed)))
+
+
+def names(findings: list) -> list[tuple[str, str]]:
+    return [(x.name, x.severity) for x in findings]
+
+
+def test_exponentials_that_overflow() -> None:
+    findings = found("half", seeded(Exponentials))
+    assert ("softmax-unstable", "bug") in names(findings)
+    unstable = next(x for x in findings if x.severity == "bug")
+    assert unstable.numbers["factor"] in (30, 1000)
+    assert 0 < unstable.numbers["rows"] <= 15
+
+
+def test_new_tensors_of_another_dtype() -> None:
+    findings = found("half", seeded(NewTensors))
+    assert names(findings) == [("fails-in-half", "risk"), ("fails-in-double", "risk")]
+    assert names(found("half", seeded(ReturnsFloats))) == [("fails-in-half", "note")] * 2 + [
+        ("fails-in-double", "note")
+    ]
+
+
+def test_a_fill_that_fp16_cannot_hold() -> None:
+    finding = one("half", seeded(FillsWithABillion))
+    assert (finding.name, finding.severity) == ("mask-overflows-half", "risk")
+    assert "overflow" in finding.evidence
+
+
+class MinAndMin(Upcasts):
+    """mask: [B, N, N], padding_mask: [B, N], True = may attend; added, each a number that fp16 can hold once."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, padding_mask: Tensor | None = None) -> Tensor:
+        self.padding = padding_mask
+        return self.attend(x, x, None if mask is None else mask.bool()[:, None])
+
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        if allowed is not None:
+            scores = scores + torch.where(allowed, 0.0, -6e4).to(scores.dtype)
+        if self.padding is not None:
+            real = self.padding.bool()
+            for padding in (real[:, None, None], real[:, None, :, None]):
+                scores = scores + torch.where(padding, 0.0, -6e4).to(scores.dtype)
+        return scores
+
+
+def test_two_masks_that_add_up_to_infinity() -> None:
+    finding = one("half", seeded(MinAndMin))
+    assert finding.name == "mask-overflows-half"
+    assert "padding on the left with a causal mask" in finding.evidence
+
+
+def test_its_own_mask_in_fp16() -> None:
+    finding = one("half", seeded(CausalWithABillion))
+    assert (finding.name, finding.severity) == ("mask-overflows-half", "risk")
+    assert "its own mask" in finding.evidence
+
+
+def test_numbers_that_fp16_cannot_hold() -> None:
+    finding = one("half", seeded(Squares))
+    assert (finding.name, finding.severity) == ("fails-in-half", "risk")
+    assert "240 numbers are NaN or infinite" in finding.evidence
+
+
+def test_scores_that_fp16_cannot_hold() -> None:
+    finding = one("half", seeded(ScalesLate))
+    assert (finding.name, finding.severity) == ("softmax-unstable", "risk")
+    assert finding.numbers["rows"] > 0
+
+
+def test_a_softmax_in_half_is_a_note() -> None:
+    finding = one("half", seeded(Attention))
+    assert (finding.name, finding.severity) == ("softmax-half", "note")
+    assert 0 < finding.numbers["error"] < 0.05
+    assert finding.where is not None
+    assert finding.where.code == "return scores.softmax(-1)"
+
+
+def test_healthy_ones() -> None:
+    assert found("half", seeded(Upcasts)) == []
+    assert found("half", seeded(Fused)) == []

@@ -1,0 +1,119 @@
+"""No behavioural check calls anything a bug in attention that others trust."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headwise import nn as ours
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotChecked, Patient
+from headwise.nn.positions import Alibi, Rope, T5Buckets
+from tests.doctor.calling.test_interface_models import bert, deepseek, gpt2, llama, t5, vit
+from tests.doctor.checks.specimens import Attention, Causal, Cross
+
+BEHAVIOUR = (
+    *("batch_mixing", "cache", "causal_leak", "cross_mask", "determinism", "empty_row", "gradient_blocked", "half"),
+    *("heads_dividing", "input_modified", "left_padding", "mask_broadcast", "mask_fill", "mask_ignored", "masked_nan"),
+    *("noncontiguous", "output_shape", "packing", "sizes", "state_dict", "train_eval", "unused_parameter"),
+    "weights_returned",
+)
+
+
+def x_transformers(**options: Any) -> nn.Module:
+    with warnings.catch_warnings():  # it compiles with TorchScript as it is imported, which torch has deprecated
+        warnings.filterwarnings("ignore", message="`torch.jit.script", category=DeprecationWarning)
+        package = pytest.importorskip("x_transformers")
+    return package.Attention(32, heads=4, dim_head=8, **options)
+
+
+class Fused(nn.Module):
+    """One projection, scaled_dot_product_attention, a residual connection and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.proj, self.norm = nn.Linear(32, 96), nn.Linear(32, 32), nn.LayerNorm(32)
+        self.p = 0.1
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """attn_mask: [B, 1, N, N], True = may attend"""
+        b, n, _ = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(b, n, 3, 4, 8).permute(2, 0, 3, 1, 4)
+        y = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask, dropout_p=self.p if self.training else 0.0, is_causal=is_causal and attn_mask is None
+        )
+        return x + functional.dropout(self.proj(y.transpose(1, 2).reshape(b, n, -1)), self.p, self.training)
+
+
+class Sparse(nn.Module):
+    """Keeps the two largest scores of a row: not smooth, and no mistake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.kv, self.o = nn.Linear(32, 32), nn.Linear(32, 64), nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, (k, v) = self.q(x), self.kv(x).chunk(2, -1)
+        scores = q @ k.transpose(-2, -1) / 32**0.5
+        least = scores.topk(min(2, x.shape[1]), -1).values[..., -1:]
+        return self.o(scores.masked_fill(scores < least, -torch.inf).softmax(-1) @ v)
+
+
+HEALTHY: dict[str, Callable[[], nn.Module]] = {
+    "torch": lambda: nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True),
+    "torch, length first": lambda: nn.MultiheadAttention(32, 4, kdim=16, vdim=24),
+    "torch, encoder layer": lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True),
+    "torch, decoder layer": lambda: nn.TransformerDecoderLayer(32, 4, 64),
+    "ours": lambda: ours.MultiHeadAttention(32, 4, dropout=0.1),
+    "ours, grouped and rotary": lambda: ours.MultiHeadAttention(32, 4, num_kv_heads=2, positions=Rope(8)),
+    "ours, alibi": lambda: ours.MultiHeadAttention(32, 4, positions=Alibi(4)),
+    "ours, t5": lambda: ours.MultiHeadAttention(32, 4, positions=T5Buckets(4), scale=1.0),
+    "ours, sinks and gate": lambda: ours.MultiHeadAttention(32, 4, sinks=True, gate=True, qk_norm="rms"),
+    "ours, latent": lambda: ours.MultiHeadLatentAttention(
+        32, 4, q_rank=16, kv_rank=16, nope_dim=8, rope_dim=4, value_head_dim=8
+    ),
+    "ours, encoder layer": lambda: ours.EncoderLayer(32, 4, ffn_dim=64),
+    "ours, decoder layer": lambda: ours.DecoderLayer(32, 4, ffn_dim=64),
+    **{f"bert, {how}": lambda how=how: bert("BertAttention", how) for how in ("eager", "sdpa")},
+    **{f"gpt2, {how}": lambda how=how: gpt2(how) for how in ("eager", "sdpa")},
+    **{f"llama, {how}": lambda how=how: llama(how) for how in ("eager", "sdpa")},
+    **{f"vit, {how}": lambda how=how: vit(how) for how in ("eager", "sdpa")},
+    **{f"t5, {how}": lambda how=how: t5(how, has_relative_attention_bias=True) for how in ("eager", "sdpa")},
+    **{f"deepseek, {how}": lambda how=how: deepseek(how) for how in ("eager", "sdpa")},
+    "x-transformers": x_transformers,
+    "x-transformers, causal": lambda: x_transformers(causal=True),
+    "x-transformers, grouped and fused": lambda: x_transformers(flash=True, kv_heads=2),
+    "plain": lambda: Attention(32, dropout=0.1),
+    "causal": lambda: Causal(32),
+    "cross": lambda: Cross(32),
+    "fused": Fused,
+    "sparse": Sparse,
+}
+
+
+def made(check: str, patient: Patient) -> list[Finding] | None:
+    """What a check finds, or None where it cannot be made. Anything else that it raises is a failure."""
+    try:
+        return list(importlib.import_module(f"headwise.doctor.checks.{check}").check(patient))
+    except NotChecked:
+        return None
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_no_bug_in_what_is_healthy(name: str) -> None:
+    torch.manual_seed(0)
+    module = HEALTHY[name]()
+    before = {key: x.clone() for key, x in module.state_dict().items()}
+    patient = Patient(module)
+    results = [made(check, patient) for check in BEHAVIOUR]
+    assert [x for found in results for x in found or () if x.severity == "bug"] == []
+    assert sum(found is not None for found in results) >= 12
+    assert all(torch.equal(x, before[key]) for key, x in module.state_dict().items())
+    assert module.training

@@ -1,0 +1,47 @@
+"""What is handed over must stay as it was."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tests.doctor.checks.specimens import Attention, found, one, seeded
+
+
+class AddsInPlace(Attention):
+    def forward(self, x: Tensor) -> Tensor:
+        x += self.attend(x, x, None)
+        return x
+
+
+class FillsItsMask(Attention):
+    """mask: [B, Q, K], 1 = may attend"""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is not None:
+            mask.mul_(torch.ones(x.shape[1], x.shape[1]).tril().to(mask.dtype))
+        return self.attend(x, x, None if mask is None else mask.bool()[:, None])
+
+
+class Copies(Attention):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        x += self.attend(x, x, None)
+        return x
+
+
+def test_an_input_that_is_added_to() -> None:
+    finding = one("input_modified", seeded(AddsInPlace))
+    assert (finding.name, finding.severity) == ("input-modified", "bug")
+    assert finding.numbers == {"changed": 240, "of": 240}  # 3 examples, 5 tokens, 16 wide
+
+
+def test_a_mask_that_is_written_to() -> None:
+    finding = one("input_modified", seeded(FillsItsMask))
+    assert "'mask'" in finding.evidence
+    assert finding.numbers == {"changed": 18, "of": 75}  # 6 of the 10 future pairs: the last key was hidden already
+
+
+def test_a_healthy_one() -> None:
+    assert found("input_modified", seeded(Copies)) == []
+    assert found("input_modified", seeded(Attention)) == []

@@ -1,0 +1,326 @@
+"""Heads, positions and examples mixed up before the products, and softmaxes over another axis than the keys."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.patient import NotChecked
+from tests.doctor.checks.specimens import found, one, seeded
+from tests.doctor.checks.styles import Einsum, Masked, Plain, assert_at
+
+# Heads and positions.
+
+
+class SplitsByAView(Plain):
+    def split(self, x: Tensor) -> Tensor:
+        return x.view(len(x), self.heads, x.shape[1], -1)
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return torch.matmul(q, k.mT) / 2
+
+
+class SplitsValuesByAReshape(Einsum):
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        b, n, m = x.shape
+        q, k = (y.view(b, n, 4, -1).transpose(1, 2) for y in (q, k))
+        return self.proj(((q @ k.mT / 2).softmax(-1) @ v.reshape(b, 4, n, -1)).transpose(1, 2).reshape(b, n, m))
+
+
+class SplitsWithTheBatchSecond(Plain):
+    """As torch does for [N, B, M], on [B, N, M]."""
+
+    def split(self, x: Tensor) -> Tensor:
+        b, n, m = x.shape
+        return x.contiguous().view(n, b * self.heads, m // self.heads).transpose(0, 1)
+
+    def merge(self, x: Tensor) -> Tensor:
+        bh, n, d = x.shape
+        return x.transpose(0, 1).reshape(bh // self.heads, n, self.heads * d)
+
+
+def test_heads_split_by_a_bare_view() -> None:
+    finding = one("layout", seeded(SplitsByAView))
+    assert (finding.name, finding.severity) == ("head-split", "bug")
+    assert "queries and keys and values" in finding.evidence
+    assert "positions 0, 0, 0, 0, 1" in finding.evidence  # five rows of 16 are 20 rows of 4
+    assert_at(finding, SplitsByAView, "torch.matmul(q, k.mT)")
+
+
+def test_only_the_values_split_by_a_reshape() -> None:
+    finding = one("layout", seeded(SplitsValuesByAReshape))
+    assert (finding.name, finding.severity) == ("head-split", "bug")
+    assert "holds values of several heads" in finding.evidence
+
+
+def test_batch_and_positions_that_change_places() -> None:
+    finding = one("layout", seeded(SplitsWithTheBatchSecond))
+    assert (finding.name, finding.severity) == ("batch-mixing", "bug")
+    assert "of several examples" in finding.evidence
+
+
+class SaysBatchFirst(nn.Module):
+    """x: [batch, seq, width]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mha = nn.MultiheadAttention(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mha(x, x, x, need_weights=False)[0]
+
+
+def test_a_batch_that_is_taken_for_the_sequence() -> None:
+    finding = one("layout", seeded(SaysBatchFirst))
+    assert (finding.name, finding.severity) == ("batch-mixing", "bug")
+    assert "'[batch, seq,'" in finding.evidence
+    assert_at(finding, SaysBatchFirst, "class SaysBatchFirst")
+
+
+# The axis of the softmax.
+
+
+class OverQueries(Plain):
+    def normalise(self, scores: Tensor) -> Tensor:
+        return scores.softmax(dim=-2)
+
+
+class OverHeads(Einsum):
+    def normalise(self, scores: Tensor) -> Tensor:
+        return torch.softmax(scores, dim=1)
+
+
+class OverTheBatch(Einsum):
+    def normalise(self, scores: Tensor) -> Tensor:
+        return scores.softmax(0)
+
+
+class OverAllPairs(Plain):
+    def normalise(self, scores: Tensor) -> Tensor:
+        return scores.flatten(2).softmax(-1).view_as(scores)
+
+
+class OverQueriesByHand(Plain):
+    def normalise(self, scores: Tensor) -> Tensor:
+        e = torch.exp(scores - scores.max())
+        return e / e.sum(dim=2, keepdim=True)
+
+
+class HeadsForPositions(Plain):
+    """No transpose: the products are over the heads of one position."""
+
+    def split(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:2], self.heads, -1)
+
+    def merge(self, x: Tensor) -> Tensor:
+        return x.flatten(2)
+
+
+@pytest.mark.parametrize(
+    ("module", "over", "axis", "code"),
+    [
+        (OverQueries, "the queries", 2, "scores.softmax(dim=-2)"),
+        (OverHeads, "the heads", 1, "torch.softmax(scores, dim=1)"),
+        (OverTheBatch, "the batch", 0, "scores.softmax(0)"),
+        (OverAllPairs, "queries and keys at once", 2, "scores.flatten(2).softmax(-1)"),
+        (OverQueriesByHand, "the queries", 2, "e / e.sum(dim=2, keepdim=True)"),
+    ],
+)
+def test_a_softmax_over_another_axis(module: type[nn.Module], over: str, axis: int, code: str) -> None:
+    finding = one("layout", seeded(module))
+    assert (finding.name, finding.severity) == ("softmax-axis", "bug")
+    assert f"axis {axis} of scores" in finding.evidence
+    assert f"which is {over};" in finding.evidence
+    assert finding.numbers["axis"] == axis
+    assert finding.numbers["sum"] == pytest.approx(1, abs=1e-5)
+    if module is not OverQueriesByHand:
+        assert_at(finding, module, code)
+
+
+def test_heads_that_attend_to_heads() -> None:
+    finding = one("layout", seeded(HeadsForPositions))
+    assert (finding.name, finding.severity) == ("head-split", "bug")
+    assert "positions 0, 0, 0, 0;" in finding.evidence
+
+
+# Weights that meet the values transposed.
+
+
+class SumsOverQueries(Einsum):
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        return torch.einsum("bhqk,bqhd->bkhd", weights, v)
+
+
+class SumsOverQueriesInPlainSight(Plain):
+    def normalise(self, scores: Tensor) -> Tensor:
+        return scores.softmax(-1).transpose(-2, -1)
+
+
+@pytest.mark.parametrize("module", [SumsOverQueries, SumsOverQueriesInPlainSight])
+def test_weights_that_meet_the_values_transposed(module: type[nn.Module]) -> None:
+    finding = one("layout", seeded(module))
+    assert finding.severity == "bug"
+    assert finding.name in ("weights-transposed", "softmax-axis")  # queries and keys by name say which of the two
+    assert finding.name == "weights-transposed" or module is SumsOverQueries
+
+
+# Healthy.
+
+
+class KeysTimesQueries(Plain):
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
+        weights = (k @ q.mT / 2).softmax(-2)
+        return self.out(self.merge((v.mT @ weights).mT))
+
+
+class SequenceFirst(Einsum):
+    """x: [seq, batch, width]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.parts(self.qkv(x))
+        weights = (torch.einsum("qbhd,kbhd->bhqk", q, k) / 2).softmax(-1)
+        return self.proj(torch.einsum("bhqk,kbhd->qbhd", weights, v).flatten(2))
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(Head() for _ in range(3))
+        self.proj = nn.Linear(12, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.proj(torch.cat([head(x) for head in self.heads], dim=-1))
+
+
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.query, self.value = (nn.Linear(12, 4, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.query(x) @ self.key(x).transpose(-2, -1) * 4**-0.5
+        return weights.softmax(-1) @ self.value(x)
+
+
+class Grouped(nn.Module):
+    """[B, G, H / G * Q, D]: the queries that share a key head lie one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads = 4, 2
+        self.q, self.out = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.k, self.v = nn.Linear(16, 8), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, m = x.shape
+        q = self.q(x).view(b, n, 4, 4).transpose(1, 2).reshape(b, 2, 2 * n, 4)
+        k, v = (f(x).view(b, n, 2, 4).transpose(1, 2) for f in (self.k, self.v))
+        return self.out(((q @ k.mT / 2).softmax(-1) @ v).view(b, 4, n, 4).transpose(1, 2).reshape(b, n, m))
+
+
+class SharedByHeads(nn.Module):
+    """One small matrix for all heads, split before it is applied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = 4
+        self.q, self.k, self.v = (nn.Linear(4, 4, bias=False) for _ in range(3))
+        self.out = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.view(*x.shape[:2], 4, 4)
+        scores = torch.einsum("bqhd,bkhd->bhqk", self.q(x), self.k(x)) / 2
+        return self.out(torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), self.v(x)).flatten(2))
+
+
+class WithLearnedKeys(Plain):
+    """Two keys and values of nobody before those of the tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = nn.Parameter(torch.randn(2, self.heads, 2, 4))
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
+        k, v = (torch.cat([m.expand(len(x), -1, -1, -1), y], dim=2) for m, y in zip(self.more, (k, v), strict=True))
+        return self.out(self.merge((q @ k.mT / 2).softmax(-1) @ v))
+
+
+class Shaw(Plain):
+    """A learned vector for every distance meets the queries too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.distances = nn.Embedding(9, 4)
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        at = torch.arange(q.shape[2])
+        vectors = self.distances((at - at[:, None]).clamp(-4, 4) + 4)
+        return (q @ k.mT + torch.einsum("bhqd,qkd->bhqk", q, vectors)) / 2
+
+
+@pytest.mark.parametrize("module", [WithLearnedKeys, Shaw])
+def test_what_is_learned_beside_the_keys_is_no_mistake(module: type[nn.Module]) -> None:
+    assert found("layout", seeded(module)) == []
+
+
+class Bahdanau(Plain):
+    """Scores of a layer on what a query and a key add up to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score_layer = nn.Linear(16, 1)
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        both = torch.tanh(self.q(x)[:, :, None] + self.k(memory)[:, None])
+        return self.out(self.score_layer(both)[..., 0].softmax(-1) @ self.v(memory))
+
+
+class TalkingHeads(Plain):
+    """Heads are mixed before the softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(4, 4, bias=False)
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.mix((q @ k.mT / 2).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("module", [Bahdanau, TalkingHeads])
+def test_scores_that_no_product_made_are_not_judged(module: type[nn.Module]) -> None:
+    with pytest.raises(NotChecked):
+        found("layout", seeded(module))
+
+
+@pytest.mark.parametrize(
+    "module", [Plain, Masked, Einsum, KeysTimesQueries, SequenceFirst, Heads, Grouped, SharedByHeads]
+)
+def test_a_healthy_one(module: type[nn.Module]) -> None:
+    assert found("layout", seeded(module)) == []
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_torchs_own_layer_is_healthy(batch_first: bool) -> None:
+    assert found("layout", seeded(nn.MultiheadAttention, 16, 4, batch_first=batch_first)) == []
+
+
+class Convolved(nn.Module):
+    """Keys of three positions each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.out = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.k, self.v = nn.Conv1d(16, 16, 3, padding=1), nn.Conv1d(16, 16, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        k, v = (f(x.transpose(1, 2)).transpose(1, 2) for f in (self.k, self.v))
+        return self.out((self.q(x) @ k.mT / 4).softmax(-1) @ v)
+
+
+def test_keys_of_several_positions_cannot_be_judged() -> None:
+    with pytest.raises(NotChecked, match="made of several tokens"):
+        found("layout", seeded(Convolved))

@@ -1,0 +1,51 @@
+"""Padding before the tokens."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from headwise.doctor.patient import NotChecked
+from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
+
+
+class CountsPadding(Attention):
+    """padding_mask: [B, K], True = a real token"""
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        at = self.positions(x, padding_mask)
+        x = x + (at[..., None] * torch.tensor([0.5, 0.1, 0.02, 0.004]).repeat(4)).sin()
+        return self.attend(x, x, self.both(None, padding_mask))
+
+    def positions(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        return torch.arange(x.shape[1]).expand(x.shape[:2])
+
+
+class CountsTokens(CountsPadding):
+    def positions(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        return super().positions(x, padding) if padding is None else padding.long().cumsum(-1) - 1
+
+
+class Leaks(CountsPadding):
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return scores if allowed is None else scores - 1.0 * ~allowed
+
+
+def test_positions_that_count_padding() -> None:
+    finding = one("left_padding", seeded(CountsPadding))
+    assert (finding.name, finding.severity) == ("left-padding", "risk")
+    assert finding.numbers["left"] > 0.01
+    assert finding.numbers["right"] < 1e-5
+
+
+def test_healthy_ones() -> None:
+    assert found("left_padding", seeded(CountsTokens)) == []
+    assert found("left_padding", seeded(Attention)) == []
+
+
+def test_where_it_cannot_be_told() -> None:
+    with pytest.raises(NotChecked, match="right"):
+        found("left_padding", seeded(Leaks))
+    with pytest.raises(NotChecked, match="no padding"):
+        found("left_padding", seeded(Causal))

@@ -1,0 +1,74 @@
+"""Fill values that scores can beat."""
+
+from __future__ import annotations
+
+import pytest
+from torch import Tensor, nn
+
+from headwise.doctor.patient import NotChecked
+from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
+
+
+class Filled(Attention):
+    """padding_mask: [B, K], True = a real token"""
+
+    value = -1e9
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        return self.attend(x, x, self.both(None, padding_mask))
+
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return scores if allowed is None else scores.masked_fill(~allowed, self.value)
+
+
+class Hundred(Filled):
+    value = -100.0
+
+
+class TenThousand(Filled):
+    value = -1e4
+
+
+class Slip(Filled):
+    value = 1e-9
+
+
+class CausalTwenty(Causal):
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return scores + (~allowed) * -20.0 if allowed is not None else scores
+
+
+def test_a_fill_that_ordinary_scores_beat() -> None:
+    finding = one("mask_fill", seeded(Hundred))
+    assert (finding.name, finding.severity) == ("mask-fill-too-small", "bug")
+    assert finding.numbers["fill"] == -100
+    assert finding.numbers["scores"] > 50
+    assert finding.numbers["factor"] > 1
+    assert finding.where is not None
+    assert finding.where.code == "return scores.softmax(-1)"
+
+
+def test_a_fill_that_takes_large_scores_is_a_risk() -> None:
+    finding = one("mask_fill", seeded(TenThousand))
+    assert (finding.severity, finding.numbers["fill"]) == ("risk", -1e4)
+    assert finding.numbers["factor"] >= 100
+
+
+def test_a_fill_that_hides_nothing() -> None:
+    finding = one("mask_fill", seeded(Slip))
+    assert finding.severity == "bug"
+    assert finding.numbers["fill"] == pytest.approx(1e-9)
+
+
+def test_the_fill_of_its_own_causal_mask() -> None:
+    finding = one("mask_fill", seeded(CausalTwenty))
+    assert finding.severity == "bug"
+    assert "its causal mask" in finding.evidence
+    assert finding.numbers["leak"] > 1e-6
+
+
+def test_healthy_ones() -> None:
+    for module in (seeded(Filled), seeded(Attention), seeded(Causal), nn.MultiheadAttention(16, 4)):
+        assert found("mask_fill", module) == []
+    with pytest.raises(NotChecked, match="no mask"):
+        found("mask_fill", nn.Linear(16, 16))

@@ -1,0 +1,96 @@
+"""Masks that are forgotten on some path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from headwise.doctor.patient import NotChecked
+from tests.doctor.checks.specimens import Attention, Causal, Cross, found, one, seeded
+
+
+class Ignores(Attention):
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        if allowed is not None:
+            scores.masked_fill(~allowed, -1e9)  # a new tensor, that nobody takes
+        return scores
+
+
+class IgnoresPadding(Attention):
+    def both(self, mask: Tensor | None, padding_mask: Tensor | None) -> Tensor | None:
+        return super().both(mask, None)
+
+
+class ForgetsWithWeights(Attention):
+    """padding_mask: [B, K], True = a real token"""
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, need_weights: bool = False) -> Any:
+        out = self.attend(x, x, None if need_weights else self.both(None, padding_mask))
+        if need_weights:
+            return out, self.score(self.split(self.q(x)), self.split(self.k(x))).softmax(-1)
+        return out
+
+
+class ForgetsInTraining(Attention):
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return scores if self.training else super().fill(scores, allowed)
+
+
+class OneOrTheOther(Attention):
+    def both(self, mask: Tensor | None, padding_mask: Tensor | None) -> Tensor | None:
+        return super().both(mask, None) if mask is not None else super().both(None, padding_mask)
+
+
+class IgnoresItsMemorysMask(Cross):
+    def forward(self, x: Tensor, memory: Tensor, memory_mask: Tensor | None = None) -> Tensor:
+        return self.attend(x, memory, None)
+
+
+def test_a_mask_that_changes_nothing() -> None:
+    findings = found("mask_ignored", seeded(Ignores))
+    assert {(x.name, x.severity) for x in findings} == {("mask-ignored", "bug")}
+    assert sorted(x.evidence.split(" changes nothing")[0] for x in findings) == ["mask", "padding_mask"]
+    finding = one("mask_ignored", seeded(IgnoresPadding))
+    assert finding.evidence.startswith("padding_mask changes nothing")
+    assert one("mask_ignored", seeded(IgnoresItsMemorysMask)).evidence.startswith("memory_mask changes nothing")
+
+
+def test_a_path_that_forgets_it() -> None:
+    weights = one("mask_ignored", seeded(ForgetsWithWeights))
+    assert (weights.name, weights.severity) == ("mask-ignored", "bug")
+    assert "padding_mask has no effect with need_weights=True" in weights.evidence
+    assert weights.numbers["change"] > 0.01
+    training = found("mask_ignored", seeded(ForgetsInTraining))
+    assert training
+    assert all("in train mode" in x.evidence for x in training)
+
+
+def test_two_masks_of_which_one_wins() -> None:
+    finding = one("mask_ignored", seeded(OneOrTheOther))
+    assert "padding_mask has no effect once mask is given too" in finding.evidence
+
+
+def test_healthy_ones() -> None:
+    for module in (seeded(Attention, dropout=0.1), seeded(Cross), nn.MultiheadAttention(16, 4, dropout=0.1)):
+        assert found("mask_ignored", module) == []
+    with pytest.raises(NotChecked, match="no mask"):
+        found("mask_ignored", seeded(Causal))
+
+
+class Named(Attention):
+    """padding: [B, K], True = a real token"""
+
+    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
+        return self.attend(x, x, self.both(None, padding))
+
+
+class NamedAndIgnored(Named):
+    def both(self, mask: Tensor | None, padding_mask: Tensor | None) -> Tensor | None:
+        return None
+
+
+def test_an_argument_named_like_one_of_the_doctor_s_own() -> None:
+    assert found("mask_ignored", seeded(Named)) == []
+    assert one("mask_ignored", seeded(NamedAndIgnored)).evidence.startswith("padding changes nothing")

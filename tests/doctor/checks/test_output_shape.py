@@ -1,0 +1,53 @@
+"""What comes back."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from tests.doctor.checks.specimens import Attention, Cross, found, one, seeded
+
+
+class RowsOfKeys(Cross):
+    """A row for every key in place of every query, where both are as many."""
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        out = self.attend(x, memory, None)
+        return out if len(x) == 3 else out[:, :-1]
+
+
+class Uninitialised(Attention):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.full((16,), torch.nan))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(torch.arange(16) < 1, self.bias, super().forward(x))
+
+
+class Pools(Attention):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).mean(1, keepdim=True)
+
+
+def test_one_row_for_all_is_a_note() -> None:
+    finding = one("output_shape", seeded(Pools))
+    assert (finding.name, finding.severity, finding.numbers["rows"]) == ("output-shape", "note", 1)
+
+
+def test_rows_that_are_missing() -> None:
+    finding = one("output_shape", seeded(RowsOfKeys))
+    assert (finding.name, finding.severity) == ("output-shape", "bug")
+    assert finding.numbers == {"queries": 7, "rows": 6}
+    assert "6 for 7 queries" in finding.evidence
+
+
+def test_numbers_that_are_none() -> None:
+    finding = one("output_shape", seeded(Uninitialised))
+    assert finding.severity == "bug"
+    assert finding.numbers["not finite"] == 15
+
+
+def test_a_healthy_one() -> None:
+    assert found("output_shape", seeded(Attention)) == []
+    assert found("output_shape", seeded(Cross)) == []

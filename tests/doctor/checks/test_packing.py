@@ -1,0 +1,113 @@
+"""Documents that share a row."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from headwise.doctor.patient import NotChecked
+from tests.doctor.checks.specimens import Attention, found, one, seeded
+
+
+class Packed(Attention):
+    """document_ids: [B, N]"""
+
+    def forward(self, x: Tensor, document_ids: Tensor | None = None) -> Tensor:
+        return self.attend(x, x, None if document_ids is None else self.together(document_ids)[:, None])
+
+    def together(self, ids: Tensor) -> Tensor:
+        return ids[:, :, None] == ids[:, None]
+
+
+class SeesEarlierDocuments(Packed):
+    def together(self, ids: Tensor) -> Tensor:
+        return ids[:, :, None] >= ids[:, None]
+
+
+class Lengths(Attention):
+    """cu_seqlens: where documents begin, and the end"""
+
+    apart = True
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+        if cu_seqlens is None or not self.apart:
+            return self.attend(x, x, None)
+        ids = torch.bucketize(torch.arange(x.shape[1], dtype=cu_seqlens.dtype), cu_seqlens[1:], right=True)
+        return self.attend(x, x, ids[:, None] == ids[None])
+
+
+class LengthsOnlyResetPositions(Lengths):
+    apart = False
+
+
+def test_documents_that_see_earlier_ones() -> None:
+    finding = one("packing", seeded(SeesEarlierDocuments))
+    assert (finding.name, finding.severity) == ("packing-leak", "bug")
+    assert (finding.numbers["pairs"], finding.numbers["of"]) == (12, 24)  # 4 tokens of the second see 3 of the first
+    assert finding.numbers["change"] > 0.01
+
+
+class OneRow(Attention):
+    """cu_seqlens: where documents begin in the one row there is, and the end"""
+
+    right = True
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+        if cu_seqlens is None:
+            return self.attend(x, x, None)
+        if len(x) != 1:
+            raise ValueError("documents must be packed into one row")
+        at = torch.arange(x.shape[1], dtype=cu_seqlens.dtype)
+        ids = torch.bucketize(at, cu_seqlens[1:], right=self.right)
+        return self.attend(x, x, ids[:, None] == ids[None])
+
+
+class OneRowOffByOne(OneRow):
+    right = False
+
+
+class Restarts(Attention):
+    """position_ids: [B, N]; in packed rows they begin again at 0 with every document."""
+
+    def forward(self, x: Tensor, position_ids: Tensor | None = None) -> Tensor:
+        if position_ids is None:
+            position_ids = torch.arange(x.shape[1]).expand(x.shape[:2])
+        x = x + (position_ids * 0.3).sin()[..., None]
+        return self.attend(x, x, self.together(position_ids))
+
+    def together(self, positions: Tensor) -> Tensor | None:
+        ids = (positions == 0).cumsum(-1)
+        return (ids[:, :, None] == ids[:, None])[:, None]
+
+
+class OnlyRestarts(Restarts):
+    """position_ids: [B, N]; in packed rows they begin again at 0 with every document."""
+
+    def together(self, positions: Tensor) -> Tensor | None:
+        return None
+
+
+def test_one_row_and_an_edge_that_is_off_by_one() -> None:
+    finding = one("packing", seeded(OneRowOffByOne))
+    assert (finding.numbers["pairs"], finding.numbers["of"]) == (6, 24)  # token 3 is counted to the first three
+    assert found("packing", seeded(OneRow)) == []
+
+
+def test_positions_that_begin_again_and_separate_nothing() -> None:
+    finding = one("packing", seeded(OnlyRestarts))
+    assert (finding.severity, finding.numbers["pairs"]) == ("bug", 24)
+    assert "position_ids" in finding.evidence
+    assert found("packing", seeded(Restarts)) == []
+
+
+def test_lengths_that_keep_nothing_apart() -> None:
+    finding = one("packing", seeded(LengthsOnlyResetPositions))
+    assert finding.numbers["pairs"] == 24
+
+
+def test_healthy_ones() -> None:
+    assert found("packing", seeded(Packed)) == []
+    assert found("packing", seeded(Lengths)) == []
+    with pytest.raises(NotChecked, match="no ids"):
+        found("packing", seeded(Attention))

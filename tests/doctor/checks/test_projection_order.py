@@ -1,0 +1,223 @@
+"""Fused weights cut in another order than theirs, one weight used twice, names exchanged."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.doctor.checks.specimens import Attention, Cross, found, one, seeded
+from tests.doctor.checks.styles import Einsum, Plain, assert_at
+
+
+class CutsKeysFirst(Einsum):
+    def forward(self, x: Tensor) -> Tensor:
+        fused = self.qkv(x)
+        k, q, v = (part.unflatten(-1, (4, 4)).transpose(1, 2) for part in fused.chunk(3, dim=-1))
+        return self.proj(((q @ k.mT / 2).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class CutsValuesFirst(Einsum):
+    def parts(self, qkv: Tensor) -> tuple[Tensor, ...]:
+        v, q, k = super().parts(qkv)
+        return q, k, v
+
+
+class CutsKeyValueWrong(Plain):
+    """Keys and values in one weight, as many decoders have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.k, self.v
+        self.to_kv = nn.Linear(16, 32)
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        v, k = (self.split(part) for part in self.to_kv(memory).split(16, dim=-1))
+        return self.out(self.merge((self.split(self.q(x)) @ k.mT / 2).softmax(-1) @ v))
+
+
+@pytest.mark.parametrize(
+    ("module", "order", "numbers"),
+    [
+        (CutsKeysFirst, "k, q, v", {"q": 16, "k": 0, "v": 32}),
+        (CutsValuesFirst, "v, q, k", {"q": 16, "k": 32, "v": 0}),
+        (CutsKeyValueWrong, "v, k", {"k": 16, "v": 0}),
+    ],
+)
+def test_a_fused_weight_cut_in_another_order(module: type[nn.Module], order: str, numbers: dict[str, float]) -> None:
+    finding = one("projection_order", seeded(module))
+    assert (finding.name, finding.severity) == ("qkv-order", "bug")
+    assert f"is cut in the order {order}:" in finding.evidence
+    assert finding.numbers == numbers
+
+
+def test_the_line_of_the_fused_projection() -> None:
+    assert_at(one("projection_order", seeded(CutsKeysFirst)), CutsKeysFirst, "fused = self.qkv(x)")
+
+
+# One weight for two.
+
+
+class UsesQueriesTwice(Attention):
+    def forward(self, x: Tensor) -> Tensor:
+        q, v = self.split(self.q(x)), self.split(self.v(x))
+        k = self.split(self.q(x))
+        return self.out(self.merge((q @ k.mT / 2).softmax(-1) @ v))
+
+
+class UsesKeysForValues(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_heads = 2
+        self.w_q, self.w_k, self.w_v, self.w_o = (nn.Parameter(torch.randn(8, 8) / 3) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (torch.einsum("bnm,mo->bno", x, w).unflatten(-1, (2, 4)) for w in (self.w_q, self.w_k, self.w_k))
+        weights = (torch.einsum("bqhd,bkhd->bhqk", q, k) / 2).softmax(-1)
+        return torch.einsum("bhqk,bkhd->bqhd", weights, v).flatten(2) @ self.w_o
+
+
+def test_queries_used_for_keys() -> None:
+    finding = one("projection_order", seeded(UsesQueriesTwice))
+    assert (finding.name, finding.severity) == ("projection-reused", "bug")
+    assert finding.evidence == "queries and keys come from the same weight q.weight, and k.weight is never used"
+    assert_at(finding, UsesQueriesTwice, "k = self.split(self.q(x))")
+
+
+def test_keys_used_for_values() -> None:
+    finding = one("projection_order", seeded(UsesKeysForValues))
+    assert (finding.name, finding.severity) == ("projection-reused", "bug")
+    assert "keys and values come from the same weight w_k, and w_v is never used" in finding.evidence
+
+
+# Names exchanged.
+
+
+class KeysForQueries(Attention):
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.split(self.k(x))
+        k, v = self.split(self.q(x)), self.split(self.v(x))
+        return self.out(self.merge((q @ k.mT / 2).softmax(-1) @ v))
+
+
+class ValuesForKeys(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.query(x), self.value(x), self.key(x)
+        return (q @ k.transpose(1, 2) / 8**0.5).softmax(-1) @ v
+
+
+def test_queries_and_keys_exchanged() -> None:
+    finding = one("projection_order", seeded(KeysForQueries))
+    assert (finding.name, finding.severity) == ("argument-order", "bug")
+    assert "k.weight makes the queries; q.weight makes the keys" in finding.evidence
+    assert_at(finding, KeysForQueries, "q = self.split(self.k(x))")
+
+
+def test_keys_and_values_exchanged() -> None:
+    finding = one("projection_order", seeded(ValuesForKeys))
+    assert (finding.name, finding.severity) == ("argument-order", "bug")
+    assert "value.weight makes the keys; key.weight makes the values" in finding.evidence
+    assert_at(finding, ValuesForKeys, "q, k, v = self.query(x)")
+
+
+# Healthy.
+
+
+class PerHead(Einsum):
+    """Query, key and value of each head side by side, as GPT-NeoX has them."""
+
+    def parts(self, qkv: Tensor) -> tuple[Tensor, ...]:
+        return qkv.unflatten(-1, (self.num_heads, 3, self.head_dim)).unbind(3)
+
+
+class Named(Plain):
+    """Its name says in which order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.q, self.k, self.v
+        self.kqv = nn.Linear(16, 48)
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        k, q, v = (self.split(part) for part in self.kqv(x).chunk(3, dim=-1))
+        return self.out(self.merge((q @ k.mT / 2).softmax(-1) @ v))
+
+
+class SharedByHeads(nn.Module):
+    """One small matrix for all heads, split before it is applied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = 4
+        self.q, self.k, self.v = (nn.Linear(4, 4, bias=False) for _ in range(3))
+        self.out = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.view(*x.shape[:2], 4, 4)
+        scores = torch.einsum("bqhd,bkhd->bhqk", self.q(x), self.k(x)) / 2
+        return self.out(torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), self.v(x)).flatten(2))
+
+
+class NoProjections(nn.Module):
+    """Luong's: the states themselves."""
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return (query @ keys.mT).softmax(-1) @ keys
+
+
+class Unnamed(nn.Module):
+    """A list of layers that says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = 4
+        self.linears = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        q, k, v = (
+            f(x).unflatten(-1, (4, 4)).transpose(1, 2) for f, x in zip(self.linears, (query, key, value), strict=False)
+        )
+        return self.linears[-1](((q @ k.mT / 2).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("module", [Plain, Einsum, PerHead, Named, SharedByHeads, NoProjections, Unnamed, Cross])
+def test_a_healthy_one(module: type[nn.Module]) -> None:
+    assert found("projection_order", seeded(module)) == []
+
+
+def test_torchs_own_layer_is_healthy() -> None:
+    assert found("projection_order", seeded(nn.MultiheadAttention, 16, 4, batch_first=True)) == []
+    assert found("projection_order", seeded(nn.MultiheadAttention, 16, 4, kdim=12, vdim=10)) == []
+
+
+class SharedKeysAndValues(Plain):
+    """What is looked for is what is found (as in Reformer's and memory networks' keys)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.k, self.v
+        self.kv = nn.Linear(16, 16)
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, kv = self.split(self.q(x)), self.split(self.kv(memory))
+        return self.out(self.merge((q @ kv.mT / 2).softmax(-1) @ kv))
+
+
+class SharedQueriesAndKeys(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        del self.q, self.k
+        self.qk = nn.Linear(16, 16)
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        qk = self.split(self.qk(x))
+        return self.out(self.merge((qk @ qk.mT / 2).softmax(-1) @ self.split(self.v(memory))))
+
+
+def test_one_weight_for_two_by_design_is_no_bug() -> None:
+    assert found("projection_order", seeded(SharedKeysAndValues)) == []
+    assert [x.severity for x in found("projection_order", seeded(SharedQueriesAndKeys))] == ["risk"]

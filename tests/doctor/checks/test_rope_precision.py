@@ -1,0 +1,71 @@
+"""Angles that a half-precision module works out in half precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.patient import NotChecked
+from tests.doctor.checks.specimens import found, one, seeded
+from tests.doctor.checks.styles import Plain, assert_at
+from tests.doctor.checks.test_rope import Rotary, complex_, half
+
+
+class FollowsTheInput(Rotary):
+    """The frequencies are a buffer, which .bfloat16() lowers with the weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("inv_freq", 100.0 ** -(torch.arange(4) / 4), persistent=False)
+
+    def query(self, q: Tensor, angle: Tensor) -> Tensor:
+        freqs = torch.outer(torch.arange(q.shape[-2], dtype=self.inv_freq.dtype), self.inv_freq)
+        cos, sin = freqs.cos(), freqs.sin()
+        a, b = q.chunk(2, dim=-1)
+        return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+
+    key = query
+
+
+class ItsInputsDtype(Rotary):
+    def query(self, q: Tensor, angle: Tensor) -> Tensor:
+        return half(q, angle.to(q.dtype))
+
+    key = query
+
+
+@pytest.mark.parametrize("module", [FollowsTheInput, ItsInputsDtype])
+def test_angles_in_half_precision(module: type[nn.Module]) -> None:
+    finding = one("rope_precision", seeded(module))
+    assert (finding.name, finding.severity) == ("rope-half-precision", "risk")
+    assert "in a bfloat16 module cos takes angles in bfloat16" in finding.evidence
+    if module is FollowsTheInput:
+        assert_at(finding, module, "cos, sin = freqs.cos(), freqs.sin()")
+
+
+# Healthy.
+
+
+class InFloat32(Rotary):
+    def query(self, q: Tensor, angle: Tensor) -> Tensor:
+        return half(q.float(), angle.float()).to(q.dtype)
+
+    key = query
+
+
+class ComplexInFloat32(Rotary):
+    def query(self, q: Tensor, angle: Tensor) -> Tensor:
+        return complex_(q.float(), angle).to(q.dtype)
+
+    key = query
+
+
+@pytest.mark.parametrize("module", [InFloat32, ComplexInFloat32])
+def test_a_healthy_one(module: type[nn.Module]) -> None:
+    assert found("rope_precision", seeded(module)) == []
+
+
+def test_where_there_are_no_angles_there_is_nothing_to_check() -> None:
+    with pytest.raises(NotChecked, match="no cos or sin"):
+        found("rope_precision", seeded(Plain))

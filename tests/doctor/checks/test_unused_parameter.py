@@ -1,0 +1,112 @@
+"""Parameters that no gradient reaches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.patient import NotChecked
+from tests.doctor.checks.specimens import Attention, found, one, seeded
+
+
+class ForgetsTheOutput(Attention):
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
+        return self.merge(self.normalise(self.fill(self.score(q, k), allowed)) @ v)
+
+
+class ThrowsAway(Attention):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.gate(x)
+        return super().forward(x)
+
+
+class Optional(Attention):
+    def __init__(self, gated: bool = False) -> None:
+        super().__init__()
+        self.gated = gated
+        self.gate = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.gate(x) if self.gated else super().forward(x)
+
+
+class ByFlag(Attention):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, use_gate: bool = False) -> Tensor:
+        return super().forward(x) * self.gate(x) if use_gate else super().forward(x)
+
+
+class DetachesWeights(Attention):
+    def normalise(self, scores: Tensor) -> Tensor:
+        return scores.softmax(-1).detach()
+
+
+class NoGradient(Attention):
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+def test_a_projection_that_is_forgotten() -> None:
+    finding = one("unused_parameter", seeded(ForgetsTheOutput))
+    assert (finding.name, finding.severity) == ("unused-parameter", "bug")
+    assert finding.numbers["weights"] == 16 * 16 + 16
+    assert "out.weight [16, 16] and out.bias [16] never get a gradient: forward does not use them" in finding.evidence
+    assert finding.where is not None
+    assert finding.where.file.endswith("specimens.py")
+    assert "self.out" in finding.where.code
+
+
+def test_a_result_that_is_thrown_away() -> None:
+    finding = one("unused_parameter", seeded(ThrowsAway))
+    assert (finding.name, finding.severity) == ("unused-parameter", "bug")
+    assert "gate is computed, and its result is thrown away" in finding.evidence
+
+
+def test_what_an_option_uses_is_a_risk() -> None:
+    finding = one("unused_parameter", seeded(Optional))
+    assert (finding.name, finding.severity) == ("unused-parameter", "risk")
+    assert found("unused_parameter", seeded(Optional, gated=True)) == []
+    assert found("unused_parameter", seeded(ByFlag)) == []  # the flag is turned to see
+
+
+def test_gradients_that_are_cut_off() -> None:
+    finding = one("unused_parameter", seeded(DetachesWeights))
+    assert (finding.name, finding.severity) == ("gradient-blocked", "bug")
+    assert finding.numbers["blocked"] == 3  # of q both, of k the weight: its bias changes nothing anyway
+    assert finding.numbers["change"] > 0.01
+    blind = one("unused_parameter", seeded(NoGradient))
+    assert (blind.name, blind.numbers["blocked"]) == ("gradient-blocked", 8)
+
+
+class Gated(Attention):
+    """Begins as the identity: behind a gate of 0 no gradient reaches anything at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.gate * super().forward(x)
+
+
+def test_a_gate_that_begins_at_zero_hides_nothing() -> None:
+    assert found("unused_parameter", seeded(Gated)) == []
+
+
+def test_healthy_ones() -> None:
+    assert found("unused_parameter", seeded(Attention)) == []
+    frozen = seeded(ForgetsTheOutput)
+    frozen.get_submodule("out").requires_grad_(False)
+    assert found("unused_parameter", frozen) == []
+    with pytest.raises(NotChecked, match="no parameters"):
+        found("unused_parameter", seeded(Attention).requires_grad_(False))

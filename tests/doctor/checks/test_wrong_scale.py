@@ -1,0 +1,323 @@
+"""The factor between q kᵀ and the softmax, however it is written."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headwise.doctor.calling.spec import Spec
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotChecked, Patient
+from tests.doctor.checks.specimens import Cross, found, one, seeded
+from tests.doctor.checks.styles import Einsum, Masked, Plain, assert_at
+
+
+def with_spec(module: nn.Module, **stated: object) -> list[Finding]:
+    from headwise.doctor.checks.wrong_scale import check
+
+    return list(check(Patient(module, spec=Spec(**stated))))  # type: ignore[arg-type]
+
+
+# Wrong: 16 wide, four heads of four.
+
+
+class ByTheWidth(Masked):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.transpose(-2, -1)
+        return scores / math.sqrt(self.width)
+
+
+class AsTheyAre(Einsum):
+    def scaled(self, scores: Tensor) -> Tensor:
+        return scores
+
+
+class Multiplied(Einsum):
+    def scaled(self, scores: Tensor) -> Tensor:
+        return scores * self.head_dim**0.5
+
+
+class WithoutTheRoot(Plain):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q / q.shape[-1]) @ k.mT
+
+
+class Twice(Plain):
+    """By itself, and by fused attention once more."""
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)) / 2, self.split(self.k(memory)), self.split(self.v(memory))
+        return self.out(self.merge(functional.scaled_dot_product_attention(q, k, v)))
+
+
+class FusedByTheWidth(Plain):
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
+        return self.out(self.merge(functional.scaled_dot_product_attention(q, k, v, scale=self.width**-0.5)))
+
+
+class OnlyQueries(Plain):
+    """Half of the scale that is meant to stand on both."""
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q * q.shape[-1] ** -0.25) @ k.mT
+
+
+class ByHand(Einsum):
+    """exp and sum written out, the maximum taken off."""
+
+    def scaled(self, scores: Tensor) -> Tensor:
+        return scores / self.proj.in_features**0.5
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        e = (scores - scores.amax(-1, keepdim=True)).exp()
+        return e / e.sum(-1, keepdim=True)
+
+
+class ByTheHeads(nn.Module):
+    """Three heads of four."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_head = 3
+        self.c_attn, self.c_proj = nn.Linear(12, 36), nn.Linear(12, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, m = x.shape
+        q, k, v = (y.view(b, n, 3, 4).transpose(1, 2) for y in self.c_attn(x).split(12, dim=2))
+        weights = torch.softmax(q @ k.transpose(-1, -2) * (1.0 / math.sqrt(self.n_head)), dim=-1)
+        return self.c_proj((weights @ v).transpose(1, 2).contiguous().view(b, n, m))
+
+
+@pytest.mark.parametrize(
+    ("module", "scale", "words"),
+    [
+        (ByTheWidth, 1 / 4, "scores are divided by 4.000, which is sqrt(16), the model width;"),
+        (AsTheyAre, 1.0, "scores are not scaled;"),
+        (Multiplied, 2.0, "scores are multiplied by 2.000, which is sqrt(4): multiplied where it should divide;"),
+        (FusedByTheWidth, 1 / 4, "divided by 4.000"),
+        (WithoutTheRoot, 1 / 4, "divided by 4.000"),
+        (Twice, 1 / 4, "divided by 4.000"),
+        (OnlyQueries, 4**-0.25, "the fourth root of the head width: only queries or only keys are scaled;"),
+        (ByHand, 1 / 4, "divided by 4.000"),
+        (ByTheHeads, 3**-0.5, "divided by 1.732, which is sqrt(3), the number of heads;"),
+    ],
+)
+def test_a_wrong_factor(module: type[nn.Module], scale: float, words: str) -> None:
+    finding = one("wrong_scale", seeded(module))
+    assert (finding.name, finding.severity) == ("wrong-scale", "bug")
+    assert words in finding.evidence
+    assert finding.evidence.endswith("the head width is 4, expected a division by 2.000")
+    assert finding.numbers["scale"] == pytest.approx(scale, rel=1e-3)
+    assert finding.numbers["expected"] == 0.5
+    assert finding.numbers["head_width"] == 4
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        (ByTheWidth, "return scores / math.sqrt(self.width)"),
+        (Multiplied, "return scores * self.head_dim**0.5"),
+        (ByTheHeads, "weights = torch.softmax("),
+    ],
+)
+def test_the_line_that_scales(module: type[nn.Module], code: str) -> None:
+    assert_at(one("wrong_scale", seeded(module)), module, code)
+
+
+# T5 and YaRN.
+
+
+class RelativeBias(Plain):
+    """A learned bias by bucket, as T5 has it."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.relative_attention_bias = nn.Embedding(8, 4)
+        self.scale = scale
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        distance = torch.arange(k.shape[2]) - torch.arange(q.shape[2])[:, None]
+        bias = self.relative_attention_bias(distance.clamp(-4, 3) + 4)
+        return q @ k.mT * self.scale + bias.permute(2, 0, 1)
+
+
+class YaRN(Plain):
+    def __init__(self, power: int) -> None:
+        super().__init__()
+        self.mscale, self.power = 1.2, power
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.mT * (self.mscale**self.power / 2)
+
+
+def test_a_t5_that_scales() -> None:
+    finding = one("wrong_scale", seeded(RelativeBias, 0.5))
+    assert (finding.name, finding.severity) == ("t5-scaled", "bug")
+    assert "divided by 2.000 = sqrt(4)" in finding.evidence
+    assert finding.numbers["expected"] == 1
+    assert found("wrong_scale", seeded(RelativeBias, 1.0)) == []
+
+
+def test_yarns_temperature_twice() -> None:
+    finding = one("wrong_scale", seeded(YaRN, 4))
+    assert (finding.name, finding.severity) == ("mscale-twice", "bug")
+    assert finding.numbers["scale"] == pytest.approx(1.2**4 / 2, rel=1e-3)
+    assert finding.numbers["expected"] == 0.5
+    assert found("wrong_scale", seeded(YaRN, 2)) == []
+
+
+# Healthy.
+
+
+class FourthRoots(Plain):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q * q.shape[-1] ** -0.25) @ (k * k.shape[-1] ** -0.25).mT
+
+
+class ScaledQueries(Einsum):
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.parts(self.qkv(x))
+        weights = torch.einsum("bqhd,bkhd->bhqk", q * self.head_dim**-0.5, k).softmax(-1)
+        return self.proj(torch.einsum("bhqk,bkhd->bqhd", weights, v).flatten(2))
+
+
+class HealthyByHand(ByHand):
+    def scaled(self, scores: Tensor) -> Tensor:
+        return scores / self.head_dim**0.5
+
+
+class FusedBias(Plain):
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
+        bias = torch.linspace(-3, 3, q.shape[2] * k.shape[2]).view(q.shape[2], k.shape[2])
+        return self.out(self.merge(functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)))
+
+
+class InPlaceMask(Plain):
+    """Causal, filled in place."""
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT / 2
+        return scores.masked_fill_(torch.ones(q.shape[2], k.shape[2]).triu(1).bool(), float("-inf"))
+
+
+class InTheWeights(Plain):
+    """What the code multiplies by is undone by the weights: only the scores that meet the softmax count."""
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q * 3 @ k.mT) / (3 * math.sqrt(q.shape[-1]))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [Plain, Masked, Einsum, Cross, FourthRoots, ScaledQueries, HealthyByHand, FusedBias, InPlaceMask, InTheWeights],
+)
+def test_a_healthy_one(module: type[nn.Module]) -> None:
+    assert found("wrong_scale", seeded(module)) == []
+
+
+def test_torchs_own_layer_is_healthy() -> None:
+    assert found("wrong_scale", seeded(nn.MultiheadAttention, 12, 3, batch_first=True)) == []
+
+
+# Another factor on purpose: said, or at most a risk.
+
+
+class Luong(nn.Module):
+    """Dot-product attention over the states themselves."""
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return (query @ keys.mT).softmax(-1) @ keys
+
+
+class MuP(Plain):
+    """1 / D, as maximal update parametrisation (muP) wants it."""
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.mT / q.shape[-1]
+
+
+class Temperature(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.full((4, 1, 1), 1.3))
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.mT * self.temperature
+
+
+class TemperatureOfQueries(Plain):
+    """A learned number that begins at 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(1))
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q * self.gain) @ k.mT
+
+
+class QKNorm(Plain):
+    """Queries and keys of length 1, and a factor that makes up for it."""
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return functional.normalize(q, dim=-1) @ functional.normalize(k, dim=-1).mT * 10
+
+
+class NormedAndScaled(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_norm, self.k_norm = nn.LayerNorm(4), nn.LayerNorm(4)
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.q_norm(q) @ self.k_norm(k).mT * 0.5
+
+
+@pytest.mark.parametrize(
+    ("module", "severities"),
+    [
+        (Luong, {"risk"}),
+        (MuP, {"note"}),
+        (Temperature, {"note"}),
+        (TemperatureOfQueries, {"note"}),
+        (QKNorm, set()),
+        (NormedAndScaled, set()),
+    ],
+)
+def test_another_factor_on_purpose_is_no_bug(module: type[nn.Module], severities: set[str]) -> None:
+    patient = Patient(seeded(module))
+    from headwise.doctor.checks.wrong_scale import check
+
+    assert {finding.severity for finding in check(patient)} == severities
+    assert severities == set() or "wrong-scale" in patient.excused
+
+
+def test_a_factor_that_is_no_power_of_a_width_is_a_risk() -> None:
+    class Odd(Plain):
+        def score(self, q: Tensor, k: Tensor) -> Tensor:
+            return q @ k.mT * 0.37
+
+    finding = one("wrong_scale", seeded(Odd))
+    assert finding.severity == "risk"
+    assert "which is no power of a width here" in finding.evidence
+
+
+def test_a_scale_that_is_stated() -> None:
+    module = seeded(ByTheWidth)
+    assert with_spec(module, scale=0.25) == []
+    (finding,) = with_spec(seeded(Plain), scale=0.25)
+    assert finding.numbers["expected"] == 0.25
+
+
+def test_scores_that_are_no_multiple_of_products_are_not_judged() -> None:
+    class Additive(Plain):
+        def score(self, q: Tensor, k: Tensor) -> Tensor:
+            return (q @ k.mT / 2).tanh()
+
+    with pytest.raises(NotChecked, match="not a multiple"):
+        found("wrong_scale", seeded(Additive))

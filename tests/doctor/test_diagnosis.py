@@ -1,0 +1,257 @@
+"""The door: what the checks say together, causes before symptoms, and what the doctor understood."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import headwise
+from headwise.doctor import checks, diagnose
+from headwise.doctor.calling.spec import Spec
+from headwise.doctor.catalogue import CATALOGUE
+from headwise.doctor.causes import EXPLAINS, settled
+from headwise.doctor.explain import understood
+from headwise.doctor.finding import Diagnosis, Finding, Where
+from headwise.doctor.patient import Patient
+from headwise.errors import DtypeError
+
+
+class Attention(nn.Module):
+    """mask: [B, Q, K], True = may attend."""
+
+    def __init__(self, width: int = 16, heads: int = 4) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.heads = heads
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        scores = self.score(q, k)
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None], torch.finfo(scores.dtype).min)
+        return self.out((self.normalise(scores) @ v).transpose(1, 2).flatten(2))
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.mT / math.sqrt(q.shape[-1])
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        return scores.softmax(-1)
+
+
+class TwoMistakes(Attention):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.mT / self.out.in_features**0.5
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        return torch.softmax(scores, dim=-2)
+
+
+class Forever(Attention):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        while True:
+            time.sleep(0.01)
+
+
+class Leaves(Attention):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        raise SystemExit(7)
+
+
+class Warns(Attention):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        warnings.warn("so it goes", stacklevel=1)
+        return super().score(q, k)
+
+
+@pytest.fixture(scope="module")
+def healthy() -> Diagnosis:
+    return diagnose(Attention())
+
+
+@pytest.fixture(scope="module")
+def broken() -> Diagnosis:
+    return diagnose(TwoMistakes())
+
+
+def test_a_healthy_module_has_no_bugs(healthy: Diagnosis) -> None:
+    assert healthy.healthy
+    assert healthy.bugs == ()
+    assert healthy.subject == "Attention"
+    assert healthy.seconds > 0
+    assert healthy.where is not None
+    assert healthy.where.file == __file__
+    assert healthy.where.code == "class Attention(nn.Module):"
+
+
+def test_what_was_understood(healthy: Diagnosis) -> None:
+    said = "\n".join(healthy.understood)
+    assert "forward(x, mask): one input" in said
+    assert "mask [B, Q, K], True = may attend" in said
+    assert "4 heads of width 4, scores times 0.5000 = 1/sqrt(4)" in said
+    assert "hypothesis: " in said
+
+
+def test_every_mistake_is_named_once_bugs_first(broken: Diagnosis) -> None:
+    assert not broken.healthy
+    assert {f.name for f in broken.bugs} == {"wrong-scale", "softmax-axis"}
+    names = [f.name for f in broken.findings]
+    assert len(set(names)) == len(names)
+    severities = [["bug", "risk", "note"].index(f.severity) for f in broken.findings]
+    assert severities == sorted(severities)
+    by_name = {f.name: f for f in broken.findings}
+    # what is no attention's layout hides the factor from the operations: that is the fit's word, of the whole class
+    for name, code in (("wrong-scale", "class TwoMistakes"), ("softmax-axis", "torch.softmax(scores, dim=-2)")):
+        where = by_name[name].where
+        assert where is not None
+        assert where.file == __file__
+        assert code in where.code
+        assert by_name[name].sources  # of the catalogue, where the check has none
+
+
+def test_the_fit_proves_what_the_operations_showed(broken: Diagnosis) -> None:
+    evidence = " ".join(f.evidence for f in broken.bugs)
+    assert "so computed from its own weights the output is met within" in evidence
+
+
+def test_the_module_and_the_generator_stay_as_they_were() -> None:
+    module = Attention().train()
+    before = {name: x.clone() for name, x in module.state_dict().items()}
+    state = torch.get_rng_state()
+    diagnose(module)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert module.training
+    assert all(torch.equal(x, before[name]) for name, x in module.state_dict().items())
+
+
+def test_its_warnings_are_kept_from_the_caller() -> None:
+    assert diagnose(Warns()).healthy  # (a warning is an error in these tests)
+
+
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(DtypeError, match=r"expected an nn.Module, received str; make one"):
+        diagnose("attention")  # type: ignore[arg-type]
+
+
+def test_a_module_that_does_not_end_hangs() -> None:
+    diagnosis = diagnose(Forever(), timeout=2.0)
+    assert [f.name for f in diagnosis.bugs] == ["hangs"]
+    assert diagnosis.bugs[0].where is not None
+    assert "time.sleep" in diagnosis.bugs[0].where.code or "while True" in diagnosis.bugs[0].where.code
+
+
+def test_a_module_that_ends_the_process_crashes() -> None:
+    (bug,) = diagnose(Leaves()).bugs
+    assert bug.name == "crashes"
+    assert "sys.exit(7)" in bug.evidence
+
+
+def test_what_is_no_attention_is_a_note() -> None:
+    (finding,) = diagnose(nn.Linear(16, 16)).findings
+    assert (finding.name, finding.severity) == ("not-attention", "note")
+
+
+def test_what_is_stated_counts() -> None:
+    assert diagnose(TwoMistakes(), spec=Spec(scale=0.25)).bugs
+    assert "wrong-scale" not in {f.name for f in diagnose(TwoMistakes(), spec=Spec(scale=0.25)).findings}
+
+
+def test_the_public_name() -> None:
+    assert headwise.diagnose is diagnose
+
+
+# Causes and symptoms.
+
+
+def made(name: str, severity: str = "bug", line: int = 1) -> Finding:
+    return Finding(name, severity, "e", "m", Where("a.py", line))  # type: ignore[arg-type]
+
+
+def test_a_symptom_of_what_is_named_is_left_out() -> None:
+    causes, symptoms = [made("softmax-axis")], [made("batch-mixing"), made("state-dict")]
+    assert [f.name for f in settled(causes, symptoms)] == ["softmax-axis", "state-dict"]
+
+
+def test_a_risk_explains_no_bug() -> None:
+    found = list(settled([made("softmax-axis", "risk")], [made("batch-mixing")]))
+    assert [f.name for f in found] == ["batch-mixing", "softmax-axis"]
+
+
+def test_a_finding_at_one_place_is_said_once() -> None:
+    found = list(settled([made("wrong-scale"), made("wrong-scale"), made("wrong-scale", line=2)], []))
+    assert [f.where.line for f in found if f.where] == [1, 2]
+
+
+def test_a_probe_does_not_repeat_what_was_read() -> None:
+    assert len(list(settled([made("mask-polarity")], [made("mask-polarity", line=9)]))) == 1
+
+
+def test_own_sources_come_before_the_catalogues() -> None:
+    found = list(settled([Finding("wrong-scale", "bug", "e", "m", sources=("mine",))], [made("state-dict")]))
+    assert found[0].sources == ("mine",)
+
+
+# The checks.
+
+
+def test_every_check_is_listed() -> None:
+    folder = Path(checks.__file__).parent
+    assert set(checks.READ | checks.PROBED) == {p.stem for p in folder.glob("*.py")} - {"__init__"}
+
+
+@pytest.mark.parametrize("name", checks.READ)
+def test_what_a_check_can_say_is_in_the_catalogue(name: str) -> None:
+    from headwise.doctor.catalogue import CATALOGUE
+
+    assert set(checks.READ[name].FINDINGS) <= set(CATALOGUE)
+
+
+# What the doctor understood.
+
+
+def test_an_attention_that_is_written_out_and_shares_key_heads() -> None:
+    class Grouped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.num_heads, self.num_kv_heads = 4, 2
+            self.q, self.o, self.k, self.v = (nn.Linear(16, w) for w in (16, 16, 8, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            b, n, _ = x.shape
+            q = self.q(x).view(b, n, 4, 4).transpose(1, 2)
+            k, v = (f(x).view(b, n, 2, 4).transpose(1, 2).repeat_interleave(2, 1) for f in (self.k, self.v))
+            e = (q @ k.mT * 0.3).exp()
+            return self.o((e / e.sum(-1, keepdim=True) @ v).transpose(1, 2).reshape(b, n, 16))
+
+    said = "\n".join(understood(Patient(Grouped())))
+    assert "4 heads of width 4, 2 of keys and values, scores times 0.3000, softmax written out" in said
+    assert "1/sqrt" not in said
+    assert "hypothesis" not in said  # nobody asked the fit
+
+
+def test_several_sites_that_are_alike_are_one_line() -> None:
+    layer = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2, enable_nested_tensor=False
+    )
+    lines = [line for line in understood(Patient(layer)) if line.startswith("attention at")]
+    assert len(lines) == 1
+    assert lines[0].endswith("(seen 2 times)")
+
+
+def test_where_nothing_could_be_read_that_is_said() -> None:
+    assert any("could not be read" in line for line in understood(Patient(nn.Linear(8, 8))))
+
+
+def test_the_table_of_symptoms_speaks_of_findings_that_there_are() -> None:
+    named = set(EXPLAINS).union(*EXPLAINS.values())
+    assert named <= set(CATALOGUE), named - set(CATALOGUE)
+    # Two that explain each other would both be left out.
+    mutual = [(a, b) for a, symptoms in EXPLAINS.items() for b in symptoms if a in EXPLAINS.get(b, ())]
+    assert not mutual
