@@ -1,0 +1,70 @@
+"""`headwise gradcheck`: are the gradients of a module right?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from headwise.cli.files import check_writable
+from headwise.cli.output import STDOUT, print_report, progress_bar, write_json
+
+WRONG = 1
+
+
+@click.command()
+@click.argument("target", metavar="FILE.PY:CLASS")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
+@click.option("--spec", "stated", multiple=True, metavar="NAME=VALUE", help="What need not be found out: heads=8.")
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    default=40,
+    show_default=True,
+    metavar="N",
+    help="How many numbers of each tensor to move.",
+)
+@click.option("--all", "everything", is_flag=True, help="Move every number of every tensor.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the inputs and of the sample.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="PATH",
+    help="Write JSON; - is standard output.",
+)
+@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+def gradcheck(
+    target: str,
+    settings: tuple[str, ...],
+    stated: tuple[str, ...],
+    samples: int,
+    everything: bool,
+    seed: int,
+    json_path: Path | None,
+) -> int:
+    """Compare a module's gradients with numerical ones, in float64, for its inputs and its parameters.
+
+    The file is imported, so its code runs. Exit code 1 means that a gradient is wrong.
+    """
+    if json_path is not None and json_path != STDOUT:
+        check_writable(json_path, "--json")
+
+    import headwise
+    from headwise.doctor.comparing.side import LONGEST
+    from headwise.doctor.gradients.gradcheck import gradcheck as run
+    from headwise.doctor.limits import time_limit
+    from headwise.doctor.targets.examine import parse_spec
+    from headwise.doctor.targets.load import parse
+
+    parsed, spec = parse(target, settings), parse_spec(stated)
+    click.echo(f"headwise: importing {parsed.place} (its code runs here)", err=True)
+    with time_limit(LONGEST):
+        module = parsed.build()
+    with progress_bar() as tell:
+        found = run(module, spec=spec, sampled=None if everything else samples, seed=seed, progress=tell)
+    if json_path != STDOUT:
+        print_report(found)
+    if json_path is not None:
+        write_json(json_path, "--json", {"headwise": headwise.__version__, **found.to_dict()})
+    return 0 if found.right else WRONG

@@ -1,0 +1,77 @@
+"""What compare and gradcheck put out: a report, a JSON file, and on a terminal a bar."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headwise.cli.files import reason
+from headwise.errors import FileError
+
+STDOUT = Path("-")
+_WIDTH = 110  # of what goes into a log
+
+
+def print_report(report: Any) -> None:
+    """Something that rich can print; without colours and blanks at the ends of lines where it is kept in a log."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(report)
+        return
+    text = io.StringIO()
+    Console(file=text, width=_WIDTH, color_system=None, legacy_windows=False, emoji=False).print(report)
+    click.echo("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+
+
+def write_json(path: Path, option: str, content: Mapping[str, Any]) -> None:
+    """An object, to a file or to standard output; numbers that JSON has not are null (NaN) or "inf"."""
+    from headwise.files import replacing
+
+    text = json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    if path == STDOUT:
+        click.echo(text, nl=False)
+        return
+    try:
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"{option} {path}: cannot be written: {reason(error)}; choose another place") from error
+    click.echo(f"headwise: wrote {path}", err=True)
+
+
+def _plain(x: Any) -> Any:
+    if isinstance(x, Mapping):
+        return {str(key): _plain(value) for key, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [_plain(value) for value in x]
+    if isinstance(x, float) and x != x:
+        return None
+    if isinstance(x, float) and x in (float("inf"), float("-inf")):
+        return "inf" if x > 0 else "-inf"
+    return x
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on a terminal; yields the function that is told (done, total, what). A total of 0: nobody knows."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=None)
+
+        def tell(done: int, total: int, what: str) -> None:
+            progress.update(task, completed=done, total=total or None, description=escape(what))
+
+        yield tell

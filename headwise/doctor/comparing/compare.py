@@ -1,0 +1,108 @@
+"""Do two attentions compute the same? Gives both the same weights, runs both over many shapes and masks, and says where
+they part.
+
+    found = headwise.doctor.compare(mine, "torch")
+    found.same, found.largest, found.parted
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from headwise.doctor.calling.spec import Spec
+from headwise.doctor.comparing.comparison import Comparison, Row
+from headwise.doctor.comparing.pair import Pair
+from headwise.doctor.comparing.peers import build_peer
+from headwise.doctor.comparing.side import Side, discovered
+from headwise.errors import DoctorError
+
+__all__ = ["Comparison", "Row", "compare"]
+
+Progress = Callable[[int, int, str], None]  # done, total, what
+
+
+def compare(
+    first: nn.Module,
+    second: nn.Module | str,
+    *,
+    spec: Spec | None = None,
+    spec_other: Spec | None = None,
+    names: tuple[str, str] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare two modules, on copies in eval mode on the CPU that hold the same weights.
+
+    Args:
+        second: a module, or a peer to build of the same size: "torch", "headwise", "keras", "hf:bert", "hf:gpt2" …
+        spec, spec_other: what is stated by hand of how they are called.
+        names: what to call them.
+        seed: of the inputs.
+        progress: is told how far it is.
+
+    Raises:
+        DoctorError: one of them cannot be called, they do not take the same inputs, or no mapping fits their weights.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _compare(first, second, spec, spec_other, names, seed, progress or (lambda done, total, what: None))
+
+
+def _compare(
+    first: nn.Module,
+    second: nn.Module | str,
+    spec: Spec | None,
+    spec_other: Spec | None,
+    names: tuple[str, str] | None,
+    seed: int,
+    tell: Progress,
+) -> Comparison:
+    tell(0, 0, "finding out how they are called")
+    mine = Side.of(first, spec)
+    theirs = _peer(second, mine, seed) if isinstance(second, str) else Side.of(second, spec_other)
+    mine.name, theirs.name = names or (
+        type(first).__name__,
+        second if isinstance(second, str) else type(second).__name__,
+    )
+    pair = Pair(mine, theirs, seed)
+    tell(0, 0, "mapping the weights")
+    pair.match()
+    cases = pair.cases()
+    rows = []
+    for number, case in enumerate(cases):
+        tell(number, len(cases), f"{case.mask}, {case.batch} × {case.queries} × {case.keys}")
+        rows.append(pair.row(case))
+    found = Comparison(
+        mine.name,
+        theirs.name,
+        pair.dtype_name,
+        pair.tolerance,
+        tuple(rows),
+        pair.found.pairs(),
+        None,
+        tuple(pair.notes),
+    )
+    if not found.compared:
+        raise DoctorError(f"{mine.name} and {theirs.name} could not be compared anywhere: {rows[0].problem}")
+    if found.same:
+        return found
+    return dataclasses.replace(found, parted=pair.part(rows, cases))
+
+
+def _peer(name: str, mine: Side, seed: int) -> Side:
+    """A peer as large as `mine`; of several widths of a head that are possible, the first that the peer can have."""
+    problem: DoctorError | None = None
+    dtype = torch.float32 if mine.runs_in(torch.float64) else torch.float64
+    for dimensions in mine.dimensions():
+        try:
+            peer = build_peer(name, dimensions, dtype=dtype, seed=seed)
+        except DoctorError as error:
+            problem = problem or error
+            continue
+        return Side(peer.module, discovered(peer.module, peer.spec), certain=not name.startswith("hf:"))
+    assert problem is not None
+    raise problem

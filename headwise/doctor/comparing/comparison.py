@@ -1,0 +1,73 @@
+"""What a comparison of two attentions found: its rows, its verdict, and where the two part."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headwise.doctor.comparing.parting import Parting
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Both modules on the same inputs under the same mask: the largest differences."""
+
+    batch: int
+    queries: int
+    keys: int
+    mask: str
+    output: float
+    weights: float | None  # None where not both return them
+    inputs: float  # of the gradients of the inputs
+    parameters: float  # of the gradients of the parameters that were mapped
+    same: bool  # within rounding
+    worst: str = ""  # the parameter or input whose gradient differs most
+    problem: str = ""  # why the two could not be compared here; the numbers are NaN then
+
+    @property
+    def largest(self) -> float:
+        return max(
+            (x for x in (self.output, self.weights, self.inputs, self.parameters) if x is not None), default=math.nan
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What two modules have in common, and where they part."""
+
+    first: str
+    second: str
+    dtype: str
+    tolerance: float  # relative: what counts as rounding
+    rows: tuple[Row, ...]
+    mapping: Mapping[str, str]  # "q.weight" -> "to_q.weight = in_proj_weight [1 of 3]"
+    parted: Parting | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def compared(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if not row.problem)
+
+    @property
+    def same(self) -> bool:
+        """Whether every difference is one of rounding."""
+        return all(row.same for row in self.compared)
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of all."""
+        return max(row.largest for row in self.compared)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**dataclasses.asdict(self), "same": self.same, "largest": self.largest}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from headwise.doctor.comparing.comparison_report import comparison_report
+
+        yield from comparison_report(self)

@@ -1,0 +1,101 @@
+"""A comparison as a person reads it: the weights that were mapped, the largest differences, and where the two part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from headwise.doctor.comparing.comparison import Comparison
+from headwise.doctor.comparing.parting import Operation, Parting
+from headwise.doctor.telling.report import printable
+
+
+def comparison_report(found: Comparison) -> Iterator[RenderableType]:
+    """Everything that a comparison says, for rich to print."""
+    yield Text(printable(f"{found.first} and {found.second}, in {found.dtype}"), style="bold")
+    yield from _indented(found.mapping[slot] for slot in found.mapping)
+    yield from _indented(found.notes, style="dim")
+    yield Text()
+    yield _table(found)
+    problems = dict.fromkeys(f"{row.mask}: {row.problem}" for row in found.rows if row.problem)
+    if problems:
+        yield Text("not compared", style="bold dim")
+        yield from _indented(problems)
+    yield Text()
+    yield Text(conclusion(found), style="bold green" if found.same else "bold red")
+    if found.parted:
+        yield from _parted(found)
+
+
+def conclusion(found: Comparison) -> str:
+    """What it all comes to, in a sentence."""
+    left = len(found.rows) - len(found.compared)
+    more = f" {left} of {len(found.rows)} cases could not be compared." if left else ""
+    if found.same:
+        return f"They compute the same: largest difference {number(found.largest)}.{more}"
+    apart = [row for row in found.compared if not row.same]
+    where = f"{len(apart)} of {len(found.compared)} cases"
+    return f"They do not compute the same in {where}: largest difference {number(found.largest)}.{more}"
+
+
+def number(x: float | None) -> str:
+    """ "3.1e-16"; "-" where there is none."""
+    if x is None or math.isnan(x):
+        return "-"
+    return "0" if x == 0 else "inf" if math.isinf(x) else f"{x:.1e}"
+
+
+def _table(found: Comparison) -> Table:
+    """A line a mask: the largest differences over all shapes."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("mask")
+    for name in ("shapes", "output", "weights", "gradients of inputs", "of parameters"):
+        table.add_column(name, justify="right")
+    for mask in dict.fromkeys(row.mask for row in found.rows):
+        rows = [row for row in found.compared if row.mask == mask]
+        style = "red" if any(not row.same for row in rows) else ""
+        numbers = [
+            [row.output for row in rows],
+            [row.weights for row in rows if row.weights is not None],
+            [row.inputs for row in rows],
+            [row.parameters for row in rows],
+        ]
+        table.add_row(mask, str(len(rows)), *(number(max(x, default=None)) for x in numbers), style=style)
+    return table
+
+
+def _parted(found: Comparison) -> Iterator[RenderableType]:
+    parted = found.parted
+    assert parted is not None
+    agreed = f"agree in {', '.join(parted.agreed)}, and " if parted.agreed else ""
+    yield Text(f"They {agreed}part at the {parted.stage}{_by(parted)}.")
+    for name, operation in ((found.first, parted.first), (found.second, parted.second)):
+        if operation is not None:
+            yield from _indented([f"{name}: {_said(operation)}"])
+    worst = next((row.worst for row in found.compared if row.worst), "")
+    if parted.stage == "gradients" and worst:
+        yield from _indented([f"the gradient that differs most: {worst}"])
+
+
+def _by(parted: Parting) -> str:
+    if parted.ratio is not None and parted.ratio > 0:
+        return f": those of the first are {parted.ratio:.4g} times those of the second"
+    if math.isfinite(parted.difference):
+        return f", by {number(parted.difference)}"
+    return ", which are not of one size"
+
+
+def _said(operation: Operation) -> str:
+    at = f" at {operation.where}" if operation.where else ""
+    code = f"    {operation.where.code}" if operation.where and operation.where.code else ""
+    return f"{operation.name} {list(operation.shape)}{at}{code}"
+
+
+def _indented(lines: Iterable[str], style: str = "") -> Iterator[RenderableType]:
+    for line in lines:
+        yield Padding(Text(printable(line), style=style), (0, 0, 0, 2))

@@ -1,0 +1,1 @@
+"""Numerical gradients in float64 against those of autograd."""

@@ -1,0 +1,319 @@
+"""Are the gradients right? Autograd's, against what the output does when a number is moved a little to both sides.
+
+    found = headwise.doctor.gradcheck(module)
+    found.right, found.tensors
+
+Numbers are sampled, and each tensor is moved once along a random direction, in which all of its numbers take part.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling.interface import Inputs, Interface
+from headwise.doctor.calling.spec import Spec
+from headwise.doctor.comparing.parting import size_of
+from headwise.doctor.comparing.recording import record
+from headwise.doctor.comparing.side import EXPECTED, copied, discovered
+from headwise.doctor.targets.load import raised_at, said
+from headwise.errors import ArgumentError, DoctorError
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+Verdict = Literal["right", "wrong", "blocked", "unused", "frozen"]
+Progress = Callable[[int, int, str], None]  # done, total, which tensor
+
+SAMPLED = 40
+_FACTORS = (1.0, 0.1, 10.0)  # of the step: a kink within the usual step may be outside the small one
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorGradient:
+    """What was found about the gradient of one tensor."""
+
+    name: str  # "input query", "q_proj.weight"
+    shape: tuple[int, ...]
+    checked: int  # how many of its numbers
+    difference: float  # the largest between autograd's and the numerical gradient
+    at: tuple[int, ...]  # where that is; () for the random direction
+    autograd: float
+    numerical: float
+    kinks: int  # numbers at which the output has no one slope; they are not judged
+    verdict: (
+        Verdict  # blocked: the output depends on it and no gradient arrives; unused: it does not; frozen: as is meant
+    )
+
+    @property
+    def wrong(self) -> bool:
+        return self.verdict in ("wrong", "blocked")
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradients:
+    """The gradients of a module, checked."""
+
+    subject: str
+    dtype: str  # in which they were computed
+    tolerance: float  # relative, beside rounding
+    tensors: tuple[TensorGradient, ...]
+    notes: tuple[str, ...] = ()
+    problem: str = ""  # why there is no gradient at all
+
+    @property
+    def right(self) -> bool:
+        return not self.problem and not any(x.wrong for x in self.tensors)
+
+    @property
+    def wrong(self) -> tuple[TensorGradient, ...]:
+        return tuple(x for x in self.tensors if x.wrong)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**dataclasses.asdict(self), "right": self.right}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from headwise.doctor.gradients.gradient_report import gradient_report
+
+        yield from gradient_report(self)
+
+
+def gradcheck(
+    module: nn.Module,
+    *,
+    spec: Spec | None = None,
+    sampled: int | None = SAMPLED,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Gradients:
+    """Compare the gradients of all inputs and parameters with central differences, on a copy in eval mode on the CPU.
+
+    Args:
+        module: it is not changed.
+        spec: what is stated by hand of how it is called.
+        sampled: numbers a tensor; None = all.
+        seed: of the inputs and of the sample.
+        progress: is told of each tensor how far it is.
+
+    Raises:
+        DoctorError: it cannot be called, or gives other numbers each time.
+    """
+    if sampled is not None and sampled < 1:
+        raise ArgumentError(f"gradcheck: sampled must be 1 or more, or None for all. Received: {sampled}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _check(module, spec, sampled, seed, progress)
+
+
+def _check(
+    module: nn.Module, spec: Spec | None, sampled: int | None, seed: int, progress: Progress | None
+) -> Gradients:
+    run, notes = _prepare(module, spec, seed)
+    subject = type(module).__name__
+    try:
+        gradients = run.gradients()
+    except EXPECTED as error:
+        problem = f"backward raised {said(error)}{raised_at(error)}"
+        return Gradients(subject, run.dtype_name, run.relative, (), tuple(notes), problem)
+    generator = torch.Generator().manual_seed(seed)
+    counts = {name: min(sampled or x.numel(), x.numel()) for name, x in run.tensors.items()}
+    done, total = 0, sum(counts.values())
+    found = []
+    for name, x in run.tensors.items():
+        chosen = torch.randperm(x.numel(), generator=generator)[: counts[name]].sort().values.tolist()
+        direction = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x)
+        judged = []
+        for each in _judged(run, name, gradients[name], chosen, direction):
+            judged.append(each)
+            if progress is not None:
+                progress(min(done + len(judged), done + counts[name]), total, name)
+        done += counts[name]
+        found.append(_summary(run, name, gradients[name], judged))
+    return Gradients(subject, run.dtype_name, run.relative, tuple(found), tuple(notes))
+
+
+# --- The function whose slope is asked for ---------------------------------------------------------------------------
+
+
+class _Run:
+    """The module as a function of its inputs and parameters that gives one number."""
+
+    def __init__(self, interface: Interface, inputs: Inputs, dtype: torch.dtype, lowest: torch.dtype) -> None:
+        self.interface, self.inputs = interface, inputs
+        self.module = interface.module
+        self.tensors: dict[str, Tensor] = {}
+        shared: set[int] = set()
+        for name in ("query", "key", "value"):
+            x = getattr(inputs, name)
+            if x is not None and id(x) not in shared and x.is_floating_point():
+                shared.add(id(x))
+                self.tensors[f"input {name}"] = x
+        self.tensors.update((name, x) for name, x in self.module.named_parameters() if x.is_floating_point())
+        self.dtype_name = str(dtype).removeprefix("torch.")
+        self._buffers = {name: x.clone() for name, x in self.module.named_buffers()}
+        output = self._output()
+        generator = torch.Generator().manual_seed(1)
+        self._weighting = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output)
+        scale = max(1.0, float((output.double() * self._weighting.double()).norm()))
+        # Central differences err by rounding / step and by step²: they balance at the cube root.
+        unit = torch.finfo(lowest).eps
+        self.step = unit ** (1 / 3)
+        self.unmoved = self.value()
+        self.absolute = 30 * scale * unit ** (2 / 3)
+        self.relative = 1e-4 if lowest == torch.float64 else 2e-2
+
+    def value(self) -> float:
+        """The output, weighted at random and added up."""
+        with torch.no_grad():
+            return float((self._output().double() * self._weighting.double()).sum())
+
+    def gradients(self) -> dict[str, Tensor | None]:
+        """What autograd says."""
+        wanted = {name: x for name, x in self.tensors.items() if x.requires_grad or name.startswith("input ")}
+        leaves = [x for name, x in wanted.items() if name.startswith("input ")]
+        for x in leaves:
+            x.requires_grad_(True)
+        try:
+            with torch.enable_grad():
+                total = (self._output(grad=True) * self._weighting).sum()
+                if not total.requires_grad:
+                    return dict.fromkeys(self.tensors)
+                found = torch.autograd.grad(total, list(wanted.values()), allow_unused=True)
+        finally:
+            for x in leaves:
+                x.requires_grad_(False)
+        known = dict(zip(wanted, found, strict=True))
+        return {name: known.get(name) for name in self.tensors}
+
+    def _output(self, *, grad: bool = False) -> Tensor:
+        for name, x in self.module.named_buffers():
+            if name in self._buffers and x.shape == self._buffers[name].shape:
+                x.copy_(self._buffers[name])
+        # Copies, for a module that changes its inputs in place; one and the same where the inputs are.
+        copies: dict[int, Tensor] = {}
+        changes = {
+            name: copies.setdefault(id(x), x.clone())
+            for name in ("query", "key", "value")
+            if (x := getattr(self.inputs, name)) is not None
+        }
+        with torch.random.fork_rng(devices=[]):  # dropout that acts even in eval mode drops the same in every run
+            return self.interface.run(dataclasses.replace(self.inputs, **changes), grad=grad).output
+
+
+def _prepare(module: nn.Module, spec: Spec | None, seed: int) -> tuple[_Run, list[str]]:
+    """The module in float64 if it can be, in float32 if not."""
+    notes = []
+    interface = discovered(copied(module), spec)
+    dtype = torch.float64
+    double = interface.on(copy.deepcopy(interface.module).double())
+    inputs = double.inputs(2, interface.length or 4, seed=seed, dtype=dtype)
+    try:
+        with torch.no_grad():
+            double.run(inputs)
+    except EXPECTED as error:
+        why = f"{said(error)}{raised_at(error)}"
+        notes.append(f"it cannot run in float64: {why}; checked in float32, where only gross errors show")
+        dtype = torch.float32
+        double = interface.on(copy.deepcopy(interface.module).float())
+        inputs = double.inputs(2, interface.length or 4, seed=seed, dtype=dtype)
+    lowest = _lowest(double, inputs, dtype)
+    if lowest != dtype:
+        named = str(lowest).removeprefix("torch.")
+        notes.append(f"a part of it is computed in {named}, so only errors that are larger than its rounding show")
+    run = _Run(double, inputs, dtype, lowest)
+    first, second = run.unmoved, run.value()
+    if first != second and abs(first - second) > run.absolute:
+        raise DoctorError(
+            f"{type(module).__name__} gives other numbers each time for the same inputs, seed and buffers: they add up "
+            f"to {first:.6g}, then to {second:.6g}; it has no gradient to check (does it keep a cache between calls?)"
+        )
+    return run, notes
+
+
+def _lowest(interface: Interface, inputs: Inputs, dtype: torch.dtype) -> torch.dtype:
+    """The lowest precision that a module computes in on the way."""
+    given = [x for x in (inputs.query, inputs.key, inputs.value) if x is not None]
+    recording = record(interface.module, given, lambda: interface.run(inputs).output)
+    kinds = {x.value.dtype for x in recording.steps if x.live and x.value.is_floating_point()}
+    return max({dtype, *kinds}, key=lambda kind: torch.finfo(kind).eps)
+
+
+# --- Numerical against autograd ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Judged:
+    at: tuple[int, ...]
+    autograd: float
+    numerical: float
+    verdict: Literal["right", "wrong", "kink"]
+
+
+def _judged(run: _Run, name: str, gradient: Tensor | None, chosen: list[int], direction: Tensor) -> Iterator[_Judged]:
+    """Each chosen number of a tensor, and then a random direction of all of it."""
+    x = run.tensors[name]
+    flat = torch.zeros(x.numel(), dtype=torch.float64) if gradient is None else gradient.detach().double().flatten()
+    for i in chosen:
+        at = tuple(int(n) for n in torch.unravel_index(torch.tensor(i), x.shape)) if x.ndim else ()
+        yield _judge(run, x, None, at, float(flat[i]))
+    direction = direction / direction.norm()
+    yield _judge(run, x, direction, (), float((flat * direction.double().flatten()).sum()))
+
+
+def _judge(run: _Run, x: Tensor, direction: Tensor | None, at: tuple[int, ...], autograd: float) -> _Judged:
+    """Of the number at a place, or of a direction: right if one of the steps confirms it.
+
+    The slopes to both sides come together as the step shrinks, unless there is a kink or a jump just here.
+    """
+    slopes: list[float] = []
+    jumps: list[float] = []
+    for factor in _FACTORS:
+        step = run.step * factor * max(1.0, size_of(x.detach()) * 0.1)
+        before, after = (_moved(run, x, direction, at, by) for by in (-step, step))
+        slope = (after - before) / (2 * step)
+        room = run.absolute / min(factor, 1.0) + run.relative * max(abs(slope), abs(autograd))
+        if abs(slope - autograd) <= room:
+            return _Judged(at, autograd, slope, "right")
+        slopes.append(slope)
+        jumps.append(abs(after - 2 * run.unmoved + before) / step)
+    _, small, large = jumps
+    return _Judged(at, autograd, slopes[0], "kink" if small > 10 * run.absolute + 0.3 * large else "wrong")
+
+
+def _moved(run: _Run, x: Tensor, direction: Tensor | None, at: tuple[int, ...], by: float) -> float:
+    kept = x.detach().clone() if direction is not None else x.detach()[at].clone()
+    with torch.no_grad():
+        x[at].add_(by) if direction is None else x.add_(direction, alpha=by)
+        try:
+            return run.value()
+        finally:
+            x[at].copy_(kept)
+
+
+def _summary(run: _Run, name: str, gradient: Tensor | None, judged: list[_Judged]) -> TensorGradient:
+    x = run.tensors[name]
+    settled = [each for each in judged if each.verdict != "kink"] or judged
+    order: Mapping[str, int] = {"wrong": 1, "right": 0, "kink": 0}
+    worst = max(settled, key=lambda each: (order[each.verdict], abs(each.autograd - each.numerical)))
+    verdict: Verdict = "wrong" if worst.verdict == "wrong" else "right"
+    if gradient is None:
+        moves = any(abs(each.numerical) > run.absolute for each in judged)
+        frozen = not x.requires_grad and not name.startswith("input ")
+        verdict = "frozen" if frozen else "blocked" if moves else "unused"
+    return TensorGradient(
+        name,
+        tuple(x.shape),
+        len(judged) - 1,
+        abs(worst.autograd - worst.numerical),
+        worst.at,
+        worst.autograd,
+        worst.numerical,
+        sum(each.verdict == "kink" for each in judged),
+        verdict,
+    )

@@ -1,0 +1,70 @@
+"""Gradients as a person reads them: a line a tensor, and what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from headwise.doctor.comparing.comparison_report import number
+from headwise.doctor.gradients.gradcheck import Gradients, TensorGradient
+from headwise.doctor.telling.report import printable
+
+_SAID = {
+    "right": "right",
+    "wrong": "wrong",
+    "blocked": "no gradient arrives",
+    "unused": "not used",
+    "frozen": "frozen",
+}
+_STYLE = {"wrong": "bold red", "blocked": "bold red", "unused": "yellow", "frozen": "dim"}
+
+
+def gradient_report(found: Gradients) -> Iterator[RenderableType]:
+    """Everything that a check of gradients says, for rich to print."""
+    yield Text(printable(f"Gradients of {found.subject}, in {found.dtype}"), style="bold")
+    for note in found.notes:
+        yield Padding(Text(printable(note), style="dim"), (0, 0, 0, 2))
+    if found.tensors:
+        yield Text()
+        yield _table(found)
+    yield Text()
+    yield Text(printable(conclusion(found)), style="bold green" if found.right else "bold red")
+
+
+def conclusion(found: Gradients) -> str:
+    """What it all comes to, in a sentence."""
+    if found.problem:
+        return f"There are no gradients: {found.problem}."
+    if found.wrong:
+        first = max(found.wrong, key=lambda x: x.difference)
+        return f"{len(found.wrong)} of {len(found.tensors)} gradients are wrong. {_sentence(first)}"
+    checked = sum(x.checked for x in found.tensors)
+    largest = max((x.difference for x in found.tensors), default=0.0)
+    kinks = sum(x.kinks for x in found.tensors)
+    more = f" {kinks} were not judged, because the output has no slope there." if kinks else ""
+    return f"The gradients are right: {checked} numbers checked, largest error {number(largest)}.{more}"
+
+
+def _sentence(x: TensorGradient) -> str:
+    at = f" at {list(x.at)}" if x.at else " along a random direction"
+    if x.verdict == "blocked":
+        return f"No gradient arrives at {x.name}, and yet the output changes with it: by {x.numerical:.6g}{at}."
+    return f"That of {x.name}{at} is {x.autograd:.6g}; the output changes by {x.numerical:.6g}."
+
+
+def _table(found: Gradients) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("tensor", overflow="fold")
+    for name in ("shape", "checked", "largest error", "at", "autograd", "numerical"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for x in found.tensors:
+        at = " ".join(map(str, x.at)) or "direction"
+        numbers = (number(x.difference), at, f"{x.autograd:.4g}", f"{x.numerical:.4g}")
+        shape = " × ".join(map(str, x.shape)) or "1"
+        table.add_row(printable(x.name), shape, str(x.checked), *numbers, _SAID[x.verdict], style=_STYLE.get(x.verdict))
+    return table

@@ -1,0 +1,448 @@
+"""Two attentions with the same weights: the same maths in different styles, and where different maths part."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from headwise.doctor.calling.spec import Spec
+from headwise.doctor.comparing.compare import Comparison, compare
+from headwise.doctor.comparing.dimensions import Dimensions
+from headwise.doctor.comparing.peers import build_peer
+from headwise.doctor.gradients.gradcheck import gradcheck
+from headwise.errors import DoctorError
+
+
+class Separate(nn.Module):
+    """Four Linears, `@`, one input."""
+
+    def __init__(self, dim: int = 12, heads: int = 3, scale: float | None = None, axis: int = -1) -> None:
+        super().__init__()
+        self.heads, self.head_dim, self.axis = heads, dim // heads, axis
+        self.scale = self.head_dim**-0.5 if scale is None else scale
+        self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(dim, dim) for _ in range(4))
+
+    def split(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:2], self.heads, self.head_dim).transpose(1, 2)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = self.split(self.to_q(x)), self.split(self.to_k(x)), self.split(self.to_v(x))
+        scores = q @ k.transpose(-1, -2) * self.scale
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e9)
+        weights = self.weigh(scores)
+        return self.to_out((weights @ v).transpose(1, 2).reshape(x.shape))
+
+    def weigh(self, scores: Tensor) -> Tensor:
+        return scores.softmax(self.axis)
+
+
+class Detached(Separate):
+    def weigh(self, scores: Tensor) -> Tensor:
+        return scores.softmax(-1).detach()
+
+
+class Fused(nn.Module):
+    """One Linear for three, SDPA; the mask is what SDPA takes."""
+
+    def __init__(self, dim: int = 12, heads: int = 3) -> None:
+        super().__init__()
+        self.n_head = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(x).reshape(batch, length, 3, self.n_head, -1).permute(2, 0, 3, 1, 4)
+        y = scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
+        return self.proj(y.transpose(1, 2).flatten(2))
+
+
+class Einsum(nn.Module):
+    """Weight tensors [M, H, D] whose names say nothing, einsum, query, key and value; gives the weights too."""
+
+    def __init__(self, dim: int = 12, heads: int = 3) -> None:
+        super().__init__()
+        self.num_heads = heads
+        shapes = ((dim, heads, dim // heads),) * 3 + ((heads, dim // heads, dim),)
+        self.wa, self.wb, self.wc, self.wd = (nn.Parameter(0.3 * torch.randn(shape)) for shape in shapes)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        v = torch.einsum("bnm,mhd->bnhd", value, self.wa)
+        k = torch.einsum("bnm,mhd->bnhd", key, self.wb)
+        q = torch.einsum("bnm,mhd->bnhd", query, self.wc)
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(q.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        weights = torch.softmax(scores, -1)
+        out = torch.einsum("bhqk,bkhd->bqhd", weights, v)
+        return torch.einsum("bqhd,hdm->bqm", out, self.wd), weights
+
+
+def assert_same(found: Comparison) -> None:
+    assert found.same
+    assert found.parted is None
+    assert found.largest < 1e-12
+    assert not any(row.problem for row in found.rows)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(Separate, Fused), (Separate, Einsum), (Einsum, Fused), (Fused, Separate)]
+)
+def test_the_same_maths_in_other_styles_is_the_same(first: type[nn.Module], second: type[nn.Module]) -> None:
+    found = compare(first(), second())
+    assert_same(found)
+    assert found.dtype == "float64"
+    assert {row.mask for row in found.rows} == {"none", "causal", "padding", "random", "random by example"}
+    assert {"q.weight", "k.weight", "v.weight", "o.weight"} <= set(found.mapping)
+
+
+def test_silent_names_are_mapped_by_what_the_parameters_go_into() -> None:
+    found = compare(Separate(), Einsum())
+    assert found.mapping["q.weight"].startswith("to_q.weight = wc")
+    assert found.mapping["k.weight"].startswith("to_k.weight = wb")
+    assert found.mapping["v.weight"].startswith("to_v.weight = wa")
+    assert found.mapping["o.weight"].startswith("to_out.weight = wd")
+    assert "Einsum has no bias of q, k, v, o: in Separate it was set to 0" in found.notes
+
+
+@pytest.mark.parametrize("peer", ["torch", "headwise"])
+def test_peers_with_other_lengths_of_keys(peer: str) -> None:
+    found = compare(Einsum(), peer)
+    assert_same(found)
+    assert {(row.queries, row.keys) for row in found.rows} > {(3, 7), (7, 3), (1, 6)}
+    if peer == "torch":  # which gives its weights, a matrix a head
+        assert all(row.weights is not None and row.weights < 1e-12 for row in found.rows)
+
+
+@pytest.mark.parametrize("peer", ["hf:bert", "hf:gpt2"])
+def test_hugging_face_layers_as_peers(peer: str) -> None:
+    assert_same(compare(Separate(), peer))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="keras is not installed")
+@pytest.mark.parametrize("mine", [Separate, Einsum])
+def test_keras_as_a_peer(mine: type[nn.Module]) -> None:
+    found = compare(mine(), "keras")
+    assert_same(found)
+    assert "query.kernel" in found.mapping["q.weight"]
+
+
+def test_without_keras_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.doctor.comparing.peers.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(DoctorError, match="keras is not installed: pip install keras"):
+        compare(Separate(), "keras")
+
+
+def test_rotary_positions_part_at_the_scores_in_the_line_that_rotates() -> None:
+    found = compare(Separate(), "hf:llama")
+    assert not found.same
+    assert found.parted is not None
+    assert found.parted.agreed == ("queries", "keys", "values")
+    assert found.parted.stage == "scores"
+    assert found.parted.second is not None
+    assert found.parted.second.where is not None
+    assert "rotate_half" in found.parted.second.where.code
+    assert any("float32" in note for note in found.notes)  # the softmax of transformers
+
+
+@pytest.mark.parametrize("other", ["torch", "einsum"])
+def test_another_scale_parts_at_the_scores(other: str) -> None:
+    """0.25 in place of 1 / √4: half as large."""
+    found = compare(Separate(scale=0.25), Einsum() if other == "einsum" else other)
+    assert not found.same
+    assert found.parted is not None
+    assert (found.parted.stage, found.parted.agreed) == ("scores", ("queries", "keys", "values"))
+    assert found.parted.ratio == pytest.approx(0.5)
+    assert found.parted.first is not None
+    assert found.parted.first.where is not None
+    assert found.parted.first.where.file.endswith("test_compare.py")
+    assert found.parted.first.where.code == "scores = q @ k.transpose(-1, -2) * self.scale"
+
+
+def test_a_softmax_over_another_axis_parts_at_the_weights() -> None:
+    found = compare(Separate(axis=-2), Einsum())
+    assert not found.same
+    assert found.parted is not None
+    assert (found.parted.stage, found.parted.agreed) == ("weights", ("queries", "keys", "values", "scores"))
+    for operation, code in ((found.parted.first, "scores.softmax"), (found.parted.second, "torch.softmax(scores, -1)")):
+        assert operation is not None
+        assert operation.name == "_softmax"
+        assert operation.where is not None
+        assert code in operation.where.code
+
+
+def test_a_detach_leaves_the_outputs_alone_and_is_found_by_its_line() -> None:
+    found = compare(Detached(), "torch")
+    assert not found.same
+    assert all(row.output < 1e-12 for row in found.rows)
+    assert found.parted is not None
+    assert found.parted.stage == "gradients"
+    assert found.parted.first is not None
+    assert found.parted.first.where is not None
+    assert found.parted.first.where.code == "return scores.softmax(-1).detach()"
+
+
+class MaskedTheWrongWay(Separate):
+    """Hides the queries at padding in place of the keys: right without a mask."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, None if mask is None else mask.transpose(-1, -2))
+
+
+def test_a_mask_the_wrong_way_round_shows_under_masks_alone() -> None:
+    found = compare(MaskedTheWrongWay(), "torch", spec=Spec(mask="allowed", mask_shape="B1QK"))
+    by_mask = {mask: [row.same for row in found.rows if row.mask == mask] for mask in ("none", "causal")}
+    assert all(by_mask["none"])
+    assert not all(by_mask["causal"])
+    assert found.parted is not None
+    assert found.parted.stage == "scores"
+    assert found.parted.first is not None
+    assert found.parted.first.name == "masked_fill"
+
+
+def test_a_mistake_in_merging_the_heads_parts_at_the_output() -> None:
+    class Merged(Separate):
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            q, k, v = self.split(self.to_q(x)), self.split(self.to_k(x)), self.split(self.to_v(x))
+            weights = (q @ k.transpose(-1, -2) * self.scale).softmax(-1)
+            return self.to_out((weights @ v).reshape(x.shape))
+
+    found = compare(Merged(), "torch")
+    assert found.parted is not None
+    assert found.parted.stage == "output"
+    assert found.parted.agreed == ("queries", "keys", "values", "scores", "weights", "context")
+
+
+class Shared(nn.Module):
+    """One small matrix for all heads, as many tutorials have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = 3
+        self.values, self.keys, self.queries = (nn.Linear(4, 4, bias=False) for _ in range(3))
+        self.fc_out = nn.Linear(12, 12)
+
+    def forward(self, values: Tensor, keys: Tensor, query: Tensor) -> Tensor:
+        v, k, q = (x.reshape(*x.shape[:2], 3, 4) for x in (values, keys, query))
+        energy = torch.einsum("nqhd,nkhd->nhqk", self.queries(q), self.keys(k))
+        out = torch.einsum("nhql,nlhd->nqhd", torch.softmax(energy / 2, dim=3), self.values(v))
+        return self.fc_out(out.flatten(2))
+
+
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.query, self.value = (nn.Linear(12, 4, bias=False) for _ in range(3))
+        self.register_buffer("tril", torch.tril(torch.ones(32, 32)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.query(x) @ self.key(x).transpose(-2, -1) / 2
+        length = x.shape[1]
+        scores = scores.masked_fill(self.tril[:length, :length] == 0, float("-inf"))
+        return scores.softmax(-1) @ self.value(x)
+
+
+class Heads(nn.Module):
+    """A module a head, causal by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(Head() for _ in range(3))
+        self.proj = nn.Linear(12, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.proj(torch.cat([head(x) for head in self.heads], dim=-1))
+
+
+class Grouped(nn.Module):
+    """Four heads that share two of keys and values, in one Linear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads = 4, 2
+        self.qkv_proj = nn.Linear(16, 32)
+        self.o_proj = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv_proj(x).split([16, 8, 8], dim=-1)
+        q, k, v = (y.unflatten(-1, (-1, 4)).transpose(1, 2) for y in (q, k, v))
+        k, v = k.repeat_interleave(2, dim=1), v.repeat_interleave(2, dim=1)
+        return self.o_proj(scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class Interleaved(nn.Module):
+    """Query, key and value of a head side by side, and no output projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads = 3
+        self.query_key_value = nn.Linear(12, 36)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.query_key_value(x).view(*x.shape[:2], 3, 3, 4).permute(3, 0, 2, 1, 4)
+        return scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("mine", [Shared, Heads, Grouped, Interleaved])
+@pytest.mark.parametrize("peer", ["torch", "headwise"])
+def test_weights_that_are_held_in_unusual_ways(mine: type[nn.Module], peer: str) -> None:
+    found = compare(mine(), peer)
+    assert found.same
+    assert found.largest < 1e-12
+    assert all("no mask argument" in row.problem for row in found.rows if row.problem)
+    assert {"q.weight", "k.weight", "v.weight"} <= set(found.mapping)
+
+
+def test_what_is_causal_by_itself_is_compared_with_a_causal_mask() -> None:
+    found = compare(Heads(), "torch")
+    assert "Heads is causal by itself; torch is given a causal mask" in found.notes
+    assert found.mapping["q.weight"].startswith("heads.0.query.weight … heads.2.query.weight")
+
+
+def test_heads_one_by_one_part_where_all_of_them_together_do() -> None:
+    class Unscaled(Head):
+        def forward(self, x: Tensor) -> Tensor:
+            scores = self.query(x) @ self.key(x).transpose(-2, -1)
+            hidden = self.tril[: x.shape[1], : x.shape[1]] == 0
+            return scores.masked_fill(hidden, float("-inf")).softmax(-1) @ self.value(x)
+
+    module = Heads()
+    module.heads = nn.ModuleList(Unscaled() for _ in range(3))
+    found = compare(module, "torch")
+    assert found.parted is not None
+    assert (found.parted.stage, found.parted.agreed) == ("scores", ("queries", "keys", "values"))
+    assert found.parted.ratio == pytest.approx(2.0)
+
+
+def test_keys_that_are_repeated_for_their_heads_are_the_same_keys() -> None:
+    class WrongScale(Grouped):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv_proj(x).split([16, 8, 8], dim=-1)
+            q, k, v = (y.unflatten(-1, (-1, 4)).transpose(1, 2) for y in (q, k, v))
+            k, v = (0.5 * k).repeat_interleave(2, dim=1), v.repeat_interleave(2, dim=1)
+            return self.o_proj(scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+    found = compare(WrongScale(), "torch")  # whose keys are repeated in its weights
+    assert found.parted is not None
+    assert (found.parted.stage, found.parted.agreed) == ("scores", ("queries", "keys", "values"))
+    assert found.parted.first is not None
+    assert found.parted.first.where is not None
+    assert "0.5 * k" in found.parted.first.where.code
+
+
+def test_the_operation_is_looked_for_after_what_agrees() -> None:
+    """Queries that are scaled first are nowhere in the other module, and yet not where the two part."""
+
+    class Doubled(Separate):
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            q, k, v = self.split(self.to_q(x)), self.split(self.to_k(x)), self.split(self.to_v(x))
+            weights = 2 * ((q * self.scale) @ k.mT).softmax(-1)
+            return self.to_out((weights @ v).transpose(1, 2).reshape(x.shape))
+
+    found = compare(Doubled(), Separate())
+    assert found.parted is not None
+    assert (found.parted.stage, found.parted.ratio) == ("context", pytest.approx(2.0))
+    assert found.parted.first is not None
+    assert (found.parted.first.name, found.parted.first.shape[-2:]) == ("mul", (5, 5))
+
+
+def test_a_bias_that_begins_as_zero_is_seen_to_be_left_out() -> None:
+    class WithoutBias(Separate):
+        def __init__(self) -> None:
+            super().__init__()
+            nn.init.zeros_(self.to_v.bias)
+            self.to_v.register_forward_hook(lambda module, given, out: out - module.bias)
+
+    found = compare(WithoutBias(), "torch")
+    assert not found.same
+    assert found.parted is not None
+    assert found.parted.stage == "values"
+
+
+def test_neither_module_is_changed() -> None:
+    first, second = Separate(), Fused()
+    first.train()
+    before = [x.clone() for module in (first, second) for x in module.parameters()]
+    compare(first, second)
+    after = [x for module in (first, second) for x in module.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert first.training
+    assert first.to_q.weight.dtype == torch.float32
+
+
+class Single(Separate):
+    """Insists on float32."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x.float(), mask)
+
+
+def test_float32_where_one_cannot_do_better() -> None:
+    found = compare(Single(), "torch")
+    assert found.dtype == "float32"
+    assert found.same
+    assert any("Single cannot run in float64" in note for note in found.notes)
+
+
+def test_what_cannot_be_compared_is_said() -> None:
+    with pytest.raises(DoctorError, match="no mapping of the weights fits"):
+        compare(Separate(), nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 12)), spec_other=Spec(heads=3, takes="self"))
+    with pytest.raises(DoctorError, match="12 wide and Separate 16: expected the same width"):
+        compare(Separate(12), Separate(16, 4))
+    with pytest.raises(DoctorError, match="3 heads of 4 and Separate 2 of 6: expected the same heads"):
+        compare(Separate(12, 3), Separate(12, 2))
+    with pytest.raises(DoctorError, match=r"transformers .* has no model called 'brt'"):
+        compare(Separate(), "hf:brt")
+    with pytest.raises(DoctorError, match="'jax' is nothing to compare with"):
+        build_peer("jax", Dimensions(3, 3, 4, 4, 12, 12, 12, 12))
+
+
+def test_a_forward_that_hangs_gets_its_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hanging(Separate):
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            while True:
+                pass
+
+    monkeypatch.setattr("headwise.doctor.comparing.side.LONGEST", 0.5)
+    for ask in (lambda: compare(Hanging(), "torch"), lambda: gradcheck(Hanging())):
+        with pytest.raises(DoctorError, match=r"did not end within 0.5.* at .*test_compare.py"):
+            ask()
+
+
+def test_a_failure_in_one_case_leaves_the_others() -> None:
+    class NotAlone(Separate):
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            if x.shape[0] == 1:
+                raise ValueError("one is too few")
+            return super().forward(x, mask)
+
+    found = compare(NotAlone(), "torch")
+    problems = {row.problem for row in found.rows if row.problem}
+    assert all(row.batch == 1 for row in found.rows if row.problem)
+    assert len(problems) == 1
+    assert "ValueError: one is too few" in problems.pop()
+    assert found.same
+
+
+def test_what_it_says_goes_into_json_and_onto_a_terminal() -> None:
+    from rich.console import Console
+
+    found = compare(Separate(scale=0.25), "torch")
+    told = found.to_dict()
+    assert told["same"] is False
+    assert told["largest"] == found.largest
+    assert told["parted"]["stage"] == "scores"
+    assert len(told["rows"]) == len(found.rows)
+    out = io.StringIO()
+    Console(file=out, width=120).print(found)
+    text = out.getvalue()
+    assert "They agree in queries, keys, values, and part at the scores" in text
+    assert "those of the first are 0.5 times those of the second" in text
+    assert "to_q.weight = in_proj_weight [1 of 3]" in text
