@@ -14,7 +14,7 @@ from itertools import takewhile
 import click
 
 import headwise
-from headwise.cli import plot, stats, view, watch
+from headwise.cli import compare, doctor, gradcheck, plot, stats, view, watch, worksheet
 from headwise.errors import HeadwiseError
 
 BAD_INPUT = 2
@@ -66,3 +66,7 @@ command.add_command(view.view)
 command.add_command(watch.watch)
 command.add_command(stats.stats)
 command.add_command(plot.plot)
+command.add_command(doctor.doctor)
+command.add_command(compare.compare)
+command.add_command(gradcheck.gradcheck)
+command.add_command(worksheet.worksheet)

@@ -20,7 +20,9 @@ def options(verb: click.Command) -> dict[str, list[str]]:
 
 
 def test_the_verbs_and_their_options_are_pinned() -> None:
-    assert sorted(command.commands) == ["plot", "stats", "view", "watch"]
+    assert sorted(command.commands) == [
+        *("compare", "doctor", "gradcheck", "plot", "stats", "view", "watch", "worksheet")
+    ]
     assert options(command) == {"version": ["--version"], "debug": ["--debug"]}
     assert options(command.commands["view"]) == {
         "texts": ["texts"],
@@ -73,6 +75,54 @@ def test_the_verbs_and_their_options_are_pinned() -> None:
         "generate": ["--generate"],
         "values": ["--values"],
         "dtype": ["--dtype"],
+        "debug": ["--debug"],
+    }
+    assert options(command.commands["compare"]) == {
+        "first": ["first"],
+        "second": ["second"],
+        "settings": ["--set"],
+        "settings_other": ["--set-other"],
+        "stated": ["--spec"],
+        "stated_other": ["--spec-other"],
+        "json_path": ["--json"],
+        "debug": ["--debug"],
+    }
+    assert options(command.commands["doctor"]) == {
+        "target": ["target"],
+        "settings": ["--set"],
+        "model": ["--model"],
+        "texts": ["--input"],
+        "stated": ["--spec"],
+        "isolate": ["--isolate"],
+        "timeout": ["--timeout"],
+        "memory": ["--memory"],
+        "json_path": ["--json"],
+        "sarif_path": ["--sarif"],
+        "debug": ["--debug"],
+    }
+    assert options(command.commands["gradcheck"]) == {
+        "target": ["target"],
+        "settings": ["--set"],
+        "stated": ["--spec"],
+        "samples": ["--samples"],
+        "everything": ["--all"],
+        "seed": ["--seed"],
+        "json_path": ["--json"],
+        "debug": ["--debug"],
+    }
+    assert options(command.commands["worksheet"]) == {
+        "kind": ["--kind"],
+        "tokens": ["--tokens"],
+        "memory": ["--memory"],
+        "mask": ["--mask"],
+        "heads": ["--heads"],
+        "kv_heads": ["--kv-heads"],
+        "positions": ["--positions"],
+        "latents": ["--latents"],
+        "model": ["--model"],
+        "seed": ["--seed"],
+        "out": ["--out"],
+        "show": ["--show"],
         "debug": ["--debug"],
     }
 
@@ -142,9 +192,25 @@ def test_a_terminal_without_unicode_is_no_error() -> None:
         (["plot", "--help"], {}),
         (["stats", "--help"], {}),
         (["watch", "--help"], {}),
+        (["doctor", "--help"], {}),
+        (["compare", "--help"], {}),
+        (["gradcheck", "--help"], {}),
+        (["worksheet", "--help"], {}),
         ([], {"_HEADWISE_COMPLETE": "bash_complete", "COMP_WORDS": "headwise v", "COMP_CWORD": "1"}),
     ],
-    ids=["help", "version", "view help", "plot help", "stats help", "watch help", "completion"],
+    ids=[
+        "help",
+        "version",
+        "view help",
+        "plot help",
+        "stats help",
+        "watch help",
+        "doctor help",
+        "compare help",
+        "gradcheck help",
+        "worksheet help",
+        "completion",
+    ],
 )
 def test_answers_without_importing_anything_heavy(arguments: list[str], environment: dict[str, str]) -> None:
     """Torch alone takes over a second, and help must answer at once."""

@@ -1,0 +1,267 @@
+"""`headwise doctor`: is this attention right? Examines a class of yours, or every attention layer of a model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwise.cli.files import check_writable, reason
+from headwise.errors import ArgumentError, FileError
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from headwise.capture.pretrained import Pretrained
+    from headwise.doctor.finding import Diagnosis
+
+FOUND_A_BUG = 1
+_STDOUT = Path("-")
+# Two lengths, so that the shorter one is padded: then the layers are seen with the mask that the model gives them.
+_TEXTS = ("the doctor looks at every layer of this model", "one at a time")
+
+
+@click.command()
+@click.argument("target", required=False, metavar="[FILE.PY:CLASS]")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
+@click.option("--model", metavar="PATH_OR_ID", help="Every attention layer of this Hugging Face model.")
+@click.option("--input", "texts", multiple=True, metavar="TEXT", help="What --model reads. Default: a few words.")
+@click.option(
+    "--spec",
+    "stated",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="What the doctor should not have to find out: heads=8.",
+)
+@click.option("--isolate", is_flag=True, help="Run the code in a process of its own, with limits of time and memory.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="After how long code is said to hang.",
+)
+@click.option(
+    "--memory",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GB",
+    help="With --isolate: how much memory it may take.  [default: 8]",
+)
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="PATH",
+    help="Write JSON; - is standard output.",
+)
+@click.option(
+    "--sarif",
+    "sarif_path",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="PATH",
+    help="Write SARIF, for code review.",
+)
+@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+def doctor(
+    target: str | None,
+    settings: tuple[str, ...],
+    model: str | None,
+    texts: tuple[str, ...],
+    stated: tuple[str, ...],
+    isolate: bool,
+    timeout: float,
+    memory: float | None,
+    json_path: Path | None,
+    sarif_path: Path | None,
+) -> int:
+    """Find what is wrong with an attention module, and name it.
+
+    Give a class, such as my_model.py:MyAttention or package.module:MyAttention, with --set for each argument of its
+    constructor; or --model. The file is imported, so its code runs. Exit code 1 means that a bug was found.
+    """
+    _check(target, settings, model, texts, isolate, memory)
+    for option, path in (("--json", json_path), ("--sarif", sarif_path)):
+        if path is not None and path != _STDOUT:
+            check_writable(path, option)
+    if json_path == sarif_path and json_path is not None:
+        raise ArgumentError("--json and --sarif: one place cannot hold both; choose another")
+
+    # Standard output is the report's, or the JSON's: what the examined code prints goes the other way.
+    with contextlib.redirect_stdout(sys.stderr), _Status() as status:
+        if target is not None:
+            found: tuple[Diagnosis, ...] = (_examine(target, settings, stated, isolate, timeout, memory, status),)
+        else:
+            assert model is not None
+            found = _examine_model(model, texts, stated, timeout, status)
+
+    if _STDOUT not in (json_path, sarif_path):
+        _print(found)
+    for option, path, write in (("--json", json_path, as_json), ("--sarif", sarif_path, _as_sarif)):
+        if path is not None:
+            _write(path, option, write(found))
+    return 0 if all(each.healthy for each in found) else FOUND_A_BUG
+
+
+def as_json(found: Sequence[Diagnosis]) -> dict[str, Any]:
+    """What --json writes."""
+    import headwise
+
+    return {
+        "headwise": headwise.__version__,
+        "healthy": all(each.healthy for each in found),
+        "diagnoses": [each.to_dict() for each in found],
+    }
+
+
+def _as_sarif(found: Sequence[Diagnosis]) -> dict[str, Any]:
+    import headwise
+    from headwise.doctor.telling.sarif import sarif
+
+    return sarif(found, version=headwise.__version__)
+
+
+def _check(
+    target: str | None,
+    settings: Sequence[str],
+    model: str | None,
+    texts: Sequence[str],
+    isolate: bool,
+    memory: float | None,
+) -> None:
+    """What cannot be asked together."""
+    if (target is None) == (model is None):
+        said = "both" if target else "neither"
+        raise click.UsageError(
+            f"Expected a class, such as my_model.py:MyAttention, or --model PATH_OR_ID; received {said}.",
+            click.get_current_context(),
+        )
+    if model is not None:
+        if settings:
+            raise ArgumentError("--set is for the constructor of a class; --model has its own config")
+        if isolate:
+            raise ArgumentError("--isolate is for a class from a file; --model runs no code of the model's repository")
+    elif texts:
+        raise ArgumentError("--input is what --model reads; a class is examined with numbers of the doctor's own")
+    if memory is not None and not isolate:
+        raise ArgumentError("--memory needs --isolate: only a process of its own can be limited")
+
+
+def _examine(
+    written: str,
+    settings: Sequence[str],
+    stated: Sequence[str],
+    isolate: bool,
+    timeout: float,
+    memory: float | None,
+    status: _Status,
+) -> Diagnosis:
+    from headwise.doctor.targets.examine import examine, parse_spec
+    from headwise.doctor.targets.load import parse
+
+    target, spec = parse(written, settings), parse_spec(stated)
+    hint = "in a process of its own" if isolate else "its code runs here; --isolate gives it a process of its own"
+    click.echo(f"headwise: importing {target.place} ({hint})", err=True)
+    if not isolate:
+        return examine(target, spec=spec, timeout=timeout, say=status.say)
+    from headwise.doctor.targets.isolate import MEMORY, Request, diagnose_isolated
+
+    status.say(f"examining {target}")
+    most = MEMORY if memory is None else memory * 1e9
+    return diagnose_isolated(Request(written, tuple(settings), tuple(stated), timeout, most))
+
+
+def _examine_model(
+    name: str, texts: Sequence[str], stated: Sequence[str], timeout: float, status: _Status
+) -> tuple[Diagnosis, ...]:
+    from headwise.doctor.targets.examine import parse_spec
+    from headwise.doctor.targets.layers import diagnose_model
+
+    spec = parse_spec(stated)
+    status.say(f"loading {name}")
+    pretrained, run = _load(name, texts or _TEXTS)
+    return diagnose_model(
+        pretrained.model,
+        run,
+        spec=spec,
+        timeout=timeout,
+        say=lambda path, number, count: status.say(f"kind {number} of {count}: {path}"),
+    )
+
+
+def _load(name: str, texts: Sequence[str]) -> tuple[Pretrained, Callable[[], object]]:
+    """The model in float32, and how to run it once on these texts."""
+    import torch
+
+    from headwise.capture.pretrained import load_pretrained
+    from headwise.models.checkpoint import read_config, resolve
+
+    folder = resolve(name)
+    two_sequences = bool(read_config(folder).get("is_encoder_decoder"))
+    pretrained = load_pretrained(str(folder), generates=two_sequences, dtype=torch.float32)
+    tokens = [pretrained.encode(text, pretrained.max_length) for text in texts]
+    if two_sequences:
+        ids = torch.tensor([tokens[0].ids])
+        return pretrained, lambda: pretrained.model(ids, decoder_input_ids=ids[:, :4], use_cache=False)
+    return pretrained, lambda: pretrained.read(tokens)
+
+
+def _print(found: Sequence[Diagnosis]) -> None:
+    from rich.console import Console
+
+    from headwise.doctor.telling.report import as_text, counts, report
+
+    console = Console(highlight=False)
+    for number, diagnosis in enumerate(found):
+        if number:
+            click.echo()
+        if console.is_terminal:
+            console.print(report(diagnosis))
+        else:  # as it is kept in a log: no colours, no blanks at the ends of lines
+            click.echo(as_text(diagnosis))
+    if len(found) > 1:
+        findings = [finding for each in found for finding in each.findings]
+        click.echo(f"\n{len(found)} kinds of attention layers: {counts(findings)}.")
+
+
+def _write(path: Path, option: str, content: dict[str, Any]) -> None:
+    from headwise.files import replacing
+
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    if path == _STDOUT:
+        click.echo(text, nl=False)
+        return
+    try:
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"{option} {path}: cannot be written: {reason(error)}; choose another place") from error
+    click.echo(f"headwise: wrote {path}", err=True)
+
+
+class _Status:
+    """On a terminal: what is being done."""
+
+    def __enter__(self) -> _Status:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        self._status: Status | None = console.status("") if console.is_terminal else None
+        if self._status:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()
+
+    def say(self, what: str) -> None:
+        from rich.markup import escape
+
+        if self._status:
+            self._status.update(escape(what))

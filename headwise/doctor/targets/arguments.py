@@ -1,0 +1,191 @@
+"""The arguments of somebody's constructor: read as they are typed, fitted to its signature, missing ones named.
+
+`--set config.n_embd=64` makes a config: of the class that the parameter is annotated with, else of plain attributes.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from headwise.errors import DoctorError
+
+_WORDS = {"true": True, "false": False, "none": None, "null": None}  # "false" as a string would count as true
+
+
+class Arguments:
+    """What a constructor is called with: settings by name, which may be dotted, and some by position."""
+
+    def __init__(self, name: str, made: Any, settings: Mapping[str, Any], positional: tuple[Any, ...] = ()) -> None:
+        self._name, self._made, self._positional = name, made, positional
+        self._settings = settings
+
+    def __str__(self) -> str:
+        shown = [repr(x) for x in self._positional]
+        return ", ".join([*shown, *(f"{name}={value!r}" for name, value in self._settings.items())])
+
+    def bind(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The (args, kwargs) of the call. Raises DoctorError if something is missing or unknown."""
+        parameters = self._parameters()
+        given = self._gathered(parameters)
+        if parameters is None:
+            return self._positional, given
+        open_ended = any(x.kind is x.VAR_KEYWORD for x in parameters.values())
+        named = {name: x for name, x in parameters.items() if x.kind not in (x.VAR_KEYWORD, x.VAR_POSITIONAL)}
+        unknown = [name for name in given if name not in named]
+        if unknown and not open_ended:
+            near = nearest(unknown[0], named)
+            hint = f"did you mean {near}?" if near else f"it takes: {', '.join(named) or 'nothing'}"
+            raise DoctorError(f"{self._name} takes no argument {unknown[0]!r}; {hint}")
+        in_order = [name for name, x in named.items() if x.kind is not x.KEYWORD_ONLY]
+        starred = any(x.kind is x.VAR_POSITIONAL for x in parameters.values())
+        if len(self._positional) > len(in_order) and not starred:
+            raise DoctorError(
+                f"{self._name} takes {len(in_order)} arguments by position at most ({', '.join(in_order)}); "
+                f"received {len(self._positional)}"
+            )
+        taken = set(in_order[: len(self._positional)])
+        if twice := sorted(taken & given.keys()):
+            raise DoctorError(f"{self._name}: {twice[0]!r} is given twice, by position and by name")
+        missing = [x for name, x in named.items() if x.default is x.empty and name not in taken and name not in given]
+        if missing:
+            raise DoctorError(self._missing(missing))
+        leading = [given.pop(n) for n in in_order if named[n].kind is inspect.Parameter.POSITIONAL_ONLY and n in given]
+        return (*self._positional, *leading), given
+
+    def _missing(self, missing: list[inspect.Parameter]) -> str:
+        names = [x.name for x in missing]
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        ready = " ".join(f"--set {setting}" for x in missing for setting in _suggested(x))
+        return f"{self._name}{_signature(self._made)} needs {listed}: for example {ready}"
+
+    def _parameters(self) -> Mapping[str, inspect.Parameter] | None:
+        try:
+            return inspect.signature(self._made).parameters
+        except (TypeError, ValueError):  # written in C
+            return None
+
+    def _gathered(self, parameters: Mapping[str, inspect.Parameter] | None) -> dict[str, Any]:
+        """The settings, with the dotted ones put into their configs."""
+        plain = {name: value for name, value in self._settings.items() if "." not in name}
+        nested: dict[str, dict[str, Any]] = {}
+        for name, value in self._settings.items():
+            owner, dot, inner = name.partition(".")
+            if dot:
+                if owner in plain:
+                    raise DoctorError(f"{self._name}: {owner!r} is given as a whole and in parts ({name})")
+                nested.setdefault(owner, {})[inner] = value
+        for owner, parts in nested.items():
+            plain[owner] = self._config(owner, parts)
+        return plain
+
+    def _config(self, owner: str, parts: Mapping[str, Any]) -> Any:
+        kind = _annotation(self._made, owner)
+        if isinstance(kind, type) and kind.__module__ != "builtins" and not typing.get_origin(kind):
+            args, kwargs = Arguments(f"{kind.__name__} (of {owner})", kind, parts).bind()
+            return kind(*args, **kwargs)
+        return Settings(owner, parts)
+
+
+class Settings(types.SimpleNamespace):
+    """A config made of `--set config.name=value`; what it lacks it says how to give."""
+
+    def __init__(self, owner: str, parts: Mapping[str, Any]) -> None:
+        whole = {name: value for name, value in parts.items() if "." not in name}
+        for first in dict.fromkeys(name.partition(".")[0] for name in parts if "." in name):
+            inner = {n.partition(".")[2]: value for n, value in parts.items() if n.startswith(f"{first}.")}
+            whole[first] = Settings(f"{owner}.{first}", inner)
+        super().__init__(**whole)
+        object.__setattr__(self, "_owner", owner)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        owner = self.__dict__.get("_owner", "config")
+        raise AttributeError(f"{owner} has no {name}: add --set {owner}.{name}=VALUE")
+
+
+def parse_setting(text: str, *, option: str = "--set", example: str = "embed_size=64") -> tuple[str, Any]:
+    """`name=value`; the value is a Python literal, true, false, none or a torch dtype, else a string."""
+    name, equals, value = text.partition("=")
+    name = name.strip()
+    if not equals or not all(part.isidentifier() for part in name.split(".")):
+        raise DoctorError(f"{option} {text}: expected name=value, as in {option} {example}; received {text!r}")
+    return name, parse_value(value.strip())
+
+
+def parse_value(text: str) -> Any:
+    """A value as it is typed."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if text.startswith("torch.") and isinstance(dtype := getattr(torch, text[6:], None), torch.dtype):
+        return dtype
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def nearest(name: str, there: Iterable[str]) -> str | None:
+    """The name that was probably meant."""
+    folded = {each.lower(): each for each in there}
+    found = difflib.get_close_matches(name.lower(), folded, n=1)
+    return folded[found[0]] if found else None
+
+
+def _annotation(made: Any, parameter: str) -> Any:
+    target = getattr(made, "__init__", made) if isinstance(made, type) else made
+    try:
+        return typing.get_type_hints(target).get(parameter)
+    except Exception:  # annotations may name what is only imported for type checkers
+        return None
+
+
+def _signature(made: Any) -> str:
+    """As it is written, without annotations: "(embed_size, heads, dropout=0.1)"."""
+    signature = inspect.signature(made)
+    bare = [x.replace(annotation=inspect.Parameter.empty) for x in signature.parameters.values()]
+    whole = str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+    if len(whole) <= 100:
+        return whole
+    needed = [x for x in bare if x.default is x.empty and x.kind is x.POSITIONAL_OR_KEYWORD]
+    return f"({', '.join(x.name for x in needed)}, …)"
+
+
+_LIKELY = (  # part of a parameter's name -> a value to try
+    (("head_dim", "dim_head", "d_head", "head_size", "d_k", "d_v", "kv_channels"), "16"),
+    (("kv_head", "key_value_head", "num_kv", "n_kv", "group"), "2"),
+    (("head",), "4"),
+    (("dropout", "drop", "p_"), "0.0"),
+    (("window",), "4"),
+    (("length", "len", "block_size", "context", "positions", "seq"), "128"),
+    (("bias", "causal", "use_", "is_"), "True"),
+    (("layer_idx", "layer_id"), "0"),
+    (("theta", "base"), "10000.0"),
+)
+
+
+def _suggested(parameter: inspect.Parameter) -> list[str]:
+    name = parameter.name
+    if name in ("config", "cfg", "args", "params", "hparams", "conf"):
+        kind = "" if parameter.annotation is parameter.empty else getattr(parameter.annotation, "__name__", "")
+        return [f"{name}.hidden_size=64", f"{name}.num_heads=4"] if not kind else [f"{name}.FIELD=VALUE"]
+    if name in ("h", "nhead"):
+        return [f"{name}=4"]
+    for parts, value in _LIKELY:
+        if any(part in name.lower() for part in parts):
+            return [f"{name}={value}"]
+    if parameter.annotation in (str, "str"):
+        return [f"{name}=NAME"]
+    if parameter.annotation in (bool, "bool"):
+        return [f"{name}=True"]
+    if parameter.annotation in (float, "float"):
+        return [f"{name}=1.0"]
+    return [f"{name}=64"]

@@ -1,0 +1,97 @@
+"""From a target to its diagnosis: import, build and diagnose in so much time. What does not end is a finding."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from headwise.doctor.calling.spec import Spec
+from headwise.doctor.diagnosis import diagnose
+from headwise.doctor.finding import Diagnosis, Finding
+from headwise.doctor.limits import (
+    LARGEST,
+    UNASKED,
+    TookTooLong,
+    TooLarge,
+    crashes,
+    hangs,
+    last_line,
+    no_memory,
+    out_of_memory,
+    time_limit,
+    too_large,
+)
+from headwise.doctor.targets.arguments import parse_setting
+from headwise.doctor.targets.load import Target, definition
+
+
+def examine(
+    target: Target,
+    *,
+    spec: Spec | None = None,
+    timeout: float | None = None,
+    memory: float | None = None,
+    say: Callable[[str], object] = lambda _: None,
+) -> Diagnosis:
+    """Import, build and diagnose, all within `timeout` seconds.
+
+    `say` hears what is done next, in words that begin a sentence: "the import of my_model.py", "the constructor of
+    MyAttention", "forward". `memory` is what this process may take, if it has a limit: for the finding's words.
+
+    Raises DoctorError where the module cannot be loaded or understood.
+    """
+    begun = time.monotonic()
+    doing = f"the import of {target.place}"
+    try:
+        with time_limit(timeout):
+            say(doing)
+            made = target.find()
+            doing = f"the constructor of {target.name}"
+            say(doing)
+            module = target.build(largest=LARGEST if memory is None else min(LARGEST, memory / 4))
+        doing = "forward"
+        say(doing)
+        # The doctor minds the time itself, so that what it has found by then is not lost.
+        found = diagnose(
+            module, spec=spec, make=target.build, timeout=timeout and max(timeout - (time.monotonic() - begun), 0.1)
+        )
+    except TookTooLong as over:
+        return _only(target, hangs(over.seconds, over.where, doing))
+    except SystemExit as left:
+        return _only(target, crashes(f"sys.exit({left.code!r})", last_line(left), doing))
+    except Exception as error:
+        if not out_of_memory(error) or isinstance(error, TooLarge):
+            raise
+        return _only(target, no_memory(error, memory, doing))
+    findings = tuple(_measured(finding, memory) for finding in found.findings)
+    subject = type(module) if isinstance(made, nn.Module) else made
+    return dataclasses.replace(found, findings=findings, where=found.where or definition(subject))
+
+
+def _measured(finding: Finding, memory: float | None) -> Finding:
+    """The doctor knows that there was no memory left; how much there was is known here."""
+    if finding.name != "too-large" or memory is None:
+        return finding
+    return too_large(memory, finding.where)
+
+
+def _only(target: Target, finding: Finding) -> Diagnosis:
+    """Nothing else is known of a module that ends like this."""
+    return Diagnosis(subject=str(target), findings=(finding,), unchecked={"everything else": UNASKED})
+
+
+def parse_spec(stated: Sequence[str]) -> Spec | None:
+    """A Spec from `heads=8`, `mask=forbidden`, `roles.x=query`, `parameters.q=to_q`; None where nothing is stated."""
+    whole: dict[str, object] = {}
+    parts: dict[str, dict[str, object]] = {}
+    for each in stated:
+        name, value = parse_setting(each, option="--spec", example="heads=8")
+        first, dot, rest = name.partition(".")
+        if dot:
+            parts.setdefault(first, {})[rest] = value
+        else:
+            whole[first] = value
+    return Spec.of({**whole, **parts}) if stated else None

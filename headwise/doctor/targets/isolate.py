@@ -1,0 +1,226 @@
+"""The diagnosis of code that nobody trusts to end: in a process of its own, with a limit of time and one of memory.
+
+A module that hangs, crashes or eats the memory then is a finding. This keeps accidents away from the doctor; it is no
+sandbox: the process may read and write files and use the network as its user may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headwise.doctor.finding import Diagnosis, Finding, Where
+from headwise.doctor.limits import GIGABYTE, UNASKED, crashes, hangs, is_users, line_of, too_large
+from headwise.errors import DoctorError
+
+MEMORY = 8 * GIGABYTE  # over what Python and torch take themselves
+TIMEOUT = 60.0
+_START = 120.0  # seconds for Python and torch to start in
+_GRACE = 5.0  # seconds that the process has to report by itself that the time is over
+_LOOK = 0.05  # seconds between two looks at the process
+_ON_POSIX = os.name == "posix"
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What the other process is asked to do."""
+
+    target: str  # file.py:Class
+    settings: tuple[str, ...] = ()  # name=value, as they are typed
+    spec: tuple[str, ...] = ()
+    timeout: float = TIMEOUT  # seconds, from the import of the file on
+    memory: float = MEMORY  # bytes
+
+
+def diagnose_isolated(request: Request) -> Diagnosis:
+    """Import, build and diagnose a module in a process of its own.
+
+    Raises DoctorError where `headwise.doctor.targets.load` or `diagnose` would.
+    """
+    with tempfile.TemporaryDirectory(prefix="headwise-") as folder:
+        child = _Child(Path(folder), request)
+        with child:
+            ended = child.wait()
+        return child.diagnosis(ended)
+
+
+class _Child:
+    """The process, and the files by which it speaks: its result, what it is doing, and where it is."""
+
+    def __init__(self, folder: Path, request: Request) -> None:
+        self._request = request
+        self._files = _Files(folder)
+        self._base = 0.0  # bytes that it took before it ran the user's code
+        self._files.request.write_text(json.dumps(dataclasses.asdict(request)), encoding="utf-8")
+
+    def __enter__(self) -> _Child:
+        # Modules are found where this process finds them, and not, as with `python -m`, in the working directory first.
+        begin = (
+            "import sys; sys.path[:] = sys.argv[2:]; "
+            "from headwise.doctor.targets.isolated import main; main(sys.argv[1])"
+        )
+        with self._files.output.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", begin, str(self._files.folder), *sys.path],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that what it starts itself can be ended with it
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def wait(self) -> str:
+        """Until it ends or a limit does. Returns "ended", "time", "memory" or "start"."""
+        begun = time.monotonic()
+        ready: float | None = None
+        while self._process.poll() is None:
+            now = time.monotonic()
+            if ready is None and self._files.doing.exists():
+                ready = now
+                self._base = _memory(self._process.pid) or 0.0
+            if ready is None and now - begun > _START:
+                return self._stop("start")
+            if ready is not None and now - ready > self._request.timeout + _GRACE:
+                return self._stop("time")
+            taken = _memory(self._process.pid)
+            if ready is not None and taken is not None and taken - self._base > self._request.memory:
+                return self._stop("memory")
+            time.sleep(_LOOK)
+        return "ended"
+
+    def diagnosis(self, ended: str) -> Diagnosis:
+        if ended == "start":
+            raise DoctorError(f"the process for --isolate did not start within {_START:g} seconds{self._last_words()}")
+        if ended == "ended" and (result := self._files.read_result()) is not None:
+            if "error" in result:
+                raise DoctorError(str(result["error"]))
+            try:
+                return Diagnosis.from_dict(result["diagnosis"])
+            except (KeyError, TypeError, AttributeError):  # not what the doctor writes
+                return self._with(self._crash("it overwrote the doctor's result"))
+        if ended == "ended" and not self._files.doing.exists():
+            raise DoctorError(f"the process for --isolate could not start{self._last_words()}")
+        return self._with({"time": self._hang, "memory": self._memory, "ended": self._crash}[ended]())
+
+    def _with(self, finding: Finding) -> Diagnosis:
+        unchecked = {"everything else": UNASKED}
+        return Diagnosis(subject=self._request.target, findings=(finding,), unchecked=unchecked)
+
+    @property
+    def _doing(self) -> str:
+        return self._files.read(self._files.doing).strip() or "the process"
+
+    def _hang(self) -> Finding:
+        return hangs(self._request.timeout, self._files.where(), self._doing)
+
+    def _memory(self) -> Finding:
+        return too_large(self._request.memory, self._files.where(), self._doing)
+
+    def _crash(self, how: str = "") -> Finding:
+        code = self._process.returncode
+        if not how and code < 0:
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            how = f"it ended the process with {name}"
+            if name == "SIGKILL":
+                how += ", which most often means that the machine had no memory left"
+        how = how or f"it ended the process with exit code {code}"
+        return crashes(how + self._last_words(), self._files.where(), self._doing)
+
+    def _last_words(self) -> str:
+        lines = [x.strip() for x in self._files.read(self._files.output, 4000, end=True).splitlines() if x.strip()]
+        return f" (its last line: {lines[-1][:200]!r})" if lines else ""
+
+    def _stop(self, why: str) -> str:
+        """Ask where it is, then end it."""
+        if hasattr(signal, "SIGUSR1") and self._files.doing.exists():
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGUSR1)  # faulthandler writes its stack, whatever it is doing
+                time.sleep(0.3)
+        self._end()
+        return why
+
+    def _end(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if _ON_POSIX:
+                os.killpg(self._process.pid, signal.SIGKILL)  # its session: what it started itself too
+            else:
+                self._process.kill()
+        self._process.wait()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Files:
+    """What parent and child have in common. What the child writes is not trusted."""
+
+    folder: Path
+
+    @property
+    def request(self) -> Path:
+        return self.folder / "request.json"
+
+    @property
+    def result(self) -> Path:
+        return self.folder / "result.json"
+
+    @property
+    def doing(self) -> Path:
+        return self.folder / "doing.txt"
+
+    @property
+    def stack(self) -> Path:
+        return self.folder / "stack.txt"
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "output.txt"
+
+    def read(self, path: Path, limit: int = 200_000, *, end: bool = False) -> str:
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if end:
+                file.seek(max(path.stat().st_size - limit, 0))
+            return file.read(limit).decode("utf-8", "replace")
+        return ""
+
+    def read_result(self) -> Mapping[str, Any] | None:
+        try:
+            result = json.loads(self.read(self.result, 50_000_000))
+        except ValueError:
+            return None
+        return result if isinstance(result, dict) and result.keys() & {"error", "diagnosis"} else None
+
+    def where(self) -> Where | None:
+        """The innermost line of the user's code in the last stack that faulthandler wrote."""
+        stacks = re.split(r"^(?=(?:Fatal|Timeout|Current thread|Thread) )", self.read(self.stack), flags=re.MULTILINE)
+        for stack in reversed(stacks):  # the main thread's is the last one of a dump
+            for file, line in re.findall(r'^  File "(.+)", line (\d+) in ', stack, re.MULTILINE):
+                if is_users(file):
+                    return line_of(file, int(line))
+        return None
+
+
+def _memory(pid: int) -> float | None:
+    """The memory that a process has taken, in bytes; None where that cannot be known."""
+    try:
+        if sys.platform == "linux":
+            fields = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
+            return float(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+        if sys.platform == "darwin":
+            shown = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True)
+            return float(shown.stdout) * 1024
+    except (OSError, ValueError, IndexError, subprocess.CalledProcessError):
+        pass
+    return None

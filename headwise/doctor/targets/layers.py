@@ -1,0 +1,184 @@
+"""Every attention layer of a whole model: found by running it once, each kind of layer diagnosed once.
+
+diagnose_model(model, lambda: model(ids, attention_mask=mask))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.capture.context import watch
+from headwise.capture.sites import clean
+from headwise.doctor.calling.spec import Spec
+from headwise.doctor.diagnosis import diagnose
+from headwise.doctor.finding import Diagnosis
+from headwise.errors import DoctorError
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A module that computes attention, and how the model called it."""
+
+    path: str
+    module: nn.Module
+    example: tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def diagnose_model(
+    model: nn.Module,
+    run: Callable[[], object],
+    *,
+    spec: Spec | None = None,
+    timeout: float | None = 60.0,
+    say: Callable[[str, int, int], object] = lambda *_: None,
+) -> tuple[Diagnosis, ...]:
+    """One diagnosis for each kind of attention layer; layers of one kind differ in the numbers in their weights alone.
+
+    Args:
+        model: any model, in eval mode.
+        run: runs it on a short input; two examples of which one is padded tell most.
+        spec: what is stated by hand of every layer.
+        timeout: seconds for each kind of layer.
+        say: hears of each kind before it is examined: its path, its number from 1, and how many there are.
+
+    Raises:
+        DoctorError: no attention was seen.
+    """
+    kinds = group(find_layers(model, run))
+    found: list[tuple[list[str], Diagnosis]] = []
+    for number, alike in enumerate(kinds, start=1):
+        layer = alike[0]
+        say(layer.path, number, len(kinds))
+        diagnosis = diagnose(layer.module, spec=spec, example=layer.example, timeout=timeout)
+        paths = [each.path for each in alike]
+        same = next((known for known, other in found if _says_the_same(other, diagnosis)), None)
+        if same is None:
+            found.append((paths, diagnosis))
+        else:
+            same += paths
+    return tuple(
+        dataclasses.replace(diagnosis, subject=f"{diagnosis.subject} ({together(paths)})") for paths, diagnosis in found
+    )
+
+
+def find_layers(model: nn.Module, run: Callable[[], object]) -> list[Layer]:
+    """The modules that compute attention, in the order in which they ran, each with the arguments of its first call.
+
+    Where a module without weights computes it (a function in the guise of a module), the one around it that holds the
+    projections is the layer. Raises DoctorError if none was seen.
+    """
+    with torch.no_grad():
+        with watch(model) as seen:
+            run()
+        modules = {clean(name): module for name, module in model.named_modules()}
+        paths = [site.name for site in seen.coverage() if site.name in modules and site.calls]
+        layers = list(dict.fromkeys(_with_weights(path, modules) for path in paths))
+        if not layers:
+            raise DoctorError(
+                f"no attention was seen in {type(model).__name__} while it ran: expected queries, keys and a softmax; "
+                "name the layer's class to examine it alone, as in package.module:MyAttention"
+            )
+        examples: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        with contextlib.ExitStack() as hooks:
+            for path in layers:
+
+                def keep(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], path: str = path) -> None:
+                    if path not in examples:
+                        examples[path] = copy.deepcopy((args, kwargs))
+
+                hooks.callback(modules[path].register_forward_pre_hook(keep, with_kwargs=True).remove)
+            run()
+    # One whose forward is not called as a module's was run by somebody else's method: nothing is known of its call.
+    return [Layer(path, modules[path], examples[path]) for path in layers if path in examples]
+
+
+def group(layers: Iterable[Layer]) -> list[list[Layer]]:
+    """The layers of each kind: of one class, with equal settings and shapes, called in the same way."""
+    kinds: dict[Any, list[Layer]] = {}
+    for layer in layers:
+        kinds.setdefault(_kind(layer), []).append(layer)
+    return list(kinds.values())
+
+
+def together(paths: Sequence[str]) -> str:
+    """Some paths in a few words: "encoder.layer.{0-11}.attention"."""
+    stacks: dict[str, list[str]] = {}
+    for path in paths:
+        stacks.setdefault(_NUMBER.sub("*", path), []).append(path)
+    return ", ".join(_as_range(x) if len(x) > 1 else x[0] or "the model" for x in stacks.values())
+
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+_PLACE = re.compile(r"(layer|block|depth|stage)s?(_?(idx|id|index|number|num|i|n))?$|^(idx|index)$")
+
+
+def _with_weights(path: str, modules: dict[str, nn.Module]) -> str:
+    inner = path
+    while path and not any(True for _ in modules[path].parameters()):
+        path = path.rpartition(".")[0]
+    return path or inner
+
+
+def _kind(layer: Layer) -> Any:
+    settings = [
+        (path, name, value)
+        for path, module in layer.module.named_modules()
+        for name, value in vars(module).items()
+        if not name.startswith("_") and isinstance(value, bool | int | float | str | None) and not _PLACE.search(name)
+    ]
+    tensors = [(name, tuple(x.shape), x.dtype) for name, x in layer.module.state_dict(keep_vars=True).items()]
+    args, kwargs = layer.example
+    call = (*map(_form, args), *((name, _form(value)) for name, value in sorted(kwargs.items())))
+    return type(layer.module), repr(settings), repr(tensors), call
+
+
+def _form(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_form, value))})"
+    return repr(value) if isinstance(value, bool | int | float | str | None) else type(value).__name__
+
+
+def _says_the_same(one: Diagnosis, other: Diagnosis) -> bool:
+    def told(diagnosis: Diagnosis) -> Any:
+        found = [(x.name, x.severity, x.evidence, x.where) for x in diagnosis.findings]
+        return diagnosis.subject, found, diagnosis.understood, dict(diagnosis.unchecked)
+
+    return told(one) == told(other)
+
+
+def _as_range(stack: Sequence[str]) -> str:
+    """Paths that differ in their numbers: as a range where only one number changes, else the first and a count."""
+    numbers = [[int(x) for x in _NUMBER.findall(path)] for path in stack]
+    changing = [i for i, column in enumerate(zip(*numbers, strict=True)) if len(set(column)) > 1]
+    if len(changing) != 1:
+        return f"{stack[0]} and {len(stack) - 1} more like it"
+    column = [row[changing[0]] for row in numbers]
+    count = -1
+
+    def put(match: re.Match[str]) -> str:
+        nonlocal count
+        count += 1
+        return f"{{{_runs(column)}}}" if count == changing[0] else match[0]
+
+    return _NUMBER.sub(put, stack[0])
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    """[0, 1, 2, 5] -> "0-2, 5"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)

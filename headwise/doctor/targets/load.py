@@ -1,0 +1,291 @@
+"""From what a person types to a module: `my_model.py:MyAttention` and `embed_size=64`. Runs the code of that file.
+
+target = parse("my_model.py:MyAttention", ["embed_size=64", "heads=8"])
+module = target.build()                  # and target.build(heads=4), for the same with other arguments
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import sys
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from headwise.doctor.finding import Where
+from headwise.doctor.limits import LARGEST, last_line, line_of, shown_path, size_limit
+from headwise.doctor.targets.arguments import Arguments, nearest, parse_setting
+from headwise.doctor.telling.printable import printable
+from headwise.errors import DoctorError
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A class to examine, or a function that makes the module, and the arguments to call it with."""
+
+    place: str  # a path that ends in .py, or a module such as package.module
+    name: str  # MyAttention, or Outer.Inner
+    settings: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict
+    )  # "embed_size" or "config.embed_size" -> value
+    positional: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.name}"
+
+    @property
+    def file(self) -> Path | None:
+        """The file that will be run; None for a module of a package, whose file is not known before."""
+        return Path(self.place).expanduser() if self.place.endswith(".py") else None
+
+    def build(self, *, largest: float = LARGEST, **changes: Any) -> nn.Module:
+        """The module, with some of its settings changed. Imports its file if that has not happened yet.
+
+        Raises DoctorError, in a sentence, for whatever goes wrong: no such file or class, arguments that are missing or
+        unknown, a constructor that raises, a module too large, something that is no nn.Module.
+        """
+        made = self.find()
+        if isinstance(made, nn.Module):
+            if self.settings or self.positional or changes:
+                raise DoctorError(f"{self} is a module already: it takes no --set")
+            return made
+        arguments = Arguments(self.name, made, {**self.settings, **changes}, self.positional)
+        args, kwargs = arguments.bind()
+        with _explained(f"{self.name}({arguments})"), size_limit(self.name, largest):
+            module = made(*args, **kwargs)
+        if not isinstance(module, nn.Module):
+            raise DoctorError(
+                f"{self} is not an nn.Module: it makes a {type(module).__name__}; expected a torch.nn.Module class, or "
+                "a function that returns one"
+            )
+        return module
+
+    def find(self) -> Any:
+        """The class, or the function that makes a module. Imports its file."""
+        where = self._import()
+        found: Any = where
+        for part in self.name.split("."):
+            if not hasattr(found, part):
+                raise DoctorError(self._no_such(where))
+            found = getattr(found, part)
+        if isinstance(found, nn.Module):
+            return found
+        if isinstance(found, type) and not issubclass(found, nn.Module):
+            raise DoctorError(
+                f"{self} is not an nn.Module: it is a class that derives from "
+                f"{', '.join(x.__name__ for x in found.__bases__)}; expected a torch.nn.Module"
+            )
+        if not callable(found):
+            raise DoctorError(f"{self} is not an nn.Module: its type is {type(found).__name__}; expected a class")
+        return found
+
+    def _import(self) -> ModuleType:
+        with _explained(f"importing {self.place}"):
+            return _import_file(self.file) if self.file else _import_module(self.place)
+
+    def _no_such(self, where: ModuleType) -> str:
+        there = [name for name, x in vars(where).items() if _is_class_of(where, x)]
+        near = nearest(self.name, there)
+        hint = f"did you mean {near}?" if near else f"it has: {', '.join(there)}" if there else "it has no nn.Module"
+        return f"{self.place} has no class {self.name}; {hint}"
+
+
+def parse(text: str, settings: Sequence[str] = (), *, folder: Path | None = None) -> Target:
+    """A target as it is typed: `path.py:Class`, `package.module:Class`, or `path.py:Class(64, heads=8)`.
+
+    `settings` are more arguments, each `name=value`. A path is relative to `folder`, by default the working directory.
+    Runs nothing. Raises DoctorError.
+    """
+    place, _, called = _split(text)
+    if place.endswith(".py") and folder is not None and folder.resolve() != Path.cwd().resolve():
+        place = str(folder / Path(place).expanduser())
+    if not place or not called:
+        raise DoctorError(_unclear(place or called))
+    name, positional, known = _call(text, called)
+    for each in settings:
+        key, value = parse_setting(each)
+        known[key] = value
+    target = Target(place, name, known, positional)
+    if target.file and not target.file.is_file():
+        raise DoctorError(_no_file(target.file))
+    if not target.file and not all(part.isidentifier() for part in place.split(".")):
+        path = Path(f"{place}.py")
+        hint = f"did you mean {path}:{name}?" if path.is_file() else "expected a path ending in .py, or package.module"
+        raise DoctorError(f"{place} is no Python file and no module; {hint}")
+    return target
+
+
+def definition(made: object) -> Where | None:
+    """The line where a class or function is defined; None where there is no source."""
+    with contextlib.suppress(OSError, TypeError):
+        file = inspect.getsourcefile(made)  # type: ignore[arg-type]
+        if file:
+            return line_of(file, inspect.getsourcelines(made)[1])  # type: ignore[arg-type]
+    return None
+
+
+# --- What was typed --------------------------------------------------------------------------------------------------
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    """The place and what is called there; a colon may also be that of a drive, or stand in the arguments."""
+    head, bracket, rest = text.partition("(")
+    place, colon, name = head.rpartition(":")
+    if colon and len(place) == 1 and name.startswith(("\\", "/")):
+        place, name = head, ""
+    return (place, colon, name + bracket + rest) if colon else (head, "", "")
+
+
+def _call(text: str, called: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    try:
+        tree = ast.parse(called, mode="eval").body
+        if not isinstance(tree, ast.Call):
+            return ast.unparse(_dotted(tree)), (), {}
+        positional = tuple(ast.literal_eval(x) for x in tree.args)
+        known = {x.arg: ast.literal_eval(x.value) for x in tree.keywords if x.arg}
+        return ast.unparse(_dotted(tree.func)), positional, known
+    except (SyntaxError, ValueError) as cause:
+        raise DoctorError(
+            f"{text}: expected the name of a class after the colon, as in my_model.py:MyAttention, with numbers and "
+            f"strings as arguments if any, as in my_model.py:MyAttention(64, heads=8); received {called!r}"
+        ) from cause
+
+
+def _dotted(tree: ast.expr) -> ast.expr:
+    part = tree
+    while isinstance(part, ast.Attribute):
+        part = part.value
+    if not isinstance(part, ast.Name):
+        raise ValueError("not a name")
+    return tree
+
+
+def _unclear(place: str) -> str:
+    path = Path(place).expanduser()
+    if path.is_file() and path.suffix == ".py":
+        classes = _classes_in(path)
+        there = f" (it has: {', '.join(classes)})" if classes else ""
+        return f"which class of {place}? Write {place}:{classes[0] if classes else 'MyAttention'}{there}"
+    if path.suffix == ".py":
+        return _no_file(path)
+    return f"expected my_model.py:MyAttention or package.module:MyAttention; received {place!r}"
+
+
+def _no_file(path: Path) -> str:
+    if path.is_dir():
+        return f"{path} is a folder; expected a Python file"
+    folder = path.parent
+    if not folder.is_dir():
+        return f"no such file: {path}; there is no folder {folder}"
+    near = nearest(path.name, [x.name for x in folder.glob("*.py")])
+    return f"no such file: {path}" + (f"; did you mean {folder / near}?" if near else "; expected a Python file")
+
+
+def _classes_in(path: Path) -> list[str]:
+    """The classes of a file, those called attention first, without running it."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError, OSError):
+        return []
+    names = [x.name for x in body if isinstance(x, ast.ClassDef)]
+    return sorted(names, key=lambda name: "att" not in name.lower())
+
+
+def _is_class_of(where: ModuleType, found: object) -> bool:
+    return isinstance(found, type) and issubclass(found, nn.Module) and found.__module__ == where.__name__
+
+
+# --- Importing -------------------------------------------------------------------------------------------------------
+
+
+def _import_module(name: str) -> ModuleType:
+    _search_in(Path.cwd())  # as `python -m` does
+    return importlib.import_module(name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    """A file as `python file.py` would find its neighbours; one with relative imports as part of its package."""
+    path = path.resolve()
+    package, root = _package(path)
+    _search_in(root)
+    if package and _imports_relatively(path):
+        return importlib.import_module(".".join((*package, path.stem)))
+    # A name of its own: a file called torch.py or test.py must not take the place of what others mean by that name.
+    name = f"headwise_doctor_{zlib.crc32(bytes(path)):08x}.{path.stem}".replace(".", "_")
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look classes up by their module
+    arguments = sys.argv
+    sys.argv = [str(path)]  # a script that reads its arguments is not to find the doctor's
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.argv = arguments
+    return module
+
+
+def _package(path: Path) -> tuple[tuple[str, ...], Path]:
+    """The packages that a file is in, and the folder in which the outermost of them lies."""
+    parts: list[str] = []
+    folder = path.parent
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return tuple(parts), folder
+
+
+def _imports_relatively(path: Path) -> bool:
+    tree = ast.parse(path.read_bytes(), filename=str(path))
+    return any(isinstance(x, ast.ImportFrom) and x.level for x in ast.walk(tree))
+
+
+def _search_in(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+# --- What went wrong -------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _explained(doing: str) -> Iterator[None]:
+    """Whatever the user's code raises, as one sentence with its line."""
+    try:
+        yield
+    except DoctorError:
+        raise
+    except SyntaxError as cause:
+        at = f"{shown_path(cause.filename)}, line {cause.lineno}" if cause.filename else doing
+        raise DoctorError(f"{at}: {cause.msg}") from cause
+    except ModuleNotFoundError as cause:
+        raise DoctorError(f"{doing} needs the module {cause.name}, which cannot be found{raised_at(cause)}") from cause
+    except (Exception, SystemExit) as cause:
+        raise DoctorError(f"{doing} raised {said(cause)}{raised_at(cause)}") from cause
+
+
+def said(error: BaseException) -> str:
+    """An error in a few words: its class and its first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return printable(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
+
+
+def raised_at(error: BaseException) -> str:
+    """Where in the user's code: " (my_model.py:12: `assert width % heads == 0`)", or nothing."""
+    where = last_line(error)
+    return printable(f" ({where}: `{where.code}`)") if where else ""

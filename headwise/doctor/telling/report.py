@@ -1,0 +1,126 @@
+"""A diagnosis as a person reads it: what was understood, found and not checked, and what it comes to.
+
+Console().print(report(diagnosis))      or, as plain text:      print(as_text(diagnosis))
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from headwise.doctor.catalogue import CATALOGUE, links
+from headwise.doctor.finding import Diagnosis, Finding, Severity, Where
+from headwise.doctor.telling.printable import printable
+
+_STYLE: dict[Severity, str] = {"bug": "bold red", "risk": "bold yellow", "note": "bold cyan"}
+_LABEL_WIDTH = 8  # of "evidence", the widest
+
+
+def report(diagnosis: Diagnosis) -> RenderableType:
+    """Everything that a diagnosis says, for rich to print."""
+    return Group(*_parts(diagnosis))
+
+
+def as_text(diagnosis: Diagnosis, width: int = 100) -> str:
+    """The same without colours or links."""
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, legacy_windows=False, emoji=False).print(report(diagnosis))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def conclusion(diagnosis: Diagnosis) -> str:
+    """The last line: what it all comes to."""
+    counted = counts(diagnosis.findings)
+    if diagnosis.bugs:
+        first = diagnosis.bugs[0]
+        at = f" at {printable(str(first.where))}" if first.where else ""
+        begin = f"Mend {printable(first.name)}{at}" + (" first" if len(diagnosis.findings) > 1 else "")
+        return f"{counted}. {begin}, then run the doctor again."
+    if not diagnosis.understood:
+        return "No bug was found, but nothing was understood either" + (f"; {counted}." if diagnosis.findings else ".")
+    return f"No bug; {counted}." if diagnosis.findings else "Healthy: no bug, no risk."
+
+
+def counts(findings: Sequence[Finding]) -> str:
+    """ "2 bugs, 1 risk"."""
+    numbers = {severity: sum(x.severity == severity for x in findings) for severity in _STYLE}
+    return ", ".join(_plural(count, severity) for severity, count in numbers.items() if count) or "nothing"
+
+
+def _parts(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    title = Text(printable(diagnosis.subject), style="bold")
+    if diagnosis.where:
+        title.append(f"  {printable(str(diagnosis.where))}", style="not bold dim")
+    yield title
+    for line in diagnosis.understood:
+        yield Padding(Text(printable(line)), (0, 0, 0, 2))
+    for finding in diagnosis.findings:
+        yield Text()
+        yield from _finding(finding)
+    if diagnosis.unchecked:
+        yield Text()
+        yield Text("not checked", style="bold dim")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column()
+        for check, why in sorted(diagnosis.unchecked.items()):
+            table.add_row(Text(f"  {printable(check)}", style="dim"), Text(printable(why), style="dim"))
+        yield table
+    yield Text()
+    style = _STYLE["bug"] if diagnosis.bugs else _STYLE["risk"] if _worrying(diagnosis) else "bold green"
+    yield Text(conclusion(diagnosis), style=style)
+
+
+def _worrying(diagnosis: Diagnosis) -> bool:
+    return any(x.severity == "risk" for x in diagnosis.findings) or not diagnosis.understood
+
+
+def _finding(finding: Finding) -> Iterator[RenderableType]:
+    head = Text(finding.severity, style=_STYLE[finding.severity])
+    head.append(f"  {printable(finding.name)}", style="bold")
+    entry = CATALOGUE.get(finding.name)
+    if entry:
+        head.append(f"  {entry.title}", style="not bold")
+    yield head
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, min_width=_LABEL_WIDTH + 2)
+    table.add_column(overflow="fold")
+    noted = finding.severity == "note"  # its mending and sources are in the JSON
+    for label, shown in (
+        ("evidence", Text(printable(finding.evidence))),
+        ("where", _where(finding.where)),
+        ("mend", Text() if noted else Text(printable(finding.mend))),
+        ("see", Text() if noted else _sources(finding.sources)),
+    ):
+        if shown:
+            table.add_row(Text(f"  {label}", style="dim"), shown)
+    yield table
+
+
+def _where(where: Where | None) -> Text:
+    if where is None:
+        return Text()
+    shown = Text(printable(str(where)), style="underline")
+    if where.code:
+        shown.append(f"\n    {printable(where.code)}", style="not underline italic")
+    return shown
+
+
+def _sources(sources: Sequence[str]) -> Text:
+    shown = []
+    for source in sources:
+        pieces = [
+            Text(printable(text), style=Style(link=address) if address else "") for text, address in links(source)
+        ]
+        shown.append(Text(" ").join(pieces))
+    return Text(", ").join(shown)
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -1,0 +1,112 @@
+"""Diagnoses as SARIF 2.1.0, which tools for code review read: GitHub shows each finding at its line."""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from headwise.doctor.catalogue import CATALOGUE, Entry, links
+from headwise.doctor.finding import Diagnosis, Finding, Severity, Where
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_LEVEL: dict[Severity, str] = {"bug": "error", "risk": "warning", "note": "note"}
+
+
+def sarif(diagnoses: Iterable[Diagnosis], *, version: str, root: Path | None = None) -> dict[str, Any]:
+    """The diagnoses as one run of this version of headwise.
+
+    Files are given relative to `root`, by default the working directory. A finding without a line stands at its class.
+    """
+    root = (root or Path.cwd()).resolve()
+    found = [(diagnosis, finding) for diagnosis in diagnoses for finding in diagnosis.findings]
+    names = list(dict.fromkeys(finding.name for _, finding in found))
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "headwise doctor",
+                        "version": version,
+                        "semanticVersion": version,
+                        "rules": [_rule(name) for name in names],
+                    }
+                },
+                "columnKind": "unicodeCodePoints",
+                "results": _results(found, names, root),
+            }
+        ],
+    }
+
+
+def _rule(name: str) -> dict[str, Any]:
+    entry = CATALOGUE.get(name) or Entry(name, "bug", name)
+    threads = [(text, address) for source in entry.sources for text, address in links(source)]
+    seen = ", ".join(text for text, _ in threads)
+    linked = ", ".join(f"[{text}]({address})" if address else text for text, address in threads)
+    rule: dict[str, Any] = {
+        "id": name,
+        "name": "".join(word.capitalize() for word in name.split("-")),
+        "shortDescription": {"text": entry.title},
+        "fullDescription": {"text": f"{entry.title}."},
+        "help": {
+            "text": f"{entry.title}." + (f" Seen in: {seen}." if seen else ""),
+            "markdown": f"{entry.title}." + (f" Seen in: {linked}." if linked else ""),
+        },
+        "defaultConfiguration": {"level": _LEVEL[entry.severity]},
+        "properties": {"tags": ["attention", "correctness"], "precision": "high"},
+    }
+    if address := next((address for _, address in threads if address), None):
+        rule["helpUri"] = address
+    return rule
+
+
+def _results(found: Sequence[tuple[Diagnosis, Finding]], names: Sequence[str], root: Path) -> list[dict[str, Any]]:
+    results = []
+    for diagnosis, finding in found:
+        where = finding.where or diagnosis.where
+        print_of = "\0".join((finding.name, diagnosis.subject, finding.where.code if finding.where else ""))
+        results.append(
+            {
+                "ruleId": finding.name,
+                "ruleIndex": names.index(finding.name),
+                "level": _LEVEL[finding.severity],
+                "message": {
+                    "text": f"{diagnosis.subject}: {_sentence(finding.evidence)} To mend it: {_sentence(finding.mend)}"
+                },
+                "locations": [_location(where or Where(".", 1), root)],
+                # Of the line's code, not of its number: what stays when lines above it come and go.
+                "partialFingerprints": {"primaryLocationLineHash": hashlib.sha256(print_of.encode()).hexdigest()[:16]},
+            }
+        )
+    return results
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+def _location(where: Where, root: Path) -> dict[str, Any]:
+    path = (Path.cwd() / where.file).resolve()
+    line = max(where.line, 1)
+    text = linecache.getline(str(path), line).rstrip("\n")
+    if text.strip() != where.code:  # the file has changed since, or is not here
+        text = where.code
+    region: dict[str, Any] = {
+        "startLine": line,
+        "startColumn": len(text) - len(text.lstrip()) + 1,
+        "endLine": line,
+        "endColumn": len(text) + 1,
+    }
+    if where.code:
+        region["snippet"] = {"text": where.code}
+    if path.is_relative_to(root):
+        artifact = {"uri": quote(path.relative_to(root).as_posix()), "uriBaseId": "%SRCROOT%"}
+    else:
+        artifact = {"uri": path.as_uri()}
+    return {"physicalLocation": {"artifactLocation": artifact, "region": region}}

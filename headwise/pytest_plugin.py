@@ -1,0 +1,83 @@
+"""The pytest plugin: attention classes that are examined along with the tests, and a fixture for tests of your own.
+
+    pytest --attention "my_model.py:MyAttention(embed_size=64, heads=8)"
+
+or the same for good, in pyproject.toml, under [tool.pytest.ini_options]:
+
+    attention = ["my_model.py:MyAttention(embed_size=64, heads=8)"]
+    attention_ignore = ["weights-averaged"]
+
+It is loaded whenever pytest starts, so it imports nothing that is heavy until a class is examined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("headwise", "attention (headwise)")
+    group.addoption(
+        "--attention",
+        action="append",
+        default=[],
+        metavar="FILE.PY:CLASS(ARGUMENTS)",
+        help="examine this attention class as `headwise doctor` does; may be given several times",
+    )
+    parser.addini("attention", "attention classes to examine: file.py:Class(arguments)", type="linelist", default=[])
+    parser.addini("attention_ignore", "findings of the doctor that are meant", type="args", default=[])
+
+
+@pytest.fixture
+def assert_healthy(pytestconfig: pytest.Config) -> Callable[..., Any]:
+    """`headwise.testing.assert_healthy`, which also ignores what `attention_ignore` lists."""
+    from headwise import testing
+
+    def assert_healthy(module: Any, *, ignore: Any = (), **options: Any) -> Any:
+        __tracebackhide__ = True
+        return testing.assert_healthy(module, ignore=[*ignore, *pytestconfig.getini("attention_ignore")], **options)
+
+    return assert_healthy
+
+
+@pytest.hookimpl(tryfirst=True)  # so that -k and -m choose among them too
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The classes of --attention after the tests; those of the ini file too, unless files were named to be run."""
+    folders = dict.fromkeys(config.getoption("--attention"), config.invocation_params.dir)
+    if config.args_source is not config.ArgsSource.ARGS:
+        folders = {**dict.fromkeys(config.getini("attention"), config.rootpath), **folders}
+    for target, folder in folders.items():
+        name = f"attention: {target}"
+        items.append(AttentionItem.from_parent(session, name=name, nodeid=name, target=target, folder=folder))
+
+
+class AttentionItem(pytest.Item):
+    """A class that the doctor examines."""
+
+    def __init__(self, *, target: str, folder: Path, **known: Any) -> None:
+        super().__init__(**known)
+        self._target, self._folder = target, folder
+
+    def runtest(self) -> None:
+        from headwise.doctor.catalogue import check_names
+        from headwise.doctor.targets.examine import examine
+        from headwise.doctor.targets.load import parse
+        from headwise.testing import check
+
+        ignored = check_names(self.config.getini("attention_ignore"), "attention_ignore")
+        check(examine(parse(self._target, folder=self._folder), timeout=60.0), ignored)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The report, or the sentence of whatever went wrong: not a traceback through the doctor."""
+        from headwise.errors import HeadwiseError
+
+        if isinstance(excinfo.value, AssertionError | HeadwiseError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Any, int | None, str]:
+        return self._folder / self._target.partition(":")[0], None, "attention"

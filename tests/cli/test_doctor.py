@@ -1,0 +1,194 @@
+"""`headwise doctor` as a person uses it: what it says, the report, the files, the exit codes and the refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from tests.doctor.specimens import CODE
+
+from .conftest import Run
+from .test_watch import byte_level, make_t5
+
+BUG = 1
+BAD_INPUT = 2
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "odd.py").write_text(CODE, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_healthy_class(run: Run) -> None:
+    result = run("doctor", "odd.py:Healthy", "--set", "width=32", "--set", "heads=4")
+    assert result.code == 0
+    assert result.err == ("headwise: importing odd.py (its code runs here; --isolate gives it a process of its own)\n")
+    assert re.match(r"Healthy  odd\.py:10\n  forward\(x, mask\)", result.out)
+    assert result.out.splitlines()[-1].startswith("No bug")
+
+
+def test_a_bug_is_exit_code_1_and_names_its_line(run: Run) -> None:
+    result = run("doctor", "odd.py:WrongScale")
+    assert result.code == BUG
+    assert "bug  wrong-scale" in result.out
+    assert re.search(r"where +odd\.py:20\n +scores = q @ k", result.out)
+    assert result.out.splitlines()[-1].startswith("1 bug")
+
+
+def test_it_says_that_it_imports_before_it_does(run: Run, folder: Path) -> None:
+    (folder / "loud.py").write_text(
+        "import sys\nprint('I run', file=sys.stderr)\nraise ValueError('no')", encoding="utf-8"
+    )
+    lines = run("doctor", "loud.py:A").err.splitlines()
+    assert lines[0].startswith("headwise: importing loud.py")
+    assert lines[1:] == [
+        "I run",
+        "headwise: importing loud.py raised ValueError: no (loud.py:3: `raise ValueError('no')`)",
+    ]
+
+
+def test_json(run: Run) -> None:
+    printed = run("doctor", "odd.py:WrongScale", "--json", "-")
+    assert printed.code == BUG
+    written = json.loads(printed.out)
+    assert written["healthy"] is False
+    (diagnosis,) = written["diagnoses"]
+    assert diagnosis["subject"] == "WrongScale"
+    assert [x["name"] for x in diagnosis["findings"] if x["severity"] == "bug"] == ["wrong-scale"]
+
+    beside = run("doctor", "odd.py:WrongScale", "--json", "found.json")
+    assert "bug  wrong-scale" in beside.out
+    assert beside.err.splitlines()[-1] == "headwise: wrote found.json"
+    again = json.loads(Path("found.json").read_text(encoding="utf-8"))
+    assert again["diagnoses"][0]["findings"][0]["name"] == "wrong-scale"
+
+
+def test_what_the_code_prints_is_not_in_the_way(run: Run, folder: Path) -> None:
+    """On standard output there is JSON and nothing else."""
+    chatty = CODE.replace("B, N, M = x.shape", "print('chatter'); B, N, M = x.shape")
+    assert chatty != CODE
+    (folder / "odd.py").write_text(f"print('hello')\n{chatty}", encoding="utf-8")
+    result = run("doctor", "odd.py:Healthy", "--json", "-")
+    assert json.loads(result.out)["healthy"] is True
+    assert {"hello", "chatter"} <= set(result.err.splitlines())
+
+
+def test_sarif(run: Run) -> None:
+    result = run("doctor", "odd.py:WrongScale", "--sarif", "found.sarif")
+    assert result.code == BUG
+    log = json.loads(Path("found.sarif").read_text(encoding="utf-8"))
+    first = log["runs"][0]["results"][0]
+    assert (first["ruleId"], first["level"]) == ("wrong-scale", "error")
+    place = first["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("odd.py", 20)
+
+
+def test_isolated(run: Run) -> None:
+    result = run("doctor", "odd.py:Leaves", "--isolate", "--timeout", "50", "--memory", "4")
+    assert result.code == BUG
+    assert result.err == "headwise: importing odd.py (in a process of its own)\n"
+    assert "forward did not come back: it ended the process with exit code 3" in " ".join(result.out.split())
+
+
+@pytest.mark.parametrize("name", ["Strings", "Loops"])
+def test_what_is_no_attention_at_all(run: Run, name: str) -> None:
+    """A forward that returns a string, and one that does not end."""
+    result = run("doctor", f"odd.py:{name}", "--timeout", "3")
+    assert result.code == BUG
+    assert {"Strings": "bug  output-shape", "Loops": "bug  hangs"}[name] in result.out
+
+
+def test_what_is_stated_is_used(run: Run) -> None:
+    result = run("doctor", "odd.py:Healthy", "--spec", "causal=true", "--json", "-")
+    assert result.code == BUG
+    assert "causal-leak" in {x["name"] for x in json.loads(result.out)["diagnoses"][0]["findings"]}
+
+
+def test_the_layers_of_a_model(run: Run, tiny_bert: Path) -> None:
+    """Three layers of one kind: examined once."""
+    result = run(
+        "doctor", "--model", tiny_bert, "--input", "the cat sat on the mat", "--input", "run cat", "--json", "-"
+    )
+    assert result.code == 0
+    (diagnosis,) = json.loads(result.out)["diagnoses"]
+    assert diagnosis["subject"] == "BertSelfAttention (encoder.layer.{0-2}.attention.self)"
+    assert diagnosis["understood"]
+
+
+def test_the_layers_of_a_model_with_two_sequences(run: Run, folder: Path) -> None:
+    torch.manual_seed(0)
+    make_t5().save_pretrained(folder / "t5")
+    byte_level().save_pretrained(folder / "t5")
+    result = run("doctor", "--model", "t5", "--json", "-")
+    assert result.code == 0
+    subjects = [each["subject"] for each in json.loads(result.out)["diagnoses"]]
+    assert any("encoder.block" in subject for subject in subjects)
+    assert any("EncDecAttention" in subject for subject in subjects)
+
+
+def test_a_model_without_attention(run: Run, folder: Path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32, "vocab_size": 268}
+    transformers.FNetModel(transformers.FNetConfig(**sizes)).save_pretrained(folder / "fnet")
+    byte_level().save_pretrained(folder / "fnet")
+    result = run("doctor", "--model", "fnet")
+    assert (result.code, result.out) == (BAD_INPUT, "")
+    assert "no attention was seen in FNetModel while it ran" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Expected a class, such as my_model.py:MyAttention, or --model PATH_OR_ID; received neither."),
+        (["odd.py:Healthy", "--model", "x"], "received both."),
+        (["odd.py"], "which class of odd.py? Write odd.py:"),
+        (["nowhere.py:A"], "no such file: nowhere.py"),
+        (["odd.py:Healty"], "odd.py has no class Healty; did you mean Healthy?"),
+        (["odd.py:BEGIN"], "odd.py has no class BEGIN"),
+        (["odd.py:Healthy", "--set", "head=2"], "Healthy takes no argument 'head'; did you mean heads?"),
+        (["odd.py:Healthy", "--set", "head"], "--set head: expected name=value"),
+        (["odd.py:Healthy", "--set", "width=1000000"], "Healthy is too large to be examined"),
+        (["odd.py:Healthy", "--spec", "head=2"], "spec: head is none of what can be stated: takes, roles"),
+        (["odd.py:Healthy", "--spec", "head"], "--spec head: expected name=value, as in --spec heads=8"),
+        (["odd.py:Healthy", "--timeout", "0"], "Invalid value for '--timeout'"),
+        (["odd.py:Healthy", "--memory", "2"], "--memory needs --isolate"),
+        (["odd.py:Healthy", "--input", "text"], "--input is what --model reads"),
+        (["--model", "x", "--set", "a=1"], "--set is for the constructor of a class"),
+        (["--model", "x", "--isolate"], "--isolate is for a class from a file"),
+        (["--model", "./nowhere"], "no folder nowhere"),
+        (
+            ["odd.py:Healthy", "--json", "missing/a.json"],
+            "--json missing/a.json: there is no folder missing; make it first",
+        ),
+        (["odd.py:Healthy", "--json", "-", "--sarif", "-"], "--json and --sarif: one place cannot hold both"),
+    ],
+)
+def test_every_bad_input_is_one_line(run: Run, arguments: list[str], said: str) -> None:
+    result = run("doctor", *arguments)
+    assert (result.code, result.out) == (BAD_INPUT, "")
+    lines = [line for line in result.err.splitlines() if not line.startswith("headwise: importing")]
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+def test_constructor_arguments_that_are_missing(run: Run) -> None:
+    result = run("doctor", "torch.nn:MultiheadAttention")
+    assert result.code == BAD_INPUT
+    assert "needs embed_dim and num_heads: for example --set embed_dim=64 --set num_heads=4" in result.err
+
+
+def test_help_names_what_it_does() -> None:
+    """In a process of its own, where torch has not been imported."""
+    program = "import sys; from headwise.cli import main; main(['doctor', '--help']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ}, check=True
+    )
+    assert "Find what is wrong with an attention module, and name it." in done.stdout

@@ -1,0 +1,135 @@
+"""Code that hangs, crashes or eats memory: in a process of its own it is a finding, and its line is known."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from headwise.doctor.finding import Diagnosis, Finding
+from headwise.doctor.targets import isolate
+from headwise.doctor.targets.examine import examine
+from headwise.doctor.targets.isolate import Request, diagnose_isolated
+from headwise.doctor.targets.load import parse
+from headwise.errors import DoctorError
+from tests.doctor.specimens import CODE, line_of
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "odd.py").write_text(CODE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(isolate, "_GRACE", 1.0)
+    return tmp_path
+
+
+def isolated(name: str, *settings: str, timeout: float = 60.0, memory: float = 4e9) -> Diagnosis:
+    return diagnose_isolated(Request(f"odd.py:{name}", settings, timeout=timeout, memory=memory))
+
+
+def only(diagnosis: Diagnosis, name: str) -> Finding:
+    (finding,) = diagnosis.findings
+    assert (finding.name, finding.severity) == (name, "bug")
+    return finding
+
+
+def test_it_finds_what_is_found_without() -> None:
+    target = parse("odd.py:WrongScale", ["width=32"])
+    alone, together = isolated("WrongScale", "width=32"), examine(target)
+    assert [x.name for x in alone.bugs] == [x.name for x in together.bugs] == ["wrong-scale"]
+    assert (alone.subject, alone.understood, alone.where) == (together.subject, together.understood, together.where)
+
+
+@pytest.mark.parametrize(("name", "line"), [("Loops", "x = x + 1"), ("Deaf", "time.sleep(0.1)")])
+def test_a_module_that_hangs(name: str, line: str) -> None:
+    """One can be interrupted; the other refuses to be, and is ended."""
+    finding = only(isolated(name, timeout=4.0), "hangs")
+    assert "did not end within" in finding.evidence
+    assert finding.where is not None
+    assert finding.where.file.endswith("odd.py")
+    assert abs(finding.where.line - line_of(line)) <= 2  # a loop has several lines
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("Leaves", None, "it ended the process with exit code 3 (its last line: 'so long')"),
+        ("Exits", "raise SystemExit(4)", "sys.exit(4)"),
+        ("Falls", "ctypes.string_at(0)", "it ended the process with SIGSEGV"),
+    ],
+)
+def test_a_module_that_crashes(name: str, line: str | None, said: str) -> None:
+    finding = only(isolated(name), "crashes")
+    assert finding.evidence == f"forward did not come back: {said}"
+    assert (None if finding.where is None else finding.where.line) == (line and line_of(line))
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("Eats", "kept.append(torch.ones(5_000_000))"), ("EatsAtOnce", "torch.ones(10**12)")]
+)
+def test_a_module_that_eats_memory(name: str, line: str) -> None:
+    finding = only(isolated(name, memory=1e9), "too-large")
+    assert "took more than 1.0 GB of memory" in finding.evidence
+    assert finding.where is not None
+    assert finding.where.line == line_of(line)
+
+
+def test_a_file_that_hangs_and_one_that_leaves(folder: Path) -> None:
+    (folder / "odd.py").write_text("while True:\n    pass\n", encoding="utf-8")
+    finding = only(isolated("A", timeout=3.0), "hangs")
+    assert finding.evidence == "the import of odd.py did not end within 3 seconds"
+    assert "__main__" in finding.mend
+    (folder / "odd.py").write_text("import os\nos._exit(0)\n", encoding="utf-8")
+    assert only(isolated("A"), "crashes").evidence.startswith("the import of odd.py did not come back")
+
+
+def test_what_it_starts_is_ended_with_it(folder: Path) -> None:
+    (folder / "odd.py").write_text(
+        "import os, subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])\n"
+        "open('pid', 'w').write(str(child.pid))\n"
+        "os._exit(1)\n",
+        encoding="utf-8",
+    )
+    only(isolated("A"), "crashes")
+    stat = Path("/proc") / (folder / "pid").read_text(encoding="utf-8") / "stat"
+    deadline = time.monotonic() + 30  # a signal is delivered when the system comes to it
+    while _runs(stat) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(stat)
+
+
+def _runs(stat: Path) -> bool:
+    try:
+        return stat.read_text(encoding="utf-8").split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def test_bad_input_is_a_sentence_as_without() -> None:
+    with pytest.raises(DoctorError, match=r"odd\.py has no class Healty; did you mean Healthy\?"):
+        isolated("Healty")
+
+
+def test_a_result_that_the_doctor_did_not_write(folder: Path) -> None:
+    """The code can write where the doctor does; what it writes is not taken for a diagnosis."""
+    (folder / "odd.py").write_text(
+        "import json, os, pathlib, sys\n"
+        "folder = pathlib.Path(next(x for x in sys.orig_argv if 'headwise-' in x))\n"
+        f"(folder / 'result.json').write_text({json.dumps(json.dumps({'diagnosis': {'subject': 'fine'}}))})\n"
+        "os._exit(0)\n",
+        encoding="utf-8",
+    )
+    assert "it overwrote the doctor's result" in only(isolated("A"), "crashes").evidence
+
+
+def test_a_forward_that_hangs_is_interrupted_without_isolation_too() -> None:
+    finding = only(examine(parse("odd.py:Loops"), timeout=2.0), "hangs")
+    assert finding.where is not None
+    assert abs(finding.where.line - line_of("x = x + 1")) <= 2
+
+
+def test_a_forward_that_leaves_is_a_finding_without_isolation_too() -> None:
+    assert only(examine(parse("odd.py:Exits")), "crashes").where is not None

@@ -1,0 +1,288 @@
+"""From what is typed to a module, and a sentence for everything that can go wrong on the way."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from headwise.doctor.finding import Where
+from headwise.doctor.limits import TooLarge
+from headwise.doctor.targets.arguments import parse_setting
+from headwise.doctor.targets.load import definition, parse
+from headwise.errors import DoctorError
+
+MODELS = """
+from __future__ import annotations
+from dataclasses import dataclass
+from torch import nn
+
+@dataclass
+class Config:
+    n_embd: int = 32
+    bias: bool = True
+
+class SelfAttention(nn.Module):
+    def __init__(self, embed_size, heads, dropout=0.1):
+        super().__init__()
+        assert embed_size % heads == 0
+        self.proj = nn.Linear(embed_size, embed_size)
+        self.dropout = dropout
+
+    class Inner(nn.Linear):
+        pass
+
+class Loose(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.more = getattr(config, "more", 7)
+
+class Strict(nn.Module):
+    def __init__(self, config: Config, /, *, scale: float = 1.0, **rest):
+        super().__init__()
+        self.config, self.scale, self.rest = config, scale, rest
+
+class Dies(nn.Module):
+    def __init__(self):
+        raise SystemExit(3)
+
+class Plain: pass
+
+def make(width=8):
+    return nn.Linear(width, width)
+
+def text():
+    return "no module"
+
+ready = make(4)
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "models.py").write_text(MODELS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    before, path = set(sys.modules), list(sys.path)
+    yield tmp_path
+    sys.path[:] = path
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def refusal(target: str, *settings: str) -> str:
+    with pytest.raises(DoctorError) as caught:
+        parse(target, settings).build()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_class_with_its_arguments() -> None:
+    module = parse("models.py:SelfAttention", ["embed_size=64", "heads=8", "dropout=0.5"]).build()
+    assert type(module).__name__ == "SelfAttention"
+    assert module.proj.in_features == 64  # type: ignore[union-attr]
+    assert module.dropout == 0.5
+
+
+def test_the_same_with_other_arguments() -> None:
+    target = parse("models.py:SelfAttention", ["embed_size=64", "heads=8"])
+    first, second = target.build(), target.build(embed_size=32)
+    assert type(first) is type(second)  # the file is run once
+    assert second.proj.in_features == 32  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("target", ["models.py:SelfAttention(64, heads=8)", "models.py:SelfAttention(64, 8)"])
+def test_arguments_as_a_call(target: str) -> None:
+    assert parse(target, ["dropout=0"]).build().dropout == 0
+
+
+def test_a_function_a_module_and_a_class_in_a_class() -> None:
+    assert parse("models.py:make", ["width=16"]).build().in_features == 16
+    assert parse("models.py:ready").build().in_features == 4
+    assert isinstance(parse("models.py:SelfAttention.Inner(2, 3)").build(), nn.Linear)
+
+
+def test_a_module_of_a_package() -> None:
+    assert isinstance(parse("torch.nn:MultiheadAttention(8, 2)").build(), nn.MultiheadAttention)
+    assert parse("models:make").build().in_features == 8
+
+
+def test_a_config_of_attributes() -> None:
+    module = parse("models.py:Loose", ["config.n_embd=64", "config.bias=false"]).build()
+    assert module.proj.bias is None  # type: ignore[union-attr]
+    assert module.more == 7
+
+
+def test_a_config_of_the_annotated_class() -> None:
+    module = parse("models.py:Strict", ["config.n_embd=64", "scale=2", "extra=1"]).build()
+    assert (module.config.n_embd, module.config.bias) == (64, True)  # type: ignore[union-attr]
+    assert (module.scale, module.rest) == (2, {"extra": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a=1", 1),
+        ("a=1e-5", 1e-5),
+        ("a=(1, 2)", (1, 2)),
+        ("a='x=y'", "x=y"),
+        ("a=x=y", "x=y"),
+        ("a=false", False),
+        ("a=None", None),
+        ("a=torch.float16", torch.float16),
+        ("a=torch.nothing", "torch.nothing"),
+        ("a=__import__('os')", "__import__('os')"),
+        ("a=", ""),
+    ],
+)
+def test_a_value_is_a_literal_or_else_a_string(text: str, value: object) -> None:
+    assert parse_setting(text) == ("a", value)
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "1a=2", "a b=2", "config.=1"])
+def test_a_setting_has_a_name_and_a_value(text: str) -> None:
+    with pytest.raises(DoctorError, match="expected name=value, as in --set embed_size=64"):
+        parse_setting(text)
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "said"),
+    [
+        ("nowhere.py:A", [], "no such file: nowhere.py"),
+        ("model.py:A", [], "no such file: model.py; did you mean models.py?"),
+        ("missing/a.py:A", [], "there is no folder missing"),
+        ("models.py", [], "which class of models.py? Write models.py:SelfAttention (it has: SelfAttention, Config,"),
+        ("models", [], "expected my_model.py:MyAttention or package.module:MyAttention; received 'models'"),
+        ("./models:Loose", [], "./models is no Python file and no module; did you mean models.py:Loose?"),
+        ("models.py:Self Att", [], "expected the name of a class after the colon"),
+        ("models.py:A(print(1))", [], "expected the name of a class after the colon"),
+        ("nopackage.thing:A", [], "importing nopackage.thing needs the module nopackage, which cannot be found"),
+        ("models.py:Selfattention", [], "models.py has no class Selfattention; did you mean SelfAttention?"),
+        ("models.py:Zzz", [], "models.py has no class Zzz; it has: SelfAttention, Loose, Strict, Dies"),
+        ("models.py:Plain", [], "models.py:Plain is not an nn.Module: it is a class that derives from object"),
+        ("models.py:number", [], "models.py:number is not an nn.Module: its type is int"),
+        ("models.py:text", [], "models.py:text is not an nn.Module: it makes a str"),
+        ("models.py:ready", ["a=1"], "models.py:ready is a module already: it takes no --set"),
+        (
+            "models.py:SelfAttention",
+            [],
+            "SelfAttention(embed_size, heads, dropout=0.1) needs embed_size and heads: for example "
+            "--set embed_size=64 --set heads=4",
+        ),
+        ("models.py:SelfAttention", ["embed_size=64"], "needs heads: for example --set heads=4"),
+        ("models.py:SelfAttention", ["head=8"], "SelfAttention takes no argument 'head'; did you mean heads?"),
+        ("models.py:SelfAttention(1, 2, 3, 4)", [], "takes 3 arguments by position at most"),
+        ("models.py:SelfAttention(64)", ["embed_size=3"], "'embed_size' is given twice, by position and by name"),
+        ("models.py:Loose", ["config=1", "config.a=2"], "'config' is given as a whole and in parts (config.a)"),
+        ("models.py:Loose", [], "Loose(config) needs config: for example --set config.hidden_size=64"),
+        ("models.py:Strict", ["config.n_emb=64"], "Config (of config) takes no argument 'n_emb'; did you mean n_embd?"),
+        ("models.py:Loose", ["config.n_embd=64"], "config has no bias: add --set config.bias=VALUE"),
+        (
+            "models.py:SelfAttention",
+            ["embed_size=64", "heads=7"],
+            "SelfAttention(embed_size=64, heads=7) raised AssertionError (models.py:14: "
+            "`assert embed_size % heads == 0`)",
+        ),
+        ("models.py:Dies", [], "Dies() raised SystemExit: 3 (models.py:34: `raise SystemExit(3)`)"),
+    ],
+)
+def test_every_bad_input_has_its_sentence(target: str, settings: list[str], said: str) -> None:
+    assert said in refusal(target, *settings)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "import nothere\n",
+            "importing bad.py needs the module nothere, which cannot be found (bad.py:1: `import nothere`)",
+        ),
+        ("def f(:\n", "bad.py, line 1: invalid syntax"),
+        ("\nraise ValueError('first\\nsecond')\n", "importing bad.py raised ValueError: first (bad.py:2: `raise Val"),
+        (
+            "raise ValueError('\\x1b[2Jgone')\n",
+            "importing bad.py raised ValueError: \N{REPLACEMENT CHARACTER}[2Jgone (bad.py:1",
+        ),
+        ("import sys\nsys.exit('bye')\n", "importing bad.py raised SystemExit: bye (bad.py:2: `sys.exit('bye')`)"),
+    ],
+)
+def test_a_file_that_cannot_be_imported(code: str, said: str, folder: Path) -> None:
+    (folder / "bad.py").write_text(code, encoding="utf-8")
+    assert said in refusal("bad.py:A")
+
+
+def test_parsing_runs_nothing(folder: Path) -> None:
+    (folder / "loud.py").write_text("raise RuntimeError", encoding="utf-8")
+    assert str(parse("loud.py:A(b=1)", ["c=2"])) == "loud.py:A"
+
+
+@pytest.mark.parametrize("setting", ["width=100000", "width=10000000000"])
+def test_a_module_too_large_is_refused_before_it_is_filled(setting: str) -> None:
+    with pytest.raises(TooLarge, match=r"make is too large to be examined: it takes at least .* GB .* expected 2.0 GB"):
+        parse("models.py:make", [setting]).build()
+
+
+def test_many_small_parameters_are_counted_together(folder: Path) -> None:
+    (folder / "many.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "def many(): return nn.ModuleList(nn.Linear(1000, 1000, bias=False) for _ in range(10))\n",
+        encoding="utf-8",
+    )
+    target = parse("many.py:many")
+    with pytest.raises(TooLarge, match=r"at least 32 MB \(the most: Linear.weight \[1000, 1000\]\); expected 30 MB"):
+        target.build(largest=30e6)
+    assert len(list(target.build(largest=41e6).parameters())) == 10
+
+
+def test_a_file_finds_its_neighbours(folder: Path) -> None:
+    (folder / "lib").mkdir()
+    (folder / "lib" / "neighbour.py").write_text("width = 6\n", encoding="utf-8")
+    (folder / "lib" / "uses.py").write_text(
+        "from torch import nn\nfrom neighbour import width\ndef make(): return nn.Linear(width, 1)\n", encoding="utf-8"
+    )
+    assert parse("lib/uses.py:make").build().in_features == 6
+
+
+def test_a_file_of_a_package_imports_relatively(folder: Path) -> None:
+    (folder / "pack" / "inner").mkdir(parents=True)
+    (folder / "pack" / "__init__.py").touch()
+    (folder / "pack" / "inner" / "__init__.py").touch()
+    (folder / "pack" / "sizes.py").write_text("width = 5\n", encoding="utf-8")
+    (folder / "pack" / "inner" / "mine.py").write_text(
+        "from torch import nn\nfrom ..sizes import width\ndef make(): return nn.Linear(width, 1)\n", encoding="utf-8"
+    )
+    assert parse("pack/inner/mine.py:make").build().in_features == 5
+
+
+def test_a_file_that_is_called_as_a_library_takes_nobodys_place(folder: Path) -> None:
+    (folder / "json.py").write_text("from torch import nn\ndef make(): return nn.Linear(3, 1)\n", encoding="utf-8")
+    assert parse("json.py:make").build().in_features == 3
+    import json
+
+    assert json.loads("[1]") == [1]
+
+
+def test_a_script_does_not_read_the_doctors_arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["headwise", "doctor", "--unknown"])
+    (folder / "script.py").write_text(
+        "import argparse\nfrom torch import nn\n"
+        "parser = argparse.ArgumentParser()\nparser.add_argument('--width', type=int, default=9)\n"
+        "arguments = parser.parse_args()\ndef make(): return nn.Linear(arguments.width, 1)\n",
+        encoding="utf-8",
+    )
+    assert parse("script.py:make").build().in_features == 9
+    assert sys.argv == ["headwise", "doctor", "--unknown"]
+
+
+def test_where_a_class_is_defined() -> None:
+    assert definition(parse("models.py:SelfAttention").find()) == Where(
+        "models.py", 11, "class SelfAttention(nn.Module):"
+    )
+    assert definition(3) is None

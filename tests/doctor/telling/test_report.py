@@ -1,0 +1,200 @@
+"""What a diagnosis looks like: to a person, and to a program that reads its JSON."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import math
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from headwise.doctor import checks
+from headwise.doctor.catalogue import CATALOGUE, check_names, links
+from headwise.doctor.finding import Diagnosis, Finding, Where
+from headwise.doctor.telling.report import as_text, report
+from headwise.errors import ArgumentError
+
+SCALE = Finding(
+    name="wrong-scale",
+    severity="bug",
+    evidence="scores are divided by 8.000 = sqrt(64), the model width; the head width is 16, expected 4.000",
+    mend="divide by self.head_dim ** 0.5",
+    where=Where("my_model.py", 31, "attention = torch.softmax(energy / (self.embed_size ** (1 / 2)), dim=3)"),
+    sources=("vit-pytorch #65", "set_transformer #18"),
+    numbers={"divisor": 8.0, "expected": 4.0},
+)
+RISK = Finding("empty-row-nan", "risk", "a row without keys gives NaN", "give it 0")
+NOTE = Finding("weights-averaged", "note", "the weights are a mean over 4 heads", "average_attn_weights=False")
+
+
+def diagnosis(*findings: Finding, **more: object) -> Diagnosis:
+    known = {"understood": ("forward(x): one input",), "unchecked": {"rope": "nothing is rotated"}, **more}
+    return Diagnosis("MyAttention", findings, **known)  # type: ignore[arg-type]
+
+
+def test_a_report_says_all_of_a_finding() -> None:
+    assert as_text(diagnosis(SCALE, RISK)) == "\n".join(
+        [
+            "MyAttention",
+            "  forward(x): one input",
+            "",
+            "bug  wrong-scale  The scores are not divided by the root of the head width",
+            "  evidence  scores are divided by 8.000 = sqrt(64), the model width; the head width is 16, expected",
+            "            4.000",
+            "  where     my_model.py:31",
+            "                attention = torch.softmax(energy / (self.embed_size ** (1 / 2)), dim=3)",
+            "  mend      divide by self.head_dim ** 0.5",
+            "  see       vit-pytorch #65, set_transformer #18",
+            "",
+            "risk  empty-row-nan  A query that may see nothing gives NaN",
+            "  evidence  a row without keys gives NaN",
+            "  mend      give it 0",
+            "",
+            "not checked",
+            "  rope  nothing is rotated",
+            "",
+            "1 bug, 1 risk. Mend wrong-scale at my_model.py:31 first, then run the doctor again.",
+        ]
+    )
+    assert str(diagnosis(SCALE, RISK)) == as_text(diagnosis(SCALE, RISK))
+
+
+@pytest.mark.parametrize(
+    ("found", "last"),
+    [
+        (diagnosis(unchecked={}), "Healthy: no bug, no risk."),
+        (diagnosis(), "Healthy: no bug, no risk."),
+        (diagnosis(NOTE, unchecked={}), "No bug; 1 note."),
+        (diagnosis(RISK, RISK, NOTE, unchecked={}), "No bug; 2 risks, 1 note."),
+        (diagnosis(SCALE, unchecked={}), "1 bug. Mend wrong-scale at my_model.py:31, then run the doctor again."),
+        (Diagnosis("X", ()), "No bug was found, but nothing was understood either."),
+        (Diagnosis("X", (NOTE,)), "No bug was found, but nothing was understood either; 1 note."),
+    ],
+)
+def test_the_last_line_is_what_it_comes_to(found: Diagnosis, last: str) -> None:
+    assert as_text(found).splitlines()[-1] == last
+
+
+def test_only_bugs_make_it_unhealthy() -> None:
+    assert [diagnosis(*x).healthy for x in [(), (RISK, NOTE), (RISK, SCALE)]] == [True, True, False]
+
+
+def test_sources_are_links_on_a_terminal() -> None:
+    out = io.StringIO()
+    Console(file=out, force_terminal=True, width=100, legacy_windows=False).print(report(diagnosis(SCALE)))
+    assert "https://github.com/lucidrains/vit-pytorch/issues/65" in out.getvalue()
+    assert "https://github.com/juho-lee/set_transformer/issues/18" in out.getvalue()
+
+
+def test_a_text_from_foreign_code_cannot_steer_the_terminal() -> None:
+    hostile = Finding("wrong-scale\x1b[2J", "bug", "[red]\x1b]0;title\x07", "\u202e[/]", Where("a\nb.py", 1, "\x9b31m"))
+    out = io.StringIO()
+    found = Diagnosis("\x1b[31m[bold]X", (hostile,), ("\x08",), {"\x1b": "\x07[/b]"})
+    Console(file=out, force_terminal=False, width=100).print(report(found))
+    assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", out.getvalue()) is None
+    assert "[bold]X" in out.getvalue()
+    assert "[red]" in out.getvalue()
+
+
+def test_paths_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = Where(str(tmp_path / "models" / "mine.py"), 3)
+    assert str(where) == f"{tmp_path}/models/mine.py:3"
+    monkeypatch.chdir(tmp_path)
+    assert str(where) == "models/mine.py:3"
+    assert str(Where("/usr/lib/python3/site-packages/transformers/a.py", 7)) == "transformers/a.py:7"
+
+
+def test_json_and_back() -> None:
+    found = diagnosis(SCALE, RISK, seconds=1.25, where=Where("my_model.py", 7, "class MyAttention(nn.Module):"))
+    written = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert written["healthy"] is False
+    assert written["findings"][0]["where"] == {
+        "file": "my_model.py",
+        "line": 31,
+        "code": SCALE.where and SCALE.where.code,
+    }
+    assert Diagnosis.from_dict(written) == found
+
+
+def test_json_has_no_infinite_numbers() -> None:
+    odd = Finding("softmax-unstable", "risk", "", "", numbers={"largest": math.inf, "scale": 2.0})
+    written = json.loads(json.dumps(odd.to_dict(), allow_nan=False))
+    assert written["numbers"] == {"largest": None, "scale": 2.0}
+    assert math.isnan(Finding.from_dict(written).numbers["largest"])
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (
+            "pytorch #41508 #103963",
+            [
+                ("pytorch #41508", "https://github.com/pytorch/pytorch/issues/41508"),
+                ("#103963", "https://github.com/pytorch/pytorch/issues/103963"),
+            ],
+        ),
+        (
+            "labml annotated #146",
+            [
+                (
+                    "labml annotated #146",
+                    "https://github.com/labmlai/annotated_deep_learning_paper_implementations/issues/146",
+                )
+            ],
+        ),
+        ("someone/thing #2", [("someone/thing #2", "https://github.com/someone/thing/issues/2")]),
+        ("arXiv 1706.03762", [("arXiv 1706.03762", "https://arxiv.org/abs/1706.03762")]),
+        ("https://example.org/a b", [("https://example.org/a b", "https://example.org/a%20b")]),
+        ("Vaswani 2017", [("Vaswani 2017", None)]),
+        ("nobody knows #3", [("nobody knows #3", None)]),
+    ],
+)
+def test_where_sources_lead(source: str, expected: list[tuple[str, str | None]]) -> None:
+    assert links(source) == expected
+
+
+def test_every_thread_of_the_catalogue_is_a_link() -> None:
+    for entry in CATALOGUE.values():
+        for source in entry.sources:
+            assert all(address for _, address in links(source)), source
+
+
+def test_every_finding_that_a_check_can_give_is_in_the_catalogue() -> None:
+    names = [module.name for module in pkgutil.iter_modules(checks.__path__)]
+    assert names
+    for name in names:
+        check = importlib.import_module(f"headwise.doctor.checks.{name}")
+        assert set(getattr(check, "FINDINGS", ())) <= CATALOGUE.keys(), name
+
+
+def test_the_catalogue_covers_the_ways() -> None:
+    """16 and 19 are found together, as what a cache or left padding changes; 9 as a mask's fill value."""
+    assert {entry.way for entry in CATALOGUE.values()} >= set(range(1, 35)) - {19}
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    assert check_names("wrong-scale", "ignore") == {"wrong-scale"}
+    assert check_names(["wrong-scale", "hangs"], "ignore") == {"wrong-scale", "hangs"}
+    with pytest.raises(
+        ArgumentError, match="ignore: there is no finding called 'wrong-scal'; did you mean 'wrong-scale'"
+    ):
+        check_names(["wrong-scal"], "ignore")
+
+
+def test_the_document_lists_the_catalogue() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (\d*) ?\| (\w+) \| ([^|]+) \| ?([^|]*)\|$", text, re.MULTILINE)
+    expected = [
+        (x.name, str(x.way or ""), x.severity, x.title, ", ".join(_linked(source) for source in x.sources))
+        for x in CATALOGUE.values()
+    ]
+    assert [tuple(cell.strip() for cell in row) for row in rows] == expected
+
+
+def _linked(source: str) -> str:
+    return " ".join(f"[{text}]({address})" for text, address in links(source))

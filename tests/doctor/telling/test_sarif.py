@@ -1,0 +1,130 @@
+"""SARIF as GitHub's code scanning takes it.
+
+What it demands: docs.github.com, "SARIF support for code scanning".
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pytest
+
+from headwise.doctor.finding import Diagnosis, Finding, Where
+from headwise.doctor.telling.sarif import sarif as made_of
+
+sarif = functools.partial(made_of, version="1.2.3")
+CODE = "        attention = torch.softmax(energy / (self.embed_size ** (1 / 2)), dim=3)\n"
+
+
+@pytest.fixture
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Diagnosis]:
+    """Two diagnoses: with a line in a file of the working directory, with none, with one elsewhere."""
+    project = tmp_path / "project"
+    (project / "my models").mkdir(parents=True)
+    (project / "my models" / "a.py").write_text("class A:\n    def forward(self):\n" + CODE, encoding="utf-8")
+    monkeypatch.chdir(project)
+    scale = Finding(
+        "wrong-scale",
+        "bug",
+        "divided by 8",
+        "divide by 4",
+        Where("my models/a.py", 3, CODE.strip()),
+        ("vit-pytorch #65",),
+    )
+    row = Finding("empty-row-nan", "risk", "NaN", "give it 0")
+    weights = Finding(
+        "weights-averaged", "note", "a mean", "say so", Where(str(tmp_path / "elsewhere.py"), 9, "return x")
+    )
+    return [
+        Diagnosis("A", (scale, row), where=Where("my models/a.py", 1, "class A:")),
+        Diagnosis("B", (scale, weights)),
+    ]
+
+
+def test_it_has_what_code_scanning_demands(found: list[Diagnosis]) -> None:
+    log = json.loads(json.dumps(sarif(found), allow_nan=False))
+    check_structure(log)
+    (run,) = log["runs"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == [
+        "wrong-scale",
+        "empty-row-nan",
+        "weights-averaged",
+    ]
+    assert [result["level"] for result in run["results"]] == ["error", "warning", "error", "note"]
+    assert run["results"][0]["message"]["text"] == "A: divided by 8. To mend it: divide by 4."
+
+
+def test_a_location_is_the_line_relative_to_the_working_directory(found: list[Diagnosis]) -> None:
+    location = sarif(found)["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"] == {"uri": "my%20models/a.py", "uriBaseId": "%SRCROOT%"}
+    region = location["region"]
+    assert (region["startLine"], region["endLine"]) == (3, 3)
+    assert CODE[region["startColumn"] - 1 : region["endColumn"] - 1] == CODE.strip()
+    assert region["snippet"]["text"] == CODE.strip()
+
+
+def test_a_finding_without_a_line_stands_at_its_class(found: list[Diagnosis]) -> None:
+    location = sarif(found)["runs"][0]["results"][1]["locations"][0]["physicalLocation"]
+    assert (location["artifactLocation"]["uri"], location["region"]["startLine"]) == ("my%20models/a.py", 1)
+
+
+def test_a_file_elsewhere_has_its_whole_address(found: list[Diagnosis], tmp_path: Path) -> None:
+    location = sarif(found)["runs"][0]["results"][3]["locations"][0]["physicalLocation"]
+    address = urlparse(location["artifactLocation"]["uri"])
+    assert (address.scheme, unquote(address.path)) == ("file", str(tmp_path / "elsewhere.py"))
+
+
+def test_a_fingerprint_follows_the_code_and_not_its_number(found: list[Diagnosis]) -> None:
+    def print_of(*findings: Finding, subject: str = "A") -> str:
+        result = sarif([Diagnosis(subject, findings)])["runs"][0]["results"][0]
+        return str(result["partialFingerprints"]["primaryLocationLineHash"])
+
+    scale = found[0].findings[0]
+    moved = Finding("wrong-scale", "bug", "", "", Where("my models/a.py", 30, CODE.strip()))
+    assert print_of(scale) == print_of(moved)
+    assert print_of(scale) != print_of(scale, subject="B")
+    assert print_of(scale) != print_of(Finding("wrong-scale", "bug", "", "", Where("my models/a.py", 3, "other")))
+
+
+def test_nothing_found_is_a_run_without_results() -> None:
+    """So that code scanning closes what an earlier run reported."""
+    log = sarif([Diagnosis("A", ())])
+    check_structure(log)
+    assert log["runs"][0]["results"] == []
+
+
+def check_structure(log: dict[str, Any]) -> None:
+    """The properties that code scanning requires, and the types that the standard gives them."""
+    assert log["version"] == "2.1.0"
+    assert log["$schema"].endswith("sarif-2.1.0.json")
+    assert len(log["runs"]) == 1
+    run = log["runs"][0]
+    driver = run["tool"]["driver"]
+    assert isinstance(driver["name"], str)
+    assert driver["version"] == driver["semanticVersion"] == "1.2.3"
+    rules = driver["rules"]
+    for rule in rules:
+        assert len(rule["id"]) <= 255
+        assert len(rule["name"]) <= 255
+        for text in (rule["shortDescription"]["text"], rule["fullDescription"]["text"]):
+            assert 0 < len(text) <= 1024
+        assert rule["help"]["text"]
+        assert rule["defaultConfiguration"]["level"] in ("error", "warning", "note")
+        assert rule["properties"]["precision"] in ("very-high", "high", "medium", "low")
+        assert urlparse(rule.get("helpUri", "https://x")).scheme == "https"
+    assert len({rule["id"] for rule in rules}) == len(rules)
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] in ("error", "warning", "note")
+        assert result["message"]["text"]
+        assert result["partialFingerprints"]["primaryLocationLineHash"]
+        assert len(result["locations"]) == 1
+        physical = result["locations"][0]["physicalLocation"]
+        assert isinstance(physical["artifactLocation"]["uri"], str)
+        region = physical["region"]
+        assert all(type(region[name]) is int and region[name] >= 1 for name in ("startLine", "startColumn", "endLine"))
+        assert region["endColumn"] >= region["startColumn"]

@@ -1,0 +1,139 @@
+"""`assert_healthy` and the pytest plugin, as a test suite of somebody else uses them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from headwise import testing
+from headwise.doctor.finding import Diagnosis, Finding
+from headwise.errors import ArgumentError
+from headwise.testing import assert_healthy
+
+from .specimens import CODE
+
+pytest_plugins = ["pytester"]
+
+PLUGIN = ("-p", "no:headwise", "-p", "headwise.pytest_plugin", "-p", "no:cacheprovider")  # installed or not
+
+
+@pytest.fixture
+def specimens(tmp_path: Path) -> dict[str, type[nn.Module]]:
+    names: dict[str, type[nn.Module]] = {"__name__": "specimens"}  # type: ignore[dict-item]
+    exec(compile(CODE, str(tmp_path / "odd.py"), "exec"), names)
+    return names
+
+
+def test_a_healthy_module_passes_and_its_diagnosis_comes_back(specimens: dict[str, type[nn.Module]]) -> None:
+    diagnosis = assert_healthy(specimens["Healthy"]())
+    assert diagnosis.healthy
+    assert diagnosis.understood
+
+
+def test_a_bug_fails_with_the_report(specimens: dict[str, type[nn.Module]]) -> None:
+    with pytest.raises(AssertionError, match=r"(?s)not healthy:.*WrongScale.*bug  wrong-scale.*1 bug"):
+        assert_healthy(specimens["WrongScale"]())
+    assert not assert_healthy(specimens["WrongScale"](), ignore=["wrong-scale"]).healthy
+
+
+def test_what_is_ignored_must_exist(specimens: dict[str, type[nn.Module]]) -> None:
+    with pytest.raises(
+        ArgumentError, match="ignore: there is no finding called 'wrong_scale'; did you mean 'wrong-scale'"
+    ):
+        assert_healthy(specimens["Healthy"](), ignore=["wrong_scale"])
+
+
+def test_risks_fail_where_they_should() -> None:
+    found = Diagnosis(
+        "A", (Finding("empty-row-nan", "risk", "", ""), Finding("weights-averaged", "note", "", "")), ("f(x)",)
+    )
+    testing.check(found)
+    testing.check(found, frozenset({"empty-row-nan"}), risks=True)
+    with pytest.raises(AssertionError, match=r"empty-row-nan(?s:.*)No bug; 1 risk\.") as caught:
+        testing.check(found, risks=True)
+    assert "weights-averaged" not in str(caught.value)
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.path.joinpath("odd.py").write_text(CODE, encoding="utf-8")
+    pytester.makepyfile(
+        test_mine="""
+        from odd import Healthy, WrongScale
+
+        def test_healthy(assert_healthy):
+            assert_healthy(Healthy())
+
+        def test_wrong_scale(assert_healthy):
+            assert_healthy(WrongScale())
+        """
+    )
+    return pytester
+
+
+def test_the_fixture(suite: pytest.Pytester) -> None:
+    result = suite.runpytest_subprocess(*PLUGIN)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*test_mine.py:7: AssertionError", "FAILED test_mine.py::test_wrong_scale*not healthy*"]
+    )
+
+
+def test_classes_that_are_named_are_examined(suite: pytest.Pytester) -> None:
+    """After the tests; with relative paths, arguments, and a sentence for what cannot be examined."""
+    suite.path.joinpath("test_mine.py").unlink()
+    result = suite.runpytest_subprocess(
+        *PLUGIN,
+        "-v",
+        "--attention",
+        "odd.py:Healthy(heads=4)",
+        "--attention",
+        "odd.py:WrongScale",
+        "--attention",
+        "odd.py:B",
+    )
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*attention: odd.py:Healthy(heads=4) PASSED*",
+            "*attention: odd.py:WrongScale FAILED*",
+            "bug  wrong-scale*",
+            "odd.py has no class B; it has: *",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_classes_of_the_ini_file(suite: pytest.Pytester) -> None:
+    suite.makeini("[pytest]\nattention =\n    odd.py:WrongScale\n    odd.py:Healthy\nattention_ignore = wrong-scale\n")
+    suite.runpytest_subprocess(*PLUGIN).assert_outcomes(passed=4)
+    # Whoever runs one file does not wait for the others; and they can be chosen by name.
+    for chosen, count in ([("test_mine.py",), 0], [(), 2], [("-k", "attention and WrongScale"), 1]):
+        listed = suite.runpytest_subprocess(*PLUGIN, "--collect-only", "-q", *chosen).stdout.lines
+        assert sum("attention: odd.py" in line for line in listed) == count, listed
+
+
+def test_an_unknown_finding_in_the_ini_file_is_a_sentence(suite: pytest.Pytester) -> None:
+    suite.makeini("[pytest]\nattention = odd.py:Healthy\nattention_ignore = wrong_scale\n")
+    suite.path.joinpath("test_mine.py").unlink()
+    result = suite.runpytest_subprocess(*PLUGIN)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["attention_ignore: there is no finding called 'wrong_scale'; did you mean 'wrong-scale'*"]
+    )
+
+
+def test_pytest_starts_without_anything_heavy(suite: pytest.Pytester) -> None:
+    program = (
+        "import sys, pytest\n"
+        f"pytest.main([*{PLUGIN!r}, '--collect-only', '-q', '--attention', 'odd.py:Healthy', '-k', 'attention'])\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)\n"
+    )
+    suite.path.joinpath("test_mine.py").unlink()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=suite.path)
+    assert "attention: odd.py:Healthy" in done.stdout
+    assert {"torch", "numpy", "rich"}.isdisjoint(done.stderr.split())
