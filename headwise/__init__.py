@@ -10,6 +10,8 @@
         model(**inputs)
     headwise.view(seen)
 
+    print(headwise.diagnose(MyAttention(64, heads=8)))
+
 Names are imported on first use, so that `headwise --help` and shell completion need not wait for torch.
 """
 
@@ -21,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from headwise import analyses, capture, errors, masks, models, nn, plot
+    from headwise import analyses, capture, doctor, errors, masks, models, nn, plot, testing, worksheet
     from headwise.capture.context import watch
+    from headwise.doctor.diagnosis import diagnose
     from headwise.functional import attention, plan
     from headwise.models.bert import Bert
     from headwise.records.record import AttentionRecord
@@ -35,13 +38,17 @@ _WHERE: dict[str, str | None] = {
     "attention": "headwise.functional",
     "plan": "headwise.functional",
     "watch": "headwise.capture.context",
+    "diagnose": "headwise.doctor.diagnosis",
     "analyses": None,
     "capture": None,
+    "doctor": None,
     "masks": None,
     "models": None,
     "nn": None,
     "errors": None,
     "plot": None,
+    "testing": None,
+    "worksheet": None,
     "AttentionRecord": "headwise.records.record",
     "Seen": "headwise.records.seen",
     "load": "headwise.records.storage",
@@ -57,6 +64,8 @@ __all__ = [
     "analyses",
     "attention",
     "capture",
+    "diagnose",
+    "doctor",
     "errors",
     "load",
     "masks",
@@ -64,8 +73,10 @@ __all__ = [
     "nn",
     "plan",
     "plot",
+    "testing",
     "view",
     "watch",
+    "worksheet",
 ]
 
 

@@ -64,3 +64,10 @@ def test_cross_modal(capsys: pytest.CaptureFixture[str]) -> None:
     words, places, colours = (found[name] for name in ("WORDS", "PLACES", "COLOURS"))
     for word, place, colour in zip(words, found["places"][0], found["colours"][0], strict=True):
         assert f"the {colours[colour]} {word} is {places[place]}" in printed
+
+
+def test_my_attention(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / "my_attention.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "bug  wrong-scale" in printed
+    assert "divided by 8.000" in printed

@@ -25,6 +25,8 @@ def test_public_names_are_pinned() -> None:
         "analyses",
         "attention",
         "capture",
+        "diagnose",
+        "doctor",
         "errors",
         "load",
         "masks",
@@ -32,8 +34,10 @@ def test_public_names_are_pinned() -> None:
         "nn",
         "plan",
         "plot",
+        "testing",
         "view",
         "watch",
+        "worksheet",
     ]
     for name in headwise.__all__:
         assert getattr(headwise, name) is not None
@@ -99,6 +103,26 @@ def test_public_modules_are_pinned() -> None:
             assert getattr(package, name) is not None
 
 
+def test_public_names_of_the_doctor_and_the_worksheet_are_pinned() -> None:
+    assert headwise.doctor.__all__ == [
+        "Comparison",
+        "Diagnosis",
+        "Finding",
+        "Gradients",
+        "Spec",
+        "Where",
+        "compare",
+        "diagnose",
+        "diagnose_model",
+        "gradcheck",
+    ]
+    assert headwise.worksheet.__all__ == ["Axis", "Matrix", "Step", "Worksheet", "make", "write"]
+    assert headwise.testing.__all__ == ["assert_healthy"]
+    for package in (headwise.doctor, headwise.worksheet, headwise.testing):
+        for name in package.__all__:
+            assert getattr(package, name) is not None
+
+
 def test_every_error_is_also_the_built_in_that_a_caller_expects() -> None:
     expected = {
         errors.ArgumentError: ValueError,
@@ -107,6 +131,8 @@ def test_every_error_is_also_the_built_in_that_a_caller_expects() -> None:
         errors.DtypeError: TypeError,
         errors.KernelRefused: RuntimeError,
         errors.CacheError: ValueError,
+        errors.DoctorError: RuntimeError,
+        errors.WorksheetError: ValueError,
         errors.RecordError: ValueError,
         errors.CheckpointError: ValueError,
         errors.FileError: OSError,
@@ -141,7 +167,23 @@ def test_import_headwise_does_not_wait_for_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["attention", "masks", "plan", "Bert", "AttentionRecord", "load", "Seen", "watch", "view", "plot"]
+    "name",
+    [
+        "attention",
+        "masks",
+        "plan",
+        "Bert",
+        "AttentionRecord",
+        "load",
+        "Seen",
+        "watch",
+        "view",
+        "plot",
+        "diagnose",
+        "doctor",
+        "testing",
+        "worksheet",
+    ],
 )
 def test_a_public_name_imports_torch_and_nothing_else_that_is_heavy(name: str) -> None:
     before = imported_by("import torch")
