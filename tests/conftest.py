@@ -11,6 +11,8 @@ import hypothesis
 import pytest
 import torch
 
+os.environ["KERAS_BACKEND"] = "torch"  # before anything imports it: its layers are torch modules then
+
 hypothesis.settings.register_profile("headwise", deadline=None, derandomize=True, max_examples=25)
 hypothesis.settings.load_profile("headwise")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwise.cli.files import check_writable, reason
-from headwise.errors import ArgumentError, FileError
+from headwise.cli.files import check_writable
+from headwise.cli.output import STDOUT, write_json
+from headwise.errors import ArgumentError
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headwise.doctor.finding import Diagnosis
 
 FOUND_A_BUG = 1
-_STDOUT = Path("-")
 # Two lengths, so that the shorter one is padded: then the layers are seen with the mask that the model gives them.
 _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
 
@@ -87,7 +86,7 @@ def doctor(
     """
     _check(target, settings, model, texts, isolate, memory)
     for option, path in (("--json", json_path), ("--sarif", sarif_path)):
-        if path is not None and path != _STDOUT:
+        if path is not None and path != STDOUT:
             check_writable(path, option)
     if json_path == sarif_path and json_path is not None:
         raise ArgumentError("--json and --sarif: one place cannot hold both; choose another")
@@ -100,11 +99,11 @@ def doctor(
             assert model is not None
             found = _examine_model(model, texts, stated, timeout, status)
 
-    if _STDOUT not in (json_path, sarif_path):
+    if STDOUT not in (json_path, sarif_path):
         _print(found)
     for option, path, write in (("--json", json_path, as_json), ("--sarif", sarif_path, _as_sarif)):
         if path is not None:
-            _write(path, option, write(found))
+            write_json(path, option, write(found))
     return 0 if all(each.healthy for each in found) else FOUND_A_BUG
 
 
@@ -227,21 +226,6 @@ def _print(found: Sequence[Diagnosis]) -> None:
     if len(found) > 1:
         findings = [finding for each in found for finding in each.findings]
         click.echo(f"\n{len(found)} kinds of attention layers: {counts(findings)}.")
-
-
-def _write(path: Path, option: str, content: dict[str, Any]) -> None:
-    from headwise.files import replacing
-
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    if path == _STDOUT:
-        click.echo(text, nl=False)
-        return
-    try:
-        with replacing(path) as part:
-            part.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"{option} {path}: cannot be written: {reason(error)}; choose another place") from error
-    click.echo(f"headwise: wrote {path}", err=True)
 
 
 class _Status:

@@ -1,4 +1,4 @@
-"""What compare and gradcheck put out: a report, a JSON file, and on a terminal a bar."""
+"""What doctor, compare and gradcheck put out: a report, a JSON file, and on a terminal a bar."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headwise.doctor.checks.wrong_scale import measure
 from headwise.doctor.patient import Patient
+from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
 
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.checks.mask_cells import FORBIDDEN
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.reading.scale import behind_the_product, open_cells
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("alibi-slopes",)
@@ -60,26 +60,16 @@ def standard(heads: int) -> list[float]:
 
 def _slopes(site: Site, twin: Site) -> Tensor | None:
     """[H]: how much the bias falls with each step of distance; None where it is no such bias."""
-    from headwise.doctor.checks.wrong_scale import measure
-
-    if (
-        site.grid is None
-        or twin.grid is None
-        or site.scores.shape != twin.scores.shape
-        or site.scores.shape[2] != site.scores.shape[3]
-    ):
+    if site.grid is None or twin.grid is None or site.scores.shape != twin.scores.shape:
         return None
-    if site.scores.shape[1] < 2 or measure(site, twin) is None:
+    heads, queries, keys = site.scores.shape[1:]
+    factor = behind_the_product(site, twin) if heads > 1 and queries == keys else None
+    if factor is None:
         return None
-    changed = (twin.scores - site.scores, twin.products - site.products)
-    valid = torch.isfinite(changed[0]) & (site.scores > FORBIDDEN) & (twin.scores > FORBIDDEN)
-    factor = (changed[0][valid] @ changed[1][valid]) / (changed[1][valid] @ changed[1][valid])
-    bias = torch.where(valid, site.scores - factor * site.products, torch.nan)
-    n = bias.shape[-1]
-    own = bias.diagonal(dim1=-2, dim2=-1)[
-        ..., None
-    ]  # it is the same for all keys of a query, which the softmax does not see
-    bias = bias - own
+    bias = torch.where(open_cells(site, twin), site.scores - factor * site.products, torch.nan)
+    # What is the same for all keys of a query the softmax does not see.
+    bias = bias - bias.diagonal(dim1=-2, dim2=-1)[..., None]
+    n = keys
     distance = (torch.arange(n)[:, None] - torch.arange(n)).abs().double()
     found = []
     for head in range(bias.shape[1]):

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.checks.mask_cells import FORBIDDEN
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.scale import FORBIDDEN
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("causal-leak", "mask-polarity", "causal-corner", "window-off-by-one", "mask-fill-too-small")
@@ -41,7 +41,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         seen = True
         q, k = allowed.shape
         if _in_pieces(site):
-            continue  # the mask of some queries of a sequence cannot be told from its corner
+            yield from _piece(site, allowed)
+            continue
         if q == k:
             yield from _square(site, allowed)
         elif _is(allowed, 0) and not _is(allowed, k - q) and q < k:
@@ -66,6 +67,24 @@ def _in_pieces(site: Site) -> bool:
     present = (element >= 0).flatten(0, 1).any(0).any(-1)
     own = bool((site.grid.key_inputs == 0).all())
     return not bool(present.all()) or (own and element.shape[-2] != element.shape[-1])
+
+
+def _piece(site: Site, allowed: Tensor) -> Iterator[Finding]:
+    """Some queries of a sequence, each at its own position: a mask that takes the first of them for position 0."""
+    assert site.grid is not None
+    rows = torch.nonzero((site.grid.element >= 0).flatten(0, 1).any(0).any(-1))[:, 0]
+    first = int(rows[0])
+    if first and _is(allowed[rows], 0):
+        yield Finding(
+            "causal-corner",
+            "bug",
+            f"the query at position {first} sees key 0 alone: the causal mask of this chunk starts in the upper left "
+            "corner, as if "
+            "its queries were the first positions",
+            f"align the mask with where the chunk begins, tril(diagonal={first}) here",
+            _where(site),
+            numbers={"first": float(first)},
+        )
 
 
 def _allowed(site: Site) -> Tensor | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from headwise.doctor.calling.interface import MaskInput
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.reading.scale import FORBIDDEN
 from headwise.doctor.reading.site import Site
 from headwise.errors import DoctorError
 
@@ -24,7 +25,6 @@ FINDINGS = (
     *("mask-fill-too-small", "mask-overflows-half", "causal-leak"),
 )
 
-FORBIDDEN = -1e3  # a number this low, filled in or added, forbids at ordinary scores
 _SAFE = -9e3
 
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.checks.wrong_scale import measure
 from headwise.doctor.finding import Finding, Severity, Where
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("rope-pairing", "rope-asymmetric", "mscale-twice")

@@ -18,12 +18,12 @@ from headwise.doctor.finding import Finding, Severity, Where
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import Anatomy, look
+from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("wrong-scale", "t5-scaled", "mscale-twice")
 
 _TOLERANCE = 2e-3
-_FORBIDDEN = -1e3
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -43,33 +43,6 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield from _judge(patient, anatomy, site, factor)
     if not measured:
         raise NotChecked("the scores are not a multiple of the products of queries and keys")
-
-
-def measure(site: Site, twin: Site) -> float | None:
-    """scores = factor · q kᵀ + what does not depend on the inputs; None where that is not so.
-
-    A number that is added to a whole row, as the maximum that is taken off before exp, is none of the softmax's
-    concern.
-    """
-    changed = (twin.scores - site.scores, twin.products - site.products)
-    valid = (
-        torch.isfinite(changed[0])
-        & torch.isfinite(changed[1])
-        & (site.scores > _FORBIDDEN)
-        & (twin.scores > _FORBIDDEN)
-    )
-    scores, products = (_off_its_mean(x, valid)[valid] for x in changed)
-    if scores.numel() < 4 or not bool(products.abs().max() > 0):
-        return None
-    factor = float((scores @ products) / (products @ products))
-    if float((scores - factor * products).abs().max()) > 1e-3 * float(scores.abs().max()):
-        return None
-    return factor * _scaled_before(site, "q") * _scaled_before(site, "k")
-
-
-def _off_its_mean(x: Tensor, valid: Tensor) -> Tensor:
-    mean = x.masked_fill(~valid, 0.0).sum(-1, keepdim=True) / valid.sum(-1, keepdim=True).clamp(min=1)
-    return x - mean
 
 
 def _measure_by_keys(patient: Patient, anatomy: Anatomy, site: Site) -> float | None:
@@ -93,18 +66,6 @@ def _measure_by_keys(patient: Patient, anatomy: Anatomy, site: Site) -> float | 
     if len(sites) != len(anatomy.sites) or sites[at].grid is None or sites[at].scores.shape != site.scores.shape:
         return None
     return measure(site, sites[at])
-
-
-def _scaled_before(site: Site, name: str) -> float:
-    """What queries or keys were multiplied by between their projection (or a norm behind it) and the product."""
-    raw = site.raw(name)
-    if raw is not None:
-        entered = (site.q if name == "q" else site.k).double()
-        ratio = entered.norm(dim=-1) / raw.norm(dim=-1)
-        first = float(ratio.flatten()[0])
-        if bool(((ratio - first).abs() < 1e-3 * abs(first)).all()):
-            return first
-    return (site.query_operand if name == "q" else site.key_operand).factor
 
 
 def _normed(site: Site) -> bool:

@@ -297,3 +297,9 @@ class InChunks(nn.Module):
 
 def test_chunks_of_a_sequence_have_no_corner_of_their_own() -> None:
     assert list(check(Patient(seeded(InChunks)))) == []
+
+
+def test_chunks_that_each_begin_at_key_0() -> None:
+    (finding,) = check(Patient(seeded(lambda: InChunks(start_over=True))))
+    assert (finding.name, finding.severity, finding.numbers) == ("causal-corner", "bug", {"first": 3.0})
+    assert "position 3 sees key 0 alone" in finding.evidence

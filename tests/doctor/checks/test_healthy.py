@@ -1,4 +1,4 @@
-"""No behavioural check calls anything a bug in attention that others trust."""
+"""Neither a behavioural check nor the whole diagnosis calls anything a bug in attention that others trust."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import headwise
 from headwise import nn as ours
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotChecked, Patient
@@ -79,8 +80,16 @@ HEALTHY: dict[str, Callable[[], nn.Module]] = {
     "ours, latent": lambda: ours.MultiHeadLatentAttention(
         32, 4, q_rank=16, kv_rank=16, nope_dim=8, rope_dim=4, value_head_dim=8
     ),
+    "ours, scale 1": lambda: ours.MultiHeadAttention(32, 4, scale=1.0),
+    "ours, softcap": lambda: ours.MultiHeadAttention(32, 4, softcap=20.0),
+    "ours, one projection for all heads": lambda: ours.MultiHeadAttention(32, 4, projection="shared"),
+    "ours, latents": lambda: ours.LatentAttention(4, 32, num_heads=4),
     "ours, encoder layer": lambda: ours.EncoderLayer(32, 4, ffn_dim=64),
     "ours, decoder layer": lambda: ours.DecoderLayer(32, 4, ffn_dim=64),
+    "ours, encoder": lambda: ours.Encoder(32, num_layers=2, num_heads=4, ffn_dim=64),
+    "ours, decoder": lambda: ours.Decoder(32, num_layers=2, num_heads=4, ffn_dim=64),
+    "torch, encoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2),
+    "t5, without a bias of its own": lambda: t5("eager", has_relative_attention_bias=False),
     **{f"bert, {how}": lambda how=how: bert("BertAttention", how) for how in ("eager", "sdpa")},
     **{f"gpt2, {how}": lambda how=how: gpt2(how) for how in ("eager", "sdpa")},
     **{f"llama, {how}": lambda how=how: llama(how) for how in ("eager", "sdpa")},
@@ -117,3 +126,10 @@ def test_no_bug_in_what_is_healthy(name: str) -> None:
     assert sum(found is not None for found in results) >= 12
     assert all(torch.equal(x, before[key]) for key, x in module.state_dict().items())
     assert module.training
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_the_whole_diagnosis_names_no_bug(name: str) -> None:
+    diagnosis = headwise.diagnose(HEALTHY[name]())
+    assert diagnosis.bugs == ()
+    assert len(diagnosis.understood) > 1

@@ -1,0 +1,53 @@
+"""What the scores are multiplied by: measured from two runs with other inputs, whatever was biased or masked."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.reading.site import Site
+
+FORBIDDEN = -1e3  # a number this low, filled in or added, forbids at ordinary scores
+
+
+def measure(site: Site, twin: Site) -> float | None:
+    """scores = factor · q kᵀ + what does not depend on the inputs; None where that is not so.
+
+    A number that is added to a whole row, as the maximum that is taken off before exp, is none of the softmax's
+    concern.
+    """
+    factor = behind_the_product(site, twin)
+    return None if factor is None else factor * _scaled_before(site, "q") * _scaled_before(site, "k")
+
+
+def behind_the_product(site: Site, twin: Site) -> float | None:
+    """The same, counting only what the product itself was multiplied by, not the queries and keys before it."""
+    changed = (twin.scores - site.scores, twin.products - site.products)
+    valid = open_cells(site, twin) & torch.isfinite(changed[0]) & torch.isfinite(changed[1])
+    scores, products = (_off_its_mean(x, valid)[valid] for x in changed)
+    if scores.numel() < 4 or not bool(products.abs().max() > 0):
+        return None
+    factor = float((scores @ products) / (products @ products))
+    return None if float((scores - factor * products).abs().max()) > 1e-3 * float(scores.abs().max()) else factor
+
+
+def open_cells(site: Site, twin: Site) -> Tensor:
+    """[B, H, Q, K]: what is forbidden in neither run."""
+    return (site.scores > FORBIDDEN) & (twin.scores > FORBIDDEN)
+
+
+def _off_its_mean(x: Tensor, valid: Tensor) -> Tensor:
+    mean = x.masked_fill(~valid, 0.0).sum(-1, keepdim=True) / valid.sum(-1, keepdim=True).clamp(min=1)
+    return x - mean
+
+
+def _scaled_before(site: Site, name: str) -> float:
+    """What queries or keys were multiplied by between their projection (or a norm behind it) and the product."""
+    raw = site.raw(name)
+    if raw is not None:
+        entered = (site.q if name == "q" else site.k).double()
+        ratio = entered.norm(dim=-1) / raw.norm(dim=-1)
+        first = float(ratio.flatten()[0])
+        if bool(((ratio - first).abs() < 1e-3 * abs(first)).all()):
+            return first
+    return (site.query_operand if name == "q" else site.key_operand).factor
