@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headwise.cli.files import check_writable
-from headwise.cli.output import STDOUT, print_report, progress_bar, write_json
+from headwise.cli.output import STDOUT, json_option, print_report, progress_bar, write_json
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,13 +25,7 @@ DIFFERENT = 1
 @click.option("--set-other", "settings_other", multiple=True, metavar="NAME=VALUE", help="The same, of OTHER.")
 @click.option("--spec", "stated", multiple=True, metavar="NAME=VALUE", help="What need not be found out: heads=8.")
 @click.option("--spec-other", "stated_other", multiple=True, metavar="NAME=VALUE", help="The same, of OTHER.")
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path, allow_dash=True),
-    metavar="PATH",
-    help="Write JSON; - is standard output.",
-)
+@json_option
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def compare(
     first: str,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwise.cli.files import check_writable
-from headwise.cli.output import STDOUT, write_json
+from headwise.cli.output import STDOUT, json_option, write_json
 from headwise.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -52,13 +52,7 @@ _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
     metavar="GB",
     help="With --isolate: how much memory it may take.  [default: 8]",
 )
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path, allow_dash=True),
-    metavar="PATH",
-    help="Write JSON; - is standard output.",
-)
+@json_option
 @click.option(
     "--sarif",
     "sarif_path",

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from headwise.cli.files import check_writable
-from headwise.cli.output import STDOUT, print_report, progress_bar, write_json
+from headwise.cli.output import STDOUT, json_option, print_report, progress_bar, write_json
 
 WRONG = 1
 
@@ -26,13 +26,7 @@ WRONG = 1
 )
 @click.option("--all", "everything", is_flag=True, help="Move every number of every tensor.")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the inputs and of the sample.")
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path, allow_dash=True),
-    metavar="PATH",
-    help="Write JSON; - is standard output.",
-)
+@json_option
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def gradcheck(
     target: str,

@@ -17,6 +17,14 @@ from headwise.errors import FileError
 STDOUT = Path("-")
 _WIDTH = 110  # of what goes into a log
 
+json_option = click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="PATH",
+    help="Write JSON; - is standard output.",
+)
+
 
 def print_report(report: Any) -> None:
     """Something that rich can print; without colours and blanks at the ends of lines where it is kept in a log."""

@@ -7,17 +7,16 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.doctor.finding import Where
 from headwise.doctor.limits import line_of
+from headwise.doctor.reading.trace import without_fused
 
 STAGES = ("queries", "keys", "values", "scores", "weights", "context", "output")
 _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the doctor's own frames are nobody's mistake
@@ -45,21 +44,9 @@ class Step:
 def record(module: nn.Module, inputs: Sequence[Tensor], call: Callable[[], Tensor]) -> Recording:
     """Run `call`, which gives `module`'s output for `inputs`, and keep every tensor on the way."""
     mode = Recording(module, inputs)
-    with _in_parts(), mode:
+    with torch.no_grad(), without_fused(), mode:
         mode.output = call()
     return mode
-
-
-@contextmanager
-def _in_parts() -> Iterator[None]:
-    """Fused attention runs as products and a softmax."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 class Recording(TorchDispatchMode):

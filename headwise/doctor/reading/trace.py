@@ -30,7 +30,7 @@ def trace(
     is marked too.
     """
     ledger = Ledger(module, inputs)
-    with torch.no_grad(), _without_fused():
+    with torch.no_grad(), without_fused():
         with Tracing(ledger):
             result = function()
         found = ledger.trace
@@ -40,7 +40,7 @@ def trace(
 
 
 @contextmanager
-def _without_fused() -> Iterator[None]:
+def without_fused() -> Iterator[None]:
     """Attention runs as its parts: products and a softmax."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
