@@ -20,6 +20,8 @@ LEAST_KEYS = 512  # of a part: fewer are not worth another thread
 def refuse(call: AttentionCall) -> str | None:
     """More queries than one, key heads that are not shared, and what scaled_dot_product_attention has not."""
     if call.shape[2] != 1:
+        if torch.compiler.is_compiling():  # a length in a sentence would be a constant of the graph
+            return "it is for one query a head"
         return f"it is for one query a head (the call has Q = {call.shape[2]})"
     if call.heads_per_key_head == 1:
         return "no key head is shared (H = G)"

@@ -161,12 +161,16 @@ class Cache:
         self._seen = (every[0].shape[2], every[-1][:, 0, :, 0] if self._padded else None)
         return every[:-1] if self._padded else every
 
-    def reorder(self, order: Tensor) -> None:
-        """Row i becomes what row order[i] was: int64 [B'], for beams; B' may differ from B. A memory follows."""
+    def reorder(self, order: Tensor, *, memories: bool = True) -> None:
+        """Row i becomes what row order[i] was: int64 [B'], for beams; B' may differ from B. A memory follows.
+
+        memories=False leaves memories as they are, where rows change places only among those that read the same one.
+        """
         if not isinstance(order, Tensor) or order.dtype not in (torch.int64, torch.int32) or order.ndim != 1:
             received = f"{order.dtype} {list(order.shape)}" if isinstance(order, Tensor) else type(order).__name__
             raise DtypeError(f"order: expected an int64 tensor [B], a row for each new row, received {received}")
-        parts = [(part, held) for part in self._parts() for held in (part._slots, part._memory) if held is not None]
+        wanted = [(part, (part._slots, part._memory if memories else None)) for part in self._parts()]
+        parts = [(part, held) for part, both in wanted for held in both if held is not None]
         if order.device.type == "cpu" and len(order) and not torch.compiler.is_compiling():  # elsewhere torch raises
             for _, held in parts:
                 if not 0 <= int(order.min()) <= int(order.max()) < held.batch:

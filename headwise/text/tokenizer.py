@@ -45,6 +45,11 @@ class Tokenizer:
             return cls(_build_wordpiece(folder))
         raise CheckpointError(f"no tokenizer in {folder}: expected tokenizer.json or vocab.txt")
 
+    @property
+    def backend(self) -> tokenizers.Tokenizer:
+        """The tokenizer of the `tokenizers` library beneath, for what is done to many texts at once."""
+        return self._backend
+
     def encode(self, text: str, max_length: int | None = None) -> Tokens:
         """One text with its special tokens. Where it is longer than `max_length` tokens, its beginning is kept:
         [CLS], as much text as fits, [SEP]; `cut` says how many tokens that left out.
@@ -53,16 +58,7 @@ class Tokenizer:
             DtypeError: `text` is not a string.
             ArgumentError: `text` is not valid Unicode, or `max_length` has no room for the special tokens.
         """
-        if not isinstance(text, str):
-            raise DtypeError(f"text: expected a string, received {type(text).__name__}")
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as cause:
-            raise ArgumentError(
-                f"text: expected valid Unicode, received half a surrogate pair at position {cause.start}; "
-                "was it decoded with errors='surrogateescape'?"
-            ) from cause
-
+        check_text(text)
         encoding = self._backend.encode(text)
         ids, offsets = encoding.ids, encoding.offsets  # every access makes a new list
         special = [id_ in self._special_ids for id_ in ids]
@@ -80,6 +76,19 @@ class Tokenizer:
             unknown=tuple(ids[i] == self._unknown_id for i in kept),
             word_ids=tuple(word_ids[i] for i in kept),
         )
+
+
+def check_text(text: object) -> None:
+    """DtypeError if it is not a string, ArgumentError if it is not valid Unicode."""
+    if not isinstance(text, str):
+        raise DtypeError(f"text: expected a string, received {type(text).__name__}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as cause:
+        raise ArgumentError(
+            f"text: expected valid Unicode, received half a surrogate pair at position {cause.start}; "
+            "was it decoded with errors='surrogateescape'?"
+        ) from cause
 
 
 def _fit(added: list[int], max_length: int | None) -> list[int]:

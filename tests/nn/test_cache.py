@@ -252,6 +252,17 @@ class TestBeams:
         cache.reorder(torch.zeros(3, dtype=torch.int64))
         assert shown(cache.append(rows([3], [4], [5]))[0]) == [[1, 2, 3], [1, 2, 4], [1, 2, 5]]
 
+    def test_memories_may_stay_where_rows_of_one_source_change_places(self) -> None:
+        for memories, expected in ((True, [[12], [10]]), (False, [[10], [12]])):
+            cache = Cache()
+            cache.append(rows([1], [2]))
+            source = rows([5], [6])
+            cache.child("cross").memory(source, source, lambda k, v: (2 * k,))
+            cache.reorder(torch.tensor([1, 0]), memories=memories)
+            assert shown(cache.append(rows([3], [4]))[0]) == [[2, 3], [1, 4]]
+            source = source if not memories else source.flip(0)
+            assert shown(cache.child("cross").memory(source, source, lambda k, v: ())[0]) == expected
+
     def test_padding_and_positions_follow_too(self) -> None:
         cache = Cache()
         cache.append(rows([0, 1], [5, 6]), padding=torch.tensor([[False, True], [True, True]]))

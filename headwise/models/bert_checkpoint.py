@@ -1,0 +1,40 @@
+"""A `Bert` as a checkpoint of Hugging Face's: config.json and model.safetensors. `Bert.from_pretrained` reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors.torch import save
+from torch import Tensor
+
+from headwise.files import replacing
+from headwise.models.bert import CONFIG_NAMES, Bert, checkpoint_names
+
+
+def save_checkpoint(bert: Bert, folder: Path, *, head: Mapping[str, Tensor] | None = None, pad: int = 0) -> None:
+    """Write config.json and model.safetensors into a folder, which is made if need be. OSError passes through.
+
+    Args:
+        head: what stands on top, under its names in such a checkpoint ("cls.predictions.bias"). With it the checkpoint
+            is that of a model that fills masked tokens.
+        pad: the id of padding.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    prefix = "" if head is None else "bert."
+    tensors = {} if head is None else {name: tensor.detach().cpu().contiguous() for name, tensor in head.items()}
+    for ours, parameter in bert.named_parameters():
+        names = checkpoint_names(ours)
+        parts = parameter.detach().cpu().chunk(len(names))
+        tensors |= {f"{prefix}{name}": part.contiguous() for name, part in zip(names, parts, strict=True)}
+    config = {
+        "architectures": ["BertModel" if head is None else "BertForMaskedLM"],
+        "model_type": "bert",
+        "pad_token_id": pad,
+        **{theirs: getattr(bert.config, ours) for ours, theirs in CONFIG_NAMES.items()},
+    }
+    with replacing(folder / "config.json") as part:
+        part.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    with replacing(folder / "model.safetensors") as part:
+        part.write_bytes(save(tensors, metadata={"format": "pt"}))

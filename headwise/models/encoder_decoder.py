@@ -1,0 +1,225 @@
+"""An encoder-decoder for text to text: translation, summaries, replies. Vaswani et al. 2017, arXiv:1706.03762.
+
+An encoder reads the source; a decoder writes the target one token after another, with cross-attention to the source.
+Dimension letters: B batch, K source length, Q target length, M model, V target vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from headwise import masks
+from headwise.errors import ArgumentError, DtypeError, ShapeError
+from headwise.models.bert import Bert, BertConfig
+from headwise.nn import Cache, Decoder, Encoder, MultiHeadAttention, options
+from headwise.nn.feed_forward import Activation
+from headwise.nn.positions import Learned, Rope, Sinusoidal
+
+
+@dataclass(frozen=True)
+class EncoderDecoderConfig:
+    """The shape of an `EncoderDecoder`.
+
+    Args:
+        vocabulary: tokens of the target, and of the source where `source_vocabulary` is None: one table of embeddings
+            then serves source, target and output (Press & Wolf 2017, three-way tying).
+        source_vocabulary: tokens of a source with a table of its own.
+        dim: M.
+        num_heads: H, of every attention.
+        encoder_layers, decoder_layers: how many.
+        ffn_dim: the width of the feed-forward networks; None = 4 M.
+        activation: of those.
+        dropout: of the embeddings and of what each branch adds.
+        attention_dropout, ffn_dropout: of attention weights; inside the feed-forward networks.
+        positions: "rope" in every self-attention, or added to the embeddings: "sinusoidal", "learned".
+        max_positions: rows of a learned table. The others have no last position.
+        bert: the shape of a BERT that is the encoder, instead of one that starts from nothing (BERT2RND, Rothe et al.
+            2020). It brings the source's embeddings.
+
+    Raises:
+        ArgumentError: a value that no such model can have.
+    """
+
+    vocabulary: int
+    source_vocabulary: int | None = None
+    dim: int = 256
+    num_heads: int = 4
+    encoder_layers: int = 3
+    decoder_layers: int = 3
+    ffn_dim: int | None = None
+    activation: Activation = "relu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    ffn_dropout: float = 0.0
+    positions: Literal["rope", "sinusoidal", "learned"] = "rope"
+    max_positions: int = 512
+    bert: BertConfig | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "dim", "num_heads", "encoder_layers", "decoder_layers", "max_positions"):
+            options.whole(name, getattr(self, name))
+        options.one_of("positions", self.positions, ("rope", "sinusoidal", "learned"))
+        head_dim = options.divisible("dim", self.dim, "num_heads", self.num_heads)
+        if self.positions == "rope" and head_dim % 2:
+            raise ArgumentError(f'dim: expected an even number a head for positions="rope", received {head_dim}')
+        if self.bert is not None and self.source_vocabulary is not None:
+            raise ArgumentError("source_vocabulary: expected None with bert, which has its own")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether source and target have one vocabulary."""
+        return self.source_vocabulary is None and self.bert is None
+
+
+class EncoderDecoder(nn.Module):
+    """Reads a source, writes a target.
+
+        memory = Encoder(E_source[source] √M)
+        p(next token) = softmax(E_target · Decoder(E_target[target] √M, memory))
+
+    Norms stand before the branches (Xiong et al. 2020); the output is tied to the target's embeddings.
+
+    >>> model = EncoderDecoder(EncoderDecoderConfig(vocabulary=8000))
+    >>> logits_BQV = model(source_ids, target_ids, source_padding)
+
+    Decoding on a cache: the memory is made, and projected, once; each step costs one token.
+
+    >>> memory, cache = model.encode(source_ids, source_padding), Cache()
+    >>> logits_B1V = model.logits(model.decode(target_ids[:, -1:], memory, source_padding, cache))
+    """
+
+    def __init__(self, config: EncoderDecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim, heads = config.dim, config.num_heads
+        is_rotary = config.positions == "rope"
+
+        def attention() -> MultiHeadAttention:
+            positions = Rope(dim // heads) if is_rotary else None
+            return MultiHeadAttention(dim, heads, dropout=config.attention_dropout, positions=positions)
+
+        self.embedding = _embedding(config.vocabulary, dim)
+        self.source_embedding = (
+            None if config.source_vocabulary is None else _embedding(config.source_vocabulary, dim)
+        )  # a module that stood under two names would be saved twice
+        self.encoder: Encoder | Bert
+        if config.bert is not None:
+            self.encoder = Bert(config.bert)
+        else:
+            self.encoder = Encoder(
+                dim,
+                num_layers=config.encoder_layers,
+                attention=attention,
+                ffn_dim=config.ffn_dim,
+                activation=config.activation,
+                dropout=config.dropout,
+                ffn_dropout=config.ffn_dropout,
+            )
+        self.decoder = Decoder(
+            dim,
+            num_layers=config.decoder_layers,
+            num_heads=heads,
+            memory_dim=None if config.bert is None else config.bert.hidden_size,
+            self_attention=attention,
+            ffn_dim=config.ffn_dim,
+            activation=config.activation,
+            attention_dropout=config.attention_dropout,
+            dropout=config.dropout,
+            ffn_dropout=config.ffn_dropout,
+        )
+        self.positions: Sinusoidal | None = Sinusoidal(dim) if config.positions == "sinusoidal" else None
+        learned = config.positions == "learned"
+        self.source_positions = Learned(config.max_positions, dim) if learned and config.bert is None else None
+        self.target_positions = Learned(config.max_positions, dim) if learned else None
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        source_ids: Tensor,
+        target_ids: Tensor,
+        source_padding: Tensor | None = None,
+        *,
+        at: Tensor | None = None,
+    ) -> Tensor:
+        """The logits of the token after each of the target's, given the source and the target up to there.
+
+        Args:
+            source_ids: [B, K].
+            target_ids: [B, Q], from the sign that begins a text on. Padding stands on the right and needs no mask: what
+                comes after a token does not change what is made of it.
+            source_padding: bool [B, K], True = a real token; None = all are.
+            at: int64 [N], places in the flattened [B · Q]: only those are worked out, as training needs no others.
+
+        Returns:
+            [B, Q, V], or [N, V] with `at`.
+
+        Raises:
+            ShapeError, DtypeError: an argument that does not fit.
+            ArgumentError: an id that the vocabulary does not have; more tokens than there are learned positions.
+        """
+        memory_BKM = self.encode(source_ids, source_padding)
+        hidden_BQM = self.decode(target_ids, memory_BKM, source_padding)
+        return self.logits(hidden_BQM if at is None else hidden_BQM.flatten(0, 1)[at])
+
+    def encode(self, source_ids: Tensor, source_padding: Tensor | None = None) -> Tensor:
+        """What the encoder makes of a source: the memory [B, K, M] (or of BERT's width). Arguments as for `forward`."""
+        if isinstance(self.encoder, Bert):
+            return self.encoder(source_ids, source_padding)
+        table = self.embedding if self.source_embedding is None else self.source_embedding
+        x_BKM = self._embed("source_ids", source_ids, table, self.source_positions)
+        memory = self.encoder(x_BKM, padding=source_padding)
+        assert isinstance(memory, Tensor)
+        return memory
+
+    def decode(
+        self, target_ids: Tensor, memory: Tensor, source_padding: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """The decoder's last hidden state [B, Q, M] at tokens [B, Q] of the target.
+
+        With a cache they come after those that it holds. Give the same memory at every step; a cache that was reordered
+        wants the memory and its padding reordered alike.
+        """
+        start = 0 if cache is None else cache.length
+        x_BQM = self._embed("target_ids", target_ids, self.embedding, self.target_positions, start)
+        mask = masks.causal() if target_ids.shape[1] > 1 else None  # one token may see all before it
+        hidden = self.decoder(x_BQM, memory, mask=mask, cache=cache, memory_padding=source_padding)
+        assert isinstance(hidden, Tensor)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., M] to [..., V], by the target's embeddings."""
+        return linear(hidden, self.embedding.weight)
+
+    def _embed(self, name: str, ids: Tensor, table: nn.Embedding, learned: Learned | None, start: int = 0) -> Tensor:
+        _check_ids(name, ids, table.num_embeddings)
+        x = table(ids) * math.sqrt(self.config.dim)
+        positions = self.positions if learned is None else learned
+        if positions is not None:
+            x = x + positions(torch.arange(start, start + ids.shape[1], device=ids.device)).to(x.dtype)
+        return self.dropout(x)
+
+
+def _embedding(size: int, dim: int) -> nn.Embedding:
+    """Of variance 1 / M: times √M they are as large as what the layers add, and as they are they suit the output."""
+    table = nn.Embedding(size, dim)
+    nn.init.normal_(table.weight, std=dim**-0.5)
+    return table
+
+
+def _check_ids(name: str, ids: Tensor, size: int) -> None:
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise DtypeError(f"{name}: expected int64 or int32, received {ids.dtype}")
+    if ids.ndim != 2:
+        raise ShapeError(f"{name}: expected [B, S], received {list(ids.shape)}")
+    if torch.compiler.is_compiling() or ids.device.type != "cpu" or not ids.numel():
+        return  # to look at the values would break the graph, or wait for the device
+    lowest, highest = (int(bound) for bound in ids.aminmax())
+    if lowest < 0 or highest >= size:
+        received = lowest if lowest < 0 else highest
+        raise ArgumentError(f"{name}: expected ids from 0 to {size - 1}, received {received}")

@@ -1,0 +1,179 @@
+"""Images and texts in one space, and texts that read images.
+
+A patch encoder (Dosovitskiy et al. 2021, ViT) and a BERT each make one vector of what they read, the mean of its
+states, compared by their angle (Radford et al. 2021, CLIP). On top of them a fusion stack, in which the words attend to
+the patches, says whether a text belongs to an image (Li et al. 2021, ALBEF). Dimension letters: B batch, K patches,
+S tokens, M model; an image is [B, channels, height, width].
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize, unfold
+
+from headwise.errors import ArgumentError, ShapeError
+from headwise.models.bert import Bert, BertConfig
+from headwise.nn import Decoder, Encoder, positions
+
+LARGEST_SCALE = 100.0  # of cosines, as in CLIP: beyond it training becomes unstable
+
+
+@dataclass(frozen=True)
+class ImageTextConfig:
+    """The shape of the two encoders and of what joins them.
+
+    Args:
+        text: of the text encoder.
+        image_size: of a side, in pixels; images are squares.
+        patch_size: of a side of a patch; it divides `image_size`.
+        channels: 1 grey, 3 colour.
+        width: M of the image encoder.
+        mean, std: of the training images' pixels (0 to 1), one for each channel: these are taken off and divided by.
+        shared_width: of the vectors that are compared.
+
+    Raises:
+        ArgumentError: sizes that do not fit.
+    """
+
+    text: BertConfig = field(default_factory=BertConfig)
+    image_size: int = 32
+    patch_size: int = 4
+    channels: int = 3
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.25, 0.25, 0.25)
+    width: int = 128
+    image_layers: int = 4
+    fusion_layers: int = 2
+    num_heads: int = 4
+    shared_width: int = 64
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.type == "int" and (type(value) is not int or value < 1):
+                raise ArgumentError(f"{each.name}: expected a whole number above 0, received {value!r}")
+        if self.image_size % self.patch_size:
+            raise ArgumentError(
+                f"patch_size: expected a number that divides image_size={self.image_size}, received {self.patch_size}"
+            )
+        if self.channels not in (1, 3):
+            raise ArgumentError(f"channels: expected 1 (grey) or 3 (colour), received {self.channels}")
+        for name in ("mean", "std"):
+            if len(getattr(self, name)) != self.channels:
+                raise ArgumentError(f"{name}: expected {self.channels}, one a channel, received {getattr(self, name)}")
+
+    @property
+    def grid(self) -> int:
+        """Patches in a row, and in a column."""
+        return self.image_size // self.patch_size
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What an encoder made of a batch: a state for each patch or token [B, K, M], and a vector of length 1 [B, W]."""
+
+    states: Tensor
+    vector: Tensor
+
+
+class ImageText(nn.Module):
+    """Two encoders with one space, and a fusion stack in which text reads image.
+
+    >>> image, text = model.encode_image(pixels), model.encode_text(input_ids)
+    >>> model.scale * image.vector @ text.vector.T     # [B, B], what softmax makes a choice of
+    >>> model.match(image.states, text.states)         # [B] logits: does each text belong to its image?
+
+    Its parts are `image`, `text`, a vector's projection for each, `fusion` and `matched`.
+    """
+
+    def __init__(self, config: ImageTextConfig, text: Bert | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.image = PatchEncoder(config)
+        self.text = Bert(config.text) if text is None else text
+        self.image_projection = nn.Linear(config.width, config.shared_width, bias=False)
+        self.text_projection = nn.Linear(config.text.hidden_size, config.shared_width, bias=False)
+        self.log_scale = nn.Parameter(torch.tensor([math.log(1 / 0.07)]))  # [1]: fsdp takes no scalars
+        self.fusion = Decoder(
+            config.text.hidden_size,
+            num_layers=config.fusion_layers,
+            num_heads=config.text.num_heads,
+            memory_dim=config.width,
+            dropout=config.dropout,
+        )
+        self.matched = nn.Linear(config.text.hidden_size, 1)
+
+    @property
+    def scale(self) -> Tensor:
+        """What cosines are multiplied by before the softmax: learned, at most 100."""
+        return self.log_scale.exp().clamp(max=LARGEST_SCALE)
+
+    def encode_image(self, pixels: Tensor) -> Encoded:
+        """Images [B, channels, height, width], uint8 or floats from 0 to 1: states [B, K, M] of their patches, row by
+        row, and a vector of each.
+
+        Raises:
+            ShapeError: images of another size.
+        """
+        states = self.image(pixels)
+        return Encoded(states, normalize(self.image_projection(states.mean(1)), dim=-1))
+
+    def encode_text(self, input_ids: Tensor, real: Tensor | None = None) -> Encoded:
+        """Texts [B, S], `real` [B, S] True = a token: states [B, S, M], and a vector of each."""
+        states = self.text(input_ids, real)
+        return Encoded(states, normalize(self.text_projection(_mean(states, real)), dim=-1))
+
+    def match(self, image_states: Tensor, text_states: Tensor, real: Tensor | None = None) -> Tensor:
+        """Whether text b belongs to image b, logits [B], from states [B, K, M] and [B, S, M]; `real` [B, S]."""
+        return self.matched(_mean(self.fusion(text_states, image_states, padding=real), real)).squeeze(-1)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compiles the parts that are called by themselves, as training calls them."""
+        for part in (self.image, self.text, self.fusion):
+            part.compile(*args, **kwargs)
+
+    def forward(self, pixels: Tensor, input_ids: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Of each pair of image and text the cosine, and the logit that they belong together: [B] and [B]."""
+        image, text = self.encode_image(pixels), self.encode_text(input_ids, real)
+        return (image.vector * text.vector).sum(-1), self.match(image.states, text.states, real)
+
+
+class PatchEncoder(nn.Module):
+    """A transformer over the patches of an image, each with a learned vector of its row and one of its column.
+
+    ViT (Dosovitskiy et al. 2021) with factorised positions (Dehghani et al. 2023, section 3.2) and without [CLS].
+    """
+
+    def __init__(self, config: ImageTextConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim, std = config.width, config.width**-0.5
+        self.patch = nn.Linear(config.channels * config.patch_size**2, dim)
+        self.row = positions.Learned(config.grid, dim, std=std)
+        self.column = positions.Learned(config.grid, dim, std=std)
+        self.encoder = Encoder(dim, num_layers=config.image_layers, num_heads=config.num_heads, dropout=config.dropout)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Images [B, channels, height, width] as states [B, K, M] of their patches, row by row."""
+        config = self.config
+        expected = [config.channels, config.image_size, config.image_size]
+        if pixels.dim() != 4 or list(pixels.shape[1:]) != expected:
+            raise ShapeError(f"pixels: expected [B, {', '.join(map(str, expected))}], received {list(pixels.shape)}")
+        pixels = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
+        mean, std = (pixels.new_tensor(x)[:, None, None] for x in (config.mean, config.std))
+        patches_BKP = unfold((pixels - mean) / std, config.patch_size, stride=config.patch_size).mT
+        place = (self.row.weight[:, None] + self.column.weight[None]).flatten(0, 1)
+        return self.encoder(self.patch(patches_BKP) + place)
+
+
+def _mean(states: Tensor, real: Tensor | None) -> Tensor:
+    """The mean state [B, M] of each text's tokens, of [B, S, M]."""
+    if real is None:
+        return states.mean(1)
+    return (states * real[..., None]).sum(1) / real.sum(1, keepdim=True)

@@ -1,0 +1,175 @@
+"""Language models: one that fills masked tokens (BERT's head on `Bert`), one that writes from left to right.
+
+Devlin et al. 2018, arXiv:1810.04805, section 3.1; Radford et al. 2018. In both the output is tied to the embeddings
+(Press & Wolf 2017). Dimension letters: B batch, S sequence, M model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, linear
+
+from headwise import masks
+from headwise.errors import CheckpointError, DtypeError, ShapeError
+from headwise.models import checkpoint
+from headwise.models.bert import Bert
+from headwise.nn import Cache, Encoder, MultiHeadAttention, options
+from headwise.nn.positions import Rope
+
+HEAD = "cls.predictions."  # what stands before the names of the head's tensors in a checkpoint
+
+
+class MaskedLanguageModel(nn.Module):
+    """A BERT, and what a masked token may have been.
+
+        logits = E · Norm(gelu(W h + b)) + c,   E the embeddings of the words
+
+    >>> model = MaskedLanguageModel(Bert(BertConfig(vocab_size=8000, hidden_size=256, num_layers=4, num_heads=4)))
+    >>> logits_NV = model(input_ids, real, at=input_ids == mask_id)
+
+    Its parts are `bert`, `transform`, `norm` and `bias` [V].
+    """
+
+    def __init__(self, bert: Bert) -> None:
+        super().__init__()
+        config = bert.config
+        self.bert = bert
+        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        nn.init.normal_(self.transform.weight, std=0.02)
+        nn.init.zeros_(self.transform.bias)
+
+    @classmethod
+    def from_pretrained(cls, path_or_id: str | Path, *, dropout: float | None = None) -> MaskedLanguageModel:
+        """A checkpoint's encoder, and its head where it has one; a head that it lacks begins anew. In eval mode.
+
+        `dropout` takes the place of what the checkpoint was trained with.
+
+        Raises:
+            CheckpointError: no such checkpoint, a damaged one, or one that is not a BERT encoder.
+        """
+        folder = checkpoint.resolve(path_or_id)
+        model = cls(Bert.from_pretrained(folder, dropout=dropout))
+        tensors = checkpoint.load_tensors(folder)
+        names = model.head_names()
+        found = {ours: tensors[theirs] for ours, theirs in names.items() if theirs in tensors}
+        if found:
+            if missing := [theirs for ours, theirs in names.items() if ours not in found]:
+                raise CheckpointError(f"the checkpoint lacks {missing[0]} of its head for masked tokens")
+            own = dict(model.named_parameters())
+            for ours, tensor in found.items():
+                if tensor.shape != own[ours].shape:
+                    raise CheckpointError(
+                        f"{names[ours]}: expected {list(own[ours].shape)}, the checkpoint has {list(tensor.shape)}"
+                    )
+                own[ours].data.copy_(tensor)
+        return model.eval()
+
+    def forward(self, input_ids: Tensor, real: Tensor | None = None, at: Tensor | None = None) -> Tensor:
+        """The logits of every token, or of those `at` certain places.
+
+        Args:
+            input_ids: [B, S].
+            real: bool [B, S], True = a token, False = padding. Default: all tokens.
+            at: bool [B, S], True = wanted. With few of them most of the work of a large vocabulary is spared.
+
+        Returns:
+            [B, S, V]; with `at` [N, V], in the order in which they stand.
+        """
+        x = self.bert(input_ids, real)
+        x = self.norm(gelu(self.transform(x if at is None else x[at])))
+        return linear(x, self.bert.embeddings.word.weight, self.bias)
+
+    def head_names(self) -> dict[str, str]:
+        """Our name of each of the head's parameters: the name in a Hugging Face checkpoint."""
+        names = {"transform": "transform.dense", "norm": "transform.LayerNorm"}
+        pairs = {f"{ours}.{x}": f"{HEAD}{theirs}.{x}" for ours, theirs in names.items() for x in ("weight", "bias")}
+        return pairs | {"bias": f"{HEAD}bias"}
+
+
+@dataclass(frozen=True)
+class CausalConfig:
+    """The shape of a `CausalLanguageModel`: V, M, layers, H, and dropout.
+
+    Raises:
+        ArgumentError: dimensions that do not divide.
+    """
+
+    vocab_size: int
+    dim: int = 256
+    num_layers: int = 4
+    num_heads: int = 4
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "dim", "num_layers", "num_heads"):
+            options.whole(name, getattr(self, name))
+        options.divisible("dim", self.dim, "num_heads", self.num_heads)
+        options.probability("dropout", self.dropout)
+
+
+class CausalLanguageModel(nn.Module):
+    """A decoder-only transformer: pre-norm, RMSNorm, SwiGLU, RoPE and no biases (Touvron et al. 2023, LLaMA).
+
+    >>> model = CausalLanguageModel(CausalConfig(vocab_size=8000))
+    >>> logits_BSV = model(input_ids)
+    >>> cache = Cache()                                # one token a step
+    >>> logits_B1V = model(input_ids[:, :1], cache=cache)
+
+    Its parts are `embedding` and `decoder`.
+    """
+
+    def __init__(self, config: CausalConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim, heads = config.dim, config.num_heads
+
+        def attention() -> MultiHeadAttention:
+            return MultiHeadAttention(dim, heads, bias=False, dropout=config.dropout, positions=Rope(dim // heads))
+
+        self.embedding = nn.Embedding(config.vocab_size, dim)
+        nn.init.normal_(self.embedding.weight, std=dim**-0.5)  # so that the first logits are near 1 in size
+        self.dropout = nn.Dropout(config.dropout)
+        self.decoder = Encoder(
+            dim,
+            num_layers=config.num_layers,
+            attention=attention,
+            norm="rms",
+            activation="swiglu",
+            bias=False,
+            dropout=config.dropout,
+        )
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        real: Tensor | None = None,
+        cache: Cache | None = None,
+        at: Tensor | None = None,
+    ) -> Tensor:
+        """The logits of the token after each.
+
+        Args:
+            input_ids: [B, S].
+            real: bool [B, S], True = a token, False = padding (on the left where there is a cache).
+            cache: the tokens before, to which these are added.
+            at: bool [B, S], True = wanted. Default: all.
+
+        Returns:
+            [B, S, V]; with `at` [N, V], in the order in which they stand.
+
+        Raises:
+            ShapeError, DtypeError: ids of another shape or kind.
+        """
+        if input_ids.dim() != 2:
+            raise ShapeError(f"input_ids: expected [B, S], received {list(input_ids.shape)}")
+        if input_ids.is_floating_point() or input_ids.dtype == torch.bool:
+            raise DtypeError(f"input_ids: expected whole numbers, received {input_ids.dtype}")
+        x = self.dropout(self.embedding(input_ids))
+        hidden: Tensor = self.decoder(x, mask=masks.causal(), padding=real, cache=cache)
+        return linear(hidden if at is None else hidden[at], self.embedding.weight)

@@ -1,0 +1,260 @@
+"""Forecasting by attention over patches of a series: an encoder that writes the whole future at once (PatchTST), and a
+decoder that writes it patch by patch (as GPT writes tokens).
+
+Dimension letters: N series (every channel by itself), S context, F future, P patch length, K patches, M model,
+O outputs a step: the point forecast, then the quantiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from headwise import masks
+from headwise.errors import ArgumentError, ShapeError
+from headwise.nn import Cache, Encoder, MultiHeadAttention, options, positions
+from headwise.records import Seen
+
+Centre = Literal["mean", "last"]
+MIN_VARIANCE = 1e-5  # of a context; one that is constant is divided by the root of this
+
+
+@dataclass(frozen=True)
+class PatchForecasterConfig:
+    """The shape of a forecaster.
+
+    Args:
+        context: S, how many steps of the past are read.
+        horizon: F, how many steps of the future are written.
+        patch_length: P, steps in a patch, which is a token.
+        stride: from the start of a patch to that of the next one. Below P patches overlap.
+        dim, num_layers, num_heads, ffn_dim, dropout: of the encoder.
+        num_quantiles: how many there are beside the point forecast.
+        centre: what is subtracted from a context, and added to its forecast: its mean, or its last value.
+
+    Raises:
+        ArgumentError: a size below 1, a context shorter than a patch, a dim that is no multiple of num_heads.
+    """
+
+    context: int
+    horizon: int
+    patch_length: int = 16
+    stride: int = 8
+    dim: int = 64
+    num_layers: int = 2
+    num_heads: int = 4
+    ffn_dim: int = 128
+    dropout: float = 0.2
+    num_quantiles: int = 0
+    centre: Centre = "mean"
+
+    def __post_init__(self) -> None:
+        for name in ("horizon", "patch_length", "stride", "dim", "num_layers", "num_heads", "ffn_dim"):
+            options.whole(name, getattr(self, name))
+        options.whole("context", self.context, least=self.patch_length)
+        options.whole("num_quantiles", self.num_quantiles, least=0)
+        options.divisible("dim", self.dim, "num_heads", self.num_heads)
+        options.probability("dropout", self.dropout)
+        options.one_of("centre", self.centre, ("mean", "last"))
+
+    @property
+    def num_patches(self) -> int:
+        """K: as many as fit, the last of them at the end of the context."""
+        return (self.context - self.patch_length) // self.stride + 1
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Of each patch the first step of the context in it, and the one behind its last."""
+        first = self.context - self.patch_length - (self.num_patches - 1) * self.stride
+        starts = range(first, self.context, self.stride)
+        return [(start, start + self.patch_length) for start in starts[: self.num_patches]]
+
+
+class PatchForecaster(nn.Module):
+    """Patches of the past attend to one another, and a linear map of all of them writes the whole future.
+
+    Nie et al. 2023 (PatchTST, arXiv:2211.14730), section 3.1: every channel of a series is read by itself, by the same
+    weights; a context is normalised, and its forecast is given back what was taken (Kim et al. 2022, equations 1, 2).
+    A linear map of the context itself is added (Das et al. 2023, TiDE, arXiv:2304.08424, section 4): what a straight
+    weighing of the past can tell, attention need not learn.
+
+    >>> model = PatchForecaster(PatchForecasterConfig(context=336, horizon=96))
+    >>> forecast_NFO = model(torch.randn(7, 336))
+
+    Its parts are `embed`, `position`, `encoder`, `head` and `direct`.
+    """
+
+    def __init__(self, config: PatchForecasterConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Linear(config.patch_length, config.dim)
+        self.position = positions.Learned(config.num_patches, config.dim)
+        self.encoder = Encoder(
+            config.dim,
+            num_layers=config.num_layers,
+            num_heads=config.num_heads,
+            ffn_dim=config.ffn_dim,
+            dropout=config.dropout,
+            attention_dropout=0.0,  # with it the weights have to be written out, which takes longer than all the rest
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        outputs = config.horizon * (1 + config.num_quantiles)
+        self.head = nn.Linear(config.num_patches * config.dim, outputs)
+        self.direct = nn.Linear(config.context, outputs, bias=False)
+        nn.init.zeros_(self.head.weight)  # it begins with the mean of the context, as DLinear does
+        nn.init.constant_(self.direct.weight, 1 / config.context)
+
+    def forward(
+        self, context_NS: Tensor, future_NF: Tensor | None = None, *, record: bool = False
+    ) -> Tensor | tuple[Tensor, Seen]:
+        """The forecast, in the units of the context.
+
+        Args:
+            context_NS: [N, S], N channels of any series, without NaN.
+            future_NF: not read. It stands here so that both forecasters are called alike.
+            record: also return what the patches attended to.
+
+        Returns:
+            [N, F, O]: at each step the point forecast, then the quantiles; with `record=True` (that, Seen).
+
+        Raises:
+            ShapeError: a context of another length.
+        """
+        _check("context", context_NS, self.config.context)
+        scale = Scale.of(context_NS, self.config.centre)
+        given_NS = scale.normalise(context_NS)
+        x_NKM = self.embed(_patches(given_NS, self.config)) + self.position.weight
+        found = self.encoder(self.dropout(x_NKM), record=record)
+        x_NKM, seen = found if record else (found, None)
+        y_NFO = self.head(self.dropout(x_NKM.flatten(1))) + self.direct(given_NS)
+        y_NFO = scale.restore(y_NFO.unflatten(1, (self.config.horizon, -1)))
+        return y_NFO if seen is None else (y_NFO, seen)
+
+
+class CausalPatchForecaster(nn.Module):
+    """A decoder that reads patches and writes the next one, and reads that, until the horizon is reached.
+
+    As GPT writes tokens; of series, Das et al. 2024 (TimesFM, arXiv:2310.10688), section 4. It learns on the true
+    patches of the future; when it forecasts it reads its own point forecasts, so its quantiles are those of the next
+    patch, given that the ones before went as forecast.
+
+    >>> model = CausalPatchForecaster(PatchForecasterConfig(context=336, horizon=96, patch_length=24, stride=24))
+    >>> forecast_NFO = model(torch.randn(7, 336))
+
+    Its parts are `embed`, `decoder` (an `Encoder` under a causal mask) and `head`.
+
+    Raises:
+        ArgumentError: patches that overlap or leave steps out; heads whose width is odd, which rotary positions need.
+    """
+
+    def __init__(self, config: PatchForecasterConfig) -> None:
+        super().__init__()
+        if config.stride != config.patch_length:
+            raise ArgumentError(
+                f"stride: expected patch_length={config.patch_length}, so that the next patch begins where one ends, "
+                f"received {config.stride}"
+            )
+        self.config = config
+        self.embed = nn.Linear(config.patch_length, config.dim)
+        width = config.dim // config.num_heads
+        self.decoder = Encoder(
+            config.dim,
+            num_layers=config.num_layers,
+            attention=lambda: MultiHeadAttention(config.dim, config.num_heads, positions=positions.Rope(width)),
+            ffn_dim=config.ffn_dim,
+            dropout=config.dropout,
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.head = nn.Linear(config.dim, config.patch_length * (1 + config.num_quantiles))
+
+    def forward(
+        self, context_NS: Tensor, future_NF: Tensor | None = None, *, record: bool = False, cached: bool = True
+    ) -> Tensor | tuple[Tensor, Seen]:
+        """The forecast, in the units of the context.
+
+        Args:
+            context_NS: [N, S], N channels of any series, without NaN.
+            future_NF: [N, F], what is read after the context, a patch behind what is written: the truth, to learn from.
+                None = what is written itself.
+            record: also return what the patches attended to; their rows are all patches that were read.
+            cached: whether the keys and values of the patches before are kept from step to step. The forecast is the
+                same without; it takes longer.
+
+        Returns:
+            [N, F, O]: at each step the point forecast, then the quantiles; with `record=True` (that, Seen).
+
+        Raises:
+            ShapeError: a context or a future of another length.
+        """
+        config = self.config
+        _check("context", context_NS, config.context)
+        scale = Scale.of(context_NS, config.centre)
+        read_NKP = _patches(scale.normalise(context_NS), config)
+        count = -(-config.horizon // config.patch_length)
+        if future_NF is None:
+            y_NFO = self._generate(read_NKP, count, cached)
+            if not record:
+                return scale.restore(y_NFO[:, : config.horizon])
+            known_NF = y_NFO[..., 0]
+        else:
+            _check("future", future_NF, config.horizon)
+            known_NF = scale.normalise(future_NF)
+        # All patches that are read, in one pass: so one record has all rows.
+        known_NKP = known_NF[:, : (count - 1) * config.patch_length].unflatten(1, (-1, config.patch_length))
+        found = self._decode(torch.cat([read_NKP, known_NKP], dim=1), record=record)
+        x_NKM, seen = found if record else (found, None)
+        y_NFO = scale.restore(self._outputs(x_NKM[:, -count:])[:, : config.horizon])
+        return y_NFO if seen is None else (y_NFO, seen)
+
+    def _generate(self, read_NKP: Tensor, count: int, cached: bool) -> Tensor:
+        """[N, count · P, O], normalised: each patch from the context and the point forecasts of the patches before."""
+        cache = Cache() if cached else None
+        written: list[Tensor] = []
+        while True:
+            written.append(self._outputs(self._decode(read_NKP, cache)[:, -1:]))
+            if len(written) == count:
+                return torch.cat(written, dim=1)
+            point_NKP = written[-1][..., 0].unsqueeze(1)
+            read_NKP = point_NKP if cached else torch.cat([read_NKP, point_NKP], dim=1)
+
+    def _decode(self, patches_NKP: Tensor, cache: Cache | None = None, *, record: bool = False) -> Any:
+        return self.decoder(self.dropout(self.embed(patches_NKP)), mask=masks.causal(), cache=cache, record=record)
+
+    def _outputs(self, x_NKM: Tensor) -> Tensor:
+        """[N, K · P, O] of the patch after each."""
+        return self.head(self.dropout(x_NKM)).unflatten(2, (self.config.patch_length, -1)).flatten(1, 2)
+
+
+class Scale(NamedTuple):
+    """What is taken from each context before it is read, and given back to its forecast. Kim et al. 2022, section 3."""
+
+    centre: Tensor  # [N, 1]
+    spread: Tensor  # [N, 1]
+
+    @classmethod
+    def of(cls, context_NS: Tensor, centre: Centre) -> Scale:
+        """The mean or the last value, and the standard deviation."""
+        variance, mean = torch.var_mean(context_NS, dim=1, correction=0, keepdim=True)
+        return cls(mean if centre == "mean" else context_NS[:, -1:], (variance + MIN_VARIANCE).sqrt())
+
+    def normalise(self, x_NS: Tensor) -> Tensor:
+        """[N, S] as the model reads it."""
+        return (x_NS - self.centre) / self.spread
+
+    def restore(self, y_NFO: Tensor) -> Tensor:
+        """[N, F, O] in the units of the context."""
+        return y_NFO * self.spread[..., None] + self.centre[..., None]
+
+
+def _patches(x_NS: Tensor, config: PatchForecasterConfig) -> Tensor:
+    """[N, K, P], the last patch at the end."""
+    first, _ = config.spans[0]
+    return x_NS[:, first:].unfold(1, config.patch_length, config.stride)
+
+
+def _check(name: str, series: Tensor, length: int) -> None:
+    if series.ndim != 2 or series.shape[1] != length:
+        raise ShapeError(f"{name}: expected [N, {length}], received {list(series.shape)}")

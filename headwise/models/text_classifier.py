@@ -1,0 +1,96 @@
+"""Which of some classes a text belongs to: an encoder, the mean of what it makes of the tokens, and a linear map.
+
+Dimension letters: B batch, S sequence, M model, C classes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from headwise.models.bert import Bert
+from headwise.models.latent_encoder import LatentEncoder
+from headwise.models.small_encoder import SmallEncoder
+from headwise.nn.options import one_of, probability, whole
+
+
+class TextClassifier(nn.Module):
+    """An encoder with a head of C classes on top.
+
+    >>> classifier = TextClassifier(Bert.from_pretrained(default_model()), num_classes=2)
+    >>> logits_BC = classifier(input_ids, attention_mask)
+
+    Args:
+        encoder: a `Bert` or a `SmallEncoder`; a `LatentEncoder` for long texts.
+        num_classes: C.
+        pooling: a text is the mean over its tokens, or what stands at [CLS]. Of latents always their mean.
+        dropout: of that, in training.
+        word_dropout: in training each token is replaced by [MASK] with this probability (Iyyer et al. 2015, who leave
+            it out of the mean): the model cannot lean on single words that it saw once.
+        mask_id: the id of [MASK].
+        kept_ids: tokens that are never replaced: [CLS], [SEP], padding.
+    """
+
+    kept_ids: Tensor
+
+    def __init__(
+        self,
+        encoder: Bert | SmallEncoder | LatentEncoder,
+        num_classes: int,
+        *,
+        pooling: Literal["mean", "cls"] = "mean",
+        dropout: float = 0.1,
+        word_dropout: float = 0.0,
+        mask_id: int = 0,
+        kept_ids: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        one_of("pooling", pooling, ("mean", "cls"))
+        self.pooling = pooling
+        self.word_dropout = probability("word_dropout", word_dropout)
+        self.mask_id = mask_id
+        self.register_buffer("kept_ids", torch.tensor(kept_ids, dtype=torch.long), persistent=False)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(encoder.config.hidden_size, whole("num_classes", num_classes))
+        nn.init.normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """How much speaks for each class.
+
+        Args:
+            input_ids: [B, S].
+            attention_mask: [B, S], True for tokens, False for padding. Default: all tokens.
+            token_type_ids: [B, S], which text of a pair each token is from. Default: all 0.
+
+        Returns:
+            [B, C], logits.
+
+        Raises:
+            ShapeError, DtypeError, ArgumentError: as the encoder's.
+        """
+        if self.training and self.word_dropout:
+            hidden = torch.rand(input_ids.shape, device=input_ids.device) < self.word_dropout
+            input_ids = input_ids.masked_fill(hidden & ~torch.isin(input_ids, self.kept_ids), self.mask_id)
+        hidden_BSM = self.encoder(input_ids, attention_mask, token_type_ids)
+        if isinstance(self.encoder, LatentEncoder):
+            pooled_BM = hidden_BSM.mean(1)
+        elif self.pooling == "cls":
+            pooled_BM = hidden_BSM[:, 0]
+        else:
+            pooled_BM = _mean(hidden_BSM, attention_mask)
+        logits_BC: Tensor = self.head(self.dropout(pooled_BM))
+        return logits_BC
+
+
+def _mean(hidden_BSM: Tensor, real_BS: Tensor | None) -> Tensor:
+    """The mean over real tokens; what stands at padding does not count, whatever it is."""
+    if real_BS is None:
+        return hidden_BSM.mean(1)
+    real_BS1 = real_BS.bool()[..., None]
+    return hidden_BSM.masked_fill(~real_BS1, 0.0).sum(1) / real_BS1.sum(1)
