@@ -12,6 +12,8 @@
 
     print(headwise.diagnose(MyAttention(64, heads=8)))
 
+    task = headwise.tasks.Classify.fit("reviews.csv", text="sentence", label="label", out="run")
+
 Names are imported on first use, so that `headwise --help` and shell completion need not wait for torch.
 """
 
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from headwise import analyses, capture, doctor, errors, masks, models, nn, plot, testing, worksheet
+    from headwise import analyses, capture, doctor, errors, masks, models, nn, plot, tasks, testing, worksheet
     from headwise.capture.context import watch
     from headwise.doctor.diagnosis import diagnose
     from headwise.functional import attention, plan
@@ -47,6 +49,7 @@ _WHERE: dict[str, str | None] = {
     "nn": None,
     "errors": None,
     "plot": None,
+    "tasks": None,
     "testing": None,
     "worksheet": None,
     "AttentionRecord": "headwise.records.record",
@@ -73,6 +76,7 @@ __all__ = [
     "nn",
     "plan",
     "plot",
+    "tasks",
     "testing",
     "view",
     "watch",

@@ -9,6 +9,8 @@
     ├── CacheError      (ValueError)        a cache of another module or batch, or one that is full
     ├── RecordError     (ValueError)        a record cannot represent or answer this
     ├── CheckpointError (ValueError)        a checkpoint is missing, damaged or of another architecture
+    ├── TrainingError   (RuntimeError)      a training cannot go on
+    │   └── TrainingInterrupted             it was told to stop, and is saved
     ├── DoctorError     (RuntimeError)      the doctor cannot find out how to call a module
     ├── WorksheetError  (ValueError)        a computation that a worksheet cannot show
     └── FileError       (OSError)           a file cannot be read or written
@@ -54,6 +56,14 @@ class RecordError(HeadwiseError, ValueError):
 
 class CheckpointError(HeadwiseError, ValueError):
     """A checkpoint is missing, damaged, or of an architecture that was not expected."""
+
+
+class TrainingError(HeadwiseError, RuntimeError):
+    """A training that cannot go on: its loss is not finite, or it was interrupted."""
+
+
+class TrainingInterrupted(TrainingError):  # noqa: N818 (told to stop, not a failure)
+    """A training that was told to stop, by Ctrl-C; the message says how to go on with it."""
 
 
 class DoctorError(HeadwiseError, RuntimeError):

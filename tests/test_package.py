@@ -34,6 +34,7 @@ def test_public_names_are_pinned() -> None:
         "nn",
         "plan",
         "plot",
+        "tasks",
         "testing",
         "view",
         "watch",
@@ -103,6 +104,31 @@ def test_public_modules_are_pinned() -> None:
             assert getattr(package, name) is not None
 
 
+def test_public_models_are_pinned() -> None:
+    assert headwise.models.__all__ == [
+        "Bert",
+        "BertConfig",
+        "CausalConfig",
+        "CausalLanguageModel",
+        "CausalPatchForecaster",
+        "EncoderDecoder",
+        "EncoderDecoderConfig",
+        "ImageText",
+        "ImageTextConfig",
+        "LatentEncoder",
+        "LatentEncoderConfig",
+        "MaskedLanguageModel",
+        "PatchForecaster",
+        "PatchForecasterConfig",
+        "SmallEncoder",
+        "SmallEncoderConfig",
+        "SpanReader",
+        "TextClassifier",
+    ]
+    for name in headwise.models.__all__:
+        assert getattr(headwise.models, name) is not None
+
+
 def test_public_names_of_the_doctor_and_the_worksheet_are_pinned() -> None:
     assert headwise.doctor.__all__ == [
         "Comparison",
@@ -131,6 +157,8 @@ def test_every_error_is_also_the_built_in_that_a_caller_expects() -> None:
         errors.DtypeError: TypeError,
         errors.KernelRefused: RuntimeError,
         errors.CacheError: ValueError,
+        errors.TrainingError: RuntimeError,
+        errors.TrainingInterrupted: RuntimeError,
         errors.DoctorError: RuntimeError,
         errors.WorksheetError: ValueError,
         errors.RecordError: ValueError,
@@ -181,6 +209,7 @@ def test_import_headwise_does_not_wait_for_torch() -> None:
         "plot",
         "diagnose",
         "doctor",
+        "tasks",
         "testing",
         "worksheet",
     ],

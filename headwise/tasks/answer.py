@@ -1,0 +1,327 @@
+"""`Answer`: a question and a context to the words of the context that answer it."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from headwise.capture import watch
+from headwise.errors import ArgumentError
+from headwise.models.span_reader import SpanReader
+from headwise.records import Seen
+from headwise.tasks.options.answer import AnswerOptions
+from headwise.tasks.rows.squad import Span, read_questions
+from headwise.tasks.rows.tables import Data
+from headwise.tasks.scores import Scores
+from headwise.tasks.scoring import span_scores
+from headwise.tasks.task import Batch, Task
+from headwise.tasks.text import encoders
+from headwise.tasks.text.best_spans import BestSpans
+from headwise.tasks.text.padding import padded
+from headwise.tasks.text.subwords import Pieces, Subwords
+from headwise.tasks.text.windows import windows
+
+SEPARATOR = "[SEP]"  # between question and context, where both are one string
+_LONGEST = 384  # tokens of a window, if the model can read more and no other number is asked for
+_SENTENCE = re.compile(r".*?[.!?。！？](?=\s|$|[^\x00-\x7f])|.+", re.DOTALL)
+
+
+class Window(NamedTuple):
+    """A question and as much of its context as can be read at once."""
+
+    row: int  # of the data
+    ids: list[int]
+    types: list[int]
+    context: int  # where the context begins among the ids
+    offsets: list[tuple[int, int]]  # of the context's tokens in this window: context[start:end]
+    start: int  # of the answer's first and last token among the ids; both 0, [CLS], where the window does not have it
+    end: int
+
+
+class Answer(Task[AnswerOptions]):
+    """BERT with a head for the first and the last token of the answer; long contexts in windows that overlap.
+
+    Questions without an answer are learned if there are any; a model that saw some may say that there is none.
+
+    >>> task = Answer.fit("squad.json")
+    >>> task.predict([("Who wrote it?", "The book was written by Mary Shelley in 1818.")])
+    [{'answer': 'Mary Shelley', 'start': 24, 'probability': 0.93}]
+    """
+
+    name = "answer"
+    options_type = AnswerOptions
+
+    model: SpanReader
+
+    def __init__(self, options: AnswerOptions, model: SpanReader, subwords: Subwords, facts: Mapping[str, Any]) -> None:
+        """`facts` of the answers in training: longest and mean number of tokens, and whether some had none."""
+        super().__init__(options, model)
+        self.subwords = subwords
+        self.longest = int(facts["longest"])
+        self.mean = float(facts["mean"])
+        self.may_be_none = bool(facts["may_be_none"])
+
+    @classmethod
+    def read(cls, source: Any, options: AnswerOptions, *, targets: bool = True) -> Data:
+        return source if isinstance(source, Data) else read_questions(source, options, targets=targets)
+
+    @classmethod
+    def split(cls, data: Data, options: AnswerOptions) -> tuple[Data, Data]:
+        """By contexts: whoever knows one question about a text knows something of the others."""
+        contexts = list(dict.fromkeys(data.columns["context"]))
+        if len(contexts) < 2:
+            raise ArgumentError(
+                f"{data.name}: expected questions about at least 2 contexts, one to learn from and one to choose the "
+                "best weights by. Received: 1; give more, or validation=FILE"
+            )
+        held = min(max(round(options.validation_share * len(contexts)), 1), len(contexts) - 1)
+        chosen = set(random.Random(options.seed).sample(contexts, held))
+        parts: tuple[list[int], list[int]] = ([], [])
+        for row, context in enumerate(data.columns["context"]):
+            parts[context in chosen].append(row)
+        return data.take(parts[0]), replace(data.take(parts[1]), left_out=())
+
+    @classmethod
+    def learn(cls, data: Data, options: AnswerOptions) -> Answer:
+        if not any(data.columns["answers"]):
+            raise ArgumentError(
+                f"{data.name}: expected questions with answers to learn from, received none in {len(data)}"
+            )
+        contexts = list(dict.fromkeys(data.columns["context"]))
+        encoder, subwords = encoders.make([*data.columns["question"], *contexts], options)
+        lengths = [len(span) for span in _token_spans(data, subwords) if span is not None]
+        none = not all(data.columns["answers"])
+        facts = {"longest": max(lengths), "mean": fmean(lengths), "may_be_none": none}
+        return cls(options, SpanReader(encoder), subwords, facts)
+
+    def encode(self, data: Data, *, targets: bool = True) -> list[Window]:
+        questions = [
+            pieces.ids[: self.options.question_length] for pieces in self.subwords.pieces(data.columns["question"])
+        ]
+        contexts = _pieces(data.columns["context"], self.subwords)
+        spans = _token_spans(data, self.subwords) if targets else [None] * len(data)
+        found = []
+        for row, (question, text, span) in enumerate(zip(questions, data.columns["context"], spans, strict=True)):
+            found += self._windows(row, question, contexts[text], span)
+        return found
+
+    def _windows(self, row: int, question: list[int], context: Pieces, answer: range | None) -> list[Window]:
+        room = self.max_length - len(question) - 3
+        if room < 1:
+            raise ArgumentError(
+                f"max_length: expected room for a context beside a question of {len(question)} tokens and 3 signs, "
+                f"received {self.max_length}; give more, or less question_length"
+            )
+        # As much as is asked for, unless that is most of the window; but no answer of a known length may be cut.
+        overlap = min(max(min(self.options.overlap, room // 2), self.longest - 1), room - 1)
+        begin = len(question) + 2
+        found = []
+        for low, high in windows(len(context.ids), room, overlap):
+            whole = answer is not None and low <= answer.start and answer.stop <= high
+            start, end = (answer.start - low + begin, answer.stop - 1 - low + begin) if answer and whole else (0, 0)
+            ids, types = self.subwords.pair(question, context.ids[low:high])
+            found.append(Window(row, ids, types, begin, context.offsets[low:high], start, end))
+        return found
+
+    @property
+    def max_length(self) -> int:
+        """How many tokens a window has at most, the question among them."""
+        return self.options.max_length or min(
+            _LONGEST, encoders.max_length(self.model.encoder, self.options) or _LONGEST
+        )
+
+    def length(self, example: Window) -> int:
+        return len(example.ids)
+
+    def collate(self, examples: Sequence[Window]) -> Batch:
+        ids_BS = padded([each.ids for each in examples], self.subwords.pad)
+        places_S = torch.arange(ids_BS.shape[1])
+        first_B1 = torch.tensor([[each.context] for each in examples])
+        length_B1 = torch.tensor([[len(each.ids)] for each in examples])
+        return {
+            "input_ids": ids_BS,
+            "attention_mask": places_S < length_B1,
+            "token_type_ids": padded([each.types for each in examples], 0),
+            "in_context": (places_S >= first_B1) & (places_S < length_B1 - 1),
+            "starts": torch.tensor([each.start for each in examples]),
+            "ends": torch.tensor([each.end for each in examples]),
+        }
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Where the answer begins and ends: one of the context's tokens, or [CLS] where the window does not have it."""
+        starts_BS, ends_BS = self._log_probabilities(batch)
+        total = functional.nll_loss(starts_BS, batch["starts"], reduction="sum")
+        total = total + functional.nll_loss(ends_BS, batch["ends"], reduction="sum")
+        return total / 2, torch.tensor(len(starts_BS), device=starts_BS.device)
+
+    def _log_probabilities(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Of each token as the first and the last of the answer, [B, S] twice, float32."""
+        allowed_BS = batch["in_context"].clone()
+        allowed_BS[:, 0] = True
+        logits = self.model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+        lowest = torch.finfo(torch.float32).min
+        starts_BS, ends_BS = (each.float().masked_fill(~allowed_BS, lowest).log_softmax(-1) for each in logits)
+        return starts_BS, ends_BS
+
+    def predict(self, inputs: Any) -> list[dict[str, Any]]:
+        """The answer to each question, as it stands in the context.
+
+        Args:
+            inputs: (question, context) pairs, one or several "question [SEP] context", or whatever holds rows with the
+                columns of questions and contexts.
+
+        Returns:
+            For each "answer", "start" (its first character in the context) and "probability", over all spans of all
+            windows. Where the model says that there is no answer: "", and None as start.
+        """
+        data = self._inputs(inputs)
+        best = self._best(data)
+        found = []
+        for context, spans in zip(data.columns["context"], best, strict=True):
+            (start, end), probability = spans.best()
+            answer = context[start:end]
+            found.append({"answer": answer, "start": start if answer else None, "probability": probability})
+        return found
+
+    def evaluate(self, source: Any) -> Scores:
+        """Exact match and F1, beside those of the beginning of each context."""
+        data = self.read(source, self.options)
+        contexts, answers = data.columns["context"], data.columns["answers"]
+        called = [each["answer"] for each in self.predict(data)]
+        pieces = _pieces(contexts, self.subwords)
+        count = max(round(self.mean), 1)
+        beginnings = [text[: _end_of(pieces[text], count)] for text in contexts]
+        sentences = [found[0] if (found := _SENTENCE.match(text.strip())) else "" for text in contexts]
+        return Scores(
+            values=_values(called, answers, contexts),
+            count=len(data),
+            baselines={
+                f"the first {count} token{'s' * (count > 1)}, as an answer has in the mean": _values(
+                    beginnings, answers, contexts
+                ),
+                "the first sentence": _values(sentences, answers, contexts),
+            },
+            left_out=(*data.left_out, *self.remarks(data)),
+        )
+
+    def remarks(self, data: Data) -> tuple[str, ...]:
+        """A sentence that says how many of the questions are too long to be read whole, if any are."""
+        lengths = [len(each.ids) for each in self.subwords.pieces(data.columns["question"])]
+        most = self.options.question_length
+        long = sum(length > most for length in lengths)
+        if not long:
+            return ()
+        have = "have" if long > 1 else "has"
+        return (f"{long} of {len(lengths)} questions {have} more than {most} tokens: what is beyond was not read",)
+
+    def look(self, inputs: Sequence[str]) -> list[Seen]:
+        """What the heads do with each "question [SEP] context", of which the first window is read."""
+        found = []
+        for text in inputs:
+            _pair(text)
+            tokens = self.subwords.tokens(text, self.max_length)
+            ids = torch.tensor([tokens.ids], device=self.device)
+            types = torch.tensor([self.subwords.types(tokens.ids)], device=self.device)
+            self.eval()
+            with torch.no_grad(), watch(self.model, tokens=[tokens]) as seen:
+                self.model(ids, token_type_ids=types)
+            found.append(seen)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "longest": self.longest,
+            "mean": self.mean,
+            "may_be_none": self.may_be_none,
+            "encoder": encoders.describe(self.model.encoder),
+        }
+
+    @classmethod
+    def restore(cls, options: AnswerOptions, state: dict[str, Any], folder: Path) -> Answer:
+        encoder = encoders.again(state["encoder"])
+        return cls(options, SpanReader(encoder), Subwords.from_pretrained(folder), state)
+
+    def save_files(self, folder: Path) -> None:
+        self.subwords.save(folder)
+
+    @torch.no_grad()
+    def _best(self, data: Data) -> list[BestSpans]:
+        """The best answers of each row, from all of its windows."""
+        self.eval()
+        found = [BestSpans(self.may_be_none) for _ in range(len(data))]
+        examples = self.encode(data, targets=False)
+        for batch, places in self.batches(examples):
+            starts_BS, ends_BS = self._log_probabilities(batch)
+            for i, place in enumerate(places):
+                window = examples[place]
+                inside = slice(window.context, window.context + len(window.offsets))
+                none = float(starts_BS[i, 0] + ends_BS[i, 0])
+                found[window.row].add(starts_BS[i, inside], ends_BS[i, inside], none, window.offsets, self.longest)
+        return found
+
+    def _inputs(self, inputs: Any) -> Data:
+        """Questions and contexts given as such are rows too."""
+        given = [inputs] if isinstance(inputs, str) and SEPARATOR in inputs else inputs
+        if not isinstance(given, list | tuple) or not given or isinstance(given[0], Mapping):
+            return self.read(inputs, self.options, targets=False)
+        pairs = [_pair(each) for each in given]
+        columns = {"question": [pair[0] for pair in pairs], "context": [pair[1] for pair in pairs]}
+        return Data("inputs", columns, [*range(len(pairs))])
+
+
+def _pair(given: Any) -> tuple[str, str]:
+    """A question and a context, of a pair or of one string."""
+    parts = given.split(SEPARATOR, 1) if isinstance(given, str) else given
+    if not isinstance(parts, list | tuple) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
+        raise ArgumentError(f'expected "question {SEPARATOR} context", or the two as a pair. Received: {given!r:.80}')
+    question, context = parts
+    if isinstance(given, str):
+        question, context = question.strip(), context.strip()
+    if not question.strip() or not context.strip():
+        raise ArgumentError(f"expected a question and a context, received an empty one: {given!r:.80}")
+    return question, context
+
+
+def _pieces(contexts: Sequence[str], subwords: Subwords) -> dict[str, Pieces]:
+    """Each context once: in a SQuAD file many questions are of one."""
+    once = list(dict.fromkeys(contexts))
+    return dict(zip(once, subwords.pieces(once), strict=True))
+
+
+def _token_spans(data: Data, subwords: Subwords) -> list[range | None]:
+    """The tokens of each row's first answer; None where there is no answer."""
+    pieces = _pieces(data.columns["context"], subwords)
+    rows = zip(data.columns["context"], data.columns["answers"], strict=True)
+    return [_tokens_of(answers[0], pieces[context]) if answers else None for context, answers in rows]
+
+
+def _tokens_of(answer: Span, context: Pieces) -> range | None:
+    """The tokens that an answer touches."""
+    end = answer.start + len(answer.text)
+    touched = [i for i, (low, high) in enumerate(context.offsets) if low < end and high > answer.start]
+    return range(touched[0], touched[-1] + 1) if touched else None
+
+
+def _end_of(context: Pieces, count: int) -> int:
+    """Where the first tokens end, in characters."""
+    return context.offsets[min(count, len(context.offsets)) - 1][1] if context.offsets else 0
+
+
+def _values(called: Sequence[str], answers: Sequence[Sequence[Span]], contexts: Sequence[str]) -> dict[str, float]:
+    rows = [
+        (said, [span.text for span in true], span_scores.is_by_character(context))
+        for said, true, context in zip(called, answers, contexts, strict=True)
+    ]
+    return {
+        "exact_match": fmean(span_scores.exact_match(said, true, by_character=each) for said, true, each in rows),
+        "f1": fmean(span_scores.f1(said, true, by_character=each) for said, true, each in rows),
+    }

@@ -1,0 +1,275 @@
+"""`Classify`: a text, or two texts, to a label."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torchmetrics import MeanMetric
+
+from headwise.capture import watch
+from headwise.errors import ArgumentError
+from headwise.models.text_classifier import TextClassifier
+from headwise.records import Seen
+from headwise.tasks.options.classify import LATENT, ClassifyOptions
+from headwise.tasks.rows.tables import Data, read_table
+from headwise.tasks.scores import Scores
+from headwise.tasks.scoring.class_scores import class_scores
+from headwise.tasks.task import Batch, Task
+from headwise.tasks.text import encoders
+from headwise.tasks.text.padding import padded
+from headwise.tasks.text.subwords import Subwords
+
+UNSEEN = -100  # the number of a label that was not in the training data; the loss leaves it out
+
+
+class Example(NamedTuple):
+    ids: list[int]
+    types: list[int]
+    label: int
+
+
+class Classify(Task[ClassifyOptions]):
+    """BERT fine-tuned from a checkpoint, a small one from scratch, or latents that read texts of any length.
+
+    >>> task = Classify.fit("reviews.csv", text="sentence", label="label")
+    >>> task.predict(["a warm, funny film"])
+    [{'label': 'good', 'probability': 0.98, 'probability of bad': 0.02, 'probability of good': 0.98}]
+    """
+
+    name = "classify"
+    options_type = ClassifyOptions
+    best_by = ("validation_accuracy", "max")
+
+    model: TextClassifier
+
+    def __init__(
+        self, options: ClassifyOptions, model: TextClassifier, subwords: Subwords, labels: dict[str, int]
+    ) -> None:
+        """`labels` are those of the training data, in the order of the model's classes; how often each was there."""
+        super().__init__(options, model)
+        self.subwords = subwords
+        self.labels = labels
+        self._numbers = {label: number for number, label in enumerate(labels)}
+        self._accuracy = MeanMetric()
+
+    @classmethod
+    def read(cls, source: Any, options: ClassifyOptions, *, targets: bool = True) -> Data:
+        if isinstance(source, Data):
+            return source
+        columns = {"text": options.text}
+        if options.text_pair is not None:
+            columns["pair"] = options.text_pair
+        if targets:
+            columns["label"] = options.label
+        return read_table(source, columns, texts=tuple(columns))
+
+    @classmethod
+    def learn(cls, data: Data, options: ClassifyOptions) -> Classify:
+        labels = _labels(data, options)
+        texts = [*data.columns["text"], *data.columns.get("pair", [])]
+        encoder: encoders.AnyEncoder
+        if options.model == LATENT:
+            encoder, subwords = encoders.make_latent(texts, options)
+        else:
+            encoder, subwords = encoders.make(texts, options)
+        return cls(options, _classifier(encoder, subwords, len(labels), options), subwords, labels)
+
+    def encode(self, data: Data, *, targets: bool = True) -> list[Example]:
+        firsts = self.subwords.pieces(data.columns["text"])
+        seconds = self.subwords.pieces(data.columns["pair"]) if "pair" in data.columns else [None] * len(data)
+        labels = data.columns["label"] if targets else [None] * len(data)
+        longest = self.max_length
+        found = []
+        for first, second, label in zip(firsts, seconds, labels, strict=True):
+            pair = _cut(first.ids, None if second is None else second.ids, longest)
+            found.append(Example(*self.subwords.pair(*pair), self._numbers.get(label, UNSEEN)))
+        return found
+
+    @property
+    def max_length(self) -> int | None:
+        """How many tokens of an input are read; None = all."""
+        return encoders.max_length(self.model.encoder, self.options)
+
+    def length(self, example: Example) -> int:
+        return len(example.ids)
+
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        ids_BS = padded([example.ids for example in examples], self.subwords.pad)
+        lengths_B = torch.tensor([len(example.ids) for example in examples])
+        return {
+            "input_ids": ids_BS,
+            "attention_mask": torch.arange(ids_BS.shape[1]) < lengths_B[:, None],
+            "token_type_ids": padded([example.types for example in examples], 0),
+            "labels": torch.tensor([example.label for example in examples]),
+        }
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        return self._loss(self._logits(batch), batch["labels"])
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Logs "validation_accuracy" too, by which the best weights are chosen."""
+        logits_BC = self._logits(batch)
+        self.log_loss(*self._loss(logits_BC, batch["labels"]))
+        self._accuracy.update(logits_BC.argmax(-1) == batch["labels"])
+        self.log("validation_accuracy", self._accuracy, on_step=False, on_epoch=True)
+
+    def predict(self, inputs: Any) -> list[dict[str, Any]]:
+        """The label of each text, and the probability of each label.
+
+        Args:
+            inputs: a text, several texts, or (text, text) pairs; or whatever holds rows with the columns of texts.
+
+        Returns:
+            For each input "label", "probability" (of that label), and "probability of …" each label.
+        """
+        probabilities = self._probabilities(self.encode(self._inputs(inputs), targets=False))
+        found = []
+        for row in probabilities.tolist():
+            most = max(range(len(row)), key=row.__getitem__)
+            named = {f"probability of {label}": share for label, share in zip(self.labels, row, strict=True)}
+            found.append({"label": list(self.labels)[most], "probability": row[most], **named})
+        return found
+
+    def evaluate(self, source: Any) -> Scores:
+        """Accuracy and macro F1, beside those of always the commonest label of the training data.
+
+        A label that was not in the training data can only be called wrongly, and counts so.
+        """
+        data = self.read(source, self.options)
+        called = self._probabilities(self.encode(data, targets=False)).argmax(-1).tolist()
+        labels = list(self.labels)
+        return class_scores(
+            data.columns["label"],
+            [labels[number] for number in called],
+            known=labels,
+            commonest=max(labels, key=self.labels.__getitem__),
+            left_out=(*data.left_out, *self.remarks(data)),
+        )
+
+    def remarks(self, data: Data) -> tuple[str, ...]:
+        """A sentence that says how many of the texts are too long to be read whole, if any are."""
+        if (most := self.max_length) is None:
+            return ()
+        columns = [self.subwords.pieces(data.columns[name]) for name in ("text", "pair") if name in data.columns]
+        lengths = [1 + sum(len(each.ids) + 1 for each in row) for row in zip(*columns, strict=True)]
+        long = sum(length > most for length in lengths)
+        if not long:
+            return ()
+        return (
+            f"{long} of {len(lengths)} texts have more than {most} tokens, {max(lengths)} at most: what is beyond was "
+            "not read",
+        )
+
+    def look(self, inputs: Sequence[str]) -> list[Seen]:
+        """What the heads do with each text; a pair is "first [SEP] second"."""
+        found = []
+        for text in inputs:
+            tokens = self.subwords.tokens(text, self.max_length)
+            ids = torch.tensor([tokens.ids], device=self.device)
+            types = torch.tensor([self.subwords.types(tokens.ids)], device=self.device)
+            self.eval()
+            with torch.no_grad(), watch(self.model, tokens=[tokens]) as seen:
+                self.model(ids, token_type_ids=types)
+            found.append(seen)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "labels": list(self.labels),
+            "counts": list(self.labels.values()),
+            "encoder": encoders.describe(self.model.encoder),
+        }
+
+    @classmethod
+    def restore(cls, options: ClassifyOptions, state: dict[str, Any], folder: Path) -> Classify:
+        subwords = Subwords.from_pretrained(folder)
+        labels = dict(zip(state["labels"], state["counts"], strict=True))
+        model = _classifier(encoders.again(state["encoder"]), subwords, len(labels), options)
+        return cls(options, model, subwords, labels)
+
+    def save_files(self, folder: Path) -> None:
+        self.subwords.save(folder)
+
+    def _loss(self, logits_BC: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+        total = functional.cross_entropy(logits_BC.float(), labels_B, ignore_index=UNSEEN, reduction="sum")
+        return total, (labels_B != UNSEEN).sum()
+
+    def _logits(self, batch: Batch) -> Tensor:
+        logits_BC: Tensor = self.model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+        return logits_BC
+
+    @torch.no_grad()
+    def _probabilities(self, examples: Sequence[Example]) -> Tensor:
+        """[rows, C], in the order of the examples."""
+        self.eval()
+        found = torch.empty(len(examples), len(self.labels))
+        for batch, places in self.batches(examples):
+            found[places] = self._logits(batch).float().softmax(-1).cpu()
+        return found
+
+    def _inputs(self, inputs: Any) -> Data:
+        """Texts given as such are rows too."""
+        texts = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
+        if not isinstance(texts, list | tuple) or not texts or isinstance(texts[0], dict):
+            return self.read(inputs, self.options, targets=False)
+        pairs = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+        names = ["text", "pair"][: 1 + (self.options.text_pair is not None)]
+        if wrong := [pair for pair in pairs if len(pair) != len(names)]:
+            expected = "a text" if len(names) == 1 else "two texts"
+            raise ArgumentError(f"expected {expected} for each input, received {len(wrong[0])}: {wrong[0]!r:.80}")
+        return Data("inputs", {name: [pair[i] for pair in pairs] for i, name in enumerate(names)}, [*range(len(pairs))])
+
+
+def _labels(data: Data, options: ClassifyOptions) -> dict[str, int]:
+    """Each label and how often it is there, in an order that does not depend on that of the rows."""
+    counts = Counter(data.columns["label"])
+    if len(counts) < 2:
+        raise ArgumentError(
+            f"{data.name}: expected at least two labels to tell apart in column {options.label!r}, received only "
+            f"{next(iter(counts))!r}, in {len(data)} rows"
+        )
+    if len(counts) > 2 and len(counts) > len(data) / 2:
+        raise ArgumentError(
+            f"{data.name}: column {options.label!r} has {len(counts)} different labels in {len(data)} rows, so most "
+            "are there once and cannot be learned: is it the column of labels?"
+        )
+    return {label: counts[label] for label in sorted(counts, key=_in_order)}
+
+
+def _in_order(label: str) -> tuple[int, float, str]:
+    """2 before 10, numbers before words."""
+    try:
+        return 0, float(label), label
+    except ValueError:
+        return 1, 0.0, label
+
+
+def _classifier(
+    encoder: encoders.AnyEncoder, subwords: Subwords, num_classes: int, options: ClassifyOptions
+) -> TextClassifier:
+    return TextClassifier(
+        encoder,
+        num_classes,
+        pooling=options.pooling,
+        dropout=options.dropout,
+        word_dropout=options.word_dropout,
+        mask_id=subwords.mask,
+        kept_ids=(subwords.cls, subwords.sep, subwords.pad),
+    )
+
+
+def _cut(first: list[int], second: list[int] | None, longest: int | None) -> tuple[list[int], list[int] | None]:
+    """What fits beside [CLS] and [SEP]: tokens go from the end, of two texts from that which is longer."""
+    if longest is None:
+        return first, second
+    if second is None:
+        return first[: max(longest - 2, 0)], None
+    room = max(longest - 3, 0)
+    kept = min(len(first), max(room - len(second), (room + 1) // 2))
+    return first[:kept], second[: room - kept]

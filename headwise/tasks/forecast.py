@@ -1,0 +1,368 @@
+"""`Forecast`: from the past of one or many series to their future, with quantiles.
+
+Every column of numbers is forecast from its own past, by the same weights. The model is a patch encoder (PatchTST-like)
+or a causal decoder of `headwise.models.patch_forecaster`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.errors import ArgumentError
+from headwise.models.patch_forecaster import CausalPatchForecaster, PatchForecaster, PatchForecasterConfig
+from headwise.tasks.options.forecast import ForecastOptions
+from headwise.tasks.rows.series import TIME, VALUE, channels_of, read_series, rows_of, step_of
+from headwise.tasks.rows.series_windows import SeriesWindow, SeriesWindows
+from headwise.tasks.rows.tables import Data
+from headwise.tasks.scores import Scores
+from headwise.tasks.scoring.forecast_scores import ForecastSums, last_value, pinball, seasonal_naive
+from headwise.tasks.task import Batch, Task
+from headwise.text.tokens import Tokens
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from headwise.records import Seen
+
+Facts = dict[str, list[float]]  # of one series, a number for each column: "mean", "spread", "naive"
+
+
+class Forecast(Task[ForecastOptions]):
+    """Forecast series of numbers.
+
+    >>> task = Forecast.fit("ETTh1.csv", horizon=96, out="run")
+    >>> task.predict("ETTh1.csv")[0]     # the 96 hours after its last row
+    {'time': '2018-06-26 20:00:00', 'column': 'HUFL', 'forecast': …, '0.1': …, '0.5': …, '0.9': …}
+
+    The last part of each series is held out for validation, never rows at random. `validation=` may give it instead:
+    rows with the `context` rows before the first one that is to be forecast.
+    """
+
+    name = "forecast"
+    options_type = ForecastOptions
+
+    def __init__(
+        self,
+        options: ForecastOptions,
+        model: PatchForecaster | CausalPatchForecaster,
+        *,
+        channels: Sequence[str],
+        facts: dict[str, Facts],
+        season: int,
+    ) -> None:
+        super().__init__(options, model)
+        self.channels, self.facts, self.season = list(channels), facts, season
+        self.quantiles = sorted(float(text) for text in options.quantiles)
+
+    # Data.
+
+    @classmethod
+    def read(cls, source: Any, options: ForecastOptions, *, targets: bool = True) -> Data:
+        """All series, in order and without gaps; of several, those that are too short are left out.
+
+        Raises:
+            FileError, ArgumentError: as `headwise.tasks.rows.series.read_series`.
+        """
+        if isinstance(source, Data):
+            return source
+        return read_series(source, options, least=_least(options, targets))
+
+    @classmethod
+    def split(cls, data: Data, options: ForecastOptions) -> tuple[Data, Data]:
+        """The last `validation_share` of each series, and what comes before.
+
+        The second part begins with the `context` rows before it, which are read and not forecast. A series that is too
+        short to be in both is learned from whole.
+
+        Raises:
+            ArgumentError: all are too short.
+        """
+        least = options.context + options.horizon
+        learned, held, whole = list[int](), list[int](), list[str]()
+        for name, rows in rows_of(data).items():
+            count = max(round(options.validation_share * len(rows)), options.horizon)
+            border = len(rows) - count
+            if border < least:
+                learned += rows
+                whole.append(name)
+            else:
+                learned += rows[:border]
+                held += rows[border - options.context :]
+        if not held:
+            longest = max(map(len, rows_of(data).values()))
+            raise ArgumentError(
+                f"{data.name}: expected {least + options.horizon} rows or more in some series, to learn from and to "
+                f"hold out (context {options.context} + 2 × horizon {options.horizon}), received {longest}; choose a "
+                "smaller context or horizon, or give --validation FILE"
+            )
+        said = (f"{len(whole)} series too short to hold a part out of, learned from whole",) if whole else ()
+        return data.take(learned), replace(data.take(held), left_out=said)
+
+    @classmethod
+    def learn(cls, data: Data, options: ForecastOptions) -> Self:
+        """The scale of every column of every series, the season, and a model with random weights.
+
+        Raises:
+            ArgumentError: a column that is constant.
+        """
+        channels, step = channels_of(data), step_of(data)
+        season = options.season or (1 if step is None else step.season)
+        facts = {name: _facts(values_TC, season, options) for name, values_TC in _arrays(data, channels)}
+        for place, channel in enumerate(channels):
+            if all(each["constant"][place] for each in facts.values()):
+                raise ArgumentError(
+                    f"{data.name}: column {channel!r} is constant, there is nothing to learn from it; name the others "
+                    "with --target"
+                )
+        return cls._make(options, channels, facts, season)
+
+    @classmethod
+    def _make(cls, options: ForecastOptions, channels: Sequence[str], facts: dict[str, Facts], season: int) -> Self:
+        config = PatchForecasterConfig(
+            context=options.context,
+            horizon=options.horizon,
+            patch_length=options.patch_length,
+            stride=options.stride or options.patch_length,
+            dim=options.dim,
+            num_layers=options.layers,
+            num_heads=options.heads,
+            ffn_dim=2 * options.dim,
+            dropout=options.dropout,
+            num_quantiles=len(options.quantiles),
+            centre=options.centre,
+        )
+        model = PatchForecaster(config) if options.model == "patch" else CausalPatchForecaster(config)
+        return cls(options, model, channels=channels, facts=facts, season=season)
+
+    def encode(self, data: Data, *, targets: bool = True) -> SeriesWindows:  # type: ignore[override]  # a sequence, not a list
+        """Every window of every series; without targets the last context of each.
+
+        Raises:
+            ArgumentError: the data lack a column that the task has learned.
+        """
+        series = [
+            torch.from_numpy(((values_TC - facts["mean"]) / facts["spread"]).astype(np.float32).T.copy())
+            for values_TC, facts in self._series(data)
+        ]
+        return SeriesWindows(series, _least(self.options, targets), last=not targets)
+
+    def length(self, example: SeriesWindow) -> int:
+        """Patches of all columns."""
+        model, written = self.model, 0
+        assert isinstance(model, PatchForecaster | CausalPatchForecaster)
+        if isinstance(model, CausalPatchForecaster):
+            written = -(-model.config.horizon // model.config.patch_length) - 1
+        return (model.config.num_patches + written) * len(self.channels)
+
+    def collate(self, examples: Sequence[SeriesWindow]) -> Batch:
+        """ "context" [N · C, S] and "future" [N · C, F], which is empty where there are no targets."""
+        values_NCS = examples[0].of.gather([window.place for window in examples])
+        values_NS = values_NCS.flatten(0, 1)
+        context = self.options.context
+        return {"context": values_NS[:, :context].contiguous(), "future": values_NS[:, context:].contiguous()}
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The squared or absolute error of the point forecast, and the pinball loss of the quantiles."""
+        future_NF = batch["future"]
+        # What was not written by the model itself may be read in training alone.
+        y_NFO = self.model(batch["context"], future_NF if self.training else None)
+        error_NF = y_NFO[..., 0] - future_NF
+        loss = (error_NF.square() if self.options.loss == "mse" else error_NF.abs()).sum()
+        if self.quantiles:
+            loss = loss + pinball(y_NFO[..., 1:], future_NF, y_NFO.new_tensor(self.quantiles)).mean(-1).sum()
+        return loss, torch.tensor(future_NF.numel(), device=future_NF.device)
+
+    # Use.
+
+    def predict(self, inputs: Any) -> list[dict[str, Any]]:
+        """What comes after the end of each series: one row for each series, column and step.
+
+        Args:
+            inputs: a file, a frame or whatever else `read_table` takes, with the learned columns and at least `context`
+                rows a series.
+
+        Returns:
+            "series" (if there are several), "time" (if there are timestamps, else "step" from 1), "column", "forecast",
+            and a value for each quantile under its number; in the units of the column.
+        """
+        data = self._read(inputs, targets=False)
+        step, horizon = step_of(data), self.options.horizon
+        y_NCFO = torch.cat([y for y, _, _ in self._forecasts(self.encode(data, targets=False))])
+        found: list[dict[str, Any]] = []
+        for number, ((name, rows), (_, facts)) in enumerate(
+            zip(rows_of(data).items(), self._series(data), strict=True)
+        ):
+            ahead: dict[str, list[Any]] = {"step": list(range(1, horizon + 1))}
+            if step is not None:
+                ahead = {"time": [str(time) for time in step.after(data.columns[TIME][rows[-1]], horizon)]}
+            (word, times), which = ahead.popitem(), {"series": name} if name else {}
+            for place, channel in enumerate(self.channels):
+                own_FO = y_NCFO[number, place].double() * facts["spread"][place] + facts["mean"][place]
+                names = ["forecast", *(f"{share:g}" for share in self.quantiles)]
+                found += [
+                    {**which, word: time, "column": channel, **dict(zip(names, outputs, strict=True))}
+                    for time, outputs in zip(times, own_FO.tolist(), strict=True)
+                ]
+        return found
+
+    def evaluate(self, source: Any) -> Scores:
+        """The scores of all windows of all series (a window at every step), beside the naive forecasts'."""
+        data = self._read(source, targets=True)
+        windows = self.encode(data)
+        units_C, naive_C = (
+            torch.tensor(np.array([facts[word] for _, facts in self._series(data)])) for word in ("spread", "naive")
+        )
+        own = ForecastSums(self.channels, self.quantiles)
+        baselines = {"last value": ForecastSums(self.channels, self.quantiles)}
+        if 1 < self.season <= self.options.context:
+            seasonal = f"seasonal naive, {self.season} steps"
+            baselines[seasonal] = ForecastSums(self.channels, self.quantiles)
+        for y_NCFO, batch_NCS, places in self._forecasts(windows):
+            context_NCS, truth_NCF = batch_NCS.split((self.options.context, self.options.horizon), dim=-1)
+            which = windows.series[places]
+            scale = units_C[which], (naive_C / units_C)[which]
+            own.add(y_NCFO, truth_NCF, *scale)
+            for name, sums in baselines.items():
+                naive = last_value(context_NCS, self.options.horizon)
+                if name != "last value":
+                    naive = seasonal_naive(context_NCS, self.options.horizon, self.season)
+                sums.add(naive, truth_NCF, *scale)
+        named = {name: sums.values() for name, sums in baselines.items()}
+        return Scores(own.values(), len(windows), named, left_out=data.left_out)
+
+    def look(self, inputs: Any) -> list[Seen]:
+        """What the patches of the last context of each series attend to; every column is an example of the batch.
+
+        A patch is named by the times of its first and last step. Under the causal model the forecast's patches follow.
+        """
+        sources = inputs if isinstance(inputs, list | tuple) and not _is_table(inputs) else [inputs]
+        found: list[Seen] = []
+        for source in sources:
+            data = self._read(source, targets=False)
+            windows = self.encode(data, targets=False)
+            for number, rows in enumerate(rows_of(data).values()):
+                batch = self.transfer_batch_to_device(self.collate([windows[number]]), self.device, 0)
+                with torch.no_grad(), _evaluating(self):
+                    _, seen = self.model(batch["context"], record=True)
+                seen.tokens = self._patch_names(data, rows)
+                found.append(seen)
+        return found
+
+    # What was learned besides weights.
+
+    def state(self) -> dict[str, Any]:
+        """The columns, their scales in each series, and the season."""
+        return {"channels": self.channels, "season": self.season, "series": self.facts}
+
+    @classmethod
+    def restore(cls, options: ForecastOptions, state: dict[str, Any], folder: Path) -> Self:
+        """The task as it was learned, with random weights."""
+        return cls._make(options, state["channels"], state["series"], state["season"])
+
+    # What these are made of.
+
+    def _read(self, source: Any, targets: bool) -> Data:
+        if isinstance(source, Data):
+            return source
+        return read_series(source, self.options, least=_least(self.options, targets), columns=self.channels)
+
+    def _series(self, data: Data) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """The values [T, C] of each series, and their scale: as learned, or of a series that is new, its own."""
+        lacking = [name for name in self.channels if VALUE + name not in data.columns]
+        if lacking:
+            raise ArgumentError(
+                f"{data.name}: there is no column {lacking[0]!r}, which the task has learned. "
+                f"The columns are: {', '.join(map(repr, channels_of(data)))}"
+            )
+        for name, values_TC in _arrays(data, self.channels):
+            facts = self.facts.get(name) or _facts(values_TC, self.season, self.options)
+            yield values_TC, {word: np.array(values) for word, values in facts.items()}
+
+    def _forecasts(self, windows: SeriesWindows) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
+        """[N, C, F, O] with its quantiles in order, the windows [N, C, S + F], and their places; on the CPU."""
+        channels = len(self.channels)
+        with torch.no_grad(), _evaluating(self):
+            for batch, places in self.batches(windows):
+                y_NFO = self.model(batch["context"]).float()
+                # Quantiles that cross are put in order: Chernozhukov et al. 2010, which never makes them worse.
+                y_NFO = torch.cat([y_NFO[..., :1], y_NFO[..., 1:].sort(-1).values], dim=-1)
+                yield y_NFO.cpu().unflatten(0, (-1, channels)), windows.gather(places), places
+
+    def _patch_names(self, data: Data, rows: Sequence[int]) -> list[Tokens]:
+        """The tokens of each column."""
+        model, context, horizon = self.model, self.options.context, self.options.horizon
+        assert isinstance(model, PatchForecaster | CausalPatchForecaster)
+        spans, size = model.config.spans, model.config.patch_length
+        if isinstance(model, CausalPatchForecaster):
+            spans = [*spans, *((start, start + size) for start in range(context, context + horizon - size, size))]
+        steps = [str(step) for step in range(len(rows) - context, len(rows) + horizon)]
+        if (step := step_of(data)) is not None:
+            times = [data.columns[TIME][row] for row in rows[-context:]]
+            times += step.after(times[-1], horizon)
+            steps = [_short(time, [times[0], times[1], times[-1]]) for time in times]
+        labels = tuple(f"{steps[first]}…{steps[behind - 1]}" for first, behind in spans)
+        no = (False,) * len(labels)
+        places = ((0, 0),) * len(labels)
+        return [Tokens((-1,) * len(labels), labels, places, no, name, 0, no) for name in self.channels]
+
+
+@contextlib.contextmanager
+def _evaluating(task: Forecast) -> Iterator[None]:
+    """Inside, a task is in eval mode."""
+    before = task.training
+    task.eval()
+    try:
+        yield
+    finally:
+        task.train(before)
+
+
+def _least(options: ForecastOptions, targets: bool) -> int:
+    """How many rows a series must have."""
+    return options.context + (options.horizon if targets else 0)
+
+
+def _arrays(data: Data, channels: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+    """Each series as float64 [T, C]."""
+    values_TC = np.stack([np.asarray(data.columns[VALUE + name], dtype=np.float64) for name in channels], axis=1)
+    for name, rows in rows_of(data).items():
+        yield name, values_TC[rows]
+
+
+def _facts(values_TC: np.ndarray, season: int, options: ForecastOptions) -> Facts:
+    """What a series' columns are standardised by, and the mean error of their naive forecast."""
+    mean, spread = values_TC.mean(0), values_TC.std(0)
+    # A sum of many equal numbers is rounded: what is this small beside the mean is nothing.
+    constant = spread <= 1e-9 * np.maximum(np.abs(mean), 1e-300)
+    if not options.standardise:
+        mean, spread = np.zeros_like(mean), np.ones_like(spread)
+    lag = season if season < len(values_TC) else 1
+    naive = np.abs(values_TC[lag:] - values_TC[:-lag]).mean(0)
+    return {
+        "mean": mean.tolist(),
+        "spread": np.where(constant, 1.0, spread).tolist(),
+        "naive": naive.tolist(),
+        "constant": constant.astype(float).tolist(),
+    }
+
+
+def _is_table(inputs: Sequence[Any]) -> bool:
+    return len(inputs) > 0 and all(isinstance(row, dict) for row in inputs)
+
+
+def _short(time: Any, among: Sequence[Any]) -> str:
+    """A time, without what is alike in all or is never needed."""
+    if not hasattr(time, "strftime"):
+        return str(time)
+    date = "%Y-%m-%d" if among[0].year != among[-1].year else "%m-%d"
+    if all(each == each.normalize() for each in among):
+        return str(time.strftime("%Y-%m-%d"))
+    return str(time.strftime(f"{date} %H:%M" if all(each.second == 0 for each in among) else f"{date} %H:%M:%S"))

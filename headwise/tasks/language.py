@@ -1,0 +1,152 @@
+"""`Language`: a model of text, from text alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from headwise.errors import ArgumentError
+from headwise.records import Seen
+from headwise.tasks.options.language import LanguageOptions
+from headwise.tasks.rows.corpus import read_corpus
+from headwise.tasks.rows.tables import Data
+from headwise.tasks.scores import Scores
+from headwise.tasks.task import Batch, Task
+from headwise.tasks.text.causal_language import Causal
+from headwise.tasks.text.masked_language import Masked
+
+OBJECTIVES: dict[str, type[Masked] | type[Causal]] = {"masked": Masked, "causal": Causal}
+
+
+class Objective(Protocol):
+    """What a language model is asked to find. `Masked` and `Causal` are such."""
+
+    writes: str
+
+    def save_files(self, model: Any, folder: Path) -> None: ...
+    def state(self, model: Any) -> dict[str, Any]: ...
+    def encode(self, texts: Sequence[str]) -> list[list[int]]: ...
+    def collate(self, examples: Sequence[list[int]]) -> Batch: ...
+    def predictions(self, model: Any, batch: Batch, *, training: bool) -> tuple[Tensor, Tensor]: ...
+    def predict(self, model: Any, texts: Sequence[str]) -> list[dict[str, Any]]: ...
+    def look(self, model: Any, text: str) -> Seen: ...
+
+
+class Language(Task[LanguageOptions]):
+    """A BERT that finds masked tokens, or a decoder that goes on with a text.
+
+    Documents are cut into pieces of `block` tokens; no piece is of two documents.
+
+    >>> task = Language.fit("corpus.txt", out="run")
+    >>> task.predict(["a [MASK] of statements"])[0]["filled"]
+    'a sequence of statements'
+    >>> Classify.fit("reviews.csv", model="run/bert")     # goes on from what was learned
+
+    Raises:
+        ArgumentError: an objective that cannot be met with these options.
+    """
+
+    name = "language"
+    options_type = LanguageOptions
+
+    def __init__(self, options: LanguageOptions, model: nn.Module, objective: Objective) -> None:
+        super().__init__(options, model)
+        self.objective = objective
+
+    @property
+    def writes(self) -> str:
+        """The column of `predict` that is a text."""
+        return self.objective.writes
+
+    @classmethod
+    def read(cls, source: Any, options: LanguageOptions, *, targets: bool = True) -> Data:
+        return read_corpus(source, options.text)
+
+    @classmethod
+    def learn(cls, data: Data, options: LanguageOptions) -> Language:
+        objective, model = OBJECTIVES[options.objective].learn(data.columns["text"], options)
+        return cls(options, model, objective)
+
+    def encode(self, data: Data, *, targets: bool = True) -> list[list[int]]:
+        return self.objective.encode(data.columns["text"])
+
+    def length(self, example: list[int]) -> int:
+        return len(example)
+
+    def collate(self, examples: Sequence[list[int]]) -> Batch:
+        return self.objective.collate(examples)
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits_NV, tokens_N = self.objective.predictions(self.model, batch, training=self.training)
+        total = cross_entropy(logits_NV.float(), tokens_N, reduction="sum")
+        return total, torch.tensor(len(tokens_N), device=total.device)
+
+    def predict(self, inputs: Any) -> list[dict[str, Any]]:
+        """Texts with their gaps filled, or what follows after them.
+
+        Args:
+            inputs: a text, several, or whatever `read` takes. Of a masked model every [MASK] in them is filled.
+
+        Returns:
+            For each, masked: "filled", its "probability", and what else may stand there: "or". Causal: "continuation"
+            and its "log_probability".
+        """
+        self.eval()
+        return self.objective.predict(self.model, self._texts(inputs))
+
+    def look(self, inputs: Sequence[str]) -> list[Seen]:
+        self.eval()
+        return [self.objective.look(self.model, text) for text in self._texts(inputs)]
+
+    @torch.no_grad()
+    def evaluate(self, source: Any) -> Scores:
+        """Perplexity, exp of the mean of -log p, and how often the likeliest token is the right one.
+
+        Of a masked model both are of tokens that are hidden, always the same ones. Beside it the best that can be done
+        without context: how often each token is among those to be found.
+        """
+        self.eval()
+        data = self.read(source, self.options)
+        examples = self.encode(data)
+        counts: Tensor | int = 0
+        total, right = 0.0, 0
+        for batch, _ in self.batches(examples):
+            logits_NV, tokens_N = self.objective.predictions(self.model, batch, training=False)
+            total += float(cross_entropy(logits_NV.double(), tokens_N, reduction="sum"))
+            right += int((logits_NV.argmax(-1) == tokens_N).sum())
+            counts = counts + torch.bincount(tokens_N.cpu(), minlength=logits_NV.shape[1]).double()
+        if isinstance(counts, int) or not counts.sum():
+            raise ArgumentError(f"{data.name}: there is no token in it to find")
+        share = counts[counts > 0] / counts.sum()
+        values = {"perplexity": _exp(total / float(counts.sum())), "accuracy": right / float(counts.sum())}
+        unigram = {"perplexity": _exp(float(-(share * share.log()).sum())), "accuracy": float(share.max())}
+        name = "how often each token is there, without context"
+        return Scores(values, len(data), {name: unigram}, left_out=data.left_out)
+
+    def state(self) -> dict[str, Any]:
+        return self.objective.state(self.model)
+
+    @classmethod
+    def restore(cls, options: LanguageOptions, state: dict[str, Any], folder: Path) -> Language:
+        objective, model = OBJECTIVES[options.objective].restore(options, state, folder)
+        return cls(options, model, objective)
+
+    def save_files(self, folder: Path) -> None:
+        self.objective.save_files(self.model, folder)
+
+    def _texts(self, inputs: Any) -> list[str]:
+        """Texts given as such, or those of a file or a table, a row each."""
+        if isinstance(inputs, str) and not Path(inputs).is_file():
+            inputs = [inputs]
+        if isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs):
+            return list(inputs)
+        return list(self.read(inputs, self.options, targets=False).columns["text"])
+
+
+def _exp(mean: float) -> float:
+    return float(torch.tensor(mean, dtype=torch.float64).exp())

@@ -1,0 +1,394 @@
+"""`Match`: images and texts that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+from torch.nn.utils.rnn import pad_sequence
+
+from headwise.capture import watch
+from headwise.errors import ArgumentError, HeadwiseError
+from headwise.models import Bert, BertConfig
+from headwise.models.checkpoint import resolve
+from headwise.models.image_text import ImageText, ImageTextConfig
+from headwise.records import Seen
+from headwise.tasks.options.match import MatchOptions
+from headwise.tasks.rows.gallery import Gallery, Question, questions
+from headwise.tasks.rows.pictures import Pixels, digest, name_of, read_picture
+from headwise.tasks.rows.tables import Data, read_table
+from headwise.tasks.scores import Scores
+from headwise.tasks.scoring.retrieval import DEPTHS, recall, recall_by_chance
+from headwise.tasks.task import Batch, Task
+from headwise.tasks.text.candidates import Candidates, batch_of_images, batch_of_texts
+from headwise.tasks.text.subwords import Subwords
+from headwise.tasks.training.contrast import contrastive, others, paired
+from headwise.tasks.training.shares import of_all_processes
+from headwise.text import Patches
+
+BEST = 3  # answers to a question
+
+
+class Example(NamedTuple):
+    """A pair, and which other texts its image has: images and texts are known by numbers of what is in them."""
+
+    pixels: Pixels
+    ids: list[int]
+    image: int
+    text: int
+    texts: tuple[int, ...]
+    longest: int  # of the texts of all examples, in tokens
+
+
+class Match(Task[MatchOptions]):
+    """Two encoders that put images and texts into one space, and layers in which the text attends to the patches.
+
+    The loss is that of CLIP (Radford et al. 2021) and, for the layers on top, that of ALBEF (Li et al. 2021): does the
+    text belong to the image, beside the most alike text and image of the batch that do not. All pairs of an image and a
+    text that some row of the data has belong together.
+
+    >>> task = Match.fit("pairs.csv", image="path", text="caption", out="run")
+    >>> task.predict(["a seven", "digits/3.png", {"image": "digits/3.png", "text": "a seven"}])
+    """
+
+    name = "match"
+    options_type = MatchOptions
+
+    model: ImageText
+
+    def __init__(self, options: MatchOptions, model: ImageText, subwords: Subwords, gallery: Gallery) -> None:
+        super().__init__(options, model)
+        self.subwords = subwords
+        self.gallery = gallery
+
+    @classmethod
+    def read(cls, source: Any, options: MatchOptions, *, targets: bool = True) -> Data:
+        """Also reads the images: columns "name" (of the image), "pixels" and "text"."""
+        if isinstance(source, Data):
+            return source
+        data = read_table(source, {"image": options.image, "text": options.text}, texts=("text",))
+        folder = Path(source).expanduser().parent if isinstance(source, str | Path) else None
+        found: dict[str, Pixels] = {}
+        names: dict[int, str] = {}  # of arrays that are alike, the name of the first
+        columns: dict[str, list[Any]] = {"name": [], "pixels": [], "text": data.columns["text"]}
+        unusable: dict[int, str] = {}
+        for row, (image, number) in enumerate(zip(data.columns["image"], data.numbers, strict=True)):
+            name, pixels = name_of(image, number), None
+            try:
+                pixels = found.get(name)
+                if pixels is None:
+                    pixels = read_picture(image, options.image_size, options.channels, folder)
+                    name = names.setdefault(digest(pixels.tobytes()), name) if name == f"image {number}" else name
+                    pixels = found.setdefault(name, pixels)
+            except HeadwiseError as error:
+                unusable[row] = _why_not(image, error)
+            columns["name"].append(name)
+            columns["pixels"].append(pixels)
+        return replace(data, columns=columns).without(unusable)
+
+    @classmethod
+    def split(cls, data: Data, options: MatchOptions) -> tuple[Data, Data]:
+        """By images, so that none is in both parts."""
+        names = list(dict.fromkeys(data.columns["name"]))
+        images = Data(data.name, {"name": names}, list(range(len(names))))
+        held = set(images.split(options.validation_share, options.seed)[1].columns["name"])
+        rows = [[], []]  # type: list[list[int]]
+        for row, name in enumerate(data.columns["name"]):
+            rows[name in held].append(row)
+        return data.take(rows[0]), replace(data.take(rows[1]), left_out=())
+
+    @classmethod
+    def learn(cls, data: Data, options: MatchOptions) -> Match:
+        texts = list(dict.fromkeys(data.columns["text"]))
+        if len(texts) < 2:
+            raise ArgumentError(
+                f"{data.name}: expected at least two different texts to tell apart, received only {texts[0]!r:.60}"
+            )
+        images = dict(zip(data.columns["name"], data.columns["pixels"], strict=True))
+        gallery = Gallery.of(images, texts, options.gallery)
+        bert, subwords = _text_encoder(texts, options)
+        channels = np.stack(list(images.values())).reshape(-1, options.channels) / 255
+        config = ImageTextConfig(
+            text=bert.config,
+            image_size=options.image_size,
+            patch_size=options.patch_size,
+            channels=options.channels,
+            mean=tuple(channels.mean(0).tolist()),
+            std=tuple(channels.std(0).clip(0.01).tolist()),
+            width=options.dim,
+            image_layers=options.image_layers,
+            fusion_layers=options.fusion_layers,
+            num_heads=options.heads,
+            shared_width=options.shared_dim,
+            dropout=options.dropout,
+        )
+        return cls(options, ImageText(config, bert), subwords, gallery)
+
+    def encode(self, data: Data, *, targets: bool = True) -> list[Example]:
+        numbers = [digest(name) for name in data.columns["name"]], [digest(text) for text in data.columns["text"]]
+        of_image: dict[int, dict[int, None]] = {}
+        for image, text in zip(*numbers, strict=True):
+            of_image.setdefault(image, {})[text] = None
+        texts = {image: tuple(found) for image, found in of_image.items()}
+        ids = self._ids(data.columns["text"])
+        longest = max(map(len, ids), default=0)
+        return [
+            Example(pixels, row, image, text, texts[image], longest)
+            for pixels, row, image, text in zip(data.columns["pixels"], ids, *numbers, strict=True)
+        ]
+
+    def length(self, example: Example) -> int:
+        """The same for all: a batch of texts of one length would be told apart by less than their meaning."""
+        return self.model.config.grid**2 + example.longest
+
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        """Each image and each text of the batch once, and which of them the pairs are."""
+        images = {example.image: example for example in examples}
+        texts = {example.text: example for example in examples}
+        of_image = {image: place for place, image in enumerate(images)}
+        of_text = {text: place for place, text in enumerate(texts)}
+        others = [torch.tensor(example.texts) for example in images.values()]
+        return {
+            "pixels": batch_of_images([example.pixels for example in images.values()]),
+            **batch_of_texts([example.ids for example in texts.values()], self.subwords.pad),
+            "image_of": torch.tensor([of_image[example.image] for example in examples]),
+            "text_of": torch.tensor([of_text[example.text] for example in examples]),
+            "texts": torch.tensor(list(texts))[:, None],
+            "texts_of_image": pad_sequence(others, batch_first=True, padding_value=0),
+        }
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        model, image_of, text_of = self.model, batch["image_of"], batch["text_of"]
+        image = model.encode_image(batch["pixels"])
+        text = model.encode_text(batch["input_ids"], batch["real"])
+
+        images, image_texts = of_all_processes(self, image.vector), of_all_processes(self, batch["texts_of_image"])
+        texts, text_numbers = of_all_processes(self, text.vector), of_all_processes(self, batch["texts"])
+        to_texts_UT = model.scale * image.vector @ texts.mT
+        to_images_TU = model.scale * text.vector @ images.mT
+        contrastive_U = contrastive(to_texts_UT, paired(batch["texts_of_image"], text_numbers))
+        contrastive_T = contrastive(to_images_TU, paired(image_texts, batch["texts"]).mT)
+
+        pairs = (contrastive_U[image_of] + contrastive_T[text_of]) / 2
+        similarity_UT = (image.vector @ text.vector.mT).detach() * model.scale.detach()
+        matching = self._matching(batch, image.states, text.states, similarity_UT)
+        return (pairs + matching).sum(), torch.tensor(len(pairs), device=pairs.device)
+
+    def _matching(self, batch: Batch, images: Tensor, texts: Tensor, similarity_UT: Tensor) -> Tensor:
+        """Of each pair: does its text belong to its image, and does it not to another image, nor another text to this?
+
+        Li et al. 2021, section 3.2. `others` draws the other image and the other text.
+        """
+        image_of, text_of = batch["image_of"], batch["text_of"]
+        paired_UT = paired(batch["texts_of_image"], batch["texts"])
+        other_texts, has_text = others(similarity_UT, paired_UT, image_of, draw=self.training)
+        other_images, has_image = others(similarity_UT.mT, paired_UT.mT, text_of, draw=self.training)
+        from_images = torch.cat((image_of, image_of, other_images))
+        from_texts = torch.cat((text_of, other_texts, text_of))
+        logits = self.model.match(images[from_images], texts[from_texts], batch["real"][from_texts]).float()
+        belongs, *not_these = logits.view(3, -1)
+        there = torch.stack((has_text, has_image)).float()
+        wrong = -(logsigmoid(-torch.stack(not_these)) * there).sum(0) / there.sum(0).clamp(min=1)
+        return (wrong - logsigmoid(belongs)) / 2
+
+    def predict(self, inputs: Any) -> list[dict[str, Any]]:
+        """For a text the images of the run's gallery that match best, for an image the texts; for both, how well.
+
+        Args:
+            inputs: a text, an image's path (by its suffix), an array or a PIL image, a dict with "image", "text" or
+                both; several of these; or a table that has one or both of the columns.
+
+        Returns:
+            Of each pair "match", the probability that text and image belong together, and "similarity", the cosine of
+            their vectors. Of a text the best three images: "image", "match", "image 2", "match 2" …; of an image the
+            best three texts: "text", "match", "text 2" ….
+        """
+        self.eval()
+        asked = questions(inputs, self.options)
+        found: list[dict[str, Any]] = [{} for _ in asked]
+        for wants in ("pair", "image", "text"):
+            places = [place for place, each in enumerate(asked) if each.wants == wants]
+            answers = self._answers(wants, [asked[place] for place in places]) if places else []
+            for place, answer in zip(places, answers, strict=True):
+                found[place] = answer
+        return found
+
+    def look(self, inputs: Any) -> list[Seen]:
+        """What the heads do with each pair; beside a text alone stands its best image of the gallery, and the reverse.
+
+        The words are the target and the patches the source: "fusion.layers.0.cross_attention" has a row for each word
+        and a column for each patch.
+        """
+        self.eval()
+        found = []
+        for pair in self._pairs(inputs):
+            assert pair.text is not None
+            assert pair.pixels is not None
+            tokens = self.subwords.tokens(pair.text, self.options.max_length)
+            grid = self.model.config.grid
+            named = {"target": [tokens], "source": [Patches(grid, grid, prefix=()).tokens()]}
+            pixels = batch_of_images([pair.pixels]).to(self.device)
+            with torch.no_grad(), watch(self.model, tokens=named) as seen:
+                self.model(pixels, torch.tensor([tokens.ids], device=self.device))
+            found.append(seen)
+        return found
+
+    def pictures(self, inputs: Any) -> list[Pixels]:
+        """The images that `look` shows to the model, uint8 [H, W] or [H, W, 3], to lay the weights over."""
+        images = [pair.pixels for pair in self._pairs(inputs) if pair.pixels is not None]
+        return [pixels[:, :, 0] if pixels.shape[2] == 1 else pixels for pixels in images]
+
+    def evaluate(self, source: Any) -> Scores:
+        """recall@k of the images of a text and of the texts of an image, and how often the fusion layers tell a pair
+        from one of the same image with another text; beside those of chance."""
+        self.eval()
+        data = self.read(source, self.options)
+        images = dict(zip(data.columns["name"], data.columns["pixels"], strict=True))
+        texts = list(dict.fromkeys(data.columns["text"]))
+        rows, columns = ({name: place for place, name in enumerate(each)} for each in (images, texts))
+        right_UT = torch.zeros(len(images), len(texts), dtype=torch.bool)
+        for name, text in zip(data.columns["name"], data.columns["text"], strict=True):
+            right_UT[rows[name], columns[text]] = True
+
+        found = self._candidates(list(images.values()), texts)
+        rerank, deepest = self.options.rerank, max(DEPTHS)
+        orders = {
+            "text_to_image": (found.best_images(rerank, deepest).cpu(), right_UT.mT),
+            "image_to_text": (found.best_texts(rerank, deepest).cpu(), right_UT),
+        }
+        values, chance = {}, {}
+        for direction, (order, right) in orders.items():
+            for depth in DEPTHS:
+                values[f"{direction}_recall@{depth}"] = recall(order, right, depth)
+                chance[f"{direction}_recall@{depth}"] = recall_by_chance(right, depth)
+        values["matching_accuracy"], chance["matching_accuracy"] = _accuracy(found, right_UT), 0.5
+        return Scores(values, len(data), {"a random order": chance}, left_out=data.left_out)
+
+    def state(self) -> dict[str, Any]:
+        config = asdict(self.model.config)
+        return {
+            "model": config | {name: list(config[name]) for name in ("mean", "std")},
+            "gallery": self.gallery.state(),
+        }
+
+    @classmethod
+    def restore(cls, options: MatchOptions, state: dict[str, Any], folder: Path) -> Match:
+        shape: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in state["model"].items()
+        }
+        config = ImageTextConfig(**{**shape, "text": BertConfig(**state["model"]["text"])})
+        gallery = Gallery.load(folder, state["gallery"])
+        return cls(options, ImageText(config), Subwords.from_pretrained(folder), gallery)
+
+    def save_files(self, folder: Path) -> None:
+        self.subwords.save(folder)
+        self.gallery.save(folder)
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        room = self.options.max_length - 2
+        return [self.subwords.pair(pieces.ids[:room])[0] for pieces in self.subwords.pieces(texts)]
+
+    def _candidates(self, images: Sequence[Pixels], texts: Sequence[str]) -> Candidates:
+        return Candidates.read(self.model, images, self._ids(texts), self.subwords.pad)
+
+    def _answers(self, wants: str, asked: Sequence[Question]) -> list[dict[str, Any]]:
+        """Of questions that want the same: a pair's score, an image or a text."""
+        gallery, rerank = self.gallery, self.options.rerank
+        images = [each.pixels for each in asked if each.pixels is not None]
+        texts = [each.text for each in asked if each.text is not None]
+        if wants == "pair":
+            found = self._candidates(images, texts)
+            places = torch.arange(len(asked), device=self.device)
+            matches, alike = found.match(places, places).sigmoid(), found.cosines(places, places)
+            return [{"match": m, "similarity": s} for m, s in zip(matches.tolist(), alike.tolist(), strict=True)]
+        if wants == "image":
+            found = self._candidates(self._kept(gallery.images, "images"), texts)
+            order_QN, names = found.best_images(rerank, BEST), gallery.names
+        else:
+            found = self._candidates(images, self._kept(gallery.texts, "texts"))
+            order_QN, names = found.best_texts(rerank, BEST), gallery.texts
+        queries = torch.arange(len(asked), device=self.device).repeat_interleave(order_QN.shape[1])
+        pairs = (order_QN.flatten(), queries) if wants == "image" else (queries, order_QN.flatten())
+        matches = found.match(*pairs).sigmoid().view(order_QN.shape)
+        answers = []
+        for order, match in zip(order_QN.tolist(), matches.tolist(), strict=True):
+            answer: dict[str, Any] = {}
+            for rank, (place, share) in enumerate(zip(order, match, strict=True), start=1):
+                number = "" if rank == 1 else f" {rank}"
+                answer |= {f"{wants}{number}": names[place], f"match{number}": share}
+            answers.append(answer)
+        return answers
+
+    def _kept(self, kept: Sequence[Any], what: str) -> Sequence[Any]:
+        if not kept:
+            raise ArgumentError(
+                f"this run keeps no {what} to choose from (it was trained with gallery=0): give an image and a text"
+            )
+        return kept
+
+    def _pairs(self, inputs: Any) -> list[Question]:
+        """Each input with what it lacks: the best image or text of the gallery."""
+        found = []
+        for each in questions(inputs, self.options):
+            if each.wants == "image":
+                name = self._answers("image", [each])[0]["image"]
+                pixels = self.gallery.images[self.gallery.names.index(name)]
+                each = replace(each, name=name, pixels=pixels)
+            elif each.wants == "text":
+                each = replace(each, text=self._answers("text", [each])[0]["text"])
+            found.append(each)
+        return found
+
+
+def _text_encoder(texts: Sequence[str], options: MatchOptions) -> tuple[Bert, Subwords]:
+    """The checkpoint that the options name, or a small new BERT and the subwords of the texts."""
+    if options.model is None:
+        subwords = Subwords.train(texts, options.vocabulary, lowercase=options.lowercase)
+        config = BertConfig(
+            vocab_size=len(subwords),
+            hidden_size=options.dim,
+            num_layers=options.text_layers,
+            num_heads=options.heads,
+            intermediate_size=4 * options.dim,
+            max_positions=options.max_length,
+            dropout=options.dropout,
+            attention_dropout=options.dropout,
+            pooler=False,
+            initializer_range=options.dim**-0.5,
+        )
+        return Bert(config), subwords
+    folder = resolve(options.model)
+    bert = Bert.from_pretrained(folder, dropout=options.dropout).train()
+    if options.max_length > bert.config.max_positions:
+        raise ArgumentError(
+            f"max_length: {folder.name} reads at most {bert.config.max_positions} tokens, received {options.max_length}"
+        )
+    bert.pooler, bert.config = None, replace(bert.config, pooler=False)  # nothing here reads it
+    return bert, Subwords.from_pretrained(folder)
+
+
+def _accuracy(found: Candidates, right_UT: Tensor) -> float:
+    """Of each pair, and of its image with the next text that is not of it: how many are told rightly."""
+    images, texts = right_UT.nonzero(as_tuple=True)
+    after = (texts[:, None] + torch.arange(1, right_UT.shape[1] + 1)) % right_UT.shape[1]
+    others = after.gather(1, (~right_UT[images]).gather(1, after).int().argmax(1, keepdim=True))[:, 0]
+    has_other = ~right_UT[images, others]
+    device = found.image_states.device
+    belong = found.match(images.to(device), texts.to(device)).cpu() > 0
+    not_others = found.match(images.to(device), others.to(device)).cpu()[has_other] <= 0
+    return float(torch.cat((belong, not_others)).float().mean())
+
+
+def _why_not(image: Any, error: HeadwiseError) -> str:
+    """Why a row is left out, without what only this one image has."""
+    if image is None or (isinstance(image, str) and not image.strip()) or (isinstance(image, float) and image != image):
+        return "no image"
+    if isinstance(image, str | Path):
+        return "no such image" if isinstance(error.__cause__, FileNotFoundError) else "an image that cannot be read"
+    return str(error)

@@ -1,0 +1,103 @@
+"""`Reply`: what was said to what is said next."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from headwise.errors import ArgumentError
+from headwise.tasks.options.reply import ReplyOptions
+from headwise.tasks.rows.tables import Data, read_table
+from headwise.tasks.scoring.text_scores import distinct
+from headwise.tasks.text_to_text import Example, Pairs, TextToText, Values
+
+
+class Reply(TextToText[ReplyOptions]):
+    """An encoder-decoder from scratch, with one vocabulary. Of what was said the end is read, if it is too long.
+
+    With `dialogue` each row is a whole dialogue, a line a turn, and gives a pair for each turn but the first: the turns
+    before it, and the turn.
+
+    >>> task = Reply.fit("chat.csv", source="message", target="reply")
+    >>> task = Reply.fit("dialogues.jsonl", dialogue="dialogue")
+    >>> task.predict(["How are you?"])
+    [{'reply': 'Fine, thanks.', 'score': -1.9}]
+    """
+
+    name = "reply"
+    options_type = ReplyOptions
+    writes = "reply"
+    keep = "end"
+
+    commonest = ""  #: reply of the training data
+
+    @classmethod
+    def read(cls, source: Any, options: ReplyOptions, *, targets: bool = True) -> Data:
+        if isinstance(source, Data):
+            return source
+        columns = (
+            {"dialogue": str(options.dialogue)} if options.dialogue is not None else {"source": str(options.source)}
+        )
+        if targets and options.dialogue is None:
+            columns["target"] = str(options.target)
+        data = read_table(source, columns, texts=tuple(columns))
+        if targets and options.dialogue is not None:
+            turns = map(_turns, data.columns["dialogue"])
+            data = data.without({i: "a single turn, and no reply" for i, each in enumerate(turns) if len(each) < 2})
+        return data
+
+    @classmethod
+    def pairs(cls, data: Data, options: ReplyOptions, *, targets: bool = True) -> Pairs:
+        if options.dialogue is None:
+            references = [[text] for text in data.columns["target"]] if targets else []
+            return Pairs(data.columns["source"], references)
+        dialogues = [_turns(text) for text in data.columns["dialogue"]]
+        if not targets:
+            return Pairs(["\n".join(turns) for turns in dialogues], [])
+        places = [(turns, i) for turns in dialogues for i in range(1, len(turns))]
+        return Pairs(["\n".join(turns[:i]) for turns, i in places], [[turns[i]] for turns, i in places])
+
+    def look_over(self, pairs: Pairs) -> None:
+        counts = Counter(each[0] for each in pairs.references)
+        self.commonest = max(counts, key=lambda text: (counts[text], text))
+
+    def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
+        """Perplexity of the replies that people gave, a token, and how varied those are that were written.
+
+        The baselines: a model that knows how often each token stands in these very replies, and nothing else (no model
+        without context is better); and the commonest reply of the training data, always.
+        """
+        scored = [each for each in examples if len(each.target) > 1]
+        if not scored:
+            raise ArgumentError("expected at least one reply to score")
+        values = {"perplexity": math.exp(min(self.mean_loss(scored), 700.0)), **_variety(written)}
+        return values, {
+            "how often each token occurs": {"perplexity": _unigram_perplexity(scored)},
+            "always the commonest reply": _variety([self.commonest] * len(written)),
+        }
+
+    def state(self) -> dict[str, Any]:
+        return {"commonest": self.commonest}
+
+    @classmethod
+    def restore(cls, options: ReplyOptions, state: dict[str, Any], folder: Path) -> Reply:
+        task = super().restore(options, state, folder)
+        task.commonest = state["commonest"]
+        return task
+
+
+def _turns(dialogue: str) -> list[str]:
+    return [line.strip() for line in dialogue.splitlines() if line.strip()]
+
+
+def _variety(written: list[str]) -> dict[str, float]:
+    return {f"distinct-{n}": distinct(written, n) for n in (1, 2)}
+
+
+def _unigram_perplexity(examples: list[Example]) -> float:
+    """exp of the entropy of the tokens that are learned."""
+    counts = Counter(token for each in examples for token in each.target[1:])
+    total = sum(counts.values())
+    return math.exp(-sum(count / total * math.log(count / total) for count in counts.values()))

@@ -1,0 +1,55 @@
+"""Two text files of which line i of the one belongs to line i of the other, as corpora of translations are written."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from pathlib import Path
+
+from headwise.errors import ArgumentError, FileError
+from headwise.tasks.rows.tables import Data
+
+
+def are_aligned(source: object) -> bool:
+    """Whether this names two such files: "train.en,train.de", each of them may end in .gz."""
+    if not isinstance(source, str) or source.count(",") != 1 or Path(source).exists():
+        return False
+    first, second = (Path(part.strip()) for part in source.split(","))
+    return first.is_file() or second.is_file()
+
+
+def read_aligned(source: str) -> Data:
+    """Columns "source" and "target", a row a line; lines that are empty in one of the files are left out.
+
+    Raises:
+        FileError: one of the files cannot be read.
+        ArgumentError: they have not the same number of lines, or none.
+    """
+    paths = [Path(part.strip()) for part in source.split(",")]
+    contents = [_read(path) for path in paths]
+    first, second = ([line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] for text in contents)
+    if len(first) != len(second):
+        raise ArgumentError(
+            f"{source}: expected as many lines in both files, received {len(first)} in {paths[0].name} and "
+            f"{len(second)} in {paths[1].name}"
+        )
+    fingerprint = hashlib.sha256("\0".join(contents).encode()).hexdigest()
+    numbers = list(range(1, len(first) + 1))
+    data = Data(source, {"source": first, "target": second}, numbers, fingerprint=fingerprint, unit="line")
+    empty = {
+        i: "an empty line" for i, pair in enumerate(zip(first, second, strict=True)) if not all(map(str.strip, pair))
+    }
+    return data.without(empty)
+
+
+def _read(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8").removeprefix("\ufeff")
+    except OSError as cause:
+        raise FileError(f"cannot read {path}: {cause.strerror or cause}") from cause
+    except (EOFError, zlib.error) as cause:
+        raise FileError(f"{path}: not a whole gzip file: {cause}") from cause
+    except UnicodeDecodeError as cause:
+        raise FileError(f"{path} is not UTF-8: {cause.reason} at byte {cause.start}; save it as UTF-8 first") from cause

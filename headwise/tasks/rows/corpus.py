@@ -1,0 +1,56 @@
+"""The documents of a corpus: of a text file or of a table, one a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from headwise.tasks.rows.tables import Data, read_table
+
+
+def read_corpus(source: Any, column: str) -> Data:
+    """Documents, in the column "text"; each has the number of its first line.
+
+    Args:
+        source: a .txt file (also .gz), in which documents are what blank lines part or, where there are none, lines; a
+            list of strings; or anything that `read_table` takes.
+        column: of a table, that with the documents.
+
+    Raises:
+        FileError, ArgumentError: no such file or column, no text in it.
+    """
+    if isinstance(source, Data):
+        return source
+    if isinstance(source, list | tuple) and source and isinstance(source[0], str):
+        return read_table({"text": list(source)}, {"text": "text"}, texts=("text",))
+    if not _is_text_file(source):
+        return read_table(source, {"text": column}, texts=("text",))
+    lines = read_table(source, {"text": "text"})
+    documents = list(_documents(lines.columns["text"]))
+    whole = Data(
+        lines.name,
+        {"text": ["\n".join(lines.columns["text"][first:end]).strip() for first, end in documents]},
+        [lines.numbers[first] for first, _ in documents],
+        fingerprint=lines.fingerprint,
+        unit=lines.unit,
+    )
+    return whole.without({row: "no text" for row, text in enumerate(whole.columns["text"]) if not text})
+
+
+def _is_text_file(source: Any) -> bool:
+    return isinstance(source, str | Path) and str(source).lower().removesuffix(".gz").endswith(".txt")
+
+
+def _documents(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """(first, end) of each document: of lines between blank ones, or of each line where no blank one parts them."""
+    filled = [place for place, line in enumerate(lines) if line.strip()]
+    if not filled:
+        yield 0, len(lines)
+        return
+    parted = len(filled) < filled[-1] - filled[0] + 1
+    first = filled[0]
+    for before, place in zip(filled, [*filled[1:], None], strict=True):
+        if place is None or not parted or place > before + 1:
+            yield first, before + 1
+            first = place if place is not None else first

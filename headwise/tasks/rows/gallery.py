@@ -1,0 +1,140 @@
+"""What a `Match` is asked: about a text, an image or both; and the images and texts that it answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save
+
+from headwise.errors import ArgumentError, CheckpointError, DtypeError, FileError, HeadwiseError
+from headwise.files import replacing
+from headwise.tasks.options.match import MatchOptions
+from headwise.tasks.rows.pictures import Pixels, is_image_path, name_of, read_picture
+from headwise.tasks.rows.tables import as_text
+
+FILE = "gallery.safetensors"
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Images and texts of the training data, to find some for others: names of images, their pixels, and texts."""
+
+    names: tuple[str, ...]
+    images: tuple[Pixels, ...]
+    texts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, images: Mapping[str, Pixels], texts: Sequence[str], most: int) -> Gallery:
+        """The first images and texts, `most` of each."""
+        return cls(tuple(images)[:most], tuple(images.values())[:most], tuple(texts)[:most])
+
+    def state(self) -> dict[str, list[str]]:
+        """What `load` needs beside the file."""
+        return {"names": list(self.names), "texts": list(self.texts)}
+
+    def save(self, folder: Path) -> None:
+        """Write the pixels. OSError passes through."""
+        if self.images:
+            with replacing(folder / FILE) as part:
+                part.write_bytes(save({"images": torch.from_numpy(np.stack(self.images))}))
+
+    @classmethod
+    def load(cls, folder: Path, state: Mapping[str, list[str]]) -> Gallery:
+        """As it was saved. CheckpointError if the file is missing or another's."""
+        images: tuple[Pixels, ...] = ()
+        if state["names"]:
+            try:
+                images = tuple(load_file(folder / FILE)["images"].numpy())
+            except Exception as cause:  # safetensors has its own error, and it may be another file
+                raise CheckpointError(f"cannot read {folder / FILE}, the images of this run: {cause}") from cause
+        if len(images) != len(state["names"]):
+            raise CheckpointError(f"{folder / FILE}: expected {len(state['names'])} images, received {len(images)}")
+        return cls(tuple(state["names"]), images, tuple(state["texts"]))
+
+
+@dataclass(frozen=True)
+class Question:
+    """An image, a text, or both."""
+
+    name: str | None = None
+    pixels: Pixels | None = None
+    text: str | None = None
+
+    @property
+    def wants(self) -> str:
+        """What is asked for: an "image", a "text", or the score of a "pair"."""
+        if self.pixels is None:
+            return "image"
+        return "text" if self.text is None else "pair"
+
+
+def questions(inputs: Any, options: MatchOptions) -> list[Question]:
+    """What `Match.predict` was given, each by itself.
+
+    Raises:
+        FileError, ArgumentError, DtypeError: an image that cannot be read, something that is neither image nor text, or
+            a table with neither of the columns.
+    """
+    if isinstance(inputs, Path | str) and not is_image_path(str(inputs)) and Path(inputs).is_file():
+        return _of_table(inputs, options, Path(inputs).parent)
+    if isinstance(inputs, Path) and not is_image_path(str(inputs)):
+        raise FileError(f"{inputs}: no such file")
+    if hasattr(inputs, "columns") or _is_columns(inputs):
+        return _of_table(inputs, options, None)
+    several = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+    if not several:
+        raise ArgumentError("expected a text, an image or a pair of them. Received: an empty list")
+    return [_question(each, place, options) for place, each in enumerate(several)]
+
+
+def _is_columns(inputs: Any) -> bool:
+    return isinstance(inputs, Mapping) and any(isinstance(value, list | tuple) for value in inputs.values())
+
+
+def _question(given: Any, place: int, options: MatchOptions) -> Question:
+    if isinstance(given, str) and not is_image_path(given):
+        if not given.strip():
+            raise ArgumentError(f"input {place}: expected a text. Received: an empty one")
+        return Question(text=given)
+    if not isinstance(given, Mapping):
+        return _with_image(given, None, place, options, None)
+    image, text = (given.get(name, given.get(key)) for name, key in (("image", options.image), ("text", options.text)))
+    if image is None and text is None:
+        names = dict.fromkeys(("image", "text", options.image, options.text))
+        raise ArgumentError(f"input {place}: expected {' or '.join(names)}. Received: {', '.join(map(str, given))}")
+    if text is not None and not isinstance(text, str):
+        raise DtypeError(f"input {place}: expected text as a string, received {type(text).__name__}")
+    return Question(text=text) if image is None else _with_image(image, text, place, options, None)
+
+
+def _with_image(image: Any, text: str | None, place: int, options: MatchOptions, folder: Path | None) -> Question:
+    try:
+        pixels = read_picture(image, options.image_size, options.channels, folder)
+    except HeadwiseError as error:
+        raise type(error)(f"input {place}: {error}") from error
+    return Question(name_of(image, place), pixels, text)
+
+
+def _of_table(source: Any, options: MatchOptions, folder: Path | None) -> list[Question]:
+    from headwise.tasks.rows.sources import open_table
+
+    table = open_table(source)
+    images, texts = table.columns.get(options.image), table.columns.get(options.text)
+    if images is None and texts is None:
+        raise ArgumentError(
+            f"{table.name}: there is no column {options.image!r} and no column {options.text!r}. The columns are: "
+            f"{', '.join(table.columns) or 'none'}"
+        )
+    found = []
+    for row, number in enumerate(table.numbers):
+        text = None if texts is None else as_text(texts[row])
+        if images is not None:
+            found.append(_with_image(images[row], text, number, options, folder))
+        else:
+            found.append(Question(text=text))
+    return found

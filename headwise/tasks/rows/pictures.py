@@ -1,0 +1,93 @@
+"""Images as pixels of one size: from files, by Pillow, from arrays and from Pillow's own images."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwise.errors import ArgumentError, DtypeError, FileError
+
+Pixels = NDArray[np.uint8]  # [height, width, channels]
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+
+
+def is_image_path(text: str) -> bool:
+    """Whether a text is the path of an image, by how it ends."""
+    return text.lower().endswith(SUFFIXES)
+
+
+def read_picture(image: Any, size: int, channels: int, folder: Path | None = None) -> Pixels:
+    """The pixels of an image, brought to `size` × `size`, grey (1 channel) or colour (3): uint8 [size, size, channels].
+
+    Args:
+        image: a path, an array or tensor [H, W], [H, W, 1] or [H, W, 3] (uint8, or floats from 0 to 1), a PIL image.
+        folder: what a relative path begins at.
+
+    Raises:
+        FileError: no such file, or one that is not an image.
+        ArgumentError, DtypeError: no pixels.
+    """
+    from PIL import Image, ImageOps
+
+    if isinstance(image, (str, Path)):
+        opened = _open(Path(image) if folder is None else folder / image)
+    elif isinstance(image, Image.Image):
+        opened = image
+    else:
+        opened = Image.fromarray(_array(image))
+    upright = ImageOps.exif_transpose(opened).convert("L" if channels == 1 else "RGB")
+    if upright.size != (size, size):
+        upright = upright.resize((size, size), Image.Resampling.BILINEAR)
+    return np.array(upright, dtype=np.uint8).reshape(size, size, channels)
+
+
+def name_of(image: Any, place: int) -> str:
+    """What to call an image: its path, or "image 3" of one that has none."""
+    return str(image) if isinstance(image, (str, Path)) else f"image {place}"
+
+
+def digest(text: str | bytes) -> int:
+    """A number for a text or for bytes, the same in every process; different ones have different numbers."""
+    data = text.encode() if isinstance(text, str) else text
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
+
+
+def _open(path: Path) -> Any:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as opened:
+            opened.load()
+            return opened
+    except FileNotFoundError as error:
+        raise FileError(f"{path}: no such image") from error
+    except Exception as error:  # each format has its own ways of being damaged, and Pillow its own error for each
+        raise FileError(f"{path}: not an image that can be read") from error
+
+
+def _array(image: Any) -> Pixels:
+    """uint8 [H, W] or [H, W, 3]."""
+    if hasattr(image, "detach"):
+        image = image.detach().cpu().numpy()
+    if not isinstance(image, np.ndarray) and not hasattr(image, "__array__") and not isinstance(image, list):
+        raise DtypeError(f"image: expected a path, an array or a PIL image. Received: {type(image).__name__}")
+    try:
+        pixels = np.asarray(image)
+    except ValueError as error:  # lists of different lengths
+        raise ArgumentError("image: expected rows of one length") from error
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)) or pixels.size == 0:
+        raise ArgumentError(f"image: expected [H, W] or [H, W, 3]. Received: {list(pixels.shape)}")
+    if np.issubdtype(pixels.dtype, np.floating):
+        if not (pixels.min() >= 0 and pixels.max() <= 1):
+            raise ArgumentError(f"image: expected floats from 0 to 1. Received: {pixels.min():g} to {pixels.max():g}")
+        return np.rint(pixels * 255).astype(np.uint8)
+    if pixels.dtype != np.uint8:
+        raise DtypeError(f"image: expected uint8, or floats from 0 to 1. Received: {pixels.dtype}")
+    return pixels

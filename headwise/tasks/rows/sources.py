@@ -1,0 +1,325 @@
+"""Opens what a user has rows in, and gives its columns as they are. `datasets` reads CSV, TSV, Parquet and the hub.
+
+JSON is read by Python itself: Arrow needs one type a column, and takes text that looks like a date for one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import re
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwise.errors import ArgumentError, DtypeError, FileError
+from headwise.tasks.rows.separated import survey
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".txt")
+_ACCEPTED = (
+    "the path of a CSV, TSV, JSON, JSON lines or Parquet file, the name of a data set on the hub, a pandas frame, "
+    "a datasets.Dataset, a dict of lists or a list of dicts"
+)
+_BATCH = 10_000  # rows at a time
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+){0,2}(:\w+)?")
+
+
+@dataclass(frozen=True)
+class Table:
+    """All columns of a source, or those that were asked for where the others would be costly.
+
+    Args:
+        name, numbers, unit, fingerprint: as `Data` has them.
+        columns: each a list; all of one length.
+        headed: whether the names were taken from the first line of a file.
+    """
+
+    name: str
+    columns: dict[str, list[Any]]
+    numbers: list[int]
+    unit: str = "row"
+    fingerprint: str = ""
+    headed: bool = False
+
+
+def open_table(source: Any, wanted: Sequence[str] = ()) -> Table:
+    """The columns of anything that `read_table` takes; `wanted` are those that will be asked for.
+
+    Raises:
+        FileError, ArgumentError, DtypeError: it cannot be read, or is nothing that holds rows.
+    """
+    if isinstance(source, Path) or (isinstance(source, str) and _is_path(source)):
+        return _read_file(Path(source), wanted)
+    if isinstance(source, str):
+        return _from_hub(source)
+    module = type(source).__module__.partition(".")[0]
+    if module == "pandas" and hasattr(source, "columns"):
+        return _of_columns("the frame", {str(name): source[name].tolist() for name in source.columns})
+    if module == "datasets":
+        return _of_dataset("the data set", source)
+    if isinstance(source, Mapping):
+        return _of_columns("the dict", {str(name): _listed(name, cells) for name, cells in source.items()})
+    if isinstance(source, (list, tuple)) and all(isinstance(row, Mapping) for row in source):
+        return _of_columns("the list", _transposed(source))
+    received = type(source).__name__
+    if isinstance(source, (list, tuple)):
+        received += f" with {type(next(row for row in source if not isinstance(row, Mapping))).__name__}"
+    raise DtypeError(f"data: expected {_ACCEPTED}. Received: {received}")
+
+
+def _is_path(source: str) -> bool:
+    """Not the name of a data set on the hub: there is such a file, or it is named like one."""
+    return Path(source).exists() or _suffix(Path(source)) in _SUFFIXES or not _HUB_NAME.fullmatch(source)
+
+
+def _suffix(path: Path) -> str:
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def _read_file(path: Path, wanted: Sequence[str]) -> Table:
+    """A file, by its suffix."""
+    suffix = _suffix(path)
+    if path.is_file() and suffix not in _SUFFIXES:
+        raise ArgumentError(
+            f"{path}: expected a name that ends in {', '.join(_SUFFIXES)} (or one of these and .gz). "
+            f"Received: {suffix or 'none of them'}"
+        )
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        why = "no such file" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
+        raise FileError(f"{path}: {why}; expected a file to read") from error
+    fingerprint = hashlib.sha256(data).hexdigest()
+    if path.name.lower().endswith(".gz"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise FileError(f"{path}: not a whole gzip file: {str(error).lower()}") from error
+    name = str(path)
+    if suffix == ".parquet":
+        return _of_columns(name, _with_datasets("parquet", path), fingerprint)
+    text = _decode(data, name)
+    if suffix in (".csv", ".tsv"):
+        return _separated(path, text, wanted, fingerprint)
+    if suffix == ".txt":
+        lines = text.splitlines()
+        return Table(name, {"text": list(lines)}, list(range(1, len(lines) + 1)), "line", fingerprint)
+    return _of_json(name, text, lines=suffix != ".json", fingerprint=fingerprint)
+
+
+def _decode(data: bytes, name: str) -> str:
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")  # Excel begins a file with a byte-order mark
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise FileError(
+            f"{name} is not UTF-8: received byte 0x{data[error.start]:02x} in line {line}; "
+            "save it as UTF-8 first, for example with iconv"
+        ) from error
+
+
+def _separated(path: Path, text: str, wanted: Sequence[str], fingerprint: str) -> Table:
+    """A CSV or TSV file. `survey` finds out how it is written; `datasets` then reads it so, every cell as text."""
+    found = survey(text, str(path), wanted, tabs=_suffix(path) == ".tsv")
+    if not found.lines:
+        return Table(str(path), {name: [] for name in found.names}, [], "line", fingerprint, found.headed)
+    columns = _with_datasets(
+        "csv",
+        path,
+        text=found.names,
+        sep=found.separator,
+        quoting=found.quoting,
+        header=0 if found.headed else None,
+        names=list(found.names),
+        encoding="utf-8-sig",
+        na_filter=False,  # NA, null and None are words, and may be labels
+        skip_blank_lines=False,  # a blank line is a row too, so that rows can be numbered by lines
+    )
+    if len(columns[found.names[0]]) != len(found.lines):
+        raise FileError(
+            f"{path}: {len(found.lines)} rows by its lines, {len(columns[found.names[0]])} by its cells; "
+            "it is not a CSV file that can be read without guessing"
+        )
+    return Table(str(path), columns, list(found.lines), "line", fingerprint, found.headed)
+
+
+def _of_json(name: str, text: str, *, lines: bool, fingerprint: str) -> Table:
+    """JSON lines, or one list of objects; also one object that has the list under "data"."""
+    if lines:
+        rows, numbers = [], []
+        # Not splitlines: JSON may hold U+2028 as it is.
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.strip():
+                rows.append(_parse(line, name, number))
+                numbers.append(number)
+        return _numbered(name, rows, numbers, "line", fingerprint)
+    whole = _parse(text, name, 1)
+    if isinstance(whole, dict) and isinstance(whole.get("data"), list):
+        whole = whole["data"]
+    if isinstance(whole, dict) and whole and all(isinstance(cells, list) for cells in whole.values()):
+        return _of_columns(name, whole, fingerprint)
+    if not isinstance(whole, list):
+        raise FileError(f"{name}: expected a list of objects, received {type(whole).__name__}")
+    return _numbered(name, whole, list(range(len(whole))), "row", fingerprint)
+
+
+def _parse(text: str, name: str, line: int) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise FileError(f"{name}: line {line + error.lineno - 1} is not JSON: {error.msg.lower()}") from error
+
+
+def _numbered(name: str, rows: Sequence[Any], numbers: list[int], unit: str, fingerprint: str) -> Table:
+    for row, number in zip(rows, numbers, strict=True):
+        if not isinstance(row, dict):
+            raise FileError(
+                f'{name}: {unit} {number}: expected an object, such as {{"text": "…"}}. Received: {row!r:.40}'
+            )
+    return Table(name, _transposed(rows), numbers, unit, fingerprint)
+
+
+def _transposed(rows: Sequence[Mapping[Any, Any]]) -> dict[str, list[Any]]:
+    """Objects as columns; None where an object lacks a name."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {str(name): [row.get(name) for row in rows] for name in names}
+
+
+def _listed(name: Any, cells: Any) -> list[Any]:
+    if isinstance(cells, str) or not isinstance(cells, Iterable):
+        raise DtypeError(f"data: expected a list for {name!r}, received {type(cells).__name__} {cells!r:.40}")
+    return cells.tolist() if hasattr(cells, "tolist") else list(cells)
+
+
+def _of_columns(name: str, columns: dict[str, list[Any]], fingerprint: str | None = None) -> Table:
+    lengths = {column: len(cells) for column, cells in columns.items()}
+    if len(set(lengths.values())) > 1:
+        said = ", ".join(f"{column} {length}" for column, length in lengths.items())
+        raise ArgumentError(f"{name}: expected columns of one length, received {said}")
+    numbers = list(range(next(iter(lengths.values()), 0)))
+    return Table(name, columns, numbers, fingerprint=_fingerprint(columns) if fingerprint is None else fingerprint)
+
+
+def _fingerprint(columns: Mapping[str, Sequence[Any]]) -> str:
+    """Of cells that are in memory: the same for the same names and cells."""
+    found = hashlib.sha256()
+    for name, cells in columns.items():
+        found.update(repr((name, len(cells))).encode())
+        for cell in cells:
+            # Arrays and pictures do not print all that they hold.
+            found.update(cell.tobytes() if hasattr(cell, "tobytes") else repr(cell).encode("utf-8", "surrogatepass"))
+            found.update(b"\0")
+    return found.hexdigest()
+
+
+def _with_datasets(kind: str, path: Path, **how: Any) -> dict[str, list[Any]]:
+    """The columns of a local file. It is streamed, and the locks lie in a folder that is removed: no cache is left."""
+    with _quiet() as datasets, tempfile.TemporaryDirectory(prefix="headwise-") as folder:
+        if "text" in how:
+            how["features"] = datasets.Features({name: datasets.Value("string") for name in how.pop("text")})
+        try:
+            return _columns(
+                datasets.load_dataset(
+                    kind, data_files=str(path), split="train", streaming=True, cache_dir=folder, **how
+                )
+            )
+        except Exception as error:  # pandas, Arrow and fsspec each have their own
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise FileError(f"{path}: cannot be read as {kind}: {said:.200}") from error
+
+
+def _from_hub(name: str) -> Table:
+    """A split of a data set of the hub, or of the copy that was downloaded before."""
+    place, _, split = name.partition(":")
+    parts = place.split("/")
+    if len(parts) == 3:
+        places: list[tuple[str, str | None]] = [("/".join(parts[:2]), parts[2])]
+    else:  # "glue/sst2" is a data set and one of its configurations, "stanfordnlp/sst2" somebody's data set
+        places = [(place, None), *([(parts[0], parts[1])] if len(parts) == 2 else [])]
+    failures = []
+    with _quiet() as datasets, _as_reachable(places[0][0]) as answers:
+        for repository, config in places:
+            try:
+                found = datasets.load_dataset(repository, config, split=split or "train")
+            except Exception as error:  # noqa: PERF203 (each library below has its own)
+                failures.append(error)
+            else:
+                return _of_dataset(name, found)
+    said = " ".join(str(failures[0]).split()) if answers else "it cannot be reached from here"
+    raise FileError(
+        f"{name}: there is no such file, and the hub gave no data set of that name: {said:.200}"
+    ) from failures[0]
+
+
+@contextlib.contextmanager
+def _as_reachable(repository: str) -> Iterator[bool]:
+    """Whether the hub answers. If not, only what was downloaded before is looked at, and nothing is tried for long."""
+    import datasets
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    answers = True
+    try:
+        HfApi().dataset_info(repository, timeout=10)
+    except HfHubHTTPError:
+        pass  # it answered, if only that there is none
+    except Exception:  # of whichever client it uses
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+        answers = False
+    try:
+        yield answers
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
+
+
+def _of_dataset(name: str, rows: Any) -> Table:
+    """A `datasets.Dataset`, or another of its kinds."""
+    if isinstance(rows, Mapping):
+        raise ArgumentError(f"{name}: expected one split, received {len(rows)}: choose one of {', '.join(rows)}")
+    if not hasattr(rows, "with_format"):
+        raise DtypeError(f"data: expected {_ACCEPTED}. Received: {type(rows).__name__} of datasets")
+    return _of_columns(name, _columns(rows))
+
+
+def _columns(rows: Dataset | IterableDataset) -> dict[str, list[Any]]:
+    """All columns as Python has them; a class is its name, not its number."""
+    import datasets
+
+    features = rows.features or {}
+    columns: dict[str, list[Any]] = {name: [] for name in features}
+    for table in rows.with_format("arrow").iter(batch_size=_BATCH):
+        for name in table.column_names:
+            columns.setdefault(name, []).extend(table[name].to_pylist())
+    for name, feature in features.items():
+        if isinstance(feature, datasets.ClassLabel):
+            columns[name] = [None if each is None or each < 0 else feature.names[each] for each in columns[name]]
+    return columns
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[Any]:
+    """`datasets`, without bars and notes."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise ArgumentError(
+            'tables are read by datasets, which is not installed: pip install "headwise[train]"'
+        ) from error
+    bars, level = datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    try:
+        yield datasets
+    finally:
+        if not bars:
+            datasets.enable_progress_bars()
+        datasets.logging.set_verbosity(level)

@@ -1,0 +1,167 @@
+"""Questions, contexts and answers, from a SQuAD file or from columns.
+
+SQuAD 1.1 (Rajpurkar et al. 2016) and 2.0, with questions that have no answer (Rajpurkar et al. 2018). An answer is its
+text and the character of the context at which it begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from headwise.errors import ArgumentError, FileError
+from headwise.tasks.options.answer import AnswerOptions
+from headwise.tasks.rows.sources import Table, open_table
+from headwise.tasks.rows.tables import Data, as_text, find_column
+
+_START = "answer_start"
+_LISTED = 5
+
+
+Answers = list[tuple[str, int | None]]  # texts, and where they are said to begin
+
+
+class Span(NamedTuple):
+    """An answer: context[start : start + len(text)]."""
+
+    text: str
+    start: int
+
+
+def read_questions(source: Any, options: AnswerOptions, *, targets: bool = True) -> Data:
+    """Columns "question", "context" and, with `targets`, "answers": those that there are in the context, or ().
+
+    A row of which no answer stands in its context is left out, and said. Where an answer stands in the context but not
+    at its answer_start, the nearest place is taken, and that is said too.
+
+    Args:
+        source: a SQuAD file (JSON), or what `read_table` reads, with the columns that the options name. The column of
+            answers may also have objects, {"text": [...], "answer_start": [...]}, as data sets of the hub do.
+
+    Raises:
+        FileError, ArgumentError, DtypeError: it cannot be read, or has no such columns.
+    """
+    if isinstance(source, Mapping) and isinstance(source.get("data"), list):
+        source = source["data"]
+    table = open_table(source, (options.question, options.context))
+    data = _nested(table) if "paragraphs" in table.columns else _flat(table, options, targets)
+    data = data.without(
+        {row: why for row, why in enumerate(map(_lacks, *_columns(data, "question", "context"))) if why}
+    )
+    if not targets:
+        columns = {name: cells for name, cells in data.columns.items() if name != "answers"}
+        return replace(data, columns=columns)
+    return _with_places(data)
+
+
+def _nested(table: Table) -> Data:
+    """The questions of a SQuAD file, one row each."""
+    rows = list(_questions(table))
+    columns = {name: [row[i] for row in rows] for i, name in enumerate(("question", "context", "answers"))}
+    return Data(table.name, columns, list(range(len(rows))), fingerprint=table.fingerprint, unit="question")
+
+
+def _questions(table: Table) -> Iterator[tuple[str, str, Answers]]:
+    number = 0
+    try:
+        for number, paragraphs in enumerate(table.columns["paragraphs"]):  # noqa: B007 (the error says it)
+            for paragraph in paragraphs:
+                for each in paragraph["qas"]:
+                    found = [] if each.get("is_impossible") else each.get("answers", [])
+                    answers: Answers = [(str(one["text"]), int(one[_START])) for one in found]
+                    yield str(each["question"]), str(paragraph["context"]), answers
+    except (KeyError, TypeError, ValueError, AttributeError) as cause:
+        said = f"no {cause}" if isinstance(cause, KeyError) else str(cause)
+        raise FileError(
+            f"{table.name} is not as SQuAD is: data[{number}]: {said}. Expected paragraphs with context and qas, those "
+            "with question and answers, and those with text and answer_start"
+        ) from cause
+
+
+def _flat(table: Table, options: AnswerOptions, targets: bool) -> Data:
+    """Columns as they are."""
+    names = {"question": options.question, "context": options.context}
+    columns: dict[str, list[Any]] = {
+        name: [as_text(cell) for cell in table.columns[find_column(table, column)]] for name, column in names.items()
+    }
+    if targets:
+        answers = table.columns[find_column(table, options.answer)]
+        begins = options.answer_start or (_START if _START in table.columns else None)
+        starts = [None] * len(answers) if begins is None else table.columns[find_column(table, begins)]
+        columns["answers"] = [
+            _of_cell(cell, start, f"{table.name}, {table.unit} {number}")
+            for cell, start, number in zip(answers, starts, table.numbers, strict=True)
+        ]
+    if not table.numbers:
+        raise ArgumentError(f"{table.name}: there are no rows in it")
+    return Data(table.name, columns, table.numbers, fingerprint=table.fingerprint, unit=table.unit)
+
+
+def _of_cell(cell: Any, start: Any, where: str) -> Answers:
+    """The answers of one row; an empty cell is a question without an answer."""
+    if isinstance(cell, Mapping):
+        texts, starts = cell.get("text"), cell.get(_START)
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+            raise ArgumentError(
+                f"{where}: expected answers with text and {_START}, lists alike. Received: {cell!r:.60}"
+            )
+        return [(as_text(text), _number(at, where)) for text, at in zip(texts, starts, strict=True)]
+    text = as_text(cell)
+    return [(text, _number(start, where))] if text.strip() else []
+
+
+def _number(start: Any, where: str) -> int | None:
+    written = as_text(start).strip()
+    if not written:
+        return None
+    try:
+        return int(written)
+    except ValueError:
+        raise ArgumentError(
+            f"{where}: expected the character at which the answer begins, a whole number. Received: {written!r:.40}"
+        ) from None
+
+
+def _lacks(question: str, context: str) -> str | None:
+    return "no question" if not question.strip() else "no context" if not context.strip() else None
+
+
+def _with_places(data: Data) -> Data:
+    """Each answer where it stands in the context; rows whose answers do not are left out."""
+    found: list[tuple[Span, ...]] = []
+    wrong: dict[int, str] = {}
+    moved = []
+    for row, (context, answers) in enumerate(zip(*_columns(data, "context", "answers"), strict=True)):
+        spans = [span for text, start in answers if (span := _place(context, text, start)) is not None]
+        found.append(tuple(spans))
+        if answers and not spans:
+            wrong[row] = "the answer is not in its context"
+        elif any(start is not None and Span(text, start) not in spans for text, start in answers):
+            moved.append(data.numbers[row])
+    data = replace(data, columns={**data.columns, "answers": found}).without(wrong)
+    if moved:
+        shown = ", ".join(map(str, moved[:_LISTED])) + (", …" if len(moved) > _LISTED else "")
+        said = (
+            f"{len(moved)} answer{'s are' if len(moved) > 1 else ' is'} not at answer_start, but elsewhere in the "
+            f"context, and taken there: {data.unit} {shown}"
+        )
+        data = replace(data, left_out=(*data.left_out, said))
+    return data
+
+
+def _place(context: str, text: str, start: int | None) -> Span | None:
+    """Where an answer is: at `start`, else in the nearest place that has it, else nowhere."""
+    kept = text.strip()
+    if not kept:
+        return None
+    if start is None:
+        start = 0
+    elif context[start : start + len(text)] == text and start >= 0:
+        return Span(kept, start + text.index(kept))
+    places = [at for at in range(len(context)) if context.startswith(kept, at)]
+    return Span(kept, min(places, key=lambda at: abs(at - start))) if places else None
+
+
+def _columns(data: Data, *names: str) -> list[list[Any]]:
+    return [data.columns[name] for name in names]

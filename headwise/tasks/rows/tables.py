@@ -1,0 +1,158 @@
+"""Rows of anything that holds rows: CSV, TSV, JSON lines, Parquet, a data set of the hub, a frame, dicts.
+
+`sources.py` reads them; this takes the columns that a task asks for, and says which rows cannot be used.
+"""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from headwise.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from headwise.tasks.rows.sources import Table
+
+_LISTED = 12  # numbers of rows in one sentence
+
+
+@dataclass(frozen=True)
+class Data:
+    """Columns of one length, under the names that a task has for them ("text", not "sentence").
+
+    Args:
+        name: what messages call it: the file's name, or "the frame".
+        columns: each a list; all of one length.
+        numbers: the number that a person would find each row under (line 1 of a CSV is its header).
+        left_out: the rows that were not taken, and why, a sentence each.
+        fingerprint: of what was read, the same for the same content.
+        unit: what `numbers` count: "line" of a text file, or "row", from 0, of anything else.
+    """
+
+    name: str
+    columns: dict[str, list[Any]]
+    numbers: list[int]
+    left_out: tuple[str, ...] = ()
+    fingerprint: str = ""
+    unit: str = "row"
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, rows: Sequence[int]) -> Data:
+        """Some of the rows, in the order given."""
+        columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
+        return replace(self, columns=columns, numbers=[self.numbers[row] for row in rows])
+
+    def without(self, reasons: Mapping[int, str]) -> Data:
+        """All but some rows, each with why it is left out; `left_out` says so, a sentence for each reason.
+
+        Args:
+            reasons: the place of a row (0 is the first of this data) -> why, such as "no text".
+
+        Raises:
+            ArgumentError: nothing is left.
+        """
+        if not reasons:
+            return self
+        by_reason: dict[str, list[int]] = {}
+        for row in sorted(reasons):
+            by_reason.setdefault(reasons[row], []).append(self.numbers[row])
+        sentences = tuple(_left_out(numbers, reason, self.unit) for reason, numbers in by_reason.items())
+        kept = [row for row in range(len(self)) if row not in reasons]
+        if not kept:
+            raise ArgumentError(f"{self.name}: no row can be used: {'; '.join((*self.left_out, *sentences))}")
+        return replace(self.take(kept), left_out=(*self.left_out, *sentences))
+
+    def split(self, share: float, seed: int) -> tuple[Data, Data]:
+        """The rows in two parts, the second with `share` of them (at least one each), drawn at random.
+
+        Both keep the order of the rows. Only the first says what was left out, so that nothing is said twice.
+
+        Raises:
+            ArgumentError: fewer than two rows.
+        """
+        if len(self) < 2:
+            raise ArgumentError(
+                f"{self.name}: expected at least 2 rows, one to learn from and one to choose the best weights by. "
+                f"Received: {len(self)}; give more rows, or validation=FILE"
+            )
+        held = min(max(round(share * len(self)), 1), len(self) - 1)
+        second = sorted(random.Random(seed).sample(range(len(self)), held))
+        chosen = set(second)
+        first = [row for row in range(len(self)) if row not in chosen]
+        return self.take(first), replace(self.take(second), left_out=())
+
+
+def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] = ()) -> Data:
+    """The columns that are asked for, of all rows that have them.
+
+    Cells are as the source has them. Those of a CSV or TSV file are text, each of them, also 01, NA and null: a task
+    that reads numbers makes them numbers. Columns that are asked for as "1", "2", … are counted, and the first line of
+    a CSV or TSV file is then a row like any other, unless it names them so.
+
+    Args:
+        source: the path of a CSV, TSV, JSON, JSON lines, Parquet or plain text file (also .gz; a text file has one
+            column, "text", of its lines), the name of a data set on the hub ("name", "name:split" or
+            "name/config:split"), a pandas frame, a `datasets.Dataset`, a dict of lists, or a list of dicts. `Data`
+            that was read before is given back as it is.
+        columns: the task's name for a column -> its name in the source.
+        texts: which of the task's names hold text: numbers become text, and rows where one is empty are left out.
+
+    Raises:
+        FileError: no such file, or one that cannot be read.
+        ArgumentError: no such column (says which there are), no rows.
+        DtypeError: `source` is nothing that holds rows.
+    """
+    from headwise.tasks.rows.sources import open_table
+
+    if isinstance(source, Data):
+        return source
+    table = open_table(source, tuple(columns.values()))
+    taken = {name: table.columns[find_column(table, column)] for name, column in columns.items()}
+    if not table.numbers:
+        raise ArgumentError(f"{table.name}: there are no rows in it")
+    taken = {name: [as_text(each) for each in cells] if name in texts else cells for name, cells in taken.items()}
+    data = Data(table.name, taken, table.numbers, fingerprint=table.fingerprint, unit=table.unit)
+    empty: dict[int, str] = {}
+    for name in texts:
+        for row, cell in enumerate(data.columns[name]):
+            if not cell.strip():
+                empty.setdefault(row, f"no {name}")
+    return data.without(empty)
+
+
+def find_column(table: Table, column: str) -> str:
+    """The name of a column, if there is one. Raises ArgumentError that says which there are."""
+    if column in table.columns:
+        return column
+    names = list(table.columns)
+    near = difflib.get_close_matches(column.lower(), {name.lower(): name for name in names}, n=1)
+    meant = [name for name in names if near and name.lower() == near[0]]
+    hint = f" Did you mean {meant[0]!r}?" if meant else ""
+    if table.headed and not meant:
+        hint = " If its first line is not a header, give columns by number: 1 is the first"
+    shown = ", ".join(repr(name) if len(name) <= 40 else f"{name[:40]!r}…" for name in names)
+    raise ArgumentError(f"{table.name}: there is no column {column!r}. The columns are: {shown or 'none'}.{hint}")
+
+
+def as_text(cell: Any) -> str:
+    """A cell as text: numbers as they are written (whole ones without .0), "" where there is nothing."""
+    if isinstance(cell, str):
+        return cell
+    if cell is None or cell != cell or type(cell).__name__ in ("NAType", "NaTType"):
+        return ""
+    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
+        return str(int(cell))
+    return str(cell)
+
+
+def _left_out(numbers: Sequence[int], reason: str, unit: str) -> str:
+    """`3 rows left out: no text (lines 4, 9, 17)`."""
+    shown = ", ".join(map(str, numbers[:_LISTED]))
+    more = f" and {len(numbers) - _LISTED} more" if len(numbers) > _LISTED else ""
+    rows, units = ("row", unit) if len(numbers) == 1 else ("rows", f"{unit}s")
+    return f"{len(numbers)} {rows} left out: {reason} ({units} {shown}{more})"

@@ -1,0 +1,149 @@
+"""The time step of a series: found in its timestamps, counted along, and continued into the future.
+
+A step is a fixed time (an hour, 15 minutes), some months (a month, a quarter, a year), a business day, or, of times
+that are plain numbers, a number.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+Unit = Literal["second", "month", "month's end", "business day", "number"]
+Times: TypeAlias = pd.Index  # a DatetimeIndex, or one of numbers
+
+_DAY = 24 * 60 * 60
+_SEASONS = {  # (unit, size) -> steps in a season
+    ("second", 1): 60,
+    ("second", _DAY): 7,
+    ("second", 7 * _DAY): 52,
+    ("business day", 1): 5,
+    ("month", 1): 12,
+    ("month", 3): 4,
+    ("month's end", 1): 12,
+    ("month's end", 3): 4,
+}
+_NAMES = {_DAY: "day", 60 * 60: "hour", 60: "minute", 1: "second"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """From one row of a series to the next: so many of a unit.
+
+    >>> step = find_step(read_times(["2024-01-31", "2024-02-29", "2024-03-31"]))
+    >>> str(step), step.season, step.after(pd.Timestamp("2024-03-31"), 1)[0]
+    ('1 month', 12, Timestamp('2024-04-30 00:00:00'))
+    """
+
+    unit: Unit
+    size: float
+
+    def __str__(self) -> str:
+        size, name = self.size, self.unit.removesuffix("'s end")
+        if self.unit == "second":
+            least = next((each for each in _NAMES if size % each == 0), 1)
+            size, name = size / least, _NAMES[least]
+        return f"{size:g}" if self.unit == "number" else f"{size:g} {name}{'' if size == 1 else 's'}"
+
+    @property
+    def season(self) -> int:
+        """How many steps a season has, by custom: a day of hours, a week of days, a year of months; else 1."""
+        known = _SEASONS.get((self.unit, int(self.size)))
+        if known is None and self.unit == "second" and self.size < _DAY and _DAY % self.size == 0:
+            known = int(_DAY // self.size)
+        return known or 1
+
+    def after(self, last: Any, count: int) -> list[Any]:
+        """The next `count` times after one."""
+        ahead = np.arange(1, count + 1)
+        if self.unit == "number":
+            size = int(self.size) if self.size.is_integer() else self.size
+            return [last + size * int(n) for n in ahead]
+        return _shifted(last, self, ahead)
+
+    def between(self, first: Any, last: Any) -> Times:
+        """All times from one to another, both included."""
+        count = round(float(_ordinals(pd.Index([first, last]), self.unit)[1:].item() / self.size))
+        return pd.Index([first, *self.after(first, count)])
+
+
+def read_times(cells: Sequence[Any]) -> Times | None:
+    """Timestamps from text, dates or numbers; None where one of them is none of these. Dates are read month first."""
+    try:
+        numbers = np.asarray(cells, dtype=np.float64)
+        if np.isfinite(numbers).all():
+            whole = (numbers == np.round(numbers)).all()
+            return pd.Index(numbers.astype(np.int64) if whole else numbers)
+        return None
+    except (TypeError, ValueError):
+        pass
+    for how in ({"format": "ISO8601"}, {}, {"utc": True}):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that a format is guessed, or that a day came before a month
+                times = pd.DatetimeIndex(pd.to_datetime(pd.Series(list(cells), dtype=object), **how))
+        except (TypeError, ValueError, OverflowError):
+            continue
+        return None if times.isna().any() else times
+    return None
+
+
+def find_step(times: Times) -> Step | None:
+    """The step of times in rising order, of which some may be missing; None where they lie on no grid."""
+    if len(times) < 2:
+        return None
+    gaps: list[Step] = []
+    for unit in _units(times):
+        differences = np.diff(_ordinals(times, unit))
+        sizes, counts = np.unique(differences, return_counts=True)
+        size = sizes[counts.argmax()]
+        if len(sizes) == 1:
+            return Step(unit, float(size))
+        if size > 0 and np.allclose(differences / size, np.round(differences / size), rtol=0, atol=1e-6):
+            gaps.append(Step(unit, float(size)))
+    return gaps[0] if gaps else None
+
+
+def places(times: Times, step: Step) -> np.ndarray:
+    """Where on the grid each time lies, the first of them at 0."""
+    return np.round(_ordinals(times, step.unit) / step.size).astype(np.int64)
+
+
+def _units(times: Times) -> list[Unit]:
+    """In which units such times may be counted, the narrowest guess first."""
+    if not isinstance(times, pd.DatetimeIndex):
+        return ["number"]
+    clock = times - times.normalize()
+    if (clock == clock[0]).all():
+        if (times.day == times.day[0]).all():
+            return ["month", "second"]
+        if times.is_month_end.all():
+            return ["month's end", "second"]
+        if len(times) > 5 and (times.day_of_week < 5).all():  # of five days in a row there may be a sixth
+            return ["business day", "second"]
+    return ["second"]
+
+
+def _ordinals(times: Times, unit: Unit) -> np.ndarray:
+    """Times as numbers of a unit, from the first."""
+    if unit == "number":
+        return np.asarray(times, dtype=np.float64) - float(times[0])
+    if unit == "second":
+        return ((times - times[0]) / pd.Timedelta(seconds=1)).to_numpy()
+    if unit.startswith("month"):
+        months = np.asarray(times.year * 12 + times.month)
+        return (months - months[0]).astype(np.float64)
+    days = times.tz_localize(None).to_numpy().astype("datetime64[D]")
+    return np.busday_count(days[0], days).astype(np.float64)
+
+
+def _shifted(last: pd.Timestamp, step: Step, ahead: np.ndarray) -> list[pd.Timestamp]:
+    if step.unit == "second":
+        return [last + pd.Timedelta(seconds=step.size) * int(n) for n in ahead]
+    offset = {"month": pd.DateOffset(months=1), "month's end": pd.offsets.MonthEnd(), "business day": pd.offsets.BDay()}
+    return [last + offset[step.unit] * int(step.size * n) for n in ahead]

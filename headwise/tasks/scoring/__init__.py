@@ -1,0 +1,1 @@
+"""The scores of each kind of task, beside those of what is trivial."""

@@ -1,0 +1,72 @@
+"""Accuracy, macro F1 and who was taken for whom, beside those of always the commonest label."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torchmetrics.functional.classification import (
+    multiclass_accuracy,
+    multiclass_confusion_matrix,
+    multiclass_f1_score,
+)
+
+from headwise.tasks.scores import Scores
+
+
+def class_scores(
+    truth: Sequence[str],
+    called: Sequence[str],
+    *,
+    known: Sequence[str],
+    commonest: str,
+    left_out: Sequence[str] = (),
+) -> Scores:
+    """The scores of labels that were called, against the true ones.
+
+    Macro F1 is the mean over the labels that are true of, or were called for, any row: each counts the same.
+
+    Args:
+        truth, called: a label for each row.
+        known: the labels that can be called. Others in `truth` are counted as wrong, and said.
+        commonest: of the training data: what the baseline calls always.
+        left_out: what was not scored, and why.
+    """
+    unseen = Counter(label for label in truth if label not in set(known))
+    labels = [*known, *sorted(unseen)]
+    number = {label: i for i, label in enumerate(labels)}
+    true = torch.tensor([number[label] for label in truth])
+    said = torch.tensor([number[label] for label in called])
+    confusion = multiclass_confusion_matrix(said, true, len(labels))
+    return Scores(
+        values=_values(said, true, len(labels)),
+        count=len(truth),
+        baselines={
+            f"always {commonest!r}, the commonest in training": _values(
+                torch.full_like(true, number[commonest]), true, len(labels)
+            )
+        },
+        labels=tuple(labels),
+        confusion=tuple(tuple(int(count) for count in row) for row in confusion.tolist()),
+        left_out=(*left_out, *_said(unseen)),
+    )
+
+
+def _values(said: torch.Tensor, true: torch.Tensor, count: int) -> dict[str, float]:
+    return {
+        "accuracy": round(float(multiclass_accuracy(said, true, count, average="micro")), 6),  # float32
+        "macro_f1": round(float(multiclass_f1_score(said, true, count, average="macro")), 6),
+    }
+
+
+def _said(unseen: Counter[str]) -> tuple[str, ...]:
+    if not unseen:
+        return ()
+    shown = ", ".join(f"{label!r} ({count})" for label, count in unseen.most_common(5))
+    more = ", …" if len(unseen) > 5 else ""
+    rows = unseen.total()
+    return (
+        f"{rows} row{'s have labels' if rows > 1 else ' has a label'} that the training data did not have, counted as "
+        f"wrong: {shown}{more}",
+    )

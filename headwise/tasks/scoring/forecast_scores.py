@@ -1,0 +1,92 @@
+"""How good forecasts are: sums over windows of the errors of each method, and the means of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+NAMED_CHANNELS = 8  # with more columns the errors of each would hide the scores of all
+
+
+class ForecastSums:
+    """Errors of one method, summed up batch by batch.
+
+        mse, mae      of the values as they are given, which is standardised ones where the task standardises
+        mase          |error| over the mean |x[t] - x[t - season]| of the training part. Hyndman & Koehler 2006, section
+                      3; without a season their season is 1
+        pinball       max(q e, (q - 1) e) with e = truth - forecast, the mean over all q. Koenker & Bassett 1978
+        below_q       the share of truths that are not above the forecast of quantile q: q, if that is calibrated
+        mae_of_NAME   of one column, in its own units
+
+    Args:
+        channels: the names of the columns.
+        quantiles: what the forecasts have after the point; a method without them has its point in the place of each.
+    """
+
+    def __init__(self, channels: Sequence[str], quantiles: Sequence[float]) -> None:
+        self.channels, self.quantiles = list(channels), list(quantiles)
+        self._count = 0  # of windows times steps
+        self._squared = self._absolute = self._own = torch.zeros(len(channels), dtype=torch.float64)
+        self._scaled = self._scaled_count = torch.zeros(len(channels), dtype=torch.float64)
+        self._pinball = self._below = torch.zeros(len(quantiles), dtype=torch.float64)
+
+    def add(self, forecast_NCFO: Tensor, truth_NCF: Tensor, units_NC: Tensor, naive_NC: Tensor) -> None:
+        """Some windows more.
+
+        Args:
+            forecast_NCFO: [N, C, F, 1 + quantiles], or [N, C, F, 1] of a point alone.
+            truth_NCF: [N, C, F].
+            units_NC: what one of these values is in the units of its column.
+            naive_NC: the error of the naive forecast in the training part, in these values; 0 where it made none.
+        """
+        truth_NCF, point_NCF = truth_NCF.double(), forecast_NCFO[..., 0].double()
+        error_NCF = (truth_NCF - point_NCF).abs()
+        steps = truth_NCF.shape[0] * truth_NCF.shape[2]
+        self._count += steps
+        self._squared = self._squared + error_NCF.square().sum((0, 2))
+        self._absolute = self._absolute + error_NCF.sum((0, 2))
+        self._own = self._own + (error_NCF * units_NC[..., None]).sum((0, 2))
+        known = naive_NC > 0
+        scaled_NCF = torch.where(known, 1 / naive_NC.clamp(min=1e-30), 0.0)[..., None] * error_NCF
+        self._scaled = self._scaled + scaled_NCF.sum((0, 2))
+        self._scaled_count = self._scaled_count + known.sum(0) * truth_NCF.shape[2]
+        if self.quantiles:
+            guess = forecast_NCFO[..., 1:] if forecast_NCFO.shape[-1] > 1 else forecast_NCFO
+            over = truth_NCF[..., None] - guess.double()
+            share = torch.tensor(self.quantiles, dtype=torch.float64)
+            self._pinball = self._pinball + torch.maximum(share * over, (share - 1) * over).sum((0, 1, 2))
+            self._below = self._below + (over <= 0).double().sum((0, 1, 2))
+
+    def values(self) -> dict[str, float]:
+        """The means, by name."""
+        every = self._count * len(self.channels)
+        found = {"mse": float(self._squared.sum()) / every, "mae": float(self._absolute.sum()) / every}
+        if self._scaled_count.sum() > 0:
+            found["mase"] = float(self._scaled.sum() / self._scaled_count.sum())
+        if self.quantiles:
+            found["pinball"] = float(self._pinball.mean()) / every
+            below = (self._below / every).tolist()
+            found |= {f"below_{share:g}": value for share, value in zip(self.quantiles, below, strict=True)}
+        if len(self.channels) <= NAMED_CHANNELS:
+            own = (self._own / self._count).tolist()
+            found |= {f"mae_of_{name}": value for name, value in zip(self.channels, own, strict=True)}
+        return found
+
+
+def pinball(forecast: Tensor, truth: Tensor, quantiles: Tensor) -> Tensor:
+    """The pinball loss of each quantile, [..., Q] of forecasts [..., Q] and truths [...]."""
+    over = truth[..., None] - forecast
+    return torch.maximum(quantiles * over, (quantiles - 1) * over)
+
+
+def last_value(context_NCS: Tensor, horizon: int) -> Tensor:
+    """The last value of the past, always: [N, C, F, 1]."""
+    return context_NCS[..., -1:, None].expand(-1, -1, horizon, -1)
+
+
+def seasonal_naive(context_NCS: Tensor, horizon: int, season: int) -> Tensor:
+    """The last season of the past, again and again: [N, C, F, 1]."""
+    steps = torch.arange(horizon) % season
+    return context_NCS[..., -season:][..., steps, None]

@@ -1,0 +1,83 @@
+"""`Summarize`: a text to a shorter one that says what matters in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from headwise.tasks.options.summarize import SummarizeOptions
+from headwise.tasks.rows.sources import open_table
+from headwise.tasks.rows.tables import Data, find_column, read_table
+from headwise.tasks.scoring.text_scores import first_words, rouge, words
+from headwise.tasks.text_to_text import Example, Pairs, TextToText, Values
+
+
+class Summarize(TextToText[SummarizeOptions]):
+    """An encoder-decoder from scratch, with one vocabulary for texts and summaries.
+
+    Where there is no column of the target's name, but some with 1, 2, … behind it, these are several summaries of the
+    same text: the first is learned from, and of all the nearest counts in a score.
+
+    >>> task = Summarize.fit("dialogues.jsonl", source="dialogue", target="summary")
+    >>> task.predict(["Anna: Hello! …"])
+    [{'summary': 'Anna greets Ben.', 'score': -2.3}]
+    """
+
+    name = "summarize"
+    options_type = SummarizeOptions
+    writes = "summary"
+
+    summary_words = 0  #: how many a summary of the training data has, on average
+
+    @classmethod
+    def read(cls, source: Any, options: SummarizeOptions, *, targets: bool = True) -> Data:
+        if isinstance(source, Data):
+            return source
+        columns = {"source": str(options.source)}
+        if targets:
+            columns |= _summary_columns(source, str(options.target))
+        return read_table(source, columns, texts=tuple(columns))
+
+    @classmethod
+    def pairs(cls, data: Data, options: SummarizeOptions, *, targets: bool = True) -> Pairs:
+        columns = [cells for name, cells in data.columns.items() if name != "source"] if targets else []
+        return Pairs(data.columns["source"], [list(each) for each in zip(*columns, strict=True)])
+
+    def look_over(self, pairs: Pairs) -> None:
+        lengths = [len(words(each[0])) for each in pairs.references]
+        self.summary_words = round(sum(lengths) / len(lengths))
+
+    def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
+        """ROUGE, beside that of the first words of the text, and of the summary of another text."""
+        count = self.summary_words
+        baselines = {
+            f"the first {count} words": rouge([first_words(text, count) for text in pairs.sources], pairs.references)
+        }
+        if len(written) > 1:
+            others = [pairs.references[i - 1][0] for i in range(len(written))]
+            baselines["the summary of another text"] = rouge(others, pairs.references)
+        return rouge(written, pairs.references), baselines
+
+    def state(self) -> dict[str, Any]:
+        return {"summary_words": self.summary_words}
+
+    @classmethod
+    def restore(cls, options: SummarizeOptions, state: dict[str, Any], folder: Path) -> Summarize:
+        task = super().restore(options, state, folder)
+        task.summary_words = state["summary_words"]
+        return task
+
+
+def _summary_columns(source: Any, target: str) -> dict[str, str]:
+    """The task's name for each column with summaries, and the source's."""
+    table = open_table(source, (target,))
+    if target not in table.columns:
+        numbered = [name for name in table.columns if re.fullmatch(re.escape(target) + "[0-9]+", name)]
+        if numbered:
+            return {f"summary {i}": name for i, name in enumerate(sorted(numbered, key=_number), start=1)}
+    return {"summary": find_column(table, target)}
+
+
+def _number(name: str) -> int:
+    return int(re.findall("[0-9]+$", name)[0])

@@ -1,0 +1,62 @@
+"""The most probable answer among the spans of all windows of a question."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+from torch import Tensor
+
+_KEPT = 20  # spans of each window, and answers that are as probable as that
+
+
+class BestSpans:
+    """Takes one window after another; then says which span is the best, and how probable it is.
+
+    Within a window the first and the last token are drawn independently, and may both be [CLS], which stands for none.
+    All spans of all windows are weighed against each other; a span that lies in two windows has both its weights.
+    Whether there is an answer at all is told by the window that is surest of having it: none of them may, but the one
+    in which it is (Devlin et al. 2018, section 4.3, for several windows).
+
+    Args:
+        may_be_none: whether "no answer" may be the best.
+    """
+
+    def __init__(self, may_be_none: bool) -> None:
+        self._may_be_none = may_be_none
+        self._weights: defaultdict[tuple[int, int], float] = defaultdict(float)
+        self._total = 0.0
+        self._none = 1.0
+
+    def add(self, starts_S: Tensor, ends_S: Tensor, none: float, offsets: list[tuple[int, int]], longest: int) -> None:
+        """One window.
+
+        Args:
+            starts_S, ends_S: [S] of the context's tokens, the logarithm of how probable each is as first and as last.
+            none: how probable it is that the window has no answer, likewise.
+            offsets: of those tokens in the context: context[start:end].
+            longest: tokens of an answer at most.
+        """
+        self._none = min(self._none, float(torch.tensor(none).exp()))
+        length = len(starts_S)
+        if not length:
+            return
+        lengths_SS = (
+            torch.arange(length, device=starts_S.device) - torch.arange(length, device=starts_S.device)[:, None]
+        )
+        weights_SS = (starts_S[:, None] + ends_S).double().exp()
+        weights_SS = weights_SS.masked_fill((lengths_SS < 0) | (lengths_SS >= longest), 0.0)
+        self._total += float(weights_SS.sum())
+        weights, places = weights_SS.flatten().topk(min(_KEPT, length * length))
+        for weight, place in zip(weights.tolist(), places.tolist(), strict=True):
+            first, last = divmod(place, length)
+            if first <= last:
+                self._weights[offsets[first][0], offsets[last][1]] += weight
+
+    def best(self) -> tuple[tuple[int, int], float]:
+        """context[start:end], and its probability; (0, 0) is no answer."""
+        none = self._none if self._may_be_none else 0.0
+        span, weight = max(self._weights.items(), key=lambda item: item[1], default=((0, 0), 0.0))
+        if (self._may_be_none and none >= weight) or not self._total:
+            return (0, 0), none / (none + self._total) if none + self._total else 0.0
+        return span, weight / (none + self._total)

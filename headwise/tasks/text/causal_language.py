@@ -1,0 +1,125 @@
+"""Causal language: a decoder finds each token from those before it, and so goes on with a text. Radford et al. 2018."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.capture import watch
+from headwise.models.language_model import CausalConfig, CausalLanguageModel
+from headwise.nn import Cache
+from headwise.records import Seen
+from headwise.tasks.options.language import LanguageOptions
+from headwise.tasks.task import Batch
+from headwise.tasks.text.decoding import Decoding, likeliest, one_by_one, sampled
+from headwise.tasks.text.padding import padded
+from headwise.tasks.text.vocabulary import Vocabulary
+
+FILE = "tokenizer.json"
+
+
+class Causal:
+    """What of `Language` is its own where the next token is found."""
+
+    writes = "continuation"
+
+    def __init__(self, options: LanguageOptions, vocabulary: Vocabulary) -> None:
+        self.options, self.vocabulary = options, vocabulary
+        self.decoding = Decoding(
+            sample=options.sample, temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
+        )
+
+    @classmethod
+    def learn(cls, texts: Sequence[str], options: LanguageOptions) -> tuple[Causal, CausalLanguageModel]:
+        """The vocabulary of the texts, and a new model."""
+        vocabulary = Vocabulary.train(texts, options.vocabulary)
+        config = CausalConfig(len(vocabulary), options.dim, options.layers, options.heads, options.dropout)
+        return cls(options, vocabulary), CausalLanguageModel(config)
+
+    @classmethod
+    def restore(
+        cls, options: LanguageOptions, state: dict[str, Any], folder: Path
+    ) -> tuple[Causal, CausalLanguageModel]:
+        return cls(options, Vocabulary.load(folder / FILE)), CausalLanguageModel(CausalConfig(**state))
+
+    @staticmethod
+    def state(model: CausalLanguageModel) -> dict[str, Any]:
+        return asdict(model.config)
+
+    def save_files(self, model: CausalLanguageModel, folder: Path) -> None:
+        self.vocabulary.save(folder / FILE)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Pieces of "[BOS] document [EOS]", of `block` tokens and the one after, with which the next piece begins: so
+        each token is to be found once. No piece is of two documents."""
+        block = self.options.block
+        return [
+            ids[start : start + block + 1]
+            for ids in self.vocabulary.encode(texts)
+            for start in range(0, len(ids) - 1, block)
+        ]
+
+    def collate(self, examples: Sequence[list[int]]) -> Batch:
+        ids = padded(examples, self.vocabulary.pad)
+        lengths = torch.tensor([len(example) for example in examples])
+        return {"input_ids": ids, "real": torch.arange(ids.shape[1]) < lengths[:, None]}
+
+    def predictions(self, model: CausalLanguageModel, batch: Batch, *, training: bool) -> tuple[Tensor, Tensor]:
+        """Logits [N, V] of every token but the first of a piece, and these tokens [N]."""
+        ids, follows = batch["input_ids"], batch["real"][:, 1:]
+        return model(ids[:, :-1], batch["real"][:, :-1], at=follows), ids[:, 1:][follows]
+
+    def predict(self, model: CausalLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """How the model goes on with each text, of which it reads the last `block` tokens."""
+        never = (self.vocabulary.pad, self.vocabulary.begin)
+        device = model.embedding.weight.device
+        found = []
+        for place, text in enumerate(texts):
+            steps = _After(model, self._begun(text))
+            limits = torch.tensor([self.options.write], device=device)
+            draws = torch.rand(
+                1, self.options.write, generator=torch.Generator().manual_seed(place), dtype=torch.float64
+            )
+            choose = sampled(draws.to(device), self.decoding) if self.decoding.sample else likeliest
+            begin, end = self.vocabulary.begin, self.vocabulary.end
+            (written,) = one_by_one(steps, limits, choose, begin=begin, end=end, never=never)
+            found.append({"continuation": self._text(text, written.ids), "log_probability": written.log_probability})
+        return found
+
+    def look(self, model: CausalLanguageModel, text: str) -> Seen:
+        """What the heads do with the first `block` tokens of a text."""
+        tokens = self.vocabulary.tokens(text, self.options.block)
+        with torch.no_grad(), watch(model, tokens=[tokens]) as seen:
+            model(torch.tensor([tokens.ids], device=model.embedding.weight.device))
+        return seen
+
+    def _begun(self, text: str) -> list[int]:
+        """[BOS] and the text, without [EOS]."""
+        return self.vocabulary.encode([text])[0][:-1][-self.options.block :]
+
+    def _text(self, text: str, ids: Sequence[int]) -> str:
+        """What was written: it may end a word of the text, so that both are put into letters together."""
+        begun = self.vocabulary.encode([text])[0][:-1]
+        whole, before = self.vocabulary.decode([*begun, *ids]), self.vocabulary.decode(begun)
+        return whole[len(before) :]
+
+
+class _After:
+    """`Steps` of a model that has read the beginning of a text: what comes first is not [BOS] but what follows it."""
+
+    def __init__(self, model: CausalLanguageModel, begun: Sequence[int]) -> None:
+        self._model, self._begun = model, begun
+        self._cache = Cache()
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        read = ids[:, None] if self._cache.length else torch.tensor([self._begun], device=ids.device)
+        logits: Tensor = self._model(read, cache=self._cache)
+        return logits[:, -1]
+
+    def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
+        self._cache.reorder(order)

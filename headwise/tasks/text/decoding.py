@@ -1,0 +1,273 @@
+"""How a model writes a text, one token after another: greedily, by beam search, or by chance.
+
+`write` is for an encoder-decoder and many sources. `one_by_one` here and `beam_search` beside it know no model: they
+ask `Steps` for the logits of the next token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypedDict
+
+import torch
+from torch import Tensor
+
+from headwise.errors import ArgumentError
+from headwise.models.encoder_decoder import EncoderDecoder
+from headwise.nn import Cache
+
+ROWS = 320  # of a batch: sentences × beams
+MEMORY_TOKENS = 16384  # of a batch: rows × source tokens
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How to choose tokens.
+
+    Args:
+        beams: hypotheses that are followed side by side; 1 = greedily, always the likeliest token.
+        length_penalty: α of `beam_search`.
+        sample: draw each token by its probability instead.
+        temperature, top_k, top_p: of `sampled`.
+        seed: of the draws.
+
+    Raises:
+        ArgumentError: a value out of its range, or beams and draws at once.
+    """
+
+    beams: int = 1
+    length_penalty: float = 0.6
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.beams < 1:
+            raise ArgumentError(f"beams: expected at least 1, received {self.beams}")
+        if self.length_penalty < 0:
+            raise ArgumentError(f"length_penalty: expected at least 0, received {self.length_penalty}")
+        if self.sample and self.beams > 1:
+            raise ArgumentError(f"beams: expected 1 with sample, received {self.beams}. Choose one of the two")
+        if self.temperature <= 0:
+            raise ArgumentError(f"temperature: expected a number above 0, received {self.temperature}")
+        if self.top_k < 0:
+            raise ArgumentError(f"top_k: expected at least 0 (0 = all tokens), received {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ArgumentError(f"top_p: expected a number above 0, at most 1, received {self.top_p}")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a model wrote for one source.
+
+    Args:
+        ids: without the signs that begin and end a text.
+        log_probability: of these tokens and of the end after them, by the model: neither temperature nor cuts in it.
+        score: that, as a beam search ranks it; else the same.
+        is_finished: whether the model ended the text itself, not the limit.
+    """
+
+    ids: list[int]
+    log_probability: float
+    score: float
+    is_finished: bool
+
+
+class Steps(Protocol):
+    """A model that reads one more token in each of its rows."""
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Logits [rows, V] of what follows after the tokens `ids` [rows] (and all before them)."""
+
+    def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
+        """Row i goes on from what row order[i] has read; `same_sources`: each row's source is that of its place now."""
+
+
+class CachedSteps:
+    """An encoder-decoder on its cache: each source is read and projected once, and each step costs one token a row."""
+
+    def __init__(self, model: EncoderDecoder, source_ids: Tensor, source_padding: Tensor) -> None:
+        self._model = model
+        self._memory = model.encode(source_ids, source_padding)
+        self._padding: Tensor | None = None if bool(source_padding.all()) else source_padding
+        self._cache = Cache()
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        hidden = self._model.decode(ids[:, None], self._memory, self._padding, self._cache)
+        return self._model.logits(hidden[:, 0])
+
+    def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
+        self._cache.reorder(order, memories=not same_sources)
+        if not same_sources:
+            self._memory = self._memory[order]
+            self._padding = None if self._padding is None else self._padding[order]
+
+
+class _Signs(TypedDict):
+    begin: int
+    end: int
+    never: Sequence[int]
+
+
+MakeSteps = Callable[[EncoderDecoder, Tensor, Tensor], Steps]
+
+
+@torch.no_grad()
+def write(
+    model: EncoderDecoder,
+    sources: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    *,
+    begin: int,
+    end: int,
+    never: Sequence[int] = (),
+    decoding: Decoding | None = None,
+    steps: MakeSteps = CachedSteps,
+) -> list[Written]:
+    """What the model writes for each source. Those of about one length share a batch, which finished ones leave.
+
+    Args:
+        model: in eval mode, or its dropout takes part.
+        sources: the ids of each.
+        limits: how many tokens at most for each, the end counted.
+        begin, end: the signs around a target.
+        never: ids that are never chosen, as padding.
+        decoding: how tokens are chosen; None = greedily. What is drawn for a source depends on the seed and on its
+            place alone, not on the batch that it is in.
+        steps: how the model is run.
+
+    Raises:
+        ArgumentError: an empty source, a limit below 1.
+    """
+    from headwise.tasks.text.beam_search import beam_search
+
+    decoding = decoding or Decoding()
+    if any(limit < 1 for limit in limits):
+        raise ArgumentError(f"limits: expected at least 1 token each, received {min(limits)}")
+    if any(not len(source) for source in sources):
+        raise ArgumentError("sources: expected at least one token each, received an empty one")
+    device = next(model.parameters()).device
+    draws = None
+    if decoding.sample:
+        seeded = torch.Generator().manual_seed(decoding.seed)
+        draws = torch.rand(max(limits, default=1), len(sources), generator=seeded, dtype=torch.float64).T
+    written: dict[int, Written] = {}
+    for places in _batches([len(source) for source in sources], decoding.beams):
+        source_ids, padding = _padded([sources[i] for i in places], device)
+        batch_limits = torch.tensor([limits[i] for i in places], device=device)
+        run = steps(model, source_ids, padding)
+        signs = _Signs(begin=begin, end=end, never=never)
+        if decoding.beams > 1:
+            found = beam_search(
+                run, batch_limits, beams=decoding.beams, length_penalty=decoding.length_penalty, **signs
+            )
+        else:
+            choose = likeliest if draws is None else sampled(draws[places].to(device), decoding)
+            found = one_by_one(run, batch_limits, choose, **signs)
+        written.update(zip(places, found, strict=True))
+    return [written[i] for i in range(len(sources))]
+
+
+Choose = Callable[[Tensor, Tensor, int], Tensor]  # log-probabilities [rows, V], whose they are [rows], step -> [rows]
+
+
+def likeliest(log_p_RV: Tensor, rows: Tensor, step: int) -> Tensor:
+    """The likeliest token of each row: greedy decoding."""
+    return log_p_RV.argmax(-1)
+
+
+def sampled(draws: Tensor, decoding: Decoding) -> Choose:
+    """Tokens drawn by their probability: softmax(log p / temperature), of which
+
+    - only the `top_k` likeliest stay, if it is not 0 (Fan et al. 2018);
+    - of these only the fewest that have `top_p` together (the nucleus; Holtzman et al. 2020, equation 2);
+    - the token is where the draw falls when those lie side by side, the likeliest first.
+
+    Args:
+        draws: [sources, steps] in [0, 1).
+        decoding: temperature, top_k, top_p.
+    """
+
+    def choose(log_p_RV: Tensor, rows: Tensor, step: int) -> Tensor:
+        p, tokens = (log_p_RV.double() / decoding.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
+        if decoding.top_k:
+            p[:, decoding.top_k :] = 0
+        p = p / p.sum(-1, keepdim=True)
+        before = p.cumsum(-1) - p
+        p = torch.where(before < decoding.top_p, p, 0)
+        up_to = p.cumsum(-1)
+        drawn = draws[rows, step, None] * up_to[:, -1:]
+        place = (up_to <= drawn).sum(-1, keepdim=True)
+        last = (p > 0).sum(-1, keepdim=True) - 1  # rounding must not lead past the last that may be drawn
+        return tokens.gather(1, place.minimum(last))[:, 0]
+
+    return choose
+
+
+@torch.no_grad()
+def one_by_one(
+    steps: Steps, limits: Tensor, choose: Choose, *, begin: int, end: int, never: Sequence[int] = ()
+) -> list[Written]:
+    """One hypothesis a source, each token chosen by itself, up to the end or the limit.
+
+    Args:
+        steps: the model, with a row a source.
+        limits: [N], tokens at most.
+        choose: `likeliest`, or `sampled(...)`.
+        begin, end, never: as for `write`.
+    """
+    count, device = len(limits), limits.device
+    written: list[list[int]] = [[] for _ in range(count)]
+    totals = torch.zeros(count, dtype=torch.float64, device=device)
+    is_finished = [False] * count
+    rows = torch.arange(count, device=device)  # whose the rows of `steps` are
+    ids = torch.full((count,), begin, device=device)
+    for step in range(int(limits.max()) if count else 0):
+        log_p = log_probabilities(steps(ids), never)
+        ids = choose(log_p, rows, step)
+        totals[rows] += log_p.gather(1, ids[:, None])[:, 0].double()
+        ends = ids == end
+        for row, token in zip(rows.tolist(), ids.tolist(), strict=True):
+            if token == end:
+                is_finished[row] = True
+            else:
+                written[row].append(token)
+        stays = (~ends & (limits[rows] > step + 1)).nonzero()[:, 0]
+        if not len(stays):
+            break
+        if len(stays) < len(rows):
+            steps.reorder(stays)
+            rows, ids = rows[stays], ids[stays]
+    found = zip(written, totals.tolist(), is_finished, strict=True)
+    return [Written(ids_, total, total, finished) for ids_, total, finished in found]
+
+
+def log_probabilities(logits: Tensor, never: Sequence[int]) -> Tensor:
+    """log softmax in float32 or better, of all tokens but those that are never chosen."""
+    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    if len(never):
+        logits = logits.index_fill(-1, torch.tensor(never, device=logits.device), float("-inf"))
+    return logits.log_softmax(-1)
+
+
+def _batches(lengths: Sequence[int], beams: int) -> list[list[int]]:
+    """The places of sources that are decoded together, the shortest first."""
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        rows = (len(batches[-1]) + 1) * beams if batches else 0
+        if not batches or rows > ROWS or rows * lengths[i] > MEMORY_TOKENS:
+            batches.append([])
+        batches[-1].append(i)
+    return batches
+
+
+def _padded(sources: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """ids [B, K] with 0 behind the shorter ones, and which of them are real."""
+    lengths = torch.tensor([len(source) for source in sources])
+    padding = torch.arange(int(lengths.max())) < lengths[:, None]
+    ids = torch.zeros(padding.shape, dtype=torch.int64)
+    ids[padding] = torch.tensor([token for source in sources for token in source])
+    return ids.to(device), padding.to(device)

@@ -1,0 +1,174 @@
+"""Masked language: tokens are hidden, and a BERT finds them again from both sides. Devlin et al. 2018, section 3.1."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.capture import watch
+from headwise.errors import ArgumentError
+from headwise.models import Bert, BertConfig
+from headwise.models.bert_checkpoint import save_checkpoint
+from headwise.models.checkpoint import resolve
+from headwise.models.language_model import MaskedLanguageModel
+from headwise.records import Seen
+from headwise.tasks.options.language import LanguageOptions
+from headwise.tasks.task import Batch
+from headwise.tasks.text.padding import padded
+from headwise.tasks.text.subwords import Subwords
+from headwise.tasks.text.wordpieces import INSIDE, MASK
+
+CHECKPOINT = "bert"  # a folder of the run folder
+MASKED, RANDOM = 0.8, 0.1  # of the tokens that are to be found: [MASK] stands there, any token; else the token itself
+SHOWN = 3
+
+
+class Masked:
+    """What of `Language` is its own where tokens are masked."""
+
+    writes = "filled"
+
+    def __init__(self, options: LanguageOptions, subwords: Subwords, longest: int) -> None:
+        if subwords.mask == subwords.unknown:
+            raise ArgumentError(f"model: expected a tokenizer with {MASK}, this checkpoint's has none")
+        self.options, self.subwords = options, subwords
+        self.block = min(options.block, longest)
+        self._signs = {subwords.pad, subwords.unknown, subwords.cls, subwords.sep, subwords.mask}
+        self._words = torch.tensor([number for number in range(len(subwords)) if number not in self._signs])
+
+    @classmethod
+    def learn(cls, texts: Sequence[str], options: LanguageOptions) -> tuple[Masked, MaskedLanguageModel]:
+        """The vocabulary of the texts and a new model, or those of a checkpoint."""
+        if options.model is None:
+            subwords = Subwords.train(texts, options.vocabulary, lowercase=options.lowercase)
+            config = BertConfig(
+                vocab_size=len(subwords),
+                hidden_size=options.dim,
+                num_layers=options.layers,
+                num_heads=options.heads,
+                intermediate_size=4 * options.dim,
+                max_positions=options.block,
+                dropout=options.dropout,
+                attention_dropout=options.dropout,
+                pooler=False,
+                initializer_range=options.dim**-0.5,
+            )
+            return cls(options, subwords, options.block), MaskedLanguageModel(Bert(config))
+        folder = resolve(options.model)
+        model = MaskedLanguageModel.from_pretrained(folder, dropout=options.dropout).train()
+        return cls(options, Subwords.from_pretrained(folder), model.bert.config.max_positions), model
+
+    @classmethod
+    def restore(
+        cls, options: LanguageOptions, state: dict[str, Any], folder: Path
+    ) -> tuple[Masked, MaskedLanguageModel]:
+        config = BertConfig(**state)
+        return cls(options, Subwords.from_pretrained(folder), config.max_positions), MaskedLanguageModel(Bert(config))
+
+    @staticmethod
+    def state(model: MaskedLanguageModel) -> dict[str, Any]:
+        return asdict(model.bert.config)
+
+    def save_files(self, model: MaskedLanguageModel, folder: Path) -> None:
+        """The tokenizer; once the weights are learned, also a checkpoint to go on from: `--model RUN/bert`."""
+        self.subwords.save(folder)
+        if not model.training:
+            head = {theirs: dict(model.named_parameters())[ours] for ours, theirs in model.head_names().items()}
+            save_checkpoint(model.bert, folder / CHECKPOINT, head=head, pad=self.subwords.pad)
+            self.subwords.save(folder / CHECKPOINT)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Pieces of documents, "[CLS] … [SEP]", of `block` tokens at most; no piece is of two documents."""
+        room = self.block - 2
+        return [
+            self.subwords.pair(pieces.ids[start : start + room])[0]
+            for pieces in self.subwords.pieces(texts)
+            for start in range(0, len(pieces.ids), room)
+        ]
+
+    def collate(self, examples: Sequence[list[int]]) -> Batch:
+        ids = padded(examples, self.subwords.pad)
+        fixed = torch.zeros(ids.shape, dtype=torch.bool)
+        for row, example in enumerate(examples):
+            fixed[row, self._fixed(example)] = True
+        lengths = torch.tensor([len(example) for example in examples])
+        return {"input_ids": ids, "real": torch.arange(ids.shape[1]) < lengths[:, None], "fixed": fixed}
+
+    def predictions(self, model: MaskedLanguageModel, batch: Batch, *, training: bool) -> tuple[Tensor, Tensor]:
+        """Logits [N, V] at the places of hidden tokens, and these tokens [N].
+
+        In training the places are drawn anew in every step (Liu et al. 2019, section 4.1); else they are always the
+        same, and [MASK] stands at each.
+        """
+        ids, real = batch["input_ids"], batch["real"]
+        hidden, seen = self._drawn(ids, real) if training else (batch["fixed"], None)
+        seen = ids.masked_fill(hidden, self.subwords.mask) if seen is None else seen
+        return model(seen, real, at=hidden), ids[hidden]
+
+    def predict(self, model: MaskedLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """Each text with every [MASK] filled, how likely that is, and what else may stand there."""
+        found = []
+        for text in texts:
+            tokens = self.subwords.tokens(text, self.block)
+            ids = torch.tensor([tokens.ids], device=model.bias.device)
+            at = ids == self.subwords.mask
+            wanted = text.count(MASK)
+            if not wanted or int(at.sum()) < wanted:
+                said = f"received {text!r:.60}"
+                if wanted:
+                    said = f"the {MASK} at the end of this text is beyond the {self.block} tokens that are read"
+                raise ArgumentError(f"expected a text with {MASK} where a token is to be found, {said}")
+            with torch.no_grad():
+                shares = model(ids, at=at).float().softmax(-1)[:, self._words.to(ids.device)]
+            best = shares.topk(SHOWN)
+            names = [[self.subwords.name(number) for number in self._words[row].tolist()] for row in best.indices.cpu()]
+            found.append(
+                {
+                    "filled": _filled(text, [row[0] for row in names]),
+                    "probability": float(best.values[:, 0].prod()),
+                    "or": " | ".join(", ".join(row[1:]) for row in names),
+                }
+            )
+        return found
+
+    def look(self, model: MaskedLanguageModel, text: str) -> Seen:
+        """What the heads do with a text, in which there may be a [MASK]."""
+        tokens = self.subwords.tokens(text, self.block)
+        with torch.no_grad(), watch(model, tokens=[tokens]) as seen:
+            model(torch.tensor([tokens.ids], device=model.bias.device))
+        return seen
+
+    def _drawn(self, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """Which tokens are to be found, and what stands in their places; drawn by torch's own generator."""
+        device = ids.device
+        words = real & torch.isin(ids, self._words.to(device))
+        hidden = words & (torch.rand(ids.shape, device=device) < self.options.mask_share)
+        kind = torch.rand(ids.shape, device=device)
+        others = self._words.to(device)[torch.randint(len(self._words), ids.shape, device=device)]
+        seen = torch.where(kind < MASKED, self.subwords.mask, torch.where(kind < MASKED + RANDOM, others, ids))
+        return hidden, torch.where(hidden, seen, ids)
+
+    def _fixed(self, ids: Sequence[int]) -> list[int]:
+        """The places of an example that are hidden where nothing is learned: a function of its tokens, at least one."""
+        words = [place for place, number in enumerate(ids) if number not in self._signs]
+        if not words:
+            return []
+        random = np.random.default_rng(zlib.crc32(np.asarray(ids, dtype=np.int64).tobytes()))
+        count = max(1, round(self.options.mask_share * len(words)))
+        return sorted(random.choice(words, count, replace=False).tolist())
+
+
+def _filled(text: str, names: Sequence[str]) -> str:
+    """The text with the tokens in the places of [MASK]; a piece that goes on with a word is joined to it."""
+    before, *rest = text.split(MASK)
+    for name, after in zip(names, rest, strict=True):
+        joined = name.startswith(INSIDE)
+        before = (before.rstrip() + name.removeprefix(INSIDE) if joined else before + name) + after
+    return before

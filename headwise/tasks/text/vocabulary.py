@@ -1,0 +1,172 @@
+"""`Vocabulary`: subwords that were learned from the texts of a task, and come back as exactly the text they were.
+
+Byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909) over bytes (Radford et al. 2019, section 2.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from headwise.errors import ArgumentError, CheckpointError
+from headwise.files import replacing
+from headwise.text import Tokenizer, Tokens, as_tokens
+from headwise.text.tokenizer import check_text
+
+PAD = "[PAD]"
+BYTES = 256
+
+
+class Vocabulary:
+    """Text to ids and back. Nothing is unknown to it, as every byte has a token; case, spaces and line ends are kept.
+
+    Signs such as [EOS] that stand in a text are text. The file is a tokenizer.json, which `headwise.text.Tokenizer` and
+    Hugging Face's tokenizers read.
+
+    >>> vocabulary = Vocabulary.train(texts, 8000)
+    >>> vocabulary.decode(vocabulary.encode(["Zwei Hunde  spielen."])[0])
+    'Zwei Hunde  spielen.'
+    """
+
+    pad: int  #: ids of what stands for no text: [PAD], and the signs that begin and end one
+    begin: int
+    end: int
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        backend.encode_special_tokens = True  # as text, where a text has them
+        signs = backend.encode("").ids
+        pad = backend.token_to_id(PAD)
+        if len(signs) != 2 or pad is None:
+            raise CheckpointError(f"expected the tokenizer of a headwise task, with {PAD}, a first and a last token")
+        self.begin, self.end = signs
+        self.pad = pad
+        self._backend = backend
+        self._tokenizer = Tokenizer(backend)
+
+    @classmethod
+    def train(
+        cls, texts: Iterable[str], size: int, *, begin: str = "[BOS]", end: str = "[EOS]", more: Sequence[str] = ()
+    ) -> Vocabulary:
+        """The vocabulary of some texts: the same texts give the same one.
+
+        Args:
+            texts: what it is learned from.
+            size: how many tokens at most, bytes and signs counted. Fewer if no more pieces stand in the texts twice.
+            begin, end: the signs around every text.
+            more: other signs, such as [MASK].
+
+        Raises:
+            ArgumentError: a size without room for the bytes and the signs; a text that is not valid Unicode.
+            DtypeError: a text that is no string.
+        """
+        signs = [PAD, begin, end, *more]
+        if not isinstance(size, int) or size < BYTES + len(signs):
+            raise ArgumentError(
+                f"vocabulary: expected at least {BYTES + len(signs)} tokens, {BYTES} bytes and {len(signs)} signs, "
+                f"received {size!r}"
+            )
+        backend = tokenizers.Tokenizer(models.BPE())
+        # A space before every text, so that its first word is the same token as anywhere else; taken off at the end.
+        backend.normalizer = normalizers.Prepend(" ")
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+        trainer = trainers.BpeTrainer(
+            vocab_size=size,
+            min_frequency=2,
+            special_tokens=signs,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        texts = list(texts)
+        for text in texts:
+            check_text(text)
+        backend.train_from_iterator(texts, trainer)
+        ids = [(name, backend.token_to_id(name)) for name in (begin, end)]
+        backend.post_processor = processors.TemplateProcessing(single=f"{begin} $A {end}", special_tokens=ids)
+        return cls(backend)
+
+    @classmethod
+    def load(cls, path: Path) -> Vocabulary:
+        """The vocabulary in a tokenizer.json that `save` wrote.
+
+        Raises:
+            CheckpointError: no such file, or one of another kind.
+        """
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as cause:  # the Rust library raises plain Exception
+            raise CheckpointError(f"cannot read {path}: {cause}") from cause
+        return cls(backend)
+
+    def save(self, path: Path) -> None:
+        """Write it to a file. OSError passes through."""
+        with replacing(path) as part:
+            part.write_text(self._backend.to_str(pretty=True), encoding="utf-8")
+
+    def __len__(self) -> int:
+        return self._backend.get_vocab_size()
+
+    def id(self, sign: str) -> int:
+        """The id of a sign, such as [MASK]. ArgumentError if there is no such token."""
+        found = self._backend.token_to_id(sign)
+        if found is None:
+            raise ArgumentError(f"this vocabulary has no token {sign!r}")
+        return found
+
+    def encode(
+        self, texts: Sequence[str], max_length: int | None = None, *, keep: Literal["beginning", "end"] = "beginning"
+    ) -> list[list[int]]:
+        """The ids of each text, with the signs that begin and end it; of a longer one the beginning or the end is kept.
+
+        Raises:
+            ArgumentError: a text that is not valid Unicode; a max_length without room for the two signs.
+            DtypeError: a text that is no string.
+        """
+        for text in texts:
+            check_text(text)
+        found = [each.ids for each in self._backend.encode_batch_fast(list(texts))]
+        return [[ids[i] for i in _kept(len(ids), max_length, keep)] for ids in found]
+
+    def tokens(
+        self, text: str, max_length: int | None = None, *, keep: Literal["beginning", "end"] = "beginning"
+    ) -> Tokens:
+        """One text as `encode` has it, with labels that a person can read."""
+        whole = self._tokenizer.encode(text)
+        kept = _kept(len(whole.ids), max_length, keep)
+        return replace(
+            whole,
+            ids=tuple(whole.ids[i] for i in kept),
+            labels=tuple(whole.labels[i] for i in kept),
+            offsets=tuple(whole.offsets[i] for i in kept),
+            special=tuple(whole.special[i] for i in kept),
+            unknown=tuple(whole.unknown[i] for i in kept),
+            word_ids=tuple(whole.word_ids[i] for i in kept),
+            cut=len(whole.ids) - len(kept),
+        )
+
+    def named(self, ids: Sequence[int]) -> Tokens:
+        """Ids that a model wrote, with labels that a person can read."""
+        (tokens,) = as_tokens([[self._backend.id_to_token(id_) for id_ in ids]])
+        return replace(tokens, ids=tuple(ids))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text that ids stand for; signs are left out. Bytes that are part of no character become �."""
+        return self._backend.decode(list(ids), skip_special_tokens=True)
+
+
+def _kept(size: int, max_length: int | None, keep: str) -> Sequence[int]:
+    """The places of the tokens that stay: the first, the last, and as many as fit between them."""
+    if max_length is None or size <= max_length:
+        return range(size)
+    if max_length < 2:
+        raise ArgumentError(f"max_length: expected at least 2, the signs around a text, received {max_length}")
+    if keep == "beginning":
+        return [*range(max_length - 1), size - 1]
+    return [0, *range(size - max_length + 1, size)]

@@ -1,0 +1,264 @@
+"""`TextToText`: what translations, summaries and replies have in common.
+
+One encoder-decoder reads a text and writes another.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from headwise.capture import watch
+from headwise.errors import ArgumentError
+from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from headwise.records import Seen
+from headwise.tasks.options.text_to_text import TextToTextOptions
+from headwise.tasks.rows.tables import Data
+from headwise.tasks.scores import Scores
+from headwise.tasks.task import Batch, Task
+from headwise.tasks.text.decoding import Decoding, Written, write
+from headwise.tasks.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+SOURCE_FILE, TARGET_FILE = "tokenizer.json", "target_tokenizer.json"  # the second where vocabularies are not shared
+
+Values = dict[str, float]
+TextOptions = TypeVar("TextOptions", bound=TextToTextOptions)
+
+
+class Example(NamedTuple):
+    source: list[int]  # [BOS] … [EOS]
+    target: list[int]  # the same, without [EOS] where it was cut; [] if nobody said what is right
+
+
+class Pairs(NamedTuple):
+    """What is read and what is to be written, of each row or, where a row has several, of each of them."""
+
+    sources: list[str]
+    references: list[list[str]]  # of each source one or more; the first is learned from. [] without targets
+
+
+class TextToText(Task[TextOptions]):
+    """A text for a text. A subclass says how pairs are read, and how what is written is scored.
+
+    The source is read as [BOS] … [EOS]. Training is teacher-forced, with label smoothing (Szegedy et al. 2016, section
+    7); what is validated, and every perplexity, is without. Decoding is `headwise.tasks.text.decoding`.
+    """
+
+    writes: ClassVar[str]  #: the column of `predict`
+    keep: ClassVar[Literal["beginning", "end"]] = "beginning"  #: which part of a source that is too long is read
+
+    model: EncoderDecoder
+
+    def __init__(
+        self, options: TextOptions, model: EncoderDecoder, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary
+    ) -> None:
+        super().__init__(options, model)
+        self.source_vocabulary = source_vocabulary
+        self.target_vocabulary = target_vocabulary
+
+    # What a subclass says.
+
+    @classmethod
+    @abstractmethod
+    def pairs(cls, data: Data, options: TextOptions, *, targets: bool = True) -> Pairs:
+        """The texts in the rows that `read` gave."""
+
+    @abstractmethod
+    def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
+        """The scores of what was written for each source, and those of baselines."""
+
+    # What it learns from.
+
+    @classmethod
+    def learn(cls, data: Data, options: TextOptions) -> Self:
+        pairs = cls.pairs(data, options)
+        targets = [each[0] for each in pairs.references]
+        if options.shared_vocabulary:
+            vocabulary = Vocabulary.train([*pairs.sources, *targets], options.vocabulary)
+            task = cls._made(options, vocabulary, vocabulary)
+        else:
+            vocabularies = [Vocabulary.train(texts, options.vocabulary) for texts in (pairs.sources, targets)]
+            task = cls._made(options, *vocabularies)
+        task.look_over(pairs)
+        return task
+
+    def look_over(self, pairs: Pairs) -> None:
+        """What a task takes from the training data besides vocabularies. Nothing by default."""
+
+    @classmethod
+    def _made(cls, options: TextOptions, source: Vocabulary, target: Vocabulary) -> Self:
+        Decoding(**_decoding(options))  # what makes no sense is said before the training
+        if options.label_smoothing >= 1:
+            raise ArgumentError(f"label_smoothing: expected less than 1, received {options.label_smoothing}")
+        config = EncoderDecoderConfig(
+            vocabulary=len(target),
+            source_vocabulary=None if options.shared_vocabulary else len(source),
+            dim=options.dim,
+            num_heads=options.heads,
+            encoder_layers=options.layers,
+            decoder_layers=options.layers,
+            ffn_dim=options.ffn_dim,
+            dropout=options.dropout,
+            positions=options.positions,
+            max_positions=max(options.max_source_length, options.max_target_length),
+        )
+        return cls(options, EncoderDecoder(config), source, target)
+
+    def encode(self, data: Data, *, targets: bool = True) -> list[Example]:
+        return self._encoded(self.pairs(data, self.options, targets=targets))
+
+    def _encoded(self, pairs: Pairs) -> list[Example]:
+        sources = self.source_vocabulary.encode(pairs.sources, self.options.max_source_length, keep=self.keep)
+        if not pairs.references:
+            return [Example(source, []) for source in sources]
+        # A text that was cut does not end there: its end is not learned.
+        targets = self.target_vocabulary.encode([each[0] for each in pairs.references])
+        most = self.options.max_target_length + 1
+        return [Example(source, target[:most]) for source, target in zip(sources, targets, strict=True)]
+
+    def length(self, example: Example) -> int:
+        return len(example.source) + len(example.target)
+
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        """source_ids, source_padding [B, K]; target_ids [B, Q], all but the last of each target; its tokens that are
+        learned, labels [N], and their places in the flattened [B · Q]."""
+        source_ids = padded([each.source for each in examples], self.source_vocabulary.pad)
+        source_lengths = torch.tensor([len(each.source) for each in examples])
+        target_ids = padded([each.target[:-1] for each in examples], self.target_vocabulary.pad)
+        target_lengths = torch.tensor([max(len(each.target) - 1, 0) for each in examples])
+        is_target = torch.arange(target_ids.shape[1]) < target_lengths[:, None]
+        return {
+            "source_ids": source_ids,
+            "source_padding": torch.arange(source_ids.shape[1]) < source_lengths[:, None],
+            "target_ids": target_ids,
+            "places": is_target.flatten().nonzero()[:, 0],
+            "labels": torch.tensor([token for each in examples for token in each.target[1:]]),
+        }
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits_NV = self.model(
+            batch["source_ids"], batch["target_ids"], batch["source_padding"], at=batch["places"]
+        ).float()
+        smoothing = self.options.label_smoothing if self.training else 0.0
+        total = cross_entropy(logits_NV, batch["labels"], label_smoothing=smoothing, reduction="sum")
+        return total, torch.tensor(len(batch["labels"]), device=total.device)
+
+    # What it writes.
+
+    def predict(self, inputs: Any) -> list[dict[str, Any]]:
+        """What is written for each input.
+
+        Args:
+            inputs: a text, several texts, or whatever holds rows with the column of sources.
+
+        Returns:
+            For each input the text, and its score: by which the search ranks it, with the `length_penalty` of the
+            options; of greedy and sampled texts the log-probability.
+        """
+        examples = self._encoded(self._inputs(inputs))
+        return [
+            {self.writes: self.target_vocabulary.decode(each.ids), "score": each.score} for each in self.write(examples)
+        ]
+
+    def write(self, examples: Sequence[Example]) -> list[Written]:
+        """What is written for each example, as the options say: at most `max_target_length` tokens, and no more than
+        twice as many as the source has and ten."""
+        self.eval()
+        vocabulary = self.target_vocabulary
+        longest = self.options.max_target_length
+        return write(
+            self.model,
+            [each.source for each in examples],
+            [min(longest, 2 * len(each.source) + 10) for each in examples],
+            begin=vocabulary.begin,
+            end=vocabulary.end,
+            never=(vocabulary.pad, vocabulary.begin),
+            decoding=Decoding(**_decoding(self.options)),
+        )
+
+    def evaluate(self, source: Any) -> Scores:
+        """The scores of what is written for each source, beside those of baselines."""
+        data = self.read(source, self.options)
+        pairs = self.pairs(data, self.options)
+        examples = self._encoded(pairs)
+        written = [self.target_vocabulary.decode(each.ids) for each in self.write(examples)]
+        values, baselines = self.score(pairs, written, examples)
+        return Scores(values, len(written), baselines, left_out=(*data.left_out, *self.remarks(data)))
+
+    def remarks(self, data: Data) -> tuple[str, ...]:
+        """A sentence that says how many of the sources are too long to be read whole, if any are."""
+        pairs = self.pairs(data, self.options)
+        most = self.options.max_source_length
+        lengths = [len(ids) for ids in self.source_vocabulary.encode(pairs.sources)]
+        long = sum(length > most for length in lengths)
+        if not long:
+            return ()
+        part = "what is beyond" if self.keep == "beginning" else "what is before the last of them"
+        return (
+            f"{long} of {len(lengths)} texts have more than {most} tokens, {max(lengths)} at most: {part} was not read",
+        )
+
+    def look(self, inputs: Sequence[str]) -> list[Seen]:
+        """What the heads do while each text is read and what is written for it is read again.
+
+        The rows of a decoder are the tokens that it has read, [BOS] first: what it does in a row, it does to write the
+        token after that.
+        """
+        seen_of_all = []
+        for text in inputs:
+            source = self.source_vocabulary.tokens(text, self.options.max_source_length, keep=self.keep)
+            (written,) = self.write([Example(list(source.ids), [])])
+            target = self.target_vocabulary.named([self.target_vocabulary.begin, *written.ids])
+            ids = [torch.tensor([each.ids], device=self.device) for each in (source, target)]
+            with torch.no_grad(), watch(self.model) as seen:
+                self.model(*ids)
+            seen.tokens = {"source": [source], "target": [target]}
+            seen_of_all.append(seen)
+        return seen_of_all
+
+    # The run folder.
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def restore(cls, options: TextOptions, state: dict[str, Any], folder: Path) -> Self:
+        source = Vocabulary.load(folder / SOURCE_FILE)
+        return cls._made(
+            options, source, source if options.shared_vocabulary else Vocabulary.load(folder / TARGET_FILE)
+        )
+
+    def save_files(self, folder: Path) -> None:
+        self.source_vocabulary.save(folder / SOURCE_FILE)
+        if not self.options.shared_vocabulary:
+            self.target_vocabulary.save(folder / TARGET_FILE)
+
+    def _inputs(self, inputs: Any) -> Pairs:
+        """Texts given as such are sources too."""
+        texts = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
+        if isinstance(texts, list | tuple) and texts and not isinstance(texts[0], dict):
+            if odd := [each for each in texts if not isinstance(each, str)]:
+                raise ArgumentError(f"expected a text for each input, received {type(odd[0]).__name__} {odd[0]!r:.80}")
+            return Pairs(list(texts), [])
+        return self.pairs(self.read(inputs, self.options, targets=False), self.options, targets=False)
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+    """[B, S] with the rows from the left, as long as the longest."""
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows])
+
+
+def _decoding(options: TextToTextOptions) -> dict[str, Any]:
+    """The options of `Decoding`. Whoever draws follows one hypothesis: the default of beams is not theirs."""
+    names = ("length_penalty", "sample", "temperature", "top_k", "top_p", "seed")
+    return {"beams": 1 if options.sample else options.beams, **{name: getattr(options, name) for name in names}}

@@ -1,0 +1,68 @@
+"""The best weights so far, in a file; and no more training when there have been none for long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pytorch_lightning import Callback, Trainer
+
+from headwise.errors import ArgumentError
+from headwise.tasks.training.weights import save_weights
+
+
+class Best(Callback):
+    """Writes the weights after each validation that is better than all before; without validation, after each epoch.
+
+    Args:
+        path: of the weights.
+        by: the name of a logged score, and whether more of it is better; None = the latest are the best.
+        patience: how many epochs without better ones end the training; 0 = any number.
+    """
+
+    def __init__(self, path: Path, by: tuple[str, Literal["max", "min"]] | None, patience: int) -> None:
+        self.path, self.by, self.patience = path, by, patience
+        self.score: float | None = None
+        self.loss = float("inf")  #: validation loss of the best weights, which decides between equal scores
+        self.epoch = 0  #: of the best weights, from 1
+        self.waited = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self._stop_if_waited(trainer)  # a run that stopped early has nothing to go on with
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        if self.by is None:
+            return
+        name, mode = self.by
+        if name not in trainer.callback_metrics:
+            logged = ", ".join(trainer.callback_metrics)
+            raise ArgumentError(f"best_by: expected a score that the task logs: {logged}. Received: {name!r}")
+        score, loss = float(trainer.callback_metrics[name]), float(trainer.callback_metrics.get("validation_loss", 0.0))
+        better = self.score is None or (score > self.score if mode == "max" else score < self.score)
+        if better or (score == self.score and loss < self.loss):
+            self.score, self.loss, self.waited = score, loss, 0
+            self._save(trainer)
+        else:
+            self.waited += 1
+        self._stop_if_waited(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        if self.by is None:
+            self._save(trainer)
+
+    def _stop_if_waited(self, trainer: Trainer) -> None:
+        if self.patience and self.waited >= self.patience:
+            trainer.should_stop = True
+
+    def _save(self, trainer: Trainer) -> None:
+        self.epoch = trainer.current_epoch + 1
+        tensors = trainer.strategy.lightning_module_state_dict()  # of all processes, gathered
+        if trainer.is_global_zero:
+            save_weights(tensors, self.path)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"score": self.score, "loss": self.loss, "epoch": self.epoch, "waited": self.waited}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.score, self.loss = state_dict["score"], state_dict["loss"]
+        self.epoch, self.waited = state_dict["epoch"], state_dict["waited"]

@@ -1,0 +1,73 @@
+"""The learning curve of a run: rows as it goes, kept through a resume, in curve.csv and curve.png."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning import Callback, Trainer
+
+from headwise.tasks.training import curve
+
+_POINTS = 20  # of the training loss in each epoch
+
+
+class Curve(Callback):
+    """Keeps the mean training loss of each twentieth of an epoch, and what each validation logs.
+
+    Args:
+        folder: where curve.csv and curve.png go; None = nowhere.
+        by: the score that the best weights are chosen by.
+    """
+
+    def __init__(self, folder: Path | None, by: str | None) -> None:
+        self.folder, self.by = folder, by
+        self.rows: list[curve.Row] = []
+        self.epoch_loss = float("nan")  #: the mean over the epoch that ended last
+        self._sums = {"point": [0.0, 0.0], "epoch": [0.0, 0.0]}
+        self._rate = 0.0
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._rate = trainer.optimizers[0].param_groups[0]["lr"]  # of this step; at its end it is that of the next
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        for sums in self._sums.values():
+            sums[0] += outputs["total"]
+            sums[1] += outputs["terms"]
+        every = max(1, math.ceil(trainer.num_training_batches / _POINTS))
+        if (batch_idx + 1) % every == 0 or trainer.is_last_batch:
+            loss = self._mean("point")
+            epoch = trainer.current_epoch + (batch_idx + 1) / trainer.num_training_batches
+            self.rows.append(curve.Row(epoch, trainer.global_step, loss, self._rate))
+            for logger in trainer.loggers:
+                logger.log_metrics({"loss": loss, "learning_rate": self._rate}, step=trainer.global_step)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        self.epoch_loss = self._mean("epoch")
+        scores = {name: float(value) for name, value in trainer.callback_metrics.items() if value.numel() == 1}
+        if not self.rows or self.rows[-1].step != trainer.global_step:  # out of time between two points
+            done = trainer.fit_loop.epoch_loop.batch_progress.current.ready / trainer.num_training_batches
+            self.rows.append(
+                curve.Row(trainer.current_epoch + done, trainer.global_step, self._mean("point"), self._rate)
+            )
+        self.rows[-1].scores.update(scores)
+        if self.folder is not None and trainer.is_global_zero:
+            curve.write(self.rows, self.folder / "curve.csv")
+
+    def _mean(self, of: str) -> float:
+        total, terms = self._sums[of]
+        self._sums[of] = [0.0, 0.0]
+        return float(total) / float(terms) if terms else float("nan")
+
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        if self.folder is not None and self.rows and trainer.is_global_zero:
+            curve.draw(self.rows, self.folder / "curve.png", best_by=pl_module.best_by if self.by else None)
+
+    def state_dict(self) -> dict[str, Any]:
+        sums = {name: [float(each) for each in both] for name, both in self._sums.items()}
+        return {"rows": [row.to_json() for row in self.rows], "sums": sums}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = [curve.Row(**row) for row in state_dict["rows"]]
+        self._sums = state_dict["sums"]

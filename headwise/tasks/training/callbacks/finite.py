@@ -1,0 +1,50 @@
+"""A loss that is not finite ends the training before it reaches the weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pytorch_lightning import Callback, Trainer
+from torch import Tensor
+
+from headwise.errors import TrainingError
+
+if TYPE_CHECKING:
+    from headwise.tasks.task import Task
+
+
+def check_finite(task: Task[Any], total: Tensor) -> None:
+    """
+    Args:
+        total: the sum of the losses of a batch, over all processes, so that all of them stop.
+
+    Raises:
+        TrainingError: it is NaN or infinite; says in which epoch and batch, and what to try.
+    """
+    if not torch.isfinite(total):
+        trainer = task.trainer
+        batch = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        raise TrainingError(_sentence(trainer, task, total, f"at batch {batch} of epoch {trainer.current_epoch + 1}"))
+
+
+class FiniteValidation(Callback):
+    """Gradients that are not finite show one step later: after the last step of an epoch, in its validation."""
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        total = trainer.callback_metrics.get("validation_loss")
+        if total is not None and not torch.isfinite(total):
+            where = f"in the validation after epoch {trainer.current_epoch + 1}"
+            raise TrainingError(_sentence(trainer, pl_module, total, where))
+
+
+def _sentence(trainer: Trainer, task: Any, total: Tensor, where: str) -> str:
+    rate = trainer.optimizers[0].param_groups[0]["lr"]
+    tries = ["a lower lr", "a longer warmup"]
+    if not task.options.clip:
+        tries.append("clip=1")
+    if task.options.precision != "32":
+        tries.append("precision='32'")
+    kept = "; what was saved before is intact" if trainer.current_epoch else ""
+    became = "NaN" if total.isnan() else "infinite"
+    return f"the loss became {became} {where}, at a learning rate of {rate:.2g}: try {' or '.join(tries)}{kept}"

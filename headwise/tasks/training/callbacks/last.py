@@ -1,0 +1,110 @@
+"""last.ckpt, from which a run can go on: written after each epoch, and where the run is told to stop."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric.plugins import TorchCheckpointIO
+from pytorch_lightning import Trainer
+from pytorch_lightning.callbacks import Checkpoint
+
+from headwise.errors import CheckpointError, FileError, TrainingInterrupted
+from headwise.files import replacing
+from headwise.tasks.training.callbacks.signals import Interrupt
+
+
+class Last(Checkpoint):
+    """Saves after each epoch, and stops after a step when it was interrupted or its time is up.
+
+    In the last step of an epoch it waits for the validation, so that the epoch ends as it would have.
+
+    Args:
+        path: of the checkpoint; None = nothing is saved.
+        minutes: how long to train; then the weights are validated, and the run ends as if it had been its last epoch.
+    """
+
+    def __init__(self, path: Path | None, interrupt: Interrupt, minutes: float | None) -> None:
+        self.path, self.interrupt, self.minutes = path, interrupt, minutes
+        self.out_of_time = False
+        self._deadline = float("inf")
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        if self.minutes is not None:
+            self._deadline = time.monotonic() + 60 * self.minutes
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.is_last_batch:
+            return
+        interrupted = self._interrupted(trainer)
+        if not interrupted and not self._late(trainer):
+            return
+        self._save(trainer)
+        if interrupted:
+            batches = trainer.num_training_batches
+            raise self._stopped(f"after batch {batch_idx + 1} of {batches} of epoch {trainer.current_epoch + 1}")
+        self.out_of_time = trainer.should_stop = True
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        if self.out_of_time:  # saved in the middle of the epoch, where it will go on
+            return
+        self._save(trainer)
+        if trainer.current_epoch + 1 == trainer.max_epochs:
+            return
+        if self._interrupted(trainer):
+            raise self._stopped(f"after epoch {trainer.current_epoch + 1}")
+        if self._late(trainer):
+            self.out_of_time = trainer.should_stop = True
+
+    def _interrupted(self, trainer: Trainer) -> bool:
+        return self._any(trainer, self.interrupt.asked)
+
+    def _late(self, trainer: Trainer) -> bool:
+        return self.minutes is not None and self._any(trainer, time.monotonic() >= self._deadline)
+
+    def _any(self, trainer: Trainer, here: bool) -> bool:
+        """Whether it is so in any process: they have to stop after the same step."""
+        return trainer.strategy.reduce_boolean_decision(here, all=False) if trainer.world_size > 1 else here
+
+    def _save(self, trainer: Trainer) -> None:
+        if self.path is not None:
+            trainer.save_checkpoint(self.path)
+
+    def _stopped(self, where: str) -> TrainingInterrupted:
+        if self.path is None:
+            return TrainingInterrupted(
+                f"stopped {where}; nothing was kept, because there is no run folder: name one with out"
+            )
+        return TrainingInterrupted(
+            f"stopped {where}, and saved in {self.path}: go on with resume=True (the same command with --resume)"
+        )
+
+
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Lightning's checkpoints, written beside their target and renamed: a full disk leaves the old one intact."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        # Made in memory first: torch's own writer ends the process in some versions when the disk is full.
+        written = io.BytesIO()
+        torch.save(checkpoint, written)
+        path = Path(path)
+        try:
+            with replacing(path) as part:
+                part.write_bytes(written.getbuffer())
+        except OSError as cause:
+            raise FileError(
+                f"cannot write {path}: {cause.strerror or cause}. What was saved before is intact: make room, then go "
+                "on with resume=True (the same command with --resume)"
+            ) from cause
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        try:
+            loaded: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only=weights_only)
+        except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as cause:
+            said = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+            raise CheckpointError(f"cannot read {path}, it is damaged or cut short ({said})") from cause
+        return loaded

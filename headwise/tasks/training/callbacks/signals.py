@@ -1,0 +1,46 @@
+"""Ctrl-C once: the step that is going on is finished and saved. Twice: the training stops at once."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # SIGTERM: what a cluster sends before it takes the machine back
+
+
+class Interrupt:
+    """A context in which the first signal only sets `asked`. Afterwards the handlers are what they were before.
+
+    Signals reach the main thread alone: in another one it does nothing.
+
+    Args:
+        waits: whether the first signal may wait for the end of a step; where nothing is saved there is no reason to.
+    """
+
+    def __init__(self, waits: bool) -> None:
+        self.asked = False
+        self._waits = waits
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.getsignal(number) for number in _SIGNALS}
+            if self._waits:
+                for number in _SIGNALS:
+                    signal.signal(number, self._received)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        print("stopping after this step, and saving; Ctrl-C again stops at once", file=sys.stderr)

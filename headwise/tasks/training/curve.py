@@ -1,0 +1,107 @@
+"""A learning curve as a table (curve.csv) and as a picture (curve.png)."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from headwise.errors import FileError
+from headwise.files import replacing
+
+_TRAINING, _VALIDATION, _SCORE, _BEST = "#7a8794", "#1f5fbf", "#c2571a", "#2b2b2b"
+
+
+@dataclass
+class Row:
+    """A place of the curve.
+
+    Args:
+        epoch: how many epochs are done, in part too.
+        step: how many steps are done.
+        loss: the mean training loss since the row before.
+        learning_rate: at this step.
+        scores: what a validation logged there, if there was one.
+    """
+
+    epoch: float
+    step: int
+    loss: float
+    learning_rate: float
+    scores: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def write(rows: Sequence[Row], path: Path) -> None:
+    """A line for each row; the columns of scores are empty where there was no validation.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row.scores))
+    try:
+        with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            table.writerow(["epoch", "step", "loss", "learning_rate", *names])
+            for row in rows:
+                scores = [f"{row.scores[name]:.6g}" if name in row.scores else "" for name in names]
+                table.writerow([f"{row.epoch:.4g}", row.step, f"{row.loss:.6g}", f"{row.learning_rate:.6g}", *scores])
+    except OSError as cause:
+        raise FileError(f"cannot write {path}: {cause.strerror or cause}") from cause
+
+
+def draw(rows: Sequence[Row], path: Path, best_by: tuple[str, Literal["max", "min"]] | None) -> None:
+    """Training and validation loss, the score that the best weights are chosen by, and where they were.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    validated = [row for row in rows if "validation_loss" in row.scores]
+    name = best_by[0] if best_by is not None else None
+    scored = [row for row in rows if name in row.scores]
+    two = bool(scored) and name != "validation_loss"
+    figure = Figure(figsize=(10.0 if two else 5.6, 3.6), layout="constrained")
+    losses, *others = figure.subplots(1, 2 if two else 1, squeeze=False)[0]
+    losses.plot([row.epoch for row in rows], [row.loss for row in rows], color=_TRAINING, lw=1.2, label="training")
+    _points(losses, validated, "validation_loss", _VALIDATION, "validation")
+    losses.set(title="loss", xlabel="epoch")
+    finite = [value for value in [row.loss for row in rows] if math.isfinite(value)]
+    if finite and min(finite) > 0 and max(finite) > 20 * min(finite):
+        losses.set_yscale("log")
+    for axes in others:
+        _points(axes, scored, str(name), _SCORE, "validation")
+        axes.set(title=str(name).replace("_", " "), xlabel="epoch")
+    if best_by is not None and scored:
+        pick = max if best_by[1] == "max" else min
+        best = pick(scored, key=lambda row: row.scores[best_by[0]])
+        for axes in (losses, *others):
+            axes.axvline(best.epoch, color=_BEST, lw=0.8, ls=(0, (3, 3)), zorder=0)
+        (others[0] if others else losses).plot(
+            [best.epoch], [best.scores[best_by[0]]], "o", ms=9, mfc="none", mec=_BEST,
+            label=f"best: {best.scores[best_by[0]]:.4g}, epoch {best.epoch:g}",
+        )  # fmt: skip
+    for axes in (losses, *others):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#e6e6e6", lw=0.7)
+        axes.set_axisbelow(True)
+        axes.set_xlim(left=0)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.legend(frameon=False, fontsize=9)
+    try:
+        with replacing(path) as part:
+            figure.savefig(part, dpi=150, format="png")
+    except OSError as cause:
+        raise FileError(f"cannot write {path}: {cause.strerror or cause}") from cause
+
+
+def _points(axes: Any, rows: Sequence[Row], name: str, color: str, label: str) -> None:
+    if rows:
+        values = [row.scores[name] for row in rows]
+        axes.plot([row.epoch for row in rows], values, "o-", color=color, lw=1.6, ms=4, label=label)

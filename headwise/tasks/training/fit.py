@@ -1,0 +1,226 @@
+"""`fit`: a task trained by Lightning, from data to a run folder. All of Lightning's settings are here."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from pytorch_lightning import Callback, Trainer
+from pytorch_lightning.loggers import TensorBoardLogger
+
+from headwise import capture
+from headwise.errors import ArgumentError, CheckpointError, FileError
+from headwise.tasks.options.train import TrainOptions, make
+from headwise.tasks.training import processes, run, strategies
+from headwise.tasks.training.batches import Examples
+from headwise.tasks.training.callbacks.best import Best
+from headwise.tasks.training.callbacks.curve import Curve
+from headwise.tasks.training.callbacks.finite import FiniteValidation
+from headwise.tasks.training.callbacks.last import AtomicCheckpoints, Last
+from headwise.tasks.training.callbacks.progress import Telling
+from headwise.tasks.training.callbacks.seeding import Seeding
+from headwise.tasks.training.callbacks.signals import Interrupt
+
+if TYPE_CHECKING:
+    from headwise.tasks.rows.tables import Data
+    from headwise.tasks.task import Task
+
+TaskT = TypeVar("TaskT", bound="Task[Any]")
+
+
+def fit(
+    kind: type[TaskT], source: Any, *, validation: Any, out: str | Path | None, resume: bool, given: dict[str, Any]
+) -> TaskT:
+    """What `Task.fit` says."""
+    if isinstance(validation, str | Path):
+        given, validation = {**given, "validation": str(validation)}, None
+    folder = Path(out).expanduser() if out is not None else None
+    if folder is None and resume:
+        raise ArgumentError("resume: expected out, the folder of the run to go on with. Received: none")
+    if folder is None and strategies.launched():
+        raise ArgumentError(
+            "out: the processes that torchrun or srun started share a run folder; expected its name, received none"
+        )
+    if folder is not None and not resume:
+        _check_new(folder)
+    before = run.read_config(folder, kind)["options"] if folder is not None and resume else {}
+    options = make(kind.options_type, {**before, **given})
+    strategies.check(options)
+    with torch.random.fork_rng(), tempfile.TemporaryDirectory() as temporary:
+        where = folder or Path(temporary)
+        work = (kind, source, validation, where, folder is not None, resume, given)
+        if strategies.several(options):
+            processes.together(options.devices, _fit, *work)
+        else:
+            _fit(*work)
+            strategies.meet()
+        trained = run.restore(where, kind)
+        trained.scores = run.read_scores(where)
+    return trained
+
+
+def _fit(
+    kind: type[TaskT], source: Any, validation: Any, folder: Path, keep: bool, resume: bool, given: dict[str, Any]
+) -> None:
+    """All of it, in each of the processes that train; the first writes.
+
+    Args:
+        keep: whether the folder is to stay. One that is not has the weights alone.
+    """
+    if resume:
+        task, training, held_out = _resumed(kind, folder, source, validation, given)
+    else:
+        options = make(kind.options_type, given)
+        training, held_out = _read(kind, source, validation, options)
+        torch.manual_seed(options.seed)
+        task = kind.learn(training, options)
+    _train(task, folder, training, held_out, keep=keep, resume=resume)
+    if strategies.first():
+        trained = run.restore(folder, kind)
+        run.save_files(trained, folder)  # again: some have weights in them
+        if held_out is not None:
+            run.write_scores(folder, trained.evaluate(held_out))
+
+
+def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tuple[Data, Data | None]:
+    """What to learn from, and what to choose the best weights by."""
+    data = kind.read(source, options)
+    if validation is not None or options.validation is not None:
+        return data, kind.read(validation if validation is not None else options.validation, options)
+    if options.validation_share >= 1:
+        raise ArgumentError(f"validation_share: expected less than 1, received {options.validation_share}")
+    if not options.validation_share:
+        if options.patience:
+            raise ArgumentError(
+                f"patience={options.patience}: expected data to validate on, received validation_share=0"
+            )
+        return data, None
+    return kind.split(data, options)
+
+
+def _resumed(
+    kind: type[TaskT], folder: Path, source: Any, validation: Any, given: dict[str, Any]
+) -> tuple[TaskT, Data, Data | None]:
+    """The task of a run that was stopped, and its data again."""
+    config = run.read_config(folder, kind)
+    if not (folder / run.LAST).is_file():
+        raise CheckpointError(
+            f"{folder} has no {run.LAST}: its training was stopped before its first epoch ended. Delete it, and train "
+            "anew"
+        )
+    task = run.rebuild(folder, config, kind)
+    options = make(kind.options_type, {**config["options"], **given})
+    training, held_out = _read(kind, source, validation, options)
+    run.check_same(folder, config, options, set(given), training, held_out)
+    task.options = replace(task.options, **{name: getattr(options, name) for name in run.MAY_CHANGE})
+    return task, training, held_out
+
+
+def _check_new(folder: Path) -> None:
+    """Nothing is overwritten: of several processes the first looks, as it is the one that writes."""
+    if strategies.first() and (folder / run.CONFIG).exists():
+        raise ArgumentError(
+            f"{folder} holds a run already: go on with it (resume=True, --resume), or choose another folder"
+        )
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as cause:
+        raise FileError(f"cannot make the run folder {folder}: {cause.strerror or cause}") from cause
+
+
+def _train(task: Task[Any], folder: Path, training: Data, held_out: Data | None, *, keep: bool, resume: bool) -> None:
+    """The training itself; the best weights are in the folder then."""
+    options: TrainOptions = task.options
+    learned = task.encode(training)
+    validated = task.encode(held_out) if held_out is not None else []
+    if not learned:
+        raise ArgumentError(f"{training.name}: there is no example in it to learn from")
+    remarks = task.remarks(training)
+    if strategies.first():
+        for sentence in (*training.left_out, *(held_out.left_out if held_out is not None else ()), *remarks):
+            print(f"note: {sentence}", file=sys.stderr)
+    data = Examples(learned, validated, collate=task.collate, length=task.length, options=options)
+    by = task.best_by if validated else None
+    with Interrupt(waits=keep) as interrupt, _quiet():
+        curve = Curve(folder if keep else None, by[0] if by else None)
+        best = Best(folder / run.WEIGHTS, by, options.patience)
+        callbacks: list[Callback] = [
+            Seeding(options.seed),
+            FiniteValidation(),
+            best,
+            curve,
+            Telling(curve, best),
+            Last(folder / run.LAST if keep else None, interrupt, options.time_limit),
+        ]
+        if keep and options.monitor_every:
+            callbacks.insert(0, capture.monitor(task.model, every=options.monitor_every).lightning())
+        machines = strategies.make(options)
+        machines["plugins"].append(AtomicCheckpoints())
+        trainer = Trainer(
+            **machines,
+            max_epochs=options.epochs,
+            gradient_clip_val=options.clip or None,
+            callbacks=callbacks,
+            logger=TensorBoardLogger(folder, name="", version="tensorboard") if keep else False,
+            default_root_dir=folder,
+            limit_val_batches=None if validated else 0,
+            num_sanity_val_steps=0,
+            log_every_n_steps=1,
+            reload_dataloaders_every_n_epochs=1,  # the number of batches is another in each epoch
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        if held_out is not None and len(validated) < trainer.world_size:
+            raise ArgumentError(
+                f"{held_out.name}: expected at least {trainer.world_size} examples to validate on, one for each "
+                f"device. Received: {len(validated)}"
+            )
+        if not resume and strategies.first():  # nothing is left of a run that is refused before
+            _make(folder)
+            run.write_config(folder, task, training, held_out, remarks)
+        if options.compile:
+            task.model.compile(dynamic=True)  # batches have as many lengths as texts do
+        task.train()
+        try:
+            trainer.fit(task, datamodule=data, ckpt_path=folder / run.LAST if resume else None, weights_only=True)
+        except SystemExit as stopped:  # what Lightning makes of a KeyboardInterrupt
+            if isinstance(stopped.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            raise
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Lightning says of things that are as they are meant to be."""
+    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric", "lightning")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        for message in _MEANT:
+            warnings.filterwarnings("ignore", message=message)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+_MEANT = (
+    r".*does not have many workers",  # examples are in memory, and a resumed run has to draw the same
+    r".*your dataloader is not resumable",  # it is: Examples
+    r".*isinstance\(treespec, LeafSpec\).*",  # Lightning asks torch in an old way
+    r"GPU available but not used",  # the user said so
+    r".*torch\.jit\.script_method.* is deprecated",  # torch itself, when it compiles
+)

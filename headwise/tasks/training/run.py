@@ -1,0 +1,252 @@
+"""The run folder: all that is needed to use a trained task again, or to go on with its training.
+
+config.yaml           the task, its options, what it learned from the data besides weights, versions, data, machine
+weights.safetensors   the best weights
+scores.json           the scores on what was held out, beside trivial baselines
+last.ckpt             where the training stood last, to go on with it
+curve.csv, curve.png  the learning curve
+tensorboard/          losses, scores, and what the heads did
+...                   files of the task's own: a tokenizer
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import yaml
+
+from headwise.errors import CheckpointError, FileError, HeadwiseError
+from headwise.files import replacing
+from headwise.tasks.options.train import TrainOptions, make
+from headwise.tasks.scores import Scores
+from headwise.tasks.training.weights import load_weights
+
+if TYPE_CHECKING:
+    from headwise.tasks.rows.tables import Data
+    from headwise.tasks.task import Task
+
+CONFIG, WEIGHTS, LAST, SCORES = "config.yaml", "weights.safetensors", "last.ckpt", "scores.json"
+
+TaskT = TypeVar("TaskT", bound="Task[Any]")
+
+
+def load(folder: str | Path) -> Task[Any]:
+    """The trained task of a run folder, in eval mode, on the device that its options ask for.
+
+    Raises:
+        CheckpointError: no run folder, one without weights yet, or damaged ones.
+    """
+    from headwise import tasks
+
+    folder = Path(folder).expanduser()
+    name = read_config(folder)["task"]
+    if name not in tasks.NAMES:
+        raise CheckpointError(f"{folder}: expected a run of one of {', '.join(tasks.NAMES)}. Received: {name!r}")
+    kind: type[Task[Any]] = getattr(tasks, tasks.NAMES[name])
+    return restore(folder, kind)
+
+
+def restore(folder: Path, kind: type[TaskT]) -> TaskT:
+    """The trained task of a run folder, which must be of this kind.
+
+    Raises:
+        CheckpointError: as of `load`, and a run of another task.
+    """
+    folder = folder.expanduser()
+    config = read_config(folder, kind)
+    if not (folder / WEIGHTS).is_file():
+        unfinished = ": its training was stopped before its first validation. Go on with it: resume=True, or --resume"
+        raise CheckpointError(f"{folder} has no {WEIGHTS}{unfinished if (folder / LAST).is_file() else ''}")
+    task = rebuild(folder, config, kind)
+    load_weights(task, folder / WEIGHTS)
+    on_gpu = task.options.accelerator != "cpu" and torch.cuda.is_available()
+    return task.to("cuda" if on_gpu else "cpu").eval()
+
+
+def rebuild(folder: Path, config: dict[str, Any], kind: type[TaskT]) -> TaskT:
+    """The task of a run folder as it was before its first step, except for its weights.
+
+    Raises:
+        CheckpointError: its config.yaml or files are not what this version expects.
+    """
+    try:
+        return kind.restore(make(kind.options_type, config["options"]), config["state"], folder)
+    except CheckpointError:
+        raise
+    except HeadwiseError as cause:
+        raise CheckpointError(f"{folder / CONFIG}: {cause}") from cause
+    except (KeyError, TypeError, ValueError, OSError) as cause:
+        said = f"{type(cause).__name__}: {cause}"
+        raise CheckpointError(
+            f"cannot restore the {kind.name} of {folder} (headwise {config.get('versions')}): {said}"
+        ) from cause
+
+
+def read_config(folder: Path, kind: type[Task[Any]] | None = None) -> dict[str, Any]:
+    """config.yaml of a run folder.
+
+    Args:
+        kind: the task that it must be a run of; None = any.
+
+    Raises:
+        CheckpointError: no such folder, no config.yaml in it, one that is not a run's, or one of another task.
+    """
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "is not there"
+        raise CheckpointError(
+            f"{folder} {what}: expected a run folder, as `headwise train ... --out {folder}` writes it"
+        )
+    try:
+        config = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+    except FileNotFoundError as cause:
+        raise CheckpointError(f"{folder} is no run folder: there is no {CONFIG} in it") from cause
+    except (OSError, ValueError, yaml.YAMLError) as cause:
+        raise CheckpointError(f"cannot read {folder / CONFIG}: {' '.join(str(cause).split())}") from cause
+    kinds = {"task": str, "options": dict, "state": dict}
+    if not isinstance(config, dict) or not all(isinstance(config.get(name), kind) for name, kind in kinds.items()):
+        raise CheckpointError(f"{folder / CONFIG} is not a run's: expected task, options and state in it")
+    if kind is not None and config["task"] != kind.name:
+        raise CheckpointError(f"{folder} is a run of {config['task']!r}: expected one of {kind.name!r}")
+    return config
+
+
+def write_config(
+    folder: Path, task: Task[Any], training: Data, validation: Data | None, remarks: Sequence[str]
+) -> None:
+    """config.yaml and the files of the task's own, before the first step.
+
+    Args:
+        remarks: what is to be said of the training data.
+
+    Raises:
+        FileError: they cannot be written.
+    """
+    import pytorch_lightning
+
+    options = asdict(task.options)
+    config = {
+        "task": task.name,
+        "options": {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()},
+        "state": json.loads(json.dumps(task.state())),  # YAML then knows every kind in it
+        "data": {"training": _told(training, remarks), "validation": _told(validation)},
+        "versions": {
+            "headwise": importlib.metadata.version("headwise"),
+            "torch": str(torch.__version__),
+            "lightning": pytorch_lightning.__version__,
+            "python": platform.python_version(),
+        },
+        "machine": _machine(),
+        "begun": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+    _write(folder / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120))
+    save_files(task, folder)
+
+
+def save_files(task: Task[Any], folder: Path) -> None:
+    """The files of the task's own.
+
+    Raises:
+        FileError: they cannot be written.
+    """
+    try:
+        task.save_files(folder)
+    except FileError:
+        raise
+    except OSError as cause:
+        raise FileError(f"cannot write into {folder}: {cause.strerror or cause}") from cause
+
+
+def write_scores(folder: Path, scores: Scores) -> None:
+    """scores.json.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    _write(folder / SCORES, json.dumps(scores.to_json(), indent=2, ensure_ascii=False) + "\n")
+
+
+def read_scores(folder: Path) -> Scores | None:
+    """What scores.json has; None if there is none, as nothing was held out.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    path = folder / SCORES
+    if not path.is_file():
+        return None
+    try:
+        return Scores.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as cause:
+        raise CheckpointError(f"cannot read {path}: {type(cause).__name__}: {cause}") from cause
+
+
+def check_same(
+    folder: Path,
+    config: dict[str, Any],
+    options: TrainOptions,
+    names: set[str],
+    training: Data,
+    validation: Data | None,
+) -> None:
+    """That a run can go on with these options and data.
+
+    Args:
+        names: the options that were given; the others are those of the run anyway.
+
+    Raises:
+        CheckpointError: an option or the data are others than those that the run began with.
+    """
+    had = make(type(options), config["options"])
+    for name in sorted(names - MAY_CHANGE):
+        if getattr(had, name) != getattr(options, name):
+            raise CheckpointError(
+                f"{folder} cannot go on with another {name}: expected {getattr(had, name)!r}, "
+                f"received {getattr(options, name)!r}. Leave it out, or train anew in another folder"
+            )
+    for part, data in (("training", training), ("validation", validation)):
+        before, now = config.get("data", {}).get(part) or {}, _told(data) or {}
+        if any(before.get(word) != now.get(word) for word in ("rows", "fingerprint")):
+            raise CheckpointError(
+                f"{folder} cannot go on with other {part} data: expected {_named(before)}, received {_named(now)}. "
+                "Train anew in another folder"
+            )
+
+
+# What does not decide what is learned.
+MAY_CHANGE = {"time_limit", "accelerator", "devices", "nodes", "strategy", "compile", "monitor_every"}
+
+
+def _told(data: Data | None, remarks: Sequence[str] = ()) -> dict[str, Any] | None:
+    if data is None:
+        return None
+    found: dict[str, Any] = {"name": data.name, "rows": len(data), "fingerprint": data.fingerprint}
+    said = {"left_out": list(data.left_out), "remarks": list(remarks)}
+    return found | {word: sentences for word, sentences in said.items() if sentences}
+
+
+def _named(told: dict[str, Any]) -> str:
+    if not told:
+        return "none"
+    return f"{told.get('rows')} rows of {told.get('name')} (fingerprint {told.get('fingerprint')})"
+
+
+def _machine() -> str:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} cores"
+    return f"{platform.system()} {platform.machine()}, {device}"
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
+    except OSError as cause:
+        raise FileError(f"cannot write {path}: {cause.strerror or cause}") from cause

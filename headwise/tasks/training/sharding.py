@@ -1,0 +1,121 @@
+"""A model in several processes: whole in each (`Replicate`), or a share of every weight in each (`FullyShard`).
+
+The weights after a step are those of one process that took the whole batch: gradients are averaged over processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytorch_lightning.core.optimizer import LightningOptimizer
+from pytorch_lightning.strategies import DDPStrategy
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
+
+from headwise.errors import TrainingError
+from headwise.nn import DecoderLayer, EncoderLayer
+
+
+class Replicate(DDPStrategy):
+    """Every process has the whole model; gradients are averaged while they are computed (Li et al. 2020)."""
+
+    def __init__(self) -> None:
+        # A model may have weights that its task does not use: the pooler of a BERT that marks tokens.
+        super().__init__(find_unused_parameters=True)
+
+    def configure_ddp(self) -> None:
+        self._check_start()
+        super().configure_ddp()
+
+    def _check_start(self) -> None:
+        """Whether all processes have the model of the first.
+
+        Raises:
+            TrainingError: they do not: another vocabulary, as their files differ, or other weights.
+        """
+        module = self.lightning_module
+        assert module is not None
+        ours = {
+            name: (list(each.shape), each.detach().double().sum().item()) for name, each in module.named_parameters()
+        }
+        theirs = self.broadcast(ours)
+        differ = [name for name in {**theirs, **ours} if ours.get(name) != theirs.get(name)]
+        if not self.reduce_boolean_decision(not differ):
+            said = f"differs from the first process's in {differ[0]}" if differ else "is not that of all others"
+            raise TrainingError(
+                f"process {self.global_rank}: the model {said} before the first step; expected every process to read "
+                "the same files with the same options"
+            )
+
+
+class FullyShard(Replicate):
+    """Every process keeps a share of each weight, of its gradient and of its moments (FSDP; Zhao et al. 2023).
+
+    The weights of a layer are gathered when it computes, and let go after. Those outside of the layers are gathered
+    for a step. Checkpoints are those of one process: whole tensors, written by the first.
+    """
+
+    def model_to_device(self) -> None:
+        """Not the whole: `fully_shard` moves a layer at a time, and keeps a share."""
+
+    def configure_ddp(self) -> None:
+        self._check_start()
+        task = self.lightning_module
+        assert task is not None
+        mesh = init_device_mesh(self.root_device.type, (self.world_size,))
+        for module in list(task.modules()):
+            if isinstance(module, EncoderLayer | DecoderLayer):
+                fully_shard(module, mesh=mesh)
+        fully_shard(task, mesh=mesh)
+        for step in ("training_step", "validation_step"):
+            register_fsdp_forward_method(task, step)
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        assert self.lightning_module is not None
+        return self._whole(self.lightning_module.state_dict())
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        return self._whole(super().optimizer_state(optimizer))
+
+    def load_optimizer_state_dict(self, checkpoint: Any) -> None:
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            plain = optimizer._optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
+            parameters = [each for group in plain.param_groups for each in group["params"]]
+            shares = {place: _shares(kept, parameters[place]) for place, kept in state["state"].items()}
+            plain.load_state_dict({**state, "state": shares})
+
+    def teardown(self) -> None:
+        """Nothing is moved back: the shares are of no use without each other."""
+        assert self.cluster_environment is not None
+        assert self.accelerator is not None
+        self.cluster_environment.teardown()
+        self.precision_plugin.teardown()
+        self.accelerator.teardown()
+
+    def _whole(self, state: Any) -> Any:
+        """The same with whole tensors, on the CPU: in the first process. The others take part, and keep none."""
+
+        def gather(value: Any) -> Any:
+            if not isinstance(value, DTensor):
+                return value
+            whole = value.full_tensor()
+            return whole.cpu() if self.is_global_zero else None
+
+        return tree_map(gather, state)
+
+
+def _shares(kept: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
+    """The state of one parameter with this process's share of what is as large as it: moments, not counts."""
+    assert isinstance(parameter, DTensor)
+    mesh, placements = parameter.device_mesh, parameter.placements
+
+    def share(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.shape != parameter.shape or value.dim() == 0:
+            return value
+        return distribute_tensor(value.to(parameter.device), mesh, placements, src_data_rank=None)
+
+    return {name: share(value) for name, value in kept.items()}

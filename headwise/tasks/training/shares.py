@@ -1,0 +1,44 @@
+"""What the processes of a training have, put together: losses that compare the examples of a batch need all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed
+from pytorch_lightning import LightningModule
+from torch import Tensor
+from torch.nn.functional import pad
+
+
+def of_all_processes(module: LightningModule, x: Tensor, fill: float = 0) -> Tensor:
+    """The rows of every process, one after another, [N, ...]; in a training of one process `x` itself.
+
+    Shares may differ in size, and in their second dimension, which is then filled up. Gradients reach the process that
+    a row is from, summed over the losses of all.
+    """
+    trainer = module._trainer
+    if trainer is None or trainer.world_size == 1 or not (trainer.training or trainer.validating):
+        return x
+    sizes = [torch.empty(2, dtype=torch.int64, device=x.device) for _ in range(trainer.world_size)]
+    torch.distributed.all_gather(sizes, torch.tensor(x.shape[:2], device=x.device))
+    rows, width = torch.stack(sizes).amax(0).tolist()
+    filled = pad(x, (0, width - x.shape[1], 0, rows - x.shape[0]), value=fill)
+    gathered: Tensor = _Gather.apply(filled)
+    return torch.cat([share[: int(size[0])] for share, size in zip(gathered, sizes, strict=True)])
+
+
+class _Gather(torch.autograd.Function):
+    """[N, M] of each process -> [processes, N, M]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        found = [torch.empty_like(x) for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather(found, x.contiguous())
+        return torch.stack(found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        grad = grads[0].contiguous()
+        torch.distributed.all_reduce(grad)
+        return grad[torch.distributed.get_rank()]

@@ -1,0 +1,160 @@
+"""How devices, machines and numbers of fewer bits are used: what Lightning's Trainer is told of them.
+
+Every process sees the whole batch's plan and takes its share, so that a run is the same on any number of processes:
+`ddp` keeps the whole model in each of them, `fsdp` a share of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from pytorch_lightning.plugins import MixedPrecision, Precision
+from pytorch_lightning.plugins.environments import (
+    ClusterEnvironment,
+    LightningEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
+
+from headwise.errors import ArgumentError
+from headwise.tasks.options.train import TrainOptions
+from headwise.tasks.training.sharding import FullyShard, Replicate
+
+
+def make(options: TrainOptions) -> dict[str, Any]:
+    """The Trainer's arguments for accelerator, devices, nodes, strategy and precision (that one as a plugin).
+
+    Raises:
+        ArgumentError: what this machine, or whoever started this process, does not have.
+    """
+    check(options)
+    world, accelerator = _world(options), _accelerator(options)
+    plugins: list[Any] = [world.environment]
+    if options.precision != "32":
+        # The plugin by hand: from the name, Lightning would take bfloat16 where float16 was asked for on a CPU.
+        mixed = MixedPrecision if options.precision == "16-mixed" else _Bfloat16
+        plugins.append(mixed(options.precision, accelerator))
+    strategy: Any = "auto"
+    if world.devices * world.nodes > 1:
+        strategy = FullyShard() if options.strategy == "fsdp" else Replicate()
+    return {
+        "accelerator": accelerator,
+        "devices": world.devices,
+        "num_nodes": world.nodes,
+        "strategy": strategy,
+        "plugins": plugins,
+        "use_distributed_sampler": False,
+    }
+
+
+def check(options: TrainOptions) -> None:
+    """Refuses what cannot be done here: before the data are read, as that may take long.
+
+    Raises:
+        ArgumentError: what this machine, or whoever started this process, does not have.
+    """
+    world, accelerator = _world(options), _accelerator(options)
+    if options.strategy == "fsdp" and world.devices * world.nodes == 1:
+        raise ArgumentError(
+            "strategy: 'fsdp' shares a model among several devices, but there is 1; pass devices=2 or more, or 'auto'"
+        )
+    if options.strategy == "fsdp" and options.precision == "16-mixed":
+        raise ArgumentError("precision: '16-mixed' does not go with strategy 'fsdp'; expected 'bf16-mixed' or '32'")
+    if accelerator == "mps" and world.devices * world.nodes > 1:
+        raise ArgumentError(f"devices: an Apple GPU trains alone, received {world.devices}; pass accelerator='cpu'")
+    if accelerator == "cuda" and world.devices > (there := torch.cuda.device_count()):
+        raise ArgumentError(f"devices: expected at most {there}, the GPUs that torch sees, received {world.devices}")
+    if options.compile and accelerator == "cpu" and not _compilers():
+        raise ArgumentError("compile: torch.compile needs a C++ compiler, and there is none; install g++ or clang++")
+
+
+def several(options: TrainOptions) -> bool:
+    """Whether this process has to start others, as several devices are asked for and nobody else started them."""
+    return options.devices > 1 and not launched()
+
+
+def launched() -> bool:
+    """Whether torchrun or srun started this process together with others."""
+    return _launcher() is not None
+
+
+def first() -> bool:
+    """Whether this process is the one that writes and speaks, of those that were started together."""
+    environment = _launcher()
+    return environment is None or environment.global_rank() == 0
+
+
+def meet() -> None:
+    """Wait for all that were started together: what the first wrote is there then."""
+    if launched() and torch.distributed.is_initialized():
+        torch.distributed.barrier()
+
+
+class _Bfloat16(MixedPrecision):
+    """Lightning does not clip before a fused step, as that one may unscale gradients; here no gradient is scaled."""
+
+    clip_gradients = Precision.clip_gradients
+
+
+class _World(NamedTuple):
+    devices: int  # of each node
+    nodes: int
+    environment: ClusterEnvironment
+
+
+def _world(options: TrainOptions) -> _World:
+    """How many processes there are, or will be: what a launcher says goes before the options' defaults."""
+    environment = _launcher()
+    if environment is None:
+        if options.nodes > 1:
+            raise ArgumentError(
+                f"nodes: {options.nodes} machines need torchrun or srun to start this command on each of them, and "
+                "neither has; see docs/distributed.md"
+            )
+        return _World(options.devices, 1, LightningEnvironment())
+    if isinstance(environment, TorchElasticEnvironment):
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes, name = environment.world_size() // devices, "torchrun"
+    else:
+        nodes, name = int(os.environ["SLURM_NNODES"]), "srun"
+        devices = environment.world_size() // nodes
+    for what, asked, there in (("devices", options.devices, devices), ("nodes", options.nodes, nodes)):
+        if asked not in (1, there):  # 1 is the default: then the launcher's number is meant
+            raise ArgumentError(f"{what}: {name} started {there}, but {asked} were asked for; leave {what} out")
+    return _World(devices, nodes, environment)
+
+
+def _launcher() -> ClusterEnvironment | None:
+    """What started this process together with others."""
+    if TorchElasticEnvironment.detect() and int(os.environ["WORLD_SIZE"]) > 1:
+        return TorchElasticEnvironment()
+    # srun alone sets this one. In a batch script without srun there is one process, whatever the job may use.
+    if (tasks := int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))) > 1:
+        if "SLURM_NTASKS_PER_NODE" not in os.environ:
+            raise ArgumentError(f"srun: expected a job with --ntasks-per-node, received {tasks} tasks without it")
+        return SLURMEnvironment(auto_requeue=False)  # a requeued job goes on by `--resume`, from last.ckpt
+    return None
+
+
+def _accelerator(options: TrainOptions) -> Literal["cpu", "cuda", "mps"]:
+    if options.accelerator == "cpu":
+        return "cpu"
+    if torch.cuda.is_available():
+        return "cuda"
+    alone = options.devices == 1 and _launcher() is None
+    if torch.backends.mps.is_available() and (alone or options.accelerator == "gpu"):
+        return "mps"
+    if options.accelerator == "gpu":
+        raise ArgumentError("accelerator: 'gpu' was asked for, but torch sees no GPU; pass 'cpu', or 'auto'")
+    return "cpu"
+
+
+def _compilers() -> list[str]:
+    """The C++ compilers that torch.compile would find."""
+    from torch._inductor import config
+
+    names = cast("tuple[str | None, ...]", config.cpp.cxx if isinstance(config.cpp.cxx, tuple) else (config.cpp.cxx,))
+    return [name for name in (os.environ.get("CXX"), *names, "g++", "clang++") if name and shutil.which(name)]

@@ -1,0 +1,57 @@
+"""The weights of a run as safetensors: written whole or not at all, read strictly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from headwise.errors import CheckpointError, FileError
+from headwise.files import replacing
+
+
+def save_weights(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write tensors under their names; of tensors that share memory (tied weights) only the first.
+
+    Raises:
+        FileError: it cannot be written; what was there before is as it was.
+    """
+    kept: dict[tuple[int, torch.Size, tuple[int, ...]], str] = {}
+    for name, tensor in tensors.items():
+        kept.setdefault((tensor.data_ptr() or id(tensor), tensor.shape, tensor.stride()), name)
+    contiguous = {name: tensors[name].detach().cpu().contiguous() for name in kept.values()}
+    try:
+        with replacing(path) as part:
+            part.write_bytes(save(contiguous))  # save_file makes a file that its owner alone may read
+    except (OSError, SafetensorError) as cause:
+        reason = str(cause).rpartition("I/O error: ")[2]
+        raise FileError(f"cannot write {path}: {reason}. What was there before is intact") from cause
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Put the tensors of a file into a module that has all of them, and no other.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, or its tensors are not those of the module.
+    """
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as cause:
+        raise CheckpointError(f"cannot read {path}, it is damaged or cut short ({cause})") from cause
+    own = module.state_dict(keep_vars=True)
+    filled = {id(own[name]) for name in tensors if name in own}
+    missing = [name for name, tensor in own.items() if name not in tensors and id(tensor) not in filled]
+    unknown = [name for name in tensors if name not in own]
+    if missing or unknown:
+        which = f"{missing[0]} is missing" if missing else f"{unknown[0]} is unknown"
+        raise CheckpointError(f"{path} does not fit the model of its config.yaml: {which}")
+    for name, tensor in tensors.items():
+        if own[name].shape != tensor.shape:
+            raise CheckpointError(
+                f"{path} does not fit the model of its config.yaml: {name}: expected {list(own[name].shape)}, "
+                f"received {list(tensor.shape)}"
+            )
+    module.load_state_dict(tensors, strict=False)

@@ -1,0 +1,64 @@
+"""`Translate`: a text in one language to the same in another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headwise.tasks.options.translate import TranslateOptions
+from headwise.tasks.rows.aligned_lines import are_aligned, read_aligned
+from headwise.tasks.rows.sources import open_table
+from headwise.tasks.rows.tables import Data, read_table
+from headwise.tasks.scoring.text_scores import bleu, chrf
+from headwise.tasks.text_to_text import Example, Pairs, TextToText, Values
+
+
+class Translate(TextToText[TranslateOptions]):
+    """An encoder-decoder from scratch, with subwords that both languages share or one vocabulary each.
+
+    Pairs are rows with a column for each language. They may also be two text files of which line i of the one is line
+    i of the other, named together: "train.en,train.de", gzipped or not. A TSV of two columns needs no header, and no
+    names where the first is the source.
+
+    >>> task = Translate.fit("pairs.tsv", source="en", target="de")
+    >>> task.predict(["Two dogs play."])
+    [{'translation': 'Zwei Hunde spielen.', 'score': -1.2}]
+    """
+
+    name = "translate"
+    options_type = TranslateOptions
+    writes = "translation"
+
+    @classmethod
+    def read(cls, source: Any, options: TranslateOptions, *, targets: bool = True) -> Data:
+        if isinstance(source, Data):
+            return source
+        if are_aligned(source):
+            return read_aligned(source)
+        names = {"source": options.source, "target": options.target}
+        if None in names.values():
+            has_names = not _is_nameless(source)
+            found = {"source": "source", "target": "target"} if has_names else {"source": "1", "target": "2"}
+            names = {side: name or found[side] for side, name in names.items()}
+        columns = {side: str(name) for side, name in names.items() if targets or side == "source"}
+        return read_table(source, columns, texts=tuple(columns))
+
+    @classmethod
+    def pairs(cls, data: Data, options: TranslateOptions, *, targets: bool = True) -> Pairs:
+        references = [[text] for text in data.columns["target"]] if targets else []
+        return Pairs(data.columns["source"], references)
+
+    def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
+        """BLEU and chrF of the whole, by sacreBLEU, beside those of the sources as they are."""
+        values, copied = (
+            {"BLEU": bleu(texts, pairs.references), "chrF": chrf(texts, pairs.references)}
+            for texts in (written, pairs.sources)
+        )
+        return values, {"the source, copied": copied}
+
+
+def _is_nameless(source: Any) -> bool:
+    """Whether this is a TSV of two columns that are not called source and target."""
+    if not isinstance(source, str) or not source.lower().removesuffix(".gz").endswith(".tsv"):
+        return False
+    names = list(open_table(source).columns)
+    return len(names) == 2 and not {"source", "target"} & set(names)

@@ -1,0 +1,297 @@
+"""Rows come out as they were written, with the line they are found on; what cannot be read is told in one sentence."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwise.errors import ArgumentError, DtypeError, FileError
+from headwise.tasks.rows.tables import Data, as_text, read_table
+
+BOTH = {"text": "text", "label": "label"}
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode())
+    return path
+
+
+def rows(data: Data) -> list[tuple[Any, ...]]:
+    return list(zip(*data.columns.values(), strict=True))
+
+
+# What is read.
+
+
+def test_cells_of_a_csv_are_text_as_they_were_written(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\nNA,01\nnull,1.0\nNone,N/A\nnan, x \n")
+    data = read_table(path, BOTH, texts=("text",))
+    assert rows(data) == [("NA", "01"), ("null", "1.0"), ("None", "N/A"), ("nan", " x ")]
+    assert data.numbers == [2, 3, 4, 5]
+    assert data.unit == "line"
+    assert data.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_columns_are_named_as_the_task_names_them(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "id,sentence,y\n7,good,1\n")
+    assert read_table(path, {"text": "sentence", "label": "y"}).columns == {"text": ["good"], "label": ["1"]}
+
+
+def test_a_quoted_cell_may_hold_lines_and_the_rows_after_it_keep_their_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'text,label\n"one, ""two""\nthree",a\nfour,b\n')
+    data = read_table(path, BOTH)
+    assert rows(data) == [('one, "two"\nthree', "a"), ("four", "b")]
+    assert data.numbers == [2, 4]
+
+
+def test_lone_quotes_of_a_tsv_are_characters(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", 'text\tlabel\n"never closed\t0\nsay "hi"\t1\nplain, with a comma\t1\n')
+    assert rows(read_table(path, BOTH)) == [('"never closed', "0"), ('say "hi"', "1"), ("plain, with a comma", "1")]
+
+
+def test_quotes_of_a_tsv_that_a_spreadsheet_wrote_are_taken_off(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", 'text\tlabel\n"say ""hi"""\t1\nplain\t0\n')
+    assert rows(read_table(path, BOTH)) == [('say "hi"', "1"), ("plain", "0")]
+    path = write(tmp_path / "b.tsv", 'text\tlabel\n"a\ttab"\t1\nplain\t0\n')
+    assert rows(read_table(path, BOTH)) == [("a\ttab", "1"), ("plain", "0")]
+
+
+def test_columns_asked_for_by_number_are_of_a_file_without_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "a film\t1\nno film\t0\n")
+    data = read_table(path, {"text": "1", "label": "2"})
+    assert rows(data) == [("a film", "1"), ("no film", "0")]
+    assert data.numbers == [1, 2]
+    counted = write(tmp_path / "b.csv", "0,1\na film,1\n")  # as a frame without names is written
+    assert rows(read_table(counted, {"text": "0", "label": "1"})) == [("a film", "1")]
+
+
+def test_a_csv_may_be_separated_by_semicolons(tmp_path: Path) -> None:
+    assert rows(read_table(write(tmp_path / "a.csv", "text;label\na, b;1\n"), BOTH)) == [("a, b", "1")]
+
+
+def test_a_byte_order_mark_and_other_line_ends_do_no_harm(tmp_path: Path) -> None:
+    data = read_table(write(tmp_path / "a.csv", "\ufefftext,label\r\nü,1\r\n二,2\r\n"), BOTH)
+    assert rows(data) == [("ü", "1"), ("二", "2")]
+    assert data.numbers == [2, 3]
+    lines = write(tmp_path / "a.jsonl", '\ufeff{"text": "ü", "label": 1}\r\n')
+    assert rows(read_table(lines, BOTH)) == [("ü", 1)]
+
+
+def test_json_keeps_the_types_it_has_and_dates_stay_text(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.jsonl",
+        '{"text": "2016-07-01", "label": 1}\n\n{"text": "b", "label": "01"}\n{"label": {"start": 3}}\n',
+    )
+    data = read_table(path, BOTH)
+    assert rows(data) == [("2016-07-01", 1), ("b", "01"), (None, {"start": 3})]
+    assert data.numbers == [1, 3, 4]
+    for text in (
+        '[{"text": "a", "label": 1}]',
+        '{"data": [{"text": "a", "label": 1}]}',
+        '{"text": ["a"], "label": [1]}',
+    ):
+        assert rows(read_table(write(tmp_path / "a.json", text), BOTH)) == [("a", 1)]
+
+
+def test_a_text_file_is_a_column_of_lines(tmp_path: Path) -> None:
+    data = read_table(write(tmp_path / "a.txt", "one\n\ntwo\n"), {"text": "text"}, texts=("text",))
+    assert data.columns == {"text": ["one", "two"]}
+    assert data.left_out == ("1 row left out: no text (line 2)",)
+
+
+def test_gz_is_read_as_what_it_holds(tmp_path: Path) -> None:
+    for name, text in (("a.csv", "text,label\na,01\n"), ("a.jsonl", '{"text": "a", "label": "01"}\n')):
+        path = tmp_path / f"{name}.gz"
+        path.write_bytes(gzip.compress(text.encode()))
+        assert rows(read_table(path, BOTH)) == [("a", "01")]
+
+
+def test_parquet_and_a_frame_and_a_dataset_and_dicts_give_the_same(tmp_path: Path) -> None:
+    import datasets
+    import pandas
+
+    columns = {"text": ["a", "b"], "label": [1, 2]}
+    frame = pandas.DataFrame(columns, index=[7, 8])
+    frame.to_parquet(tmp_path / "a.parquet")
+    listed = [{"text": "a", "label": 1}, {"text": "b", "label": 2}]
+    found = [read_table(each, BOTH) for each in (frame, columns, listed, datasets.Dataset.from_dict(columns))]
+    assert [each.columns for each in found] == [columns] * 4
+    assert {each.fingerprint for each in found} == {found[0].fingerprint}
+    assert found[0].fingerprint != read_table({"text": ["a", "b"], "label": [1, 3]}, BOTH).fingerprint
+    stored = read_table(str(tmp_path / "a.parquet"), BOTH)
+    assert (stored.columns, stored.numbers, stored.unit) == (columns, [0, 1], "row")
+
+
+def test_classes_of_a_dataset_are_their_names() -> None:
+    import datasets
+
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    data = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [1, 0, -1]}, features=features)
+    assert read_table(data, BOTH).columns["label"] == ["yes", "no", None]
+
+
+def test_data_that_was_read_is_given_back() -> None:
+    data = read_table({"text": ["a"]}, {"text": "text"})
+    assert read_table(data, BOTH) is data
+
+
+def test_numbers_become_text_where_text_is_expected() -> None:
+    assert [as_text(cell) for cell in (3, 3.0, 2.5, True, None, float("nan"), "3.0")] == [
+        *("3", "3", "2.5", "True", "", "", "3.0")
+    ]
+
+
+def test_the_hub_is_asked_for_name_config_and_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+    import huggingface_hub
+
+    asked: list[tuple[Any, ...]] = []
+
+    def load(name: str, config: str | None = None, *, split: str) -> datasets.Dataset:
+        asked.append((name, config, split))
+        if config is None and name == "glue/sst2":
+            raise datasets.exceptions.DatasetNotFoundError("no glue/sst2")
+        return datasets.Dataset.from_dict({"text": ["a"]})
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_, **__: None)
+    for name in ("imdb", "stanfordnlp/imdb:test", "nyu-mll/glue/sst2:validation", "glue/sst2"):
+        assert read_table(name, {"text": "text"}).name == name
+    assert asked == [
+        ("imdb", None, "train"),
+        ("stanfordnlp/imdb", None, "test"),
+        ("nyu-mll/glue", "sst2", "validation"),
+        ("glue/sst2", None, "train"),
+        ("glue", "sst2", "train"),
+    ]
+
+
+# Rows that are left out.
+
+
+def test_empty_rows_are_counted_and_listed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\na,1\n,1\n  ,2\nb,2\n\nc\n")
+    data = read_table(path, BOTH, texts=("text",))
+    assert rows(data) == [("a", "1"), ("b", "2"), ("c", "")]
+    assert data.numbers == [2, 5, 7]
+    assert data.left_out == ("3 rows left out: no text (lines 3, 4, 6)",)
+
+
+def test_rows_are_left_out_with_a_sentence_for_each_reason() -> None:
+    data = Data("d", {"text": list("abcd")}, [2, 3, 4, 5], unit="line")
+    kept = data.without({3: "no label", 0: "too long", 1: "no label"})
+    assert kept.columns == {"text": ["c"]}
+    assert kept.left_out == ("1 row left out: too long (line 2)", "2 rows left out: no label (lines 3, 5)")
+    assert kept.numbers == [4]
+    many = Data("d", {"x": list(range(30))}, list(range(30))).without(dict.fromkeys(range(1, 30), "empty"))
+    assert many.left_out == ("29 rows left out: empty (rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 17 more)",)
+    with pytest.raises(ArgumentError, match=r"no row can be used: 1 row left out: no text \(row 7\)"):
+        Data("d", {"x": [1]}, [7]).without({0: "no text"})
+
+
+def test_a_split_is_drawn_by_the_seed_and_loses_nothing() -> None:
+    data = Data("d", {"x": list(range(10))}, list(range(10)), ("1 row left out: no text (row 10)",))
+    first, second = data.split(0.3, seed=0)
+    assert len(second) == 3
+    assert sorted(first.columns["x"] + second.columns["x"]) == list(range(10))
+    assert first.numbers == first.columns["x"] == sorted(first.numbers)
+    assert data.split(0.3, seed=0)[1].numbers == second.numbers != data.split(0.3, seed=1)[1].numbers
+    assert [len(part) for part in data.split(0.0, seed=0)] == [9, 1]
+    assert [len(part) for part in data.split(1.0, seed=0)] == [1, 9]
+    assert (first.left_out, second.left_out) == (data.left_out, ())
+    with pytest.raises(ArgumentError, match="at least 2 rows"):
+        data.take([0]).split(0.5, seed=0)
+
+
+# What cannot be read.
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "says"),
+    [
+        ("a.csv", b"txt,label\na,1\n", ArgumentError, r"The columns are: 'txt', 'label'. Did you mean 'txt'"),
+        ("a.tsv", b"good\t1\nbad\t0\n", ArgumentError, "not a header, give columns by number"),
+        ("a.csv", b"text,label\na,1\nb,2,3\n", FileError, "line 3 has 3 cells, the first line 2"),
+        ("a.csv", b'text,label\na,1\n"b,2\n', FileError, "line 3: a quote is never closed"),
+        ("a.csv", b'text,label\na,1\n"b" c,2\n', FileError, "line 3: a quote within a quoted cell"),
+        ("a.csv", b"text,label\nok,1\n\xff,1\n", FileError, "not UTF-8: received byte 0xff in line 3"),
+        ("a.csv", b"text,label\n", ArgumentError, "no rows"),
+        ("a.csv", b"", ArgumentError, "no column 'text'. The columns are: none"),
+        ("a.jsonl", b'{"text": 1}\n{"text": \n', FileError, "line 2 is not JSON: expecting value"),
+        ("a.jsonl", b'{"text": 1}\n3\n', FileError, "line 2: expected an object, .* Received: 3"),
+        ("a.json", b'"text"', FileError, "expected a list of objects, received str"),
+        ("a.csv.gz", b"text,label\n", FileError, "not a whole gzip file"),
+        ("a.parquet", b"text,label\n", FileError, "cannot be read as parquet"),
+        ("a.xlsx", b"PK", ArgumentError, r"a name that ends in .csv, .*Received: .xlsx"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_file(tmp_path: Path, name: str, content: bytes, error: type, says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(error, match=says) as found:
+        read_table(tmp_path / name, BOTH)
+    assert "\n" not in str(found.value)
+
+
+def test_what_is_wrong_with_a_source(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"none.csv: no such file"):
+        read_table("none.csv", BOTH)
+    with pytest.raises(FileError, match="is a directory"):
+        read_table(tmp_path, BOTH)
+    with pytest.raises(DtypeError, match="Received: int"):
+        read_table(3, BOTH)
+    with pytest.raises(DtypeError, match="Received: list with str"):
+        read_table(["a text"], BOTH)
+    with pytest.raises(DtypeError, match="expected a list for 'text', received str"):
+        read_table({"text": "abc"}, BOTH)
+    with pytest.raises(ArgumentError, match="one length, received text 2, label 1"):
+        read_table({"text": ["a", "b"], "label": [1]}, BOTH)
+
+
+def test_without_the_hub_a_name_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    with pytest.raises(FileError, match=r"reviews: there is no such file, and the hub .* cannot be reached from here"):
+        read_table("reviews", BOTH)
+
+
+def test_local_files_leave_no_cache_and_need_no_network(tmp_path: Path) -> None:
+    """In a process of its own, whose home is empty."""
+    import pandas
+
+    (tmp_path / "home").mkdir()
+    write(tmp_path / "a.csv", "text,label\na,1\n")
+    pandas.DataFrame({"text": ["a"], "label": ["1"]}).to_parquet(tmp_path / "a.parquet")
+    code = """
+import socket
+def refuse(*_): raise SystemExit("the network was used")
+socket.socket.connect = refuse
+from headwise.tasks.rows.tables import read_table
+for name in ("a.csv", "a.parquet"):
+    assert read_table(name, {"text": "text", "label": "label"}).columns == {"text": ["a"], "label": ["1"]}
+"""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
+    environment = kept | {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [*(tmp_path / "home").rglob("*")] == []
+
+
+SST2 = Path(__file__).parents[3] / "../shared/data/sst2/train.tsv"
+
+
+@pytest.mark.skipif(not SST2.exists(), reason="no ../shared/data/sst2 here")
+def test_a_corpus_without_a_header_is_read_by_numbers() -> None:
+    data = read_table(SST2, {"text": "1", "label": "2"}, texts=("text",))
+    assert len(data) == 6920
+    assert set(data.columns["label"]) == {"0", "1"}
+    assert data.left_out == ()

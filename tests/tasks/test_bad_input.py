@@ -1,0 +1,301 @@
+"""What bad input gets, from the command: one line that says what to do, code 2, and nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Run
+from tests.tasks import problems
+
+QUICK = ("--model", "scratch", "--dim", "8", "--heads", "2", "--epochs", "1", "--batch-size", "8")
+
+
+def write_csv(name: str, columns: dict[str, list]) -> Path:
+    """No cell here needs quotes."""
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    path = Path(name)
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return path
+
+
+def reviews(rows: int = 24, **changes: list) -> Path:
+    found = problems.marked(rows)
+    return write_csv("reviews.csv", {"sentence": found["text"], "label": found["label"], **changes})
+
+
+def hours(count: int) -> list[str]:
+    return [f"2026-01-{1 + hour // 24:02} {hour % 24:02}:00:00" for hour in range(count)]
+
+
+def series(count: int = 200, **changes: list) -> Path:
+    values = problems.lagged(count, lag=12).round(4).tolist()
+    return write_csv("series.csv", {"date": hours(count), "OT": values, **changes})
+
+
+@pytest.fixture
+def refused(run: Run) -> Callable[..., str]:
+    """Runs a command that has to be refused; gives the sentence, before which it may only say what it has read."""
+
+    def refused(*words: str | Path) -> str:
+        here = Path.cwd()
+        before = {path: path.read_bytes() if path.is_file() else None for path in here.rglob("*")}
+        result = run(*words)
+        assert result.code == 2, result
+        assert result.out == ""
+        *said, sentence = result.err.splitlines()
+        assert all(re.fullmatch(r"[\w.]+: \d+ rows?|note: .*", line) for line in said), result.err
+        assert sentence.startswith("headwise: "), result.err
+        after = {path: path.read_bytes() if path.is_file() else None for path in here.rglob("*")}
+        assert after == before
+        return sentence
+
+    return refused
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the labels ant, bee, cat and dog."""
+    from headwise import tasks
+
+    folder = tmp_path_factory.mktemp("runs") / "classifier"
+    tasks.Classify.fit(problems.marked(24), out=folder, model="scratch", dim=8, heads=2, epochs=1)
+    return folder
+
+
+# Tables.
+
+
+def test_a_missing_column_is_said_with_those_there_are(refused: Callable[..., str]) -> None:
+    said = refused("train", "classify", reviews(), "--text", "review", *QUICK)
+    assert "no column 'review'" in said
+    assert "'sentence', 'label'" in said
+
+
+def test_a_missing_file_is_named(refused: Callable[..., str]) -> None:
+    assert "reviews.csv" in refused("train", "classify", "reviews.csv", "--text", "sentence")
+
+
+def test_empty_rows_are_counted_listed_and_left_out(run: Run) -> None:
+    texts = problems.marked(24)["text"]
+    path = reviews(sentence=[*texts[:4], "", "  ", *texts[6:]])
+    result = run("train", "classify", path, "--text", "sentence", "--out", "run", *QUICK)
+    assert result.code == 0, result.err
+    assert "2 rows left out: no text (lines 6, 7)" in result.err + result.out
+
+
+def test_nothing_but_empty_rows_is_refused(refused: Callable[..., str]) -> None:
+    said = refused("train", "classify", reviews(sentence=[""] * 24), "--text", "sentence", *QUICK)
+    assert "no row can be used: 24 rows left out: no text" in said
+
+
+def test_one_class_only_is_refused(refused: Callable[..., str]) -> None:
+    said = refused("train", "classify", reviews(label=["ant"] * 24), "--text", "sentence", *QUICK)
+    assert "at least two labels" in said
+    assert "'ant'" in said
+
+
+def test_a_label_never_seen_in_training_counts_as_wrong_and_is_named(run: Run, classifier: Path) -> None:
+    path = write_csv("test.csv", {"text": ["ant antx bee", "beex ant cat"], "label": ["yak", "bee"]})
+    result = run("evaluate", classifier, path)
+    assert result.code == 0, result.err
+    assert "yak" in result.out + result.err
+
+
+# Answers.
+
+
+def test_an_answer_that_is_not_in_its_context_is_counted_listed_and_skipped(run: Run) -> None:
+    given = problems.squad(problems.spans(12))
+    given["data"][0]["paragraphs"][3]["qas"][0]["answers"][0]["text"] = "yak"
+    Path("squad.json").write_text(json.dumps(given))
+    result = run("train", "answer", "squad.json", "--out", "run", *QUICK)
+    assert result.code == 0, result.err
+    assert "note: 1 row left out: the answer is not in its context (question 3)" in result.err
+
+
+def test_answers_that_are_all_elsewhere_are_refused(refused: Callable[..., str]) -> None:
+    given = problems.squad([{**row, "answer": "yak"} for row in problems.spans(4)])
+    Path("squad.json").write_text(json.dumps(given))
+    assert "no row can be used" in refused("train", "answer", "squad.json", *QUICK)
+
+
+# Series.
+
+FORECAST = ("--context", "48", "--horizon", "12", "--patch-length", "12", "--dim", "8", "--heads", "2", "--epochs", "1")
+
+
+def test_a_series_with_words_in_it_is_refused(refused: Callable[..., str]) -> None:
+    values: list = problems.lagged(200, lag=12).round(4).tolist()
+    values[3] = "broken"
+    said = refused("train", "forecast", series(OT=values), "--target", "OT", *FORECAST)
+    assert "'broken' in line 5" in said
+    assert "'OT'" in said
+
+
+def test_an_irregular_series_is_refused(refused: Callable[..., str]) -> None:
+    times = hours(200)
+    times[7] = times[7].replace(":00:00", ":20:00")
+    said = refused("train", "forecast", series(date=times), *FORECAST)
+    assert "irregular" in said
+    assert "line 9" in said
+
+
+def test_timestamps_out_of_order_are_refused_or_sorted_when_asked(refused: Callable[..., str], run: Run) -> None:
+    times = hours(200)
+    times[7], times[8] = times[8], times[7]
+    said = refused("train", "forecast", series(date=times), *FORECAST)
+    assert "out of order" in said
+    assert "--sort" in said
+    assert run("train", "forecast", "series.csv", "--sort", "--out", "run", *FORECAST).code == 0
+
+
+def test_gaps_are_filled_only_when_asked(refused: Callable[..., str], run: Run) -> None:
+    values: list = problems.lagged(200, lag=12).round(4).tolist()
+    values[3] = "NaN"
+    said = refused("train", "forecast", series(OT=values), *FORECAST)
+    assert "1 cell has no number, the first in line 5" in said
+    assert "--interpolate" in said
+    assert run("train", "forecast", "series.csv", "--interpolate", "--out", "run", *FORECAST).code == 0
+
+
+def test_a_horizon_longer_than_the_series_is_refused(refused: Callable[..., str]) -> None:
+    said = refused("train", "forecast", series(50), "--horizon", "60", *FORECAST[:2], *FORECAST[4:])
+    assert "received 50" in said
+    assert "horizon" in said
+
+
+# Images.
+
+
+def pairs() -> Path:
+    from PIL import Image
+
+    images, captions, _ = problems.coloured_patches(24)
+    for number, image in enumerate(images):
+        Image.fromarray(image).save(f"{number}.png")
+    return write_csv("pairs.csv", {"image": [f"{number}.png" for number in range(24)], "text": captions})
+
+
+MATCH = (
+    "--image-size",
+    "8",
+    "--dim",
+    "8",
+    "--heads",
+    "2",
+    "--image-layers",
+    "1",
+    "--text-layers",
+    "1",
+    "--epochs",
+    "1",
+)
+
+
+def test_an_unreadable_image_is_listed_and_left_out(run: Run) -> None:
+    path = pairs()
+    Path("3.png").write_bytes(b"\x89PNG\r\n\x1a\n but no picture")
+    result = run("train", "match", path, "--out", "run", *MATCH)
+    assert result.code == 0, result.err
+    assert "note: 1 row left out: an image that cannot be read (line 5)" in result.err
+
+
+def test_nothing_but_unreadable_images_is_refused(refused: Callable[..., str]) -> None:
+    path = pairs()
+    for image in Path.cwd().glob("*.png"):
+        image.write_bytes(b"no picture")
+    assert "no row can be used" in refused("train", "match", path, *MATCH)
+
+
+# Runs.
+
+
+def test_a_run_of_another_task_is_refused(refused: Callable[..., str], classifier: Path) -> None:
+    said = refused("train", "forecast", series(), "--out", classifier, "--resume", *FORECAST)
+    assert "'classify'" in said
+    assert "'forecast'" in said
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(refused: Callable[..., str], classifier: Path) -> None:
+    before = {path: path.read_bytes() for path in classifier.rglob("*") if path.is_file()}
+    said = refused("train", "classify", reviews(), "--text", "sentence", "--out", classifier, *QUICK)
+    assert "--resume" in said
+    assert before == {path: path.read_bytes() for path in classifier.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict", "view"])
+def test_a_folder_without_a_run_is_refused(refused: Callable[..., str], verb: str) -> None:
+    Path("empty").mkdir()
+    more = {"evaluate": reviews(), "predict": "a text", "view": "a text"}[verb]
+    assert "empty" in refused(verb, "empty", more)
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict"])
+def test_damaged_weights_are_refused(refused: Callable[..., str], classifier: Path, verb: str) -> None:
+    damaged = Path("damaged")
+    damaged.mkdir()
+    for file in classifier.iterdir():
+        if file.is_file():
+            (damaged / file.name).write_bytes(file.read_bytes()[: 200 if file.suffix == ".safetensors" else None])
+    more = {"evaluate": reviews(), "predict": "a text"}[verb]
+    assert "weights.safetensors" in refused(verb, damaged, more)
+
+
+def test_a_loss_that_becomes_nan_says_at_which_batch(run: Run) -> None:
+    wild = ("--lr", "1e30", "--clip", "0", "--warmup", "0", "--schedule", "constant")
+    result = run("train", "classify", reviews(), "--text", "sentence", "--out", "run", *QUICK, *wild)
+    assert result.code == 2
+    sentence = result.err.splitlines()[-1]
+    assert sentence.startswith("headwise: the loss became NaN at batch 2 of epoch 1")
+    assert "try a lower lr" in sentence
+
+
+@pytest.fixture
+def full_disk() -> Iterator[Callable[[int], None]]:
+    """Lets no file grow beyond so many bytes: the write fails in the kernel, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda most: resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_as_it_was(run: Run, full_disk: Callable[[int], None]) -> None:
+    words = ("train", "classify", reviews(), "--text", "sentence", "--out", "run", *QUICK, "--monitor-every", "0")
+    assert run(*words, "--epochs", "2", "--time-limit", "0").code == 0  # stopped, and saved
+    before = {path.name: path.read_bytes() for path in Path("run").iterdir() if path.is_file()}
+    assert "last.ckpt" in before
+    full_disk(20_000)
+    result = run(*words, "--epochs", "2", "--time-limit", "10", "--resume")
+    full_disk(resource.RLIM_INFINITY)
+    assert result.code == 2
+    said = result.err.splitlines()[-1]
+    assert said.startswith("headwise: cannot write run/")
+    assert "intact" in said
+    after = {path.name: path.read_bytes() for path in Path("run").iterdir() if path.is_file()}
+    assert {name: after[name] for name in ("last.ckpt", "config.yaml")} == {
+        name: before[name] for name in ("last.ckpt", "config.yaml")
+    }
+    assert not [name for name in after if name.endswith(".part")]
+    assert run(*words, "--epochs", "2", "--time-limit", "10", "--resume").code == 0
+
+
+def test_a_full_disk_at_the_first_save_is_said_in_a_sentence(run: Run, full_disk: Callable[[int], None]) -> None:
+    path = reviews()
+    full_disk(1000)
+    result = run("train", "classify", path, "--text", "sentence", "--out", "run", *QUICK, "--monitor-every", "0")
+    full_disk(resource.RLIM_INFINITY)
+    assert result.code == 2
+    assert result.err.splitlines()[-1].startswith("headwise: cannot write ")
+    assert not [each for each in Path("run").rglob("*") if each.name.endswith(".part")]
+
+
+def test_series_are_finite(refused: Callable[..., str]) -> None:
+    values: list = np.zeros(200).tolist()
+    values[3] = "inf"
+    assert "'inf' in line 5" in refused("train", "forecast", series(OT=values), "--target", "OT", *FORECAST)

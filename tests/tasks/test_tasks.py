@@ -1,0 +1,54 @@
+"""`headwise.tasks`: names that come when they are used, and what is said where they cannot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from headwise import tasks
+from headwise.errors import ArgumentError
+
+
+def test_public_names_are_pinned() -> None:
+    assert tasks.__all__ == [
+        "Answer",
+        "Classify",
+        "Forecast",
+        "Language",
+        "Match",
+        "Reply",
+        "Scores",
+        "Summarize",
+        "Task",
+        "Translate",
+        "load",
+    ]
+    assert dir(tasks) == tasks.__all__
+
+
+def test_each_word_of_the_command_is_the_name_of_its_task() -> None:
+    for word, name in tasks.NAMES.items():
+        assert getattr(tasks, name).name == word
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Clasify'"):
+        tasks.Clasify  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_importing_it_and_the_options_waits_for_nothing_heavy() -> None:
+    program = "import sys, headwise.tasks, headwise.tasks.options.train; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert {"torch", "numpy", "pytorch_lightning", "datasets"}.isdisjoint(done.stdout.split())
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> object:
+        raise ModuleNotFoundError("No module named 'pytorch_lightning'", name="pytorch_lightning")
+
+    monkeypatch.setattr(tasks.importlib, "import_module", missing)
+    monkeypatch.delitem(vars(tasks), "Task", raising=False)
+    with pytest.raises(ArgumentError, match=r'needs pytorch_lightning: pip install "headwise\[train\]"'):
+        tasks.Task  # noqa: B018

@@ -1,0 +1,244 @@
+"""Decoding: hand-computed searches over a table of probabilities, and the cache against the whole computed anew."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from headwise.errors import ArgumentError
+from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from headwise.tasks.text import decoding
+from headwise.tasks.text.beam_search import beam_search
+from headwise.tasks.text.decoding import Decoding, Written, likeliest, one_by_one, sampled, write
+
+BEGIN, END = 0, 1
+
+
+class Table:
+    """`Steps` of a model whose next token depends on the last one alone: log p = log table[last]."""
+
+    def __init__(self, table: list[list[float]], rows: int = 1) -> None:
+        self.logits = torch.tensor(table, dtype=torch.float64).log()
+        self.rows, self.asked = rows, 0
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        assert len(ids) == self.rows
+        self.asked += 1
+        return self.logits[ids]
+
+    def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
+        assert not same_sources or len(order) == self.rows
+        self.rows = len(order)
+
+
+class Anew:
+    """`Steps` of an encoder-decoder without a cache: everything is computed anew at each step."""
+
+    def __init__(self, model: EncoderDecoder, source_ids: Tensor, source_padding: Tensor) -> None:
+        self.model, self.source_ids, self.source_padding = model, source_ids, source_padding
+        self.ids = torch.empty(len(source_ids), 0, dtype=torch.int64)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        self.ids = torch.cat([self.ids, ids[:, None]], 1)
+        return self.model(self.source_ids, self.ids, self.source_padding)[:, -1]
+
+    def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
+        self.ids = self.ids[order]
+        if not same_sources:
+            self.source_ids, self.source_padding = self.source_ids[order], self.source_padding[order]
+
+
+# After the beginning 2 is likelier than 3, but all that follows 2 is unlikely, and 3 ends for certain.
+#             begin end  2    3
+GARDEN_PATH = [[0.0, 0.0, 0.6, 0.4], [0.25] * 4, [0.0, 0.4, 0.3, 0.3], [0.0, 1.0, 0.0, 0.0]]
+
+
+def search(table: list[list[float]], limit: int = 5, beams: int = 2, alpha: float = 0.0) -> Written:
+    limits = torch.tensor([limit])
+    (found,) = beam_search(Table(table), limits, beams=beams, length_penalty=alpha, begin=BEGIN, end=END)
+    return found
+
+
+class TestByHand:
+    def test_greedy_takes_the_likeliest_token_and_two_beams_find_the_likeliest_text(self) -> None:
+        (greedy,) = one_by_one(Table(GARDEN_PATH), torch.tensor([5]), likeliest, begin=BEGIN, end=END)
+        assert greedy.ids == [2]
+        assert greedy.log_probability == pytest.approx(math.log(0.6 * 0.4))
+        found = search(GARDEN_PATH)
+        assert found.ids == [3]
+        assert found.is_finished
+        assert found.score == found.log_probability == pytest.approx(math.log(0.4))
+
+    def test_the_length_penalty_is_that_of_gnmt(self) -> None:
+        found = search(GARDEN_PATH, alpha=0.6)
+        assert found.score == pytest.approx(math.log(0.4) / (7 / 6) ** 0.6)  # |Y| = 2: the token and the end
+
+    def test_a_length_penalty_makes_longer_texts_win(self) -> None:
+        # Either the end at once, p = 0.4, or 2 2 2 and the end, p = 0.6 · 0.7³ = 0.21.
+        table = [[0.0, 0.4, 0.6, 0.0], [0.25] * 4, [0.0, 0.3, 0.7, 0.0], [0.25] * 4]
+        assert search(table, limit=4, alpha=0.0).ids == []
+        # At α = 2 two tokens are worth ln(0.18) / (7/6)² = -1.260, none ln(0.4) = -0.916, but three
+        # ln(0.126) / (8/6)² = -1.165, four ln(0.0882) / (9/6)² = -1.079: none still wins.
+        assert search(table, limit=4, alpha=2.0).ids == []
+        # At α = 4: none -0.916, 2 -0.926, 2 2 -0.655, 2 2 2 -0.480.
+        found = search(table, limit=4, alpha=4.0)
+        assert found.ids == [2, 2, 2]
+        assert found.score == pytest.approx(math.log(0.6 * 0.7 * 0.7 * 0.3) / 1.5**4)
+
+    def test_it_stops_when_nothing_better_is_possible(self) -> None:
+        steps = Table(GARDEN_PATH)
+        beam_search(steps, torch.tensor([50]), beams=2, length_penalty=0.0, begin=BEGIN, end=END)
+        assert steps.asked == 2  # after "3 end", 0.4, what goes on from 2 has at most 0.6 · 0.3
+
+    def test_at_the_limit_an_unfinished_text_is_returned_only_where_none_ended(self) -> None:
+        never_ends = [[0.0, 0.0, 0.9, 0.1], [0.25] * 4, [0.0, 0.0, 0.8, 0.2], [0.0, 0.0, 0.5, 0.5]]
+        found = search(never_ends, limit=3)
+        assert found.ids == [2, 2, 2]
+        assert not found.is_finished
+        assert found.log_probability == pytest.approx(math.log(0.9 * 0.8 * 0.8))
+        (greedy,) = one_by_one(Table(never_ends), torch.tensor([3]), likeliest, begin=BEGIN, end=END)
+        assert greedy.ids == [2, 2, 2]
+        assert not greedy.is_finished
+
+    def test_what_is_never_chosen_leaves_its_probability_to_the_others(self) -> None:
+        limits = torch.tensor([5])
+        (found,) = beam_search(Table(GARDEN_PATH), limits, beams=2, length_penalty=0.0, begin=BEGIN, end=END, never=[3])
+        assert found.ids == [2]
+        assert found.log_probability == pytest.approx(math.log(1.0 * 0.4 / 0.7))
+
+    def test_logits_that_are_no_numbers_are_an_error(self) -> None:
+        with pytest.raises(ArgumentError, match="not numbers"):
+            search([[math.nan] * 4] * 4)
+
+
+class TestDraws:
+    P = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
+
+    def draw(self, at: float, **options: float) -> int:
+        choose = sampled(torch.tensor([[at]], dtype=torch.float64), Decoding(sample=True, **options))  # type: ignore[arg-type]
+        return int(choose(self.P, torch.tensor([0]), 0))
+
+    def test_a_draw_falls_among_tokens_that_lie_side_by_side(self) -> None:
+        # The likeliest first: 1 up to 0.4, 3 up to 0.7, 2 up to 0.9, 0 up to 1.
+        assert [self.draw(at) for at in (0.0, 0.39, 0.41, 0.69, 0.71, 0.89, 0.91, 0.999)] == [1, 1, 3, 3, 2, 2, 0, 0]
+
+    def test_top_k_keeps_the_likeliest(self) -> None:
+        # 1 and 3 are left, with 4/7 = 0.571 and 3/7.
+        assert [self.draw(at, top_k=2) for at in (0.56, 0.58, 0.999)] == [1, 3, 3]
+        assert self.draw(0.999, top_k=1) == 1
+
+    def test_top_p_keeps_the_fewest_that_have_so_much_together(self) -> None:
+        assert self.draw(0.999, top_p=0.4) == 1
+        assert [self.draw(at, top_p=0.41) for at in (0.56, 0.58, 0.999)] == [1, 3, 3]  # 0.4 is too little: 1 and 3
+        assert self.draw(0.999, top_p=0.69) == 3
+        assert self.draw(0.999, top_p=0.71) == 2
+
+    def test_a_low_temperature_is_greedy_and_a_high_one_even(self) -> None:
+        assert self.draw(0.999, temperature=0.01) == 1
+        assert [self.draw(at, temperature=1e6) for at in (0.2, 0.4, 0.6, 0.9)] == [1, 3, 2, 0]
+
+    def test_draws_have_the_frequencies_of_the_model(self) -> None:
+        draws = torch.rand(1, 4000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        choose = sampled(draws, Decoding(sample=True))
+        found = torch.tensor([int(choose(self.P, torch.tensor([0]), step)) for step in range(4000)]).bincount() / 4000
+        torch.testing.assert_close(found, self.P[0].exp(), atol=0.03, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beams": 0},
+        {"length_penalty": -0.1},
+        {"sample": True, "beams": 2},
+        {"temperature": 0.0},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, float]) -> None:
+    with pytest.raises(ArgumentError, match=next(reversed(options))):
+        Decoding(**options)  # type: ignore[arg-type]
+
+
+def test_nothing_to_write_and_nothing_to_read() -> None:
+    model = random_model(0)
+    assert write(model, [], [], begin=BEGIN, end=END) == []
+    with pytest.raises(ArgumentError, match="sources"):
+        write(model, [[2], []], [3, 3], begin=BEGIN, end=END)
+    with pytest.raises(ArgumentError, match="limits"):
+        write(model, [[2]], [0], begin=BEGIN, end=END)
+
+
+def random_model(seed: int, vocabulary: int = 12, positions: str = "rope") -> EncoderDecoder:
+    torch.manual_seed(seed)
+    model = EncoderDecoder(
+        EncoderDecoderConfig(
+            *(vocabulary, None, 16, 2),
+            encoder_layers=1,
+            decoder_layers=2,
+            positions=positions,  # type: ignore[arg-type]
+        )
+    )
+    return model.double().eval()
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=7),
+    decoder=st.sampled_from([Decoding(), Decoding(beams=3), Decoding(beams=4, length_penalty=1.0)])
+    | st.builds(Decoding, sample=st.just(True), temperature=st.floats(0.5, 2.0), top_k=st.integers(0, 5)),
+    positions=st.sampled_from(["rope", "sinusoidal", "learned"]),
+)
+def test_the_cache_writes_what_is_written_without_one(
+    seed: int, lengths: list[int], decoder: Decoding, positions: str
+) -> None:
+    model = random_model(seed, positions=positions)
+    sources = [torch.randint(2, 12, (length,)).tolist() for length in lengths]
+    limits = [2 + i % 6 for i in range(len(sources))]
+    given = {"begin": BEGIN, "end": END, "never": [BEGIN], "decoding": decoder}
+    cached = write(model, sources, limits, **given)  # type: ignore[arg-type]
+    anew = write(model, sources, limits, steps=Anew, **given)  # type: ignore[arg-type]
+    alone = [write(model, [source], [limit], **given)[0] for source, limit in zip(sources, limits, strict=True)]  # type: ignore[arg-type]
+    for one, other in zip(cached, anew, strict=True):
+        assert one.ids == other.ids
+        assert one.is_finished == other.is_finished
+        assert one.log_probability == pytest.approx(other.log_probability)
+    if not decoder.sample:  # a draw depends on the place of its source
+        assert [each.ids for each in cached] == [each.ids for each in alone]
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 1000), alpha=st.floats(0.0, 2.0), limit=st.integers(1, 4))
+def test_with_beams_for_everything_it_finds_what_trying_everything_finds(seed: int, alpha: float, limit: int) -> None:
+    model = random_model(seed, vocabulary=4)
+    source = torch.randint(0, 4, (1, 3))
+    scores: dict[tuple[int, ...], float] = {}
+    for length in range(limit):
+        texts = list(itertools.product([0, 2, 3], repeat=length))
+        ids = torch.tensor([[BEGIN, *text] for text in texts])
+        log_p = model(source.expand(len(texts), -1), ids).detach().log_softmax(-1)
+        following = torch.tensor([[*text, END] for text in texts])
+        totals = log_p.gather(-1, following[..., None]).sum((1, 2)).tolist()
+        scores |= {text: total / ((5 + length + 1) / 6) ** alpha for text, total in zip(texts, totals, strict=True)}
+    best = max(scores, key=lambda text: scores[text])
+    how = Decoding(beams=4**limit, length_penalty=alpha)
+    (found,) = write(model, source.tolist(), [limit], begin=BEGIN, end=END, decoding=how)
+    assert tuple(found.ids) == best
+    assert found.score == pytest.approx(scores[best])
+
+
+def test_more_sources_than_a_batch_holds_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model(3)
+    sources = [[2 + i % 9] * (1 + i % 4) for i in range(11)]
+    whole = write(model, sources, [5] * 11, begin=BEGIN, end=END, decoding=Decoding(beams=2))
+    monkeypatch.setattr(decoding, "ROWS", 6)
+    parts = write(model, sources, [5] * 11, begin=BEGIN, end=END, decoding=Decoding(beams=2))
+    assert [each.ids for each in whole] == [each.ids for each in parts]

@@ -1,0 +1,451 @@
+"""A training from data to trained task: the same however it is cut into pieces; what stops it is told in a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from pytorch_lightning import Trainer
+from torch import Tensor
+
+from headwise.errors import ArgumentError, CheckpointError, DtypeError, FileError, TrainingError, TrainingInterrupted
+from headwise.tasks.scores import Scores
+from headwise.tasks.task import Batch
+from headwise.tasks.training.callbacks import last
+from headwise.tasks.training.callbacks.seeding import Seeding
+from headwise.tasks.training.callbacks.signals import Interrupt
+
+from .mini_task import MiniTask, sequences
+
+ROWS = 40
+OPTIONS: dict[str, Any] = {"accelerator": "cpu", "monitor_every": 0, "dropout": 0.3}
+
+
+def fit(out: Path | None = None, rows: Any = ROWS, **options: Any) -> MiniTask:
+    return MiniTask.fit(rows, out=out, **{**OPTIONS, **options})
+
+
+def last_weights(folder: Path) -> dict[str, Tensor]:
+    return dict(torch.load(folder / "last.ckpt", weights_only=True)["state_dict"])
+
+
+def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert list(one) == list(other)
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three epochs that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    fit(folder)
+    return folder
+
+
+@pytest.fixture
+def before_step(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """before_step(n, call): have `fit` call something before its n-th step."""
+
+    def arrange(step: int, what: Any) -> None:
+        class Arranged(Seeding):
+            def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+                super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+                if trainer.global_step + 1 == step:
+                    what()
+
+        monkeypatch.setattr("headwise.tasks.training.fit.Seeding", Arranged)
+
+    return arrange
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+class TestWhatComesOut:
+    def test_the_task_is_in_eval_mode_and_has_the_scores_of_what_was_held_out(self) -> None:
+        task = fit()
+        assert not any(module.training for module in task.modules())
+        assert task.scores is not None
+        assert task.scores.count == 10
+        assert task.predict([[3, 1]])[0].keys() == {"first"}
+
+    def test_the_same_seed_gives_the_same_weights_with_and_without_a_folder(self, whole: Path) -> None:
+        assert_equal(fit().state_dict(), MiniTask.load(whole).state_dict())
+
+    def test_another_seed_gives_others(self, whole: Path) -> None:
+        assert not torch.equal(fit(seed=1).model.output.weight, MiniTask.load(whole).model.output.weight)  # type: ignore[union-attr]
+
+    def test_the_callers_random_numbers_are_left_alone(self) -> None:
+        torch.manual_seed(5)
+        expected = torch.rand(1)
+        torch.manual_seed(5)
+        fit(epochs=1)
+        assert torch.equal(torch.rand(1), expected)
+
+    def test_the_monitor_disturbs_nothing(self, whole: Path, tmp_path: Path) -> None:
+        fit(tmp_path / "run", monitor_every=2)
+        assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
+
+    def test_it_learns(self) -> None:
+        task = fit(rows=160, epochs=12, dropout=0.0, lr=0.05, batch_tokens=256)
+        assert task.scores is not None
+        assert task.scores.values["accuracy"] > 0.9
+
+    def test_validation_may_be_given(self) -> None:
+        task = MiniTask.fit(ROWS, validation=sequences(7, seed=1), **OPTIONS)
+        assert task.scores is not None
+        assert task.scores.count == 7
+
+    def test_without_validation_the_last_weights_are_kept(self, tmp_path: Path) -> None:
+        task = fit(tmp_path / "run", validation_share=0.0)
+        assert task.scores is None
+        assert_equal(dict(task.state_dict()), last_weights(tmp_path / "run"))
+        assert not (tmp_path / "run" / "scores.json").exists()
+
+
+class TestTheGradient:
+    def test_it_is_that_of_the_mean_over_all_terms(self) -> None:
+        """One step of SGD's size cannot be seen through AdamW, so the loss of the step is compared itself."""
+        task = MiniTask.learn(sequences(4), MiniTask.options_type(dropout=0.0))  # type: ignore[arg-type]
+        task._trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+        batch = task.collate(task.encode(sequences(4)))
+        total, count = task.loss(batch)
+        found = task.training_step(dict(batch), 0)
+        assert count == 4
+        torch.testing.assert_close(found["loss"], total / 4)
+
+    def test_a_process_without_examples_counts_for_nothing(self) -> None:
+        task = MiniTask.learn(sequences(4), MiniTask.options_type())  # type: ignore[arg-type]
+        task._trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+        found = task.training_step({**task.collate([[1, 2]]), "empty": True}, 0)
+        assert (float(found["loss"].detach()), float(found["terms"])) == (0.0, 0.0)
+        found["loss"].backward()
+
+
+class TestResume:
+    @pytest.mark.parametrize("step", [1, 3, 7])
+    def test_a_run_that_was_interrupted_ends_with_the_weights_of_one_that_was_not(
+        self, step: int, whole: Path, tmp_path: Path, before_step: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before_step(step, interrupt)
+        with pytest.raises(TrainingInterrupted, match=r"stopped after batch \d+ of \d+ of epoch \d.*resume=True"):
+            fit(tmp_path / "run")
+        monkeypatch.undo()
+        task = MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
+        assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
+        assert_equal(dict(task.state_dict()), dict(MiniTask.load(whole).state_dict()))
+        for name in ("curve.csv", "scores.json"):
+            assert (tmp_path / "run" / name).read_text() == (whole / name).read_text()
+
+    def test_an_interrupt_in_the_last_step_of_an_epoch_waits_for_its_validation(
+        self, whole: Path, tmp_path: Path, before_step: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        steps = torch.load(whole / "last.ckpt", weights_only=True)["global_step"]
+        first = next(
+            int(line.split(",")[1])
+            for line in (whole / "curve.csv").read_text().splitlines()[1:]
+            if line.startswith("1,")
+        )
+        assert first < steps
+        before_step(first, interrupt)
+        with pytest.raises(TrainingInterrupted, match="stopped after epoch 1,"):
+            fit(tmp_path / "run")
+        assert (tmp_path / "run" / "weights.safetensors").exists()
+        monkeypatch.undo()
+        MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
+        assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
+        assert (tmp_path / "run" / "curve.csv").read_text() == (whole / "curve.csv").read_text()
+
+    def test_a_mean_of_the_curve_that_was_interrupted_is_over_both_parts(
+        self, tmp_path: Path, before_step: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("headwise.tasks.training.callbacks.curve._POINTS", 1)  # one mean for the whole epoch
+        fit(tmp_path / "whole", epochs=1)
+        before_step(2, interrupt)
+        with pytest.raises(TrainingInterrupted):
+            fit(tmp_path / "run", epochs=1)
+        MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
+        assert (tmp_path / "run" / "curve.csv").read_text() == (tmp_path / "whole" / "curve.csv").read_text()
+
+    def test_a_run_that_was_killed_goes_on_from_its_last_epoch(
+        self, whole: Path, tmp_path: Path, before_step: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def kill() -> None:
+            raise RuntimeError("power failure")
+
+        before_step(9, kill)
+        with pytest.raises(RuntimeError, match="power failure"):
+            fit(tmp_path / "run")
+        monkeypatch.undo()
+        MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
+        assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
+
+    def test_time_limit_ends_the_run_with_a_validation_and_it_can_go_on(self, whole: Path, tmp_path: Path) -> None:
+        task = fit(tmp_path / "run", time_limit=0.0)
+        assert task.scores is not None
+        assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 1
+        MiniTask.fit(ROWS, out=tmp_path / "run", resume=True, time_limit=10.0)
+        assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
+        assert (tmp_path / "run" / "curve.csv").read_text() == (whole / "curve.csv").read_text()
+
+    def test_a_finished_run_stays_as_it_is(self, tmp_path: Path) -> None:
+        before = fit(tmp_path / "run", epochs=1)
+        after = MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
+        assert_equal(before.state_dict(), after.state_dict())
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"lr": 0.5}, r"cannot go on with another lr: expected 0\.01, received 0\.5"),
+            ({"rows": 41}, r"with other training data: expected 30 rows .*, received 31 rows"),
+            ({"validation": 7}, r"with other training data: expected 30 rows of .*, received 40 rows of the sequences"),
+            ({"out": "nowhere"}, "nowhere is not there: expected a run folder"),
+        ],
+    )
+    def test_it_goes_on_with_nothing_else(self, arguments: dict[str, Any], message: str, whole: Path) -> None:
+        arguments = {"out": whole, **arguments}
+        with pytest.raises(CheckpointError, match=message):
+            MiniTask.fit(arguments.pop("rows", ROWS), resume=True, **arguments)
+
+    def test_it_needs_a_folder(self) -> None:
+        with pytest.raises(ArgumentError, match="resume: expected out"):
+            MiniTask.fit(ROWS, resume=True)
+
+    def test_a_run_that_never_saved_cannot_go_on(self, tmp_path: Path, before_step: Any) -> None:
+        def kill() -> None:
+            raise RuntimeError("power failure")
+
+        before_step(1, kill)
+        with pytest.raises(RuntimeError):
+            fit(tmp_path / "run")
+        with pytest.raises(
+            CheckpointError, match=r"has no last\.ckpt: its training was stopped before its first epoch"
+        ):
+            MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
+
+
+class TestStopping:
+    def test_ctrl_c_leaves_the_handler_as_it_was(self, tmp_path: Path, before_step: Any) -> None:
+        handler = signal.getsignal(signal.SIGINT)
+        before_step(2, interrupt)
+        with pytest.raises(TrainingInterrupted):
+            fit(tmp_path / "run")
+        assert signal.getsignal(signal.SIGINT) is handler
+
+    def test_a_second_ctrl_c_stops_at_once(self, tmp_path: Path, before_step: Any) -> None:
+        handler = signal.getsignal(signal.SIGINT)
+
+        def twice() -> None:
+            interrupt()
+            interrupt()
+
+        before_step(2, twice)
+        with pytest.raises(KeyboardInterrupt):
+            fit(tmp_path / "run")
+        assert not (tmp_path / "run" / "last.ckpt").exists()
+        assert signal.getsignal(signal.SIGINT) is handler
+
+    def test_where_nothing_is_kept_the_first_ctrl_c_stops_at_once(self, before_step: Any) -> None:
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of pytest-xdist ignores it
+        try:
+            before_step(2, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                fit()
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def test_early_stopping_waits_for_as_many_epochs_as_it_is_told(self, tmp_path: Path) -> None:
+        fit(tmp_path / "run", lr=0.0, epochs=9, patience=2)  # never better than after the first epoch
+        lines = (tmp_path / "run" / "curve.csv").read_text().splitlines()
+        assert sum(not line.endswith(",") for line in lines[1:]) == 3
+
+    def test_a_run_that_stopped_early_does_not_go_on(self, tmp_path: Path) -> None:
+        fit(tmp_path / "run", lr=0.0, epochs=9, patience=2)
+        before = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"]
+        MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
+        assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == before
+
+    def test_a_loss_that_is_not_finite(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        loss = MiniTask.loss
+
+        def broken(task: MiniTask, batch: Batch) -> tuple[Tensor, Tensor]:
+            total, count = loss(task, batch)
+            worse = task.training and task.trainer.current_epoch == 1 and task.trainer.fit_loop.batch_idx == 1
+            return (total * float("nan") if worse else total), count
+
+        monkeypatch.setattr(MiniTask, "loss", broken)
+        with pytest.raises(
+            TrainingError, match=r"NaN at batch 2 of epoch 2, at a learning rate of 0\.\d+: try a lower lr"
+        ):
+            fit(tmp_path / "run")
+        for tensor in (
+            *last_weights(tmp_path / "run").values(),
+            *MiniTask.load(tmp_path / "run").state_dict().values(),
+        ):
+            assert tensor.isfinite().all()
+
+    def test_weights_that_are_not_finite_show_in_the_validation(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loss = MiniTask.loss
+
+        def broken(task: MiniTask, batch: Batch) -> tuple[Tensor, Tensor]:
+            total, count = loss(task, batch)
+            return (total if task.training else total * float("inf")), count
+
+        monkeypatch.setattr(MiniTask, "loss", broken)
+        with pytest.raises(TrainingError, match="infinite in the validation after epoch 1"):
+            fit()
+
+
+class TestFullDisk:
+    def test_the_old_checkpoint_stays(self, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write = Path.write_bytes
+        written = 0
+
+        def full(path: Path, data: Any) -> int:
+            nonlocal written
+            if "last.ckpt" in path.name:
+                written += 1
+                if written == 2:
+                    write(path, bytes(data)[: len(data) // 2])
+                    raise OSError(28, "No space left on device")
+            return write(path, data)
+
+        monkeypatch.setattr(last.Path, "write_bytes", full)
+        with pytest.raises(FileError, match=r"cannot write .*last\.ckpt: No space left on device\. .* intact"):
+            fit(tmp_path / "run")
+        assert sorted(path.name for path in (tmp_path / "run").glob(".*")) == []
+        monkeypatch.undo()
+        MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
+        assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
+
+    def test_the_old_weights_stay(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write, written = Path.write_bytes, 0
+
+        def full(path: Path, data: bytes) -> int:
+            nonlocal written
+            written += "weights" in path.name
+            if "weights" in path.name and written == 2:
+                write(path, data[: len(data) // 2])
+                raise OSError(28, "No space left on device")
+            return write(path, data)
+
+        monkeypatch.setattr(Path, "write_bytes", full)
+        with pytest.raises(FileError, match=r"cannot write .*weights\.safetensors.*No space left"):
+            fit(tmp_path / "run", validation_share=0.0)
+        monkeypatch.undo()
+        MiniTask.load(tmp_path / "run")
+
+
+class TestWhatIsRefused:
+    def test_a_folder_that_holds_a_run(self, whole: Path) -> None:
+        with pytest.raises(ArgumentError, match=r"holds a run already: go on with it \(resume=True"):
+            fit(whole)
+
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"learning_rate": 1.0}, ArgumentError, "there is no option 'learning_rate'"),
+            ({"lr": "high"}, DtypeError, "lr: expected float, received str 'high'"),
+            ({"epochs": 0}, ArgumentError, "epochs: expected at least 1, received 0"),
+            ({"validation_share": 1.0}, ArgumentError, "validation_share: expected less than 1"),
+            ({"validation_share": 0.0, "patience": 1}, ArgumentError, "patience=1: expected data to validate on"),
+        ],
+    )
+    def test_options(self, options: dict[str, Any], error: type[Exception], message: str) -> None:
+        with pytest.raises(error, match=message):
+            fit(**options)
+
+    def test_a_score_that_nobody_logs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(MiniTask, "best_by", ("accuracy", "max"))
+        with pytest.raises(ArgumentError, match="best_by: expected a score that the task logs: validation_loss"):
+            fit()
+
+    def test_a_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(FileError, match="cannot make the run folder"):
+            fit(tmp_path / "file" / "run")
+
+    def test_data_without_examples_and_nothing_is_left_of_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(MiniTask, "encode", lambda task, data, targets=True: [])
+        with pytest.raises(ArgumentError, match="there is no example in it to learn from"):
+            fit(tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("scores", "losses", "best"),
+    [
+        ((0.1, 0.9, 0.5), (1.0, 1.0, 1.0), 1),
+        ((0.9, 0.9, 0.9), (0.3, 0.2, 0.4), 1),
+        ((0.2, 0.1, 0.1), (0.3, 0.2, 0.1), 0),
+    ],
+)
+def test_best_weights_are_those_of_the_best_score_and_of_equal_ones_those_of_the_least_loss(
+    scores: tuple[float, ...],
+    losses: tuple[float, ...],
+    best: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    after: list[dict[str, Tensor]] = []
+
+    def scored(task: MiniTask) -> None:
+        after.append({name: tensor.clone() for name, tensor in task.state_dict().items()})
+        task.log_dict({"rightness": scores[task.current_epoch], "validation_loss": losses[task.current_epoch]})
+
+    monkeypatch.setattr(MiniTask, "validation_step", lambda task, batch, batch_idx: None)
+    monkeypatch.setattr(MiniTask, "on_validation_epoch_end", scored)
+    monkeypatch.setattr(MiniTask, "best_by", ("rightness", "max"))
+    assert_equal(dict(fit().state_dict()), after[best])
+
+
+def test_scores_are_kept_as_json(whole: Path) -> None:
+    task = MiniTask.load(whole)
+    again: Scores = task.evaluate(sequences(ROWS).split(0.25, 0)[1])
+    assert json.loads((whole / "scores.json").read_text()) == again.to_json()
+
+
+def test_mean_loss_is_over_all_terms(whole: Path) -> None:
+    task, data = MiniTask.load(whole), sequences(9, seed=3)
+    examples = task.encode(data)
+    with torch.no_grad():
+        each = [float(task.loss(task.collate([example]))[0]) for example in examples]
+    assert task.mean_loss(examples) == pytest.approx(sum(each) / 9, rel=1e-5)
+
+
+def test_without_signals_in_another_thread() -> None:
+    import threading
+
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with Interrupt(waits=True) as interrupted:
+                assert not interrupted.asked
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert not failed
+
+
+def test_what_is_not_used_is_told_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(MiniTask, "remarks", lambda task, data: (f"1 of {len(data)} is long",))
+    fit(tmp_path / "run", rows=sequences(ROWS).without({3: "no token"}), epochs=1)
+    assert capsys.readouterr().err.startswith("note: 1 row left out: no token (row 3)\nnote: 1 of 29 is long\nepoch 1")
+    kept = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["data"]["training"]
+    assert kept["left_out"] == ["1 row left out: no token (row 3)"]
+    assert kept["remarks"] == ["1 of 29 is long"]

@@ -1,0 +1,200 @@
+"""The run folder: what is in it, and what is said of one that cannot be used."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+import headwise
+from headwise import tasks
+from headwise.errors import CheckpointError
+from headwise.tasks.options.train import TrainOptions
+from headwise.tasks.training.weights import load_weights, save_weights
+
+from .mini_task import MiniTask
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    MiniTask.fit(40, out=folder, accelerator="cpu", monitor_every=3, epochs=2)
+    return folder
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    """A copy, to damage."""
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump({**config, **changes}))
+
+
+def test_it_holds_all_that_is_needed_to_use_the_model_again(whole: Path) -> None:
+    assert sorted(path.name for path in whole.iterdir()) == [
+        "config.yaml",
+        "curve.csv",
+        "curve.png",
+        "last.ckpt",
+        "scores.json",
+        "tensorboard",
+        "weights.safetensors",
+    ]
+
+
+def test_the_config_says_what_was_done_with_what(whole: Path) -> None:
+    config = yaml.safe_load((whole / "config.yaml").read_text())
+    assert config["task"] == "mini"
+    assert config["options"]["epochs"] == 2
+    assert config["options"]["seed"] == 0
+    assert config["state"] == {"tokens": 5}
+    assert config["data"]["training"] == {"name": "the sequences", "rows": 30, "fingerprint": "40-0"}
+    assert config["data"]["validation"]["rows"] == 10
+    assert config["versions"]["headwise"] == headwise.__version__
+    assert config["versions"]["torch"] == torch.__version__
+
+
+def test_the_scores_are_beside_those_of_a_baseline(whole: Path) -> None:
+    scores = json.loads((whole / "scores.json").read_text())
+    assert scores["rows"] == 10
+    assert scores["baselines"] == {"any": {"accuracy": 0.2}}
+    assert scores["scores"].keys() == {"accuracy"}
+
+
+def test_the_curve_has_the_validation_at_the_ends_of_epochs(whole: Path) -> None:
+    with (whole / "curve.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["epoch", "step", "loss", "learning_rate", "validation_loss"]
+    assert [row["epoch"] for row in rows if row["validation_loss"]] == ["1", "2"]
+    assert [int(row["step"]) for row in rows] == list(range(1, len(rows) + 1))
+    assert (whole / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_tensorboard_has_what_the_heads_did(whole: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(whole / "tensorboard"))
+    events.Reload()
+    tags = set(events.Tags()["scalars"])
+    heads = {
+        f"attention/encoder.layers.0.attention/{what}/head_{head}"
+        for what in ("entropy", "sink_share")
+        for head in (0, 1)
+    }
+    assert heads <= tags
+    assert {"attention/gradient_norm", "loss", "learning_rate", "validation_loss"} <= tags
+    assert [event.step for event in events.Scalars("attention/gradient_norm")][:2] == [0, 3]
+
+
+def test_a_loaded_task_predicts_the_same(whole: Path) -> None:
+    examples = [[1, 2, 3], [4, 4], [5, 1, 1, 1]]
+    task = MiniTask.load(whole)
+    assert not task.training
+    assert task.predict(examples) == MiniTask.load(str(whole)).predict(examples)
+
+
+class TestWhatCannotBeLoaded:
+    def test_no_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(CheckpointError, match="nowhere is not there: expected a run folder"):
+            tasks.load(tmp_path / "nowhere")
+
+    def test_a_file(self, whole: Path) -> None:
+        with pytest.raises(CheckpointError, match=r"curve\.csv is a file: expected a run folder"):
+            tasks.load(whole / "curve.csv")
+
+    def test_a_folder_of_something_else(self, tmp_path: Path) -> None:
+        with pytest.raises(CheckpointError, match=r"is no run folder: there is no config\.yaml in it"):
+            tasks.load(tmp_path)
+
+    def test_a_run_of_another_task(self, folder: Path) -> None:
+        change_config(folder, task="forecast")
+        with pytest.raises(CheckpointError, match="is a run of 'forecast': expected one of 'mini'"):
+            MiniTask.load(folder)
+
+    def test_a_task_that_headwise_does_not_have(self, folder: Path) -> None:
+        with pytest.raises(CheckpointError, match=r"expected a run of one of classify, answer, .*Received: 'mini'"):
+            tasks.load(folder)
+
+    @pytest.mark.parametrize("text", ["a: [", "- 1", "task: mini", "task: mini\noptions: 1\nstate: {}"])
+    def test_a_config_that_is_not_one(self, text: str, folder: Path) -> None:
+        (folder / "config.yaml").write_text(text)
+        with pytest.raises(CheckpointError, match=r"config\.yaml") as caught:
+            MiniTask.load(folder)
+        assert "\n" not in str(caught.value)
+
+    def test_options_of_another_version(self, folder: Path) -> None:
+        change_config(folder, options={"width": 3})
+        with pytest.raises(CheckpointError, match=r"config\.yaml: there is no option 'width'"):
+            MiniTask.load(folder)
+
+    def test_a_state_that_lacks_something(self, folder: Path) -> None:
+        change_config(folder, state={})
+        with pytest.raises(CheckpointError, match=r"cannot restore the mini of .*KeyError: 'tokens'"):
+            MiniTask.load(folder)
+
+    @pytest.mark.parametrize("size", [0, 4, 100, 1000])
+    def test_weights_that_were_cut_short(self, size: int, folder: Path) -> None:
+        path = folder / "weights.safetensors"
+        path.write_bytes(path.read_bytes()[:size])
+        with pytest.raises(CheckpointError, match=r"cannot read .*weights\.safetensors, it is damaged or cut short"):
+            MiniTask.load(folder)
+
+    def test_a_last_checkpoint_that_was_cut_short(self, folder: Path) -> None:
+        path = folder / "last.ckpt"
+        path.write_bytes(path.read_bytes()[:1000])
+        with pytest.raises(CheckpointError, match=r"cannot read .*last\.ckpt, it is damaged or cut short") as caught:
+            MiniTask.fit(40, out=folder, resume=True)
+        assert "\n" not in str(caught.value)
+
+    def test_weights_of_another_size(self, folder: Path) -> None:
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        change_config(folder, options={**config["options"], "dim": 6})
+        with pytest.raises(CheckpointError, match=r"does not fit .*: expected \[6, 6\], received|expected \["):
+            MiniTask.load(folder)
+
+    def test_a_run_that_was_stopped_before_it_had_weights(self, folder: Path) -> None:
+        (folder / "weights.safetensors").unlink()
+        with pytest.raises(CheckpointError, match=r"stopped before its first validation\. Go on with it: resume=True"):
+            MiniTask.load(folder)
+
+    def test_damaged_scores(self, folder: Path) -> None:
+        (folder / "scores.json").write_text("{")
+        MiniTask.load(folder)  # what is not needed is not read
+
+
+class TestWeights:
+    def test_tied_weights_are_saved_once_and_are_one_again(self, tmp_path: Path) -> None:
+        def tied() -> nn.ModuleDict:
+            module = nn.ModuleDict({"embedding": nn.Embedding(3, 2), "output": nn.Linear(2, 3, bias=False)})
+            module["output"].weight = module["embedding"].weight
+            return module
+
+        before, after = tied(), tied()
+        save_weights(before.state_dict(), tmp_path / "w.safetensors")
+        load_weights(after, tmp_path / "w.safetensors")
+        assert torch.equal(before["output"].weight, after["output"].weight)  # type: ignore[arg-type]
+        assert (tmp_path / "w.safetensors").stat().st_size < 150
+
+    def test_every_tensor_must_be_there_and_no_other(self, tmp_path: Path) -> None:
+        save_weights(nn.Linear(2, 2).state_dict(), tmp_path / "w.safetensors")
+        with pytest.raises(CheckpointError, match="bias is unknown"):
+            load_weights(nn.Linear(2, 2, bias=False), tmp_path / "w.safetensors")
+        save_weights(nn.Linear(2, 2, bias=False).state_dict(), tmp_path / "w.safetensors")
+        with pytest.raises(CheckpointError, match="bias is missing"):
+            load_weights(nn.Linear(2, 2), tmp_path / "w.safetensors")
+
+
+def test_options_are_written_as_plain_yaml(whole: Path) -> None:
+    text = (whole / "config.yaml").read_text()
+    assert "!!" not in text
+    assert TrainOptions(**{name: value for name, value in yaml.safe_load(text)["options"].items() if name != "dim"})
