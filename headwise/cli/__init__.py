@@ -14,8 +14,8 @@ from itertools import takewhile
 import click
 
 import headwise
-from headwise.cli import compare, doctor, gradcheck, plot, stats, view, watch, worksheet
-from headwise.errors import HeadwiseError
+from headwise.cli import compare, doctor, evaluate, gradcheck, plot, predict, stats, train, view, watch, worksheet
+from headwise.errors import HeadwiseError, TrainingInterrupted
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(f"{error.format_message()} See '{path} --help'.", debug)
     except click.ClickException as error:
         return _refuse(error.format_message(), debug)
+    except TrainingInterrupted as error:
+        return _refuse(str(error), debug, INTERRUPTED)
     except (HeadwiseError, OSError) as error:
         return _refuse(str(error), debug)
     except (click.Abort, KeyboardInterrupt):
@@ -45,11 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _refuse(message: str, debug: bool) -> int:
+def _refuse(message: str, debug: bool, code: int = BAD_INPUT) -> int:
     if debug:
         traceback.print_exc()
     print("headwise:", " ".join(message.split()), file=sys.stderr)
-    return BAD_INPUT
+    return code
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -70,3 +72,6 @@ command.add_command(doctor.doctor)
 command.add_command(compare.compare)
 command.add_command(gradcheck.gradcheck)
 command.add_command(worksheet.worksheet)
+command.add_command(train.train)
+command.add_command(evaluate.evaluate)
+command.add_command(predict.predict)

@@ -1,4 +1,4 @@
-"""What doctor, compare and gradcheck put out: a report, a JSON file, and on a terminal a bar."""
+"""What commands put out: a report, a JSON file, and on a terminal what is being done."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from headwise.cli.files import reason
 from headwise.errors import FileError
 
 STDOUT = Path("-")
+
+Say = Callable[[str], None]
 _WIDTH = 110  # of what goes into a log
 
 json_option = click.option(
@@ -83,3 +85,13 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
             progress.update(task, completed=done, total=total or None, description=escape(what))
 
         yield tell
+
+
+@contextlib.contextmanager
+def working(what: str) -> Iterator[Say]:
+    """Say on a terminal what is being done; yields the function that says what is done next."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status(f"{escape(what)} …") as status:
+        yield lambda now: status.update(escape(f"{now} …"))

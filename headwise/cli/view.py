@@ -1,12 +1,11 @@
-"""`headwise view`: show all heads of a model that reads a text, or of a file of records, as a page or on a server."""
+"""`headwise view`: all heads of a model that reads a text, of a trained task or of records: a page, or a server."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import webbrowser
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,8 @@ import click
 
 from headwise.cli.files import NamedText, check_writable, read_texts, size, tell_cut
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
+from headwise.cli.looking import look, run_among
+from headwise.cli.output import Say, working
 from headwise.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 RECORDS = ".hw"  # what a file of records ends in
 PAGE = Path("attention.html")
 
-Say = Callable[[str], None]
-
 
 @dataclasses.dataclass
 class _Found:
@@ -41,7 +40,7 @@ class _Found:
 
 
 @click.command()
-@click.argument("texts", nargs=-1, metavar="[TEXT | RECORDS.hw]...")
+@click.argument("texts", nargs=-1, metavar="[RUN] [TEXT | RECORDS.hw]...")
 @click.option(
     "--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="A UTF-8 text file to read."
 )
@@ -68,19 +67,25 @@ def view(
 ) -> None:
     """Look inside a BERT while it reads each TEXT, or at what headwise watch kept in RECORDS.hw.
 
+    Where a folder RUN comes first, which headwise train wrote, it is the trained task that is looked at.
+
     Writes one page, which needs no network, with every layer and head; with --serve it is shown from here instead. Of
     texts it also prints a table of the heads. Texts come from the command line, from files, or from standard input (-).
     """
     ranges = parse_layers(layers)
-    records = _records(texts, files, model)
+    run = run_among(texts, model)
+    records = [] if run else _records(texts, files, model)
     _check_options(records, out, serve=serve, port=port)
     target = out or PAGE
     if not serve:
         check_writable(target, "--out")
-    named = [] if records else read_texts(texts, files)
+    named = [] if records else read_texts(texts[1:] if run else texts, files)
 
-    with _working("loading the records" if records else "loading the model") as say:
-        found = _load(records, ranges) if records else _read(named, model, ranges, say)
+    with working("loading the records" if records else "loading the model") as say:
+        if run:
+            found = _look_at_run(run, named, ranges)
+        else:
+            found = _load(records, ranges) if records else _read(named, model, ranges, say)
         if not serve:
             from headwise.viewer import write_page
 
@@ -98,7 +103,7 @@ def view(
     if open_page:
         webbrowser.open(target.resolve().as_uri())
     click.echo(
-        f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records else ''}): "
+        f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records or run else ''}): "
         "open it in a browser, no network needed."
     )
 
@@ -141,6 +146,13 @@ def _load(paths: Sequence[Path], ranges: Sequence[LayerRange] | None) -> _Found:
     made = ", ".join(f"{_python(name)}: {call}" for name, call in calls.items())
     title = " · ".join(path.name for path in paths)
     return _Found(inputs_of(loaded, layers=chosen), title, f"{{{made}}}")
+
+
+def _look_at_run(run: Path, named: Sequence[NamedText], ranges: Sequence[LayerRange] | None) -> _Found:
+    """What a trained task does with each text."""
+    titles = [each.title for each in named]
+    inputs, made = look(run, [each.text for each in named], titles, ranges)
+    return _Found(inputs, " · ".join(titles), made)
 
 
 def _python(text: str) -> str:
@@ -194,13 +206,3 @@ def _counts(inputs: Sequence[Input]) -> str:
     lengths = [len(stack.cols.tokens.labels) for each in inputs for stack in each.stacks]
     several = f"{len(inputs)} inputs, " if len(inputs) > 1 else ""
     return f"; {several}{layers} layer{'s' if layers > 1 else ''}, up to {max(lengths)} tokens"
-
-
-@contextmanager
-def _working(what: str) -> Iterator[Say]:
-    """Say on a terminal what is being done; yields the function that says what is done next."""
-    from rich.console import Console
-    from rich.markup import escape
-
-    with Console(stderr=True).status(f"{what} …") as status:
-        yield lambda now: status.update(escape(f"{now} …"))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headwise import tasks
 from headwise.cli import main
 
 
@@ -39,3 +40,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         return Result(code, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def reviews_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder of `classify`, of a model that is too small to have learned much."""
+    words = ("good", "bad")
+    rows = {"sentence": [f"a {word} film {row}" for row in range(6) for word in words], "label": [*words] * 6}
+    folder = tmp_path_factory.mktemp("runs") / "reviews"
+    small = {"model": "scratch", "dim": 16, "heads": 2, "vocabulary": 100, "epochs": 1, "monitor_every": 0}
+    tasks.Classify.fit(rows, text="sentence", out=folder, **small)
+    return folder

@@ -10,6 +10,7 @@ import click
 import pytest
 
 import headwise
+from headwise import tasks
 from headwise.cli import command, main
 
 from .conftest import Run
@@ -21,7 +22,8 @@ def options(verb: click.Command) -> dict[str, list[str]]:
 
 def test_the_verbs_and_their_options_are_pinned() -> None:
     assert sorted(command.commands) == [
-        *("compare", "doctor", "gradcheck", "plot", "stats", "view", "watch", "worksheet")
+        *("compare", "doctor", "evaluate", "gradcheck", "plot", "predict", "stats", "train", "view", "watch"),
+        "worksheet",
     ]
     assert options(command) == {"version": ["--version"], "debug": ["--debug"]}
     assert options(command.commands["view"]) == {
@@ -110,6 +112,20 @@ def test_the_verbs_and_their_options_are_pinned() -> None:
         "json_path": ["--json"],
         "debug": ["--debug"],
     }
+    assert options(command.commands["evaluate"]) == {
+        "run": ["run"],
+        "data": ["data"],
+        "json_path": ["--json"],
+        "debug": ["--debug"],
+    }
+    assert options(command.commands["predict"]) == {
+        "run": ["run"],
+        "inputs": ["inputs"],
+        "context": ["--context"],
+        "file": ["--file"],
+        "out": ["--out"],
+        "debug": ["--debug"],
+    }
     assert options(command.commands["worksheet"]) == {
         "kind": ["--kind"],
         "tokens": ["--tokens"],
@@ -125,6 +141,67 @@ def test_the_verbs_and_their_options_are_pinned() -> None:
         "show": ["--show"],
         "debug": ["--debug"],
     }
+
+
+# What every task has, and what it has besides; how a flag is written follows from the name (tests/cli/test_train.py).
+OF_EVERY_TASK = [
+    *("accelerator", "batch_size", "batch_tokens", "clip", "compile", "config", "data", "debug", "devices", "dim"),
+    *("dropout", "epochs", "heads", "lr", "monitor_every", "nodes", "out", "patience", "precision", "print_config"),
+    *("resume", "schedule", "seed", "strategy", "time_limit", "validation", "validation_share", "warmup"),
+    "weight_decay",
+]
+_TEXT_TO_TEXT = [
+    *("beams", "ffn_dim", "label_smoothing", "layers", "length_penalty", "max_source_length", "max_target_length"),
+    *("positions", "sample", "shared_vocabulary", "source", "target", "temperature", "top_k", "top_p", "vocabulary"),
+]
+OF_A_TASK = {
+    "classify": [
+        *("label", "latents", "layers", "lowercase", "max_length", "model", "new_characters", "pooling", "text"),
+        *("text_pair", "vocabulary", "word_dropout"),
+    ],
+    "answer": [
+        *(
+            "answer",
+            "answer_start",
+            "context",
+            "layers",
+            "lowercase",
+            "max_length",
+            "model",
+            "new_characters",
+            "overlap",
+        ),
+        *("question", "question_length", "vocabulary"),
+    ],
+    "translate": _TEXT_TO_TEXT,
+    "summarize": _TEXT_TO_TEXT,
+    "reply": sorted([*_TEXT_TO_TEXT, "dialogue"]),
+    "forecast": [
+        *("centre", "context", "horizon", "interpolate", "layers", "loss", "model", "patch_length", "quantiles"),
+        *("season", "series", "sort", "standardise", "stride", "target", "time"),
+    ],
+    "match": [
+        *("channels", "fusion_layers", "gallery", "image", "image_layers", "image_size", "lowercase", "max_length"),
+        *("model", "patch_size", "rerank", "shared_dim", "text", "text_layers", "vocabulary"),
+    ],
+    "language": [
+        *("block", "layers", "lowercase", "mask_share", "model", "objective", "sample", "temperature", "text", "top_k"),
+        *("top_p", "vocabulary", "write"),
+    ],
+}
+
+
+@pytest.mark.parametrize("word", tasks.NAMES)
+def test_the_options_of_every_task_are_pinned(word: str) -> None:
+    assert sorted(task_options(word)) == sorted([*OF_EVERY_TASK, *OF_A_TASK[word]])
+
+
+def task_options(word: str) -> dict[str, list[str]]:
+    train = command.commands["train"]
+    assert isinstance(train, click.Group)
+    task = train.get_command(click.Context(train), word)
+    assert task is not None
+    return options(task)
 
 
 def test_version(run: Run) -> None:
@@ -196,6 +273,11 @@ def test_a_terminal_without_unicode_is_no_error() -> None:
         (["compare", "--help"], {}),
         (["gradcheck", "--help"], {}),
         (["worksheet", "--help"], {}),
+        (["train", "--help"], {}),
+        (["train", "classify", "--help"], {}),
+        (["train", "forecast", "--help"], {}),
+        (["predict", "--help"], {}),
+        (["evaluate", "--help"], {}),
         ([], {"_HEADWISE_COMPLETE": "bash_complete", "COMP_WORDS": "headwise v", "COMP_CWORD": "1"}),
     ],
     ids=[
@@ -209,6 +291,11 @@ def test_a_terminal_without_unicode_is_no_error() -> None:
         "compare help",
         "gradcheck help",
         "worksheet help",
+        "train help",
+        "train classify help",
+        "train forecast help",
+        "predict help",
+        "evaluate help",
         "completion",
     ],
 )
@@ -229,6 +316,7 @@ def test_answers_without_importing_anything_heavy(arguments: list[str], environm
     )
     assert done.stdout
     heavy = {"torch", "numpy", "rich", "tokenizers", "safetensors", "huggingface_hub", "transformers"}
+    heavy |= {"pytorch_lightning", "datasets", "torchmetrics", "sacrebleu", "pandas"}
     assert heavy.isdisjoint(done.stderr.split())
 
 

@@ -1,0 +1,42 @@
+"""`headwise evaluate`: the scores of a trained task on rows that it has not seen, beside those of what is trivial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from headwise.cli.files import check_writable
+from headwise.cli.output import STDOUT, json_option, working, write_json
+from headwise.errors import ArgumentError
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("data", metavar="DATA")
+@json_option
+@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+def evaluate(run: Path, data: str, json_path: Path | None) -> None:
+    """Score a trained task on DATA, which holds what is right.
+
+    RUN is the folder that headwise train wrote, DATA a file with the columns that it was trained on. Prints the scores
+    beside those of a trivial answer and, of a classifier, how often each label was called each.
+    """
+    if json_path is not None and json_path != STDOUT:
+        check_writable(json_path, "--json")
+        if json_path.resolve() == Path(data).resolve():
+            raise ArgumentError(f"--json {json_path}: this is the file to read; choose another")
+
+    import headwise
+    from headwise import tasks
+    from headwise.cli.scores import print_scores
+
+    with working(f"loading {run}") as say:
+        task = tasks.load(run)
+        say(f"scoring {data}")
+        scores = task.evaluate(data)
+    if json_path != STDOUT:
+        print_scores(scores, f"{task.name} on {data}")
+    if json_path is not None:
+        content = {"headwise": headwise.__version__, "task": task.name, "run": str(run), "data": data}
+        write_json(json_path, "--json", {**content, **scores.to_json()})

@@ -1,0 +1,80 @@
+"""What train and evaluate print of scores: each beside those of what is trivial, and a classifier's confusions."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import click
+
+from headwise.cli.output import print_report
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from headwise.tasks.scores import Scores
+
+_MOST = 12  # labels of a confusion table that a terminal has room for
+
+
+def print_scores(scores: Scores, title: str) -> None:
+    """The scores, the confusion table of a classifier, and what was not scored."""
+    print_report(scores_table(scores, title))
+    if 0 < len(scores.labels) <= _MOST:
+        click.echo()
+        print_report(confusion_table(scores))
+    elif scores.labels:
+        click.echo(f"{len(scores.labels)} labels: --json writes how often each was called each.")
+    for sentence in scores.left_out:
+        click.echo(f"note: {sentence}")
+
+
+def scores_table(scores: Scores, title: str) -> Table:
+    """A row a score: the model's, then that of each baseline."""
+    from rich.text import Text
+
+    rows = f"{scores.count:,} row" + ("" if scores.count == 1 else "s")
+    table = _table(Text(f"{title}, {rows}"))
+    table.add_column("score")
+    table.add_column("model", justify="right", style="bold")
+    for name in scores.baselines:
+        table.add_column(Text(name), justify="right")
+    for name, value in scores.values.items():
+        others = [number(each[name]) if name in each else "" for each in scores.baselines.values()]
+        table.add_row(Text(name), number(value), *others)
+    return table
+
+
+def confusion_table(scores: Scores) -> Table:
+    """A row a label, a column for what the rows with it were called."""
+    from rich.text import Text
+
+    table = _table(Text("what was called what"))
+    table.add_column("label")
+    for label in scores.labels:
+        table.add_column(Text(f"called {_short(label)}"), justify="right")
+    for place, (label, row) in enumerate(zip(scores.labels, scores.confusion, strict=True)):
+        cells = [Text(str(count), style="bold" if column == place else "") for column, count in enumerate(row)]
+        table.add_row(Text(_short(label)), *cells)
+    return table
+
+
+def _table(title: Text) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    return Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, title_justify="left", title_style="bold")
+
+
+def number(value: float) -> str:
+    """With about four digits that say something."""
+    if math.isnan(value):
+        return "–"
+    if abs(value) < 10:
+        return f"{value:.4f}"
+    return f"{value:.2f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= 20 else f"{label[:19]}…"

@@ -1,0 +1,159 @@
+"""The options of a task as those of a command and as a YAML file, made from its dataclass. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+
+from headwise.cli.files import reason
+from headwise.errors import ArgumentError, FileError
+from headwise.tasks.options.train import TrainOptions
+
+_KINDS: dict[type, click.ParamType] = {int: click.INT, float: click.FLOAT, str: click.STRING}
+_METAVARS: dict[type, str] = {int: "N", float: "X", str: "TEXT"}
+_WIDTH = 100  # of the YAML
+
+
+def in_order(options: type[TrainOptions]) -> tuple[list[dataclasses.Field[Any]], list[dataclasses.Field[Any]]]:
+    """The fields of a task in two lists: what is its own, the most special first, and what every task has."""
+    by_name = {field.name: field for field in dataclasses.fields(options)}
+    common = [field.name for field in dataclasses.fields(TrainOptions)]
+    own: dict[str, None] = {}
+    for kind in options.__mro__:
+        own |= dict.fromkeys(name for name in vars(kind).get("__annotations__", {}) if name in by_name)
+    return [by_name[name] for name in own if name not in common], [by_name[name] for name in common]
+
+
+def click_options(options: type[TrainOptions]) -> list[click.Option]:
+    """One for each field. None, and () where several may be given, is what was not given."""
+    kinds = get_type_hints(options)
+    return [_click_option(field, kinds[field.name]) for part in in_order(options) for field in part]
+
+
+def _click_option(field: dataclasses.Field[Any], kind: Any) -> click.Option:
+    flag = f"--{field.name.replace('_', '-')}"
+    kind = _without_none(kind)
+    shared: dict[str, Any] = {"help": field.metadata["help"] + _shown(field), "default": None}
+    if kind is bool:
+        return click.Option([f"{flag}/--no-{flag[2:]}", field.name], **shared)
+    if get_origin(kind) is Literal:
+        return click.Option([flag, field.name], type=click.Choice([str(each) for each in get_args(kind)]), **shared)
+    several = get_origin(kind) is tuple
+    single = get_args(kind)[0] if several else kind
+    metavar = field.metadata.get("metavar") or _METAVARS[single]
+    return click.Option([flag, field.name], type=_KINDS[single], multiple=several, metavar=metavar, **shared)
+
+
+def _without_none(kind: Any) -> Any:
+    if get_origin(kind) in (Union, types.UnionType):
+        return next(each for each in get_args(kind) if each is not type(None))
+    return kind
+
+
+def _shown(field: dataclasses.Field[Any]) -> str:
+    """The default, for --help; nothing where the help itself says what happens."""
+    default = field.default
+    if default is dataclasses.MISSING:
+        return "  [must be given]"
+    if default is None or default == ():
+        return ""
+    if isinstance(default, bool):
+        default = f"{'' if default else 'no-'}{field.name.replace('_', '-')}"
+    return f"  [default: {', '.join(default) if isinstance(default, tuple) else default}]"
+
+
+def given_among(options: type[TrainOptions], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given on the command line."""
+    names = [field.name for field in dataclasses.fields(options)]
+    return {name: parameters[name] for name in names if parameters[name] is not None and parameters[name] != ()}
+
+
+def read_config(path: Path, word: str, options: type[TrainOptions]) -> dict[str, Any]:
+    """The options in a YAML file: names and values, or a run's config.yaml, which has them under `options`.
+
+    Raises:
+        FileError: it cannot be read, or is not YAML.
+        ArgumentError: an option that the task does not have, or the options of another task.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(f"--config {path}: {reason(error)}; expected a YAML file of options") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise FileError(f"--config {path}: not YAML: {' '.join(str(error).split())}") from error
+    content = {} if content is None else content
+    if isinstance(content, dict) and isinstance(content.get("options"), dict) and "task" in content:
+        if content["task"] != word:
+            raise ArgumentError(f"--config {path}: expected the options of {word}, received those of {content['task']}")
+        content = content["options"]
+    if not isinstance(content, dict):
+        raise FileError(f"--config {path}: expected lines such as epochs: 3. Received: {type(content).__name__}")
+    known = [field.name for part in in_order(options) for field in part]
+    for name in content:
+        if name not in known:
+            raise ArgumentError(
+                f"--config {path}: there is no option {name!r}{_near(str(name), known)} "
+                f"The options are: {', '.join(known)}"
+            )
+    kinds = get_type_hints(options)
+    return {name: _as_kind(value, _without_none(kinds[name])) for name, value in content.items() if value is not None}
+
+
+def _as_kind(value: Any, kind: Any) -> Any:
+    """YAML reads `precision: 32` as a number, `text: 1` too, and 1e-3 as text; the field says what was meant."""
+    if isinstance(value, int) and not isinstance(value, bool) and _is_text(kind):
+        return str(value)
+    if isinstance(value, str) and kind is float:
+        try:
+            return float(value)
+        except ValueError:
+            return value  # the options say what they expected
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(_as_kind(each, get_args(kind)[0]) for each in value)
+    return value
+
+
+def _is_text(kind: Any) -> bool:
+    return kind is str or (get_origin(kind) is Literal and isinstance(get_args(kind)[0], str))
+
+
+def as_yaml(word: str, options: type[TrainOptions], given: Mapping[str, Any]) -> str:
+    """Every option with its value, under what --help says of it. Read again, it gives what was given."""
+    parts = [f"# headwise train {word} DATA --config FILE. What the command line says comes before what is here.\n"]
+    own, common = in_order(options)
+    for title, some in ((f"Of {word}", own), ("Of every task", common)):
+        parts.append(f"\n# --- {title} ---\n")
+        for field in some:
+            default = None if field.default is dataclasses.MISSING else field.default
+            comment = textwrap.wrap(field.metadata["help"] + _choices(options, field.name), _WIDTH - 2)
+            lines = [f"# {line}" for line in comment]
+            parts.append("\n".join(["", *lines, _yaml_line(field.name, given.get(field.name, default)), ""]))
+    return "".join(parts)
+
+
+def _yaml_line(name: str, value: Any) -> str:
+    import yaml
+
+    plain = list(value) if isinstance(value, tuple) else value
+    written: str = yaml.safe_dump([plain], allow_unicode=True, default_flow_style=True, width=float("inf"))
+    return f"{name}: {written.strip()[1:-1]}"
+
+
+def _choices(options: type[TrainOptions], name: str) -> str:
+    kind = _without_none(get_type_hints(options)[name])
+    return f" One of: {', '.join(map(str, get_args(kind)))}." if get_origin(kind) is Literal else ""
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=1)
+    return f", did you mean {near[0]!r}?" if near else "."

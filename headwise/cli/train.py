@@ -1,0 +1,209 @@
+"""`headwise train`: a task learned from a file of yours, into a run folder. A command for each task."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from headwise import tasks
+from headwise.cli import task_options
+from headwise.cli.files import size
+from headwise.cli.scores import print_scores
+from headwise.errors import HeadwiseError
+
+if TYPE_CHECKING:
+    from headwise.tasks.options.train import TrainOptions
+    from headwise.tasks.rows.tables import Data
+    from headwise.tasks.task import Task
+
+
+class _Task(NamedTuple):
+    about: str  # what --help says of it
+    example: str  # what it may be given
+    texts: str  # what predict and view are given then
+
+
+_TASKS = {
+    "classify": _Task(
+        "Learn to give a text, or two, its label.", "reviews.csv --text sentence --label label", '"a text"'
+    ),
+    "answer": _Task(
+        "Learn to find the answer to a question in a text.", "squad.json", '"a question" --context "a text"'
+    ),
+    "translate": _Task("Learn to translate, from pairs of sentences.", "pairs.tsv --source en --target de", '"a text"'),
+    "summarize": _Task(
+        "Learn to write the summary of a text.", "dialogues.jsonl --source dialogue --target summary", '"a text"'
+    ),
+    "reply": _Task("Learn to answer what is said, from dialogues.", "dialogues.jsonl", '"a text"'),
+    "forecast": _Task(
+        "Learn to continue a series, from its past.", "series.csv --target OT --horizon 96", "series.csv"
+    ),
+    "match": _Task("Learn which image a text is of.", "pairs.csv --image path --text caption", '"a text"'),
+    "language": _Task("Learn a language model from text.", "corpus.txt", '"a text"'),
+}
+
+
+class _Tasks(click.Group):
+    """Its commands are made when they are asked for, so that `headwise --help` reads no options."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(tasks.NAMES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return _command(cmd_name) if cmd_name in tasks.NAMES else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Tasks"):
+            formatter.write_dl([(word, _TASKS[word].about) for word in tasks.NAMES])
+
+
+@click.group(cls=_Tasks, subcommand_metavar="TASK DATA [OPTIONS]...")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+def train() -> None:
+    """Train a model on data of your own, and keep it in a run folder.
+
+    The folder holds all that headwise predict, evaluate and view need. Ctrl-C saves; the same command with --resume
+    goes on.
+    """
+
+
+class _TrainTask(click.Command):
+    """With the options of the task apart from those of every task."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        word = self.name or ""
+        own, common = ({field.name for field in part} for part in task_options.in_order(_options_of(word)))
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        records = {option.name: option.get_help_record(ctx) for option in options}
+        first = [record for name, record in records.items() if record and name not in own | common]
+        for title, some in (
+            ("Options", first),
+            (f"Options of {word}", [record for name, record in records.items() if record and name in own]),
+            ("Options of every task", [record for name, record in records.items() if record and name in common]),
+        ):
+            with formatter.section(title):
+                formatter.write_dl(some)
+
+
+def _command(word: str) -> click.Command:
+    about, example, _ = _TASKS[word]
+    data = click.Argument(["data"], required=False, metavar="DATA")
+    path = click.Path(path_type=Path)
+    how = [
+        click.Option(["--out"], type=path, metavar="RUN", help=f"The run folder.  [default: {word}-run]"),
+        click.Option(["--resume"], is_flag=True, help="Go on with the run in --out, where it was stopped."),
+        click.Option(["--config"], type=path, metavar="PATH", help="Options in a YAML file; those given here win."),
+        click.Option(["--print-config"], is_flag=True, help="Print every option as such a file, and stop."),
+        click.Option(["--debug"], is_flag=True, expose_value=False, help="Show a traceback when something fails."),
+    ]
+    return _TrainTask(
+        word,
+        params=[data, *how, *task_options.click_options(_options_of(word))],
+        callback=lambda **parameters: _train(word, **parameters),
+        help=f"{about}\n\nDATA is a CSV, TSV, JSON, JSON lines or Parquet file, or the name of a data set on the hub. "
+        f"For example:\n\n\b\n  headwise train {word} {example}",
+    )
+
+
+def _options_of(word: str) -> type[TrainOptions]:
+    module = importlib.import_module(f"headwise.tasks.options.{word}")
+    options: type[TrainOptions] = getattr(module, f"{tasks.NAMES[word]}Options")
+    return options
+
+
+def _train(
+    word: str,
+    *,
+    data: str | None,
+    out: Path | None,
+    resume: bool,
+    config: Path | None,
+    print_config: bool,
+    **chosen: Any,
+) -> None:
+    options = _options_of(word)
+    from_file = task_options.read_config(config, word, options) if config is not None else {}
+    from_line = task_options.given_among(options, chosen)
+    given = {**from_file, **from_line}
+    if print_config:
+        click.echo(task_options.as_yaml(word, options, given), nl=False)
+        return
+    folder = out or Path(f"{word}-run")
+    if data is None and not resume:
+        said = f"Nothing to learn from: expected DATA, such as {_TASKS[word].example}."
+        raise click.UsageError(said, click.get_current_context())
+    if not resume:
+        _check(options, given, config, set(from_line))
+    task = _fit(word, data or _data_of(folder), folder, resume, given)
+    if _is_first():
+        _sum_up(task, folder)
+
+
+def _check(options: type[TrainOptions], given: dict[str, Any], config: Path | None, on_line: set[str]) -> None:
+    """That the options make sense; a message names one as it was given."""
+    from headwise.tasks.options.train import make
+
+    try:
+        make(options, given)
+    except HeadwiseError as error:
+        name, colon, rest = str(error).partition(": ")
+        if not colon or not name.isidentifier():
+            raise
+        where = f"--config {config}: {name}" if config and name in given.keys() - on_line else _flag(name)
+        raise type(error)(f"{where}: {rest}") from error
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _data_of(folder: Path) -> str:
+    """What a run learned from, so that it need not be said again to go on."""
+    from headwise.tasks.training.run import read_config
+
+    name: str = read_config(folder)["data"]["training"]["name"]
+    return name
+
+
+def _fit(word: str, data: str, folder: Path, resume: bool, given: dict[str, Any]) -> Task[Any]:
+    kind: type[Task[Any]] = getattr(tasks, tasks.NAMES[word])
+    from headwise.tasks.options.train import make
+    from headwise.tasks.training.run import read_config
+
+    before = read_config(folder, kind)["options"] if resume else {}
+    read = kind.read(data, make(kind.options_type, {**before, **given}))
+    _say(f"{read.name}: {_rows(read)}")
+    return kind.fit(read, out=folder, resume=resume, **given)
+
+
+def _rows(data: Data) -> str:
+    return f"{len(data):,} row" + ("" if len(data) == 1 else "s")
+
+
+def _say(sentence: str) -> None:
+    """On standard error, as the training does."""
+    if _is_first():
+        click.echo(sentence, err=True)
+
+
+def _is_first() -> bool:
+    """Of several processes, as torchrun and srun start them, one speaks."""
+    from headwise.tasks.training import strategies
+
+    return strategies.first()
+
+
+def _sum_up(task: Task[Any], folder: Path) -> None:
+    """The scores on what was held out, and what can be done next."""
+    if task.scores is not None:
+        print_scores(task.scores, "validation")
+    run = shlex.quote(str(folder))
+    written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    click.echo(f"Wrote {run} ({size(written)}). Next:")
+    texts = _TASKS[task.name].texts
+    for command in (f"predict {run} {texts}", f"evaluate {run} test.csv", f"view {run} {texts}"):
+        click.echo(f"  headwise {command}")

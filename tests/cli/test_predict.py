@@ -1,0 +1,117 @@
+"""`headwise predict`: texts in, answers out; rows of a file keep their columns, and files are whole or not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headwise import tasks
+from headwise.cli.predict import _asked, _of_file
+from headwise.tasks.rows.tables import read_table
+
+from .conftest import Run
+
+
+def test_a_text_is_answered_in_a_table(run: Run, reviews_run: Path) -> None:
+    result = run("predict", reviews_run, "a good film", "no film")
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[0].split()[:3] == ["input", "label", "probability"]
+    (expected,) = tasks.load(reviews_run).predict(["no film"])
+    assert lines[-1].split() == [
+        "no",
+        "film",
+        expected["label"],
+        *(f"{expected[name]:.4f}" for name in list(expected)[1:]),
+    ]
+
+
+def test_standard_input_has_an_input_a_line(run: Run, reviews_run: Path) -> None:
+    piped = run("predict", reviews_run, "-", stdin=b"a good film\n\nno film\n")
+    assert piped.out == run("predict", reviews_run, "a good film", "no film").out
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
+def test_rows_keep_their_columns_and_their_order(run: Run, tmp_path: Path, reviews_run: Path, suffix: str) -> None:
+    (tmp_path / "in.csv").write_text('id,sentence,label\n07,"a good, long film",?\n08,,?\n09,bad,?\n', encoding="utf-8")
+    out = f"out{suffix}"
+    result = run("predict", reviews_run, "--file", "in.csv", "--out", out)
+    assert (result.code, result.out) == (0, f"Wrote {out} (3 rows).\n")
+    assert result.err == "note: 1 row left out: no text (line 3)\n"
+    names = ["id", "sentence", "label", "predicted label", "probability", "probability of bad", "probability of good"]
+    columns = read_table(tmp_path / out, {name: name for name in names}).columns
+    assert columns["id"] == ["07", "08", "09"]
+    assert columns["sentence"] == ["a good, long film", "", "bad"]
+    first, last = tasks.load(reviews_run).predict(["a good, long film", "bad"])
+    assert columns["predicted label"] == [first["label"], "" if suffix in (".csv", ".tsv") else None, last["label"]]
+    assert float(columns["probability"][0]) == first["probability"]
+
+
+def test_a_file_without_out_is_printed(run: Run, tmp_path: Path, reviews_run: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps({"sentence": "a good film", "id": 1}) + "\n", encoding="utf-8")
+    result = run("predict", reviews_run, "--file", "in.jsonl")
+    assert result.out.splitlines()[-1].startswith(" a good film")
+    assert result.out.splitlines()[-1].split()[3] == "1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "Expected an INPUT or --file PATH; received neither."),
+        (["a text", "--file", "in.csv"], "Expected an INPUT or --file PATH; received both."),
+        ([" "], "INPUT is empty"),
+        (["-"], "standard input is empty: expected an input a line"),
+        (["a text", "--out", "out.xlsx"], "expected a name that ends in .csv, .tsv, .jsonl, .json, .parquet"),
+        (["a text", "--out", "none/out.csv"], "there is no folder none"),
+        (["--file", "in.csv", "--out", "in.csv"], "--out in.csv: this is the file to read; choose another"),
+        (["--file", "no.csv"], "no.csv: no such file"),
+        (["--file", "in.csv"], "in.csv: there is no column 'sentence'. The columns are: 'text'."),
+        (["a text", "--context", "a text"], "--context: is where answer looks"),
+    ],
+)
+def test_bad_input_is_one_line(run: Run, tmp_path: Path, reviews_run: Path, arguments: list[str], says: str) -> None:
+    (tmp_path / "in.csv").write_text("text\na film\n", encoding="utf-8")
+    result = run("predict", reviews_run, *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert says in result.err
+    assert len(result.err.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_what_is_no_run_is_one_line(run: Run, tmp_path: Path) -> None:
+    for command in (("predict", "nowhere", "a text"), ("evaluate", "nowhere", "test.csv")):
+        result = run(*command)
+        assert (result.code, len(result.err.splitlines())) == (2, 1)
+        assert "nowhere is not there: expected a run folder" in result.err
+    assert "is no run folder: there is no config.yaml in it" in run("predict", tmp_path, "a text").err
+
+
+class Asked:
+    """As much of a task as is asked for its options."""
+
+    def __init__(self, name: str, **options: str | None) -> None:
+        self.name = name
+        self.options = type("Options", (), options)()
+
+
+def test_two_texts_are_one_input(tmp_path: Path) -> None:
+    (tmp_path / "context.txt").write_text("Ann has a cat.", encoding="utf-8")
+    question = "What has Ann?"
+    expected = [(question, "Ann has a cat.")]
+    for context in ("Ann has a cat.", str(tmp_path / "context.txt")):
+        assert _asked(Asked("answer"), [question], context) == expected  # type: ignore[arg-type]
+    assert _asked(Asked("answer"), [f"{question} [SEP] Ann has a cat."], None) == expected  # type: ignore[arg-type]
+    assert _asked(Asked("classify", text_pair="b"), ["x [SEP] y"], None) == [("x", "y")]  # type: ignore[arg-type]
+    assert _asked(Asked("classify", text_pair=None), ["x [SEP] y"], None) == ["x [SEP] y"]  # type: ignore[arg-type]
+
+
+def test_columns_of_a_file_without_header_are_counted(tmp_path: Path, reviews_run: Path) -> None:
+    task = tasks.load(reviews_run)
+    object.__setattr__(task.options, "text", "1")
+    object.__setattr__(task.options, "label", "2")
+    (tmp_path / "in.tsv").write_text("a good film\t1\nno film\t0\n", encoding="utf-8")
+    rows = _of_file(task, tmp_path / "in.tsv")
+    assert [(row["1"], row["2"]) for row in rows] == [("a good film", "1"), ("no film", "0")]
+    assert [row["label"] for row in rows] == [row["label"] for row in task.predict(["a good film", "no film"])]
