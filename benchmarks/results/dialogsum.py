@@ -1,0 +1,56 @@
+"""DialogSum: what a dialogue was about, and what is said next in it, from scratch and from 500 dialogues."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.results import commands, data, machine, page
+from benchmarks.results.commands import times
+from benchmarks.results.page import Result
+
+SEED = 0
+COLUMNS = ("--source", "dialogue", "--target", "summary")
+SMALL = ("--dim", "128", "--layers", "2", "--dropout", "0.3", "--vocabulary", "2000", "--lr", "1e-3")
+SUMMARY = {"ROUGE-1": 1, "ROUGE-2": 1, "ROUGE-L": 1}
+REPLY = {"perplexity": 1, "distinct-1": 3, "distinct-2": 3}
+
+
+def run(source: Path, folder: Path, *, quick: bool) -> Result:
+    data.dialogsum(source, folder)
+    if quick:
+        data.shorten(folder, 20)
+    seed = ("--seed", f"{SEED}")
+    summarize = ("summarize", "dev.jsonl", *COLUMNS, *SMALL, "--epochs", "30", *seed)
+    summary_trained = commands.train(*summarize, folder=folder, quick=quick, out="summary")
+    summary = commands.evaluate("test.jsonl", folder=folder, out="summary")
+    answer = ("reply", "dev.jsonl", "--dialogue", "dialogue", *SMALL, "--epochs", "12", *seed)
+    reply_trained = commands.train(*answer, folder=folder, quick=quick, out="reply")
+    reply = commands.evaluate("test.jsonl", folder=folder, out="reply")
+
+    rouge = max(scores["ROUGE-L"] for scores in summary.baselines.values())
+    perplexity = min(scores["perplexity"] for scores in reply.baselines.values() if "perplexity" in scores)
+    return Result(
+        name="dialogsum",
+        title="summaries of dialogues, and replies",
+        data=(
+            "The 500 dialogues of the dev part are learned, the 500 of the test part are scored: summaries against "
+            "three of people's, of which the nearest counts, and every turn but the first as a reply to those before "
+            "it. Both models begin from nothing, and 500 dialogues do not teach English: this shows that the way from "
+            "a file to a score works, and that attention to the dialogue is worth more than what is trivial."
+        ),
+        commands=(summary_trained.command, summary.ran.command, reply_trained.command, reply.ran.command),
+        goals=(
+            page.more_than("summaries, ROUGE-L", summary.scores["ROUGE-L"], rouge, 1),
+            page.less_than("replies, perplexity", reply.scores["perplexity"], perplexity, 1),
+        ),
+        tables=(summary.table(SUMMARY, ours="headwise, summaries"), reply.table(REPLY, ours="headwise, replies")),
+        about=machine.about(SEED),
+        figures={
+            "summaries": {"training": summary_trained.figures(), "test": summary.figures()},
+            "replies": {"training": reply_trained.figures(), "test": reply.figures()},
+        },
+        notes=(
+            times(summary_trained, summary, "Summaries"),
+            times(reply_trained, reply, "Replies"),
+        ),
+    )
