@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 
 from headwise.cli import command
@@ -68,7 +69,11 @@ def test_shell_blocks_name_commands_and_options_that_exist(block: Block) -> None
         if program.startswith(("scripts/", ".ci/", "benchmarks/")):
             assert os.access(ROOT / program, os.X_OK), f"{program} is not a program of this repository"
         elif Path(program).name == "headwise":
-            verb = command.commands[rest[0]] if rest and not rest[0].startswith("-") else command
+            verb: click.Command = command.commands[rest[0]] if rest and not rest[0].startswith("-") else command
+            if isinstance(verb, click.Group) and len(rest) > 1 and not rest[1].startswith("-"):
+                task = verb.get_command(click.Context(verb), rest[1])
+                assert task is not None, f"headwise {rest[0]} {rest[1]}"
+                verb = task
             known = {option for parameter in verb.params for option in parameter.opts} | {"-h", "--help"}
             assert {word.partition("=")[0] for word in rest if word.startswith("--")} <= known
         elif Path(program).name == "python":
