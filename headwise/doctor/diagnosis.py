@@ -62,7 +62,7 @@ def diagnose(
     lines: tuple[str, ...] = ()
     patient = None
     try:
-        with time_limit(timeout), _quiet():
+        with _quiet(), time_limit(timeout):  # torch imports its compiler to be quiet: that is not the module's time
             patient = Patient(module, spec=spec, example=example, make=make)
             _ = patient.interface
             for name, check in (checks.READ | checks.PROBED).items():
