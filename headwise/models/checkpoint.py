@@ -37,12 +37,16 @@ _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 def resolve(path_or_id: str | Path) -> Path:
     """The local folder of a checkpoint: the one named, else a snapshot of the hub's model of that name.
 
+    "minilm" is that of `default_model`.
+
     Raises:
         CheckpointError: no such folder, and no such model on the hub or no way to reach it.
     """
     folder = Path(path_or_id).expanduser()
     if folder.is_dir():
         return folder
+    if path_or_id == "minilm":
+        return default_model()
     if folder.exists():
         raise CheckpointError(f"{folder} is a file: expected the folder that holds config.json and {_WEIGHTS}")
     if isinstance(path_or_id, Path) or not _HUB_ID.fullmatch(path_or_id):

@@ -17,6 +17,7 @@ from torch.nn.functional import linear
 from headwise import masks
 from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.models.bert import Bert, BertConfig
+from headwise.models.copy_head import CopyHead, mixed
 from headwise.nn import Cache, Decoder, Encoder, MultiHeadAttention, options
 from headwise.nn.feed_forward import Activation
 from headwise.nn.positions import Learned, Rope, Sinusoidal
@@ -28,7 +29,8 @@ class EncoderDecoderConfig:
 
     Args:
         vocabulary: tokens of the target, and of the source where `source_vocabulary` is None: one table of embeddings
-            then serves source, target and output (Press & Wolf 2017, three-way tying).
+            then serves source, target and output (Press & Wolf 2017, three-way tying). None = those of `bert`, whose
+            table then serves all three.
         source_vocabulary: tokens of a source with a table of its own.
         dim: M.
         num_heads: H, of every attention.
@@ -39,14 +41,14 @@ class EncoderDecoderConfig:
         attention_dropout, ffn_dropout: of attention weights; inside the feed-forward networks.
         positions: "rope" in every self-attention, or added to the embeddings: "sinusoidal", "learned".
         max_positions: rows of a learned table. The others have no last position.
-        bert: the shape of a BERT that is the encoder, instead of one that starts from nothing (BERT2RND, Rothe et al.
-            2020). It brings the source's embeddings.
+        copies: whether a token of the source may be copied (`CopyHead`). The vocabulary must be shared.
+        bert: the shape of a BERT that is the encoder (BERT2RND, Rothe et al. 2020). It brings the source's embeddings.
 
     Raises:
         ArgumentError: a value that no such model can have.
     """
 
-    vocabulary: int
+    vocabulary: int | None
     source_vocabulary: int | None = None
     dim: int = 256
     num_heads: int = 4
@@ -59,10 +61,19 @@ class EncoderDecoderConfig:
     ffn_dropout: float = 0.0
     positions: Literal["rope", "sinusoidal", "learned"] = "rope"
     max_positions: int = 512
+    copies: bool = False
     bert: BertConfig | None = None
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary", "dim", "num_heads", "encoder_layers", "decoder_layers", "max_positions"):
+        if self.vocabulary is not None:
+            options.whole("vocabulary", self.vocabulary)
+        elif self.bert is None:
+            raise ArgumentError("vocabulary: expected a number of tokens where there is no bert, received None")
+        elif self.dim != self.bert.hidden_size:
+            raise ArgumentError(
+                f"dim: expected {self.bert.hidden_size}, as the embeddings of bert have it, received {self.dim}"
+            )
+        for name in ("dim", "num_heads", "encoder_layers", "decoder_layers", "max_positions"):
             options.whole(name, getattr(self, name))
         options.one_of("positions", self.positions, ("rope", "sinusoidal", "learned"))
         head_dim = options.divisible("dim", self.dim, "num_heads", self.num_heads)
@@ -70,11 +81,13 @@ class EncoderDecoderConfig:
             raise ArgumentError(f'dim: expected an even number a head for positions="rope", received {head_dim}')
         if self.bert is not None and self.source_vocabulary is not None:
             raise ArgumentError("source_vocabulary: expected None with bert, which has its own")
+        if self.copies and not self.is_shared:
+            raise ArgumentError("copies: expected one vocabulary for source and target, received one each")
 
     @property
     def is_shared(self) -> bool:
         """Whether source and target have one vocabulary."""
-        return self.source_vocabulary is None and self.bert is None
+        return self.source_vocabulary is None and (self.bert is None or self.vocabulary is None)
 
 
 class EncoderDecoder(nn.Module):
@@ -91,10 +104,13 @@ class EncoderDecoder(nn.Module):
     Decoding on a cache: the memory is made, and projected, once; each step costs one token.
 
     >>> memory, cache = model.encode(source_ids, source_padding), Cache()
-    >>> logits_B1V = model.logits(model.decode(target_ids[:, -1:], memory, source_padding, cache))
+    >>> logits_B1V = model.logits(
+    ...     model.decode(target_ids[:, -1:], memory, source_padding, cache), memory, source_ids, source_padding
+    ... )
     """
 
-    def __init__(self, config: EncoderDecoderConfig) -> None:
+    def __init__(self, config: EncoderDecoderConfig, bert: Bert | None = None) -> None:
+        """`bert` is the encoder of a config that has one; None = one with random weights."""
         super().__init__()
         self.config = config
         dim, heads = config.dim, config.num_heads
@@ -104,13 +120,12 @@ class EncoderDecoder(nn.Module):
             positions = Rope(dim // heads) if is_rotary else None
             return MultiHeadAttention(dim, heads, dropout=config.attention_dropout, positions=positions)
 
-        self.embedding = _embedding(config.vocabulary, dim)
-        self.source_embedding = (
-            None if config.source_vocabulary is None else _embedding(config.source_vocabulary, dim)
-        )  # a module that stood under two names would be saved twice
+        # None = another table serves: a module that stood under two names would be saved twice.
+        self.embedding = None if config.vocabulary is None else _embedding(config.vocabulary, dim)
+        self.source_embedding = None if config.source_vocabulary is None else _embedding(config.source_vocabulary, dim)
         self.encoder: Encoder | Bert
         if config.bert is not None:
-            self.encoder = Bert(config.bert)
+            self.encoder = Bert(config.bert) if bert is None else bert
         else:
             self.encoder = Encoder(
                 dim,
@@ -137,6 +152,7 @@ class EncoderDecoder(nn.Module):
         learned = config.positions == "learned"
         self.source_positions = Learned(config.max_positions, dim) if learned and config.bert is None else None
         self.target_positions = Learned(config.max_positions, dim) if learned else None
+        self.copy = CopyHead(dim) if config.copies else None
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -165,13 +181,13 @@ class EncoderDecoder(nn.Module):
         """
         memory_BKM = self.encode(source_ids, source_padding)
         hidden_BQM = self.decode(target_ids, memory_BKM, source_padding)
-        return self.logits(hidden_BQM if at is None else hidden_BQM.flatten(0, 1)[at])
+        return self.logits(hidden_BQM, memory_BKM, source_ids, source_padding, at=at)
 
     def encode(self, source_ids: Tensor, source_padding: Tensor | None = None) -> Tensor:
         """What the encoder makes of a source: the memory [B, K, M] (or of BERT's width). Arguments as for `forward`."""
         if isinstance(self.encoder, Bert):
             return self.encoder(source_ids, source_padding)
-        table = self.embedding if self.source_embedding is None else self.source_embedding
+        table = self.target_embedding if self.source_embedding is None else self.source_embedding
         x_BKM = self._embed("source_ids", source_ids, table, self.source_positions)
         memory = self.encoder(x_BKM, padding=source_padding)
         assert isinstance(memory, Tensor)
@@ -186,15 +202,43 @@ class EncoderDecoder(nn.Module):
         wants the memory and its padding reordered alike.
         """
         start = 0 if cache is None else cache.length
-        x_BQM = self._embed("target_ids", target_ids, self.embedding, self.target_positions, start)
+        x_BQM = self._embed("target_ids", target_ids, self.target_embedding, self.target_positions, start)
         mask = masks.causal() if target_ids.shape[1] > 1 else None  # one token may see all before it
         hidden = self.decoder(x_BQM, memory, mask=mask, cache=cache, memory_padding=source_padding)
         assert isinstance(hidden, Tensor)
         return hidden
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[..., M] to [..., V], by the target's embeddings."""
-        return linear(hidden, self.embedding.weight)
+    def logits(
+        self,
+        hidden: Tensor,
+        memory: Tensor,
+        source_ids: Tensor,
+        source_padding: Tensor | None = None,
+        *,
+        at: Tensor | None = None,
+    ) -> Tensor:
+        """What `decode` gave, [B, Q, M], to logits [B, Q, V] or, with `at`, [N, V].
+
+        By the target's embeddings; a model that copies takes the source into account, and gives log-probabilities.
+        """
+        chosen = hidden if at is None else hidden.flatten(0, 1)[at]
+        logits = linear(chosen, self.target_embedding.weight)
+        if self.copy is None:
+            return logits
+        length = hidden.shape[1]
+        weights_BQK, gate_BQ = self.copy(hidden, memory, source_padding)
+        if at is None:
+            ids_BQK = source_ids[:, None].expand(-1, length, -1)
+            return mixed(logits, weights_BQK, gate_BQ, ids_BQK)
+        return mixed(logits, weights_BQK.flatten(0, 1)[at], gate_BQ.flatten()[at], source_ids[at // length])
+
+    @property
+    def target_embedding(self) -> nn.Embedding:
+        """The table of the target's tokens: [V, M]."""
+        if self.embedding is not None:
+            return self.embedding
+        assert isinstance(self.encoder, Bert)
+        return self.encoder.embeddings.word
 
     def _embed(self, name: str, ids: Tensor, table: nn.Embedding, learned: Learned | None, start: int = 0) -> Tensor:
         _check_ids(name, ids, table.num_embeddings)

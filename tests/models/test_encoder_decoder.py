@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import linear
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError
-from headwise.models import BertConfig
+from headwise.models import Bert, BertConfig
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.nn import Cache
 
@@ -39,9 +39,13 @@ def test_it_is_its_parts() -> None:
     torch.testing.assert_close(model(source, target), linear(hidden, model.embedding.weight))
 
 
+COPIES = pytest.mark.parametrize("copies", [False, True], ids=["", "copies"])
+
+
+@COPIES
 @POSITIONS
-def test_a_later_token_and_what_is_padding_change_nothing(positions: str) -> None:
-    model = make(positions=positions)
+def test_a_later_token_and_what_is_padding_change_nothing(positions: str, copies: bool) -> None:
+    model = make(positions=positions, copies=copies)
     source, target = texts(2, 5), texts(2, 4)
     padding = torch.tensor([[True] * 5, [True, True, True, False, False]])
     found = model(source, target, padding)
@@ -53,18 +57,23 @@ def test_a_later_token_and_what_is_padding_change_nothing(positions: str) -> Non
     torch.testing.assert_close(model(source[1:, :3], target[1:]), found[1:])
 
 
+@COPIES
 @POSITIONS
-def test_steps_on_a_cache_are_the_whole(positions: str) -> None:
-    model = make(positions=positions)
+def test_steps_on_a_cache_are_the_whole(positions: str, copies: bool) -> None:
+    model = make(positions=positions, copies=copies)
     source, target = texts(3, 5), texts(3, 6)
     padding = torch.arange(5) < torch.tensor([5, 2, 4])[:, None]
     memory, cache = model.encode(source, padding), Cache()
-    steps = [model.logits(model.decode(target[:, i : i + 1], memory, padding, cache)) for i in range(6)]
+    steps = [
+        model.logits(model.decode(target[:, i : i + 1], memory, padding, cache), memory, source, padding)
+        for i in range(6)
+    ]
     torch.testing.assert_close(torch.cat(steps, 1), model(source, target, padding))
 
 
-def test_only_some_places() -> None:
-    model = make()
+@COPIES
+def test_only_some_places(copies: bool) -> None:
+    model = make(copies=copies)
     source, target = texts(2, 5), texts(2, 3)
     at = torch.tensor([0, 4, 5])
     torch.testing.assert_close(model(source, target, at=at), model(source, target).flatten(0, 1)[at])
@@ -94,6 +103,20 @@ def test_a_bert_as_the_encoder() -> None:
     torch.testing.assert_close(model(source[1:, :2], target[1:]), model(source, target, padding)[1:])
 
 
+def test_the_embeddings_of_a_bert_serve_source_target_and_output() -> None:
+    bert = BertConfig(
+        vocab_size=13, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=8, max_positions=6, pooler=False
+    )
+    model = make(bert=bert, vocabulary=None, copies=True)
+    assert model.config.is_shared
+    assert model.target_embedding is model.encoder.embeddings.word  # type: ignore[union-attr]
+    assert model(texts(2, 5, 13), texts(2, 3, 13)).shape == (2, 3, 13)
+    tensors = [tensor.data_ptr() for tensor in model.state_dict().values()]
+    assert len(set(tensors)) == len(tensors)
+    given = Bert(bert)
+    assert EncoderDecoder(model.config, given).encoder is given
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -102,6 +125,8 @@ def test_a_bert_as_the_encoder() -> None:
         ({"positions": "alibi"}, "positions"),
         ({"vocabulary": 0}, "vocabulary"),
         ({"bert": BertConfig(), "source_vocabulary": 3}, "source_vocabulary"),
+        ({"vocabulary": None}, "where there is no bert"),
+        ({"vocabulary": None, "bert": BertConfig()}, "dim: expected 768, as the embeddings of bert have it"),
     ],
 )
 def test_shapes_that_no_model_has(options: dict[str, Any], message: str) -> None:
