@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headwise.capture import watch
 from headwise.errors import ArgumentError
 from headwise.models.span_reader import SpanReader
 from headwise.records import Seen
@@ -224,18 +223,21 @@ class Answer(Task[AnswerOptions]):
         return (f"{long} of {len(lengths)} questions {have} more than {most} tokens: what is beyond was not read",)
 
     def look(self, inputs: Sequence[str]) -> list[Seen]:
-        """What the heads do with each "question [SEP] context", of which the first window is read."""
-        found = []
-        for text in inputs:
-            _pair(text)
-            tokens = self.subwords.tokens(text, self.max_length)
-            ids = torch.tensor([tokens.ids], device=self.device)
-            types = torch.tensor([self.subwords.types(tokens.ids)], device=self.device)
-            self.eval()
-            with torch.no_grad(), watch(self.model, tokens=[tokens]) as seen:
-                self.model(ids, token_type_ids=types)
-            found.append(seen)
-        return found
+        """What the heads do with each "question [SEP] context"; of a long context with the window around the answer."""
+        pairs = [_pair(text) for text in inputs]
+        texts = [f"{question} {SEPARATOR} {context[self._begin(question, context) :]}" for question, context in pairs]
+        return [encoders.look(self.model, self.subwords, text, self.max_length) for text in texts]
+
+    def _begin(self, question: str, context: str) -> int:
+        """The character at which the window begins that has the answer nearest to its middle."""
+        pair = [(question, context)]
+        (found,) = self.predict(pair)
+        if found["start"] is None:
+            return 0
+        middle = found["start"] + len(found["answer"]) / 2
+        windows = self.encode(self._inputs(pair), targets=False)
+        spans = [(each.offsets[0][0], each.offsets[-1][1]) for each in windows]
+        return min(spans, key=lambda span: abs(sum(span) / 2 - middle))[0]
 
     def state(self) -> dict[str, Any]:
         return {

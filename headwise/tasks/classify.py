@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import functional
 from torchmetrics import MeanMetric
 
-from headwise.capture import watch
 from headwise.errors import ArgumentError
 from headwise.models.text_classifier import TextClassifier
 from headwise.records import Seen
@@ -168,16 +167,7 @@ class Classify(Task[ClassifyOptions]):
 
     def look(self, inputs: Sequence[str]) -> list[Seen]:
         """What the heads do with each text; a pair is "first [SEP] second"."""
-        found = []
-        for text in inputs:
-            tokens = self.subwords.tokens(text, self.max_length)
-            ids = torch.tensor([tokens.ids], device=self.device)
-            types = torch.tensor([self.subwords.types(tokens.ids)], device=self.device)
-            self.eval()
-            with torch.no_grad(), watch(self.model, tokens=[tokens]) as seen:
-                self.model(ids, token_type_ids=types)
-            found.append(seen)
-        return found
+        return [encoders.look(self.model, self.subwords, text, self.max_length) for text in inputs]
 
     def state(self) -> dict[str, Any]:
         return {

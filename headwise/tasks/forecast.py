@@ -6,7 +6,6 @@ or a causal decoder of `headwise.models.patch_forecaster`.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -245,12 +244,13 @@ class Forecast(Task[ForecastOptions]):
         """
         sources = inputs if isinstance(inputs, list | tuple) and not _is_table(inputs) else [inputs]
         found: list[Seen] = []
+        self.eval()
         for source in sources:
             data = self._read(source, targets=False)
             windows = self.encode(data, targets=False)
             for number, rows in enumerate(rows_of(data).values()):
                 batch = self.transfer_batch_to_device(self.collate([windows[number]]), self.device, 0)
-                with torch.no_grad(), _evaluating(self):
+                with torch.no_grad():
                     _, seen = self.model(batch["context"], record=True)
                 seen.tokens = self._patch_names(data, rows)
                 found.append(seen)
@@ -289,7 +289,8 @@ class Forecast(Task[ForecastOptions]):
     def _forecasts(self, windows: SeriesWindows) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
         """[N, C, F, O] with its quantiles in order, the windows [N, C, S + F], and their places; on the CPU."""
         channels = len(self.channels)
-        with torch.no_grad(), _evaluating(self):
+        self.eval()
+        with torch.no_grad():
             for batch, places in self.batches(windows):
                 y_NFO = self.model(batch["context"]).float()
                 # Quantiles that cross are put in order: Chernozhukov et al. 2010, which never makes them worse.
@@ -312,17 +313,6 @@ class Forecast(Task[ForecastOptions]):
         no = (False,) * len(labels)
         places = ((0, 0),) * len(labels)
         return [Tokens((-1,) * len(labels), labels, places, no, name, 0, no) for name in self.channels]
-
-
-@contextlib.contextmanager
-def _evaluating(task: Forecast) -> Iterator[None]:
-    """Inside, a task is in eval mode."""
-    before = task.training
-    task.eval()
-    try:
-        yield
-    finally:
-        task.train(before)
 
 
 def _least(options: ForecastOptions, targets: bool) -> int:

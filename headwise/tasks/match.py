@@ -16,7 +16,6 @@ from torch.nn.utils.rnn import pad_sequence
 from headwise.capture import watch
 from headwise.errors import ArgumentError, HeadwiseError
 from headwise.models import Bert, BertConfig
-from headwise.models.checkpoint import resolve
 from headwise.models.image_text import ImageText, ImageTextConfig
 from headwise.records import Seen
 from headwise.tasks.options.match import MatchOptions
@@ -26,6 +25,7 @@ from headwise.tasks.rows.tables import Data, read_table
 from headwise.tasks.scores import Scores
 from headwise.tasks.scoring.retrieval import DEPTHS, recall, recall_by_chance
 from headwise.tasks.task import Batch, Task
+from headwise.tasks.text import encoders
 from headwise.tasks.text.candidates import Candidates, batch_of_images, batch_of_texts
 from headwise.tasks.text.subwords import Subwords
 from headwise.tasks.training.contrast import contrastive, others, paired
@@ -348,29 +348,12 @@ class Match(Task[MatchOptions]):
 
 def _text_encoder(texts: Sequence[str], options: MatchOptions) -> tuple[Bert, Subwords]:
     """The checkpoint that the options name, or a small new BERT and the subwords of the texts."""
-    if options.model is None:
-        subwords = Subwords.train(texts, options.vocabulary, lowercase=options.lowercase)
-        config = BertConfig(
-            vocab_size=len(subwords),
-            hidden_size=options.dim,
-            num_layers=options.text_layers,
-            num_heads=options.heads,
-            intermediate_size=4 * options.dim,
-            max_positions=options.max_length,
-            dropout=options.dropout,
-            attention_dropout=options.dropout,
-            pooler=False,
-            initializer_range=options.dim**-0.5,
-        )
-        return Bert(config), subwords
-    folder = resolve(options.model)
-    bert = Bert.from_pretrained(folder, dropout=options.dropout).train()
-    if options.max_length > bert.config.max_positions:
-        raise ArgumentError(
-            f"max_length: {folder.name} reads at most {bert.config.max_positions} tokens, received {options.max_length}"
-        )
-    bert.pooler, bert.config = None, replace(bert.config, pooler=False)  # nothing here reads it
-    return bert, Subwords.from_pretrained(folder)
+    longest = options.max_length
+    if options.model is not None:
+        return encoders.pretrained(options.model, texts, dropout=options.dropout, max_length=longest)
+    subwords = Subwords.train(texts, options.vocabulary, lowercase=options.lowercase)
+    shape = {"dim": options.dim, "layers": options.text_layers, "heads": options.heads}
+    return encoders.new_bert(subwords, **shape, max_length=longest, dropout=options.dropout), subwords
 
 
 def _accuracy(found: Candidates, right_UT: Tensor) -> float:

@@ -79,7 +79,7 @@ class Reply(TextToText[ReplyOptions]):
         }
 
     def state(self) -> dict[str, Any]:
-        return {"commonest": self.commonest}
+        return {**super().state(), "commonest": self.commonest}
 
     @classmethod
     def restore(cls, options: ReplyOptions, state: dict[str, Any], folder: Path) -> Reply:

@@ -60,7 +60,7 @@ class Summarize(TextToText[SummarizeOptions]):
         return rouge(written, pairs.references), baselines
 
     def state(self) -> dict[str, Any]:
-        return {"summary_words": self.summary_words}
+        return {**super().state(), "summary_words": self.summary_words}
 
     @classmethod
     def restore(cls, options: SummarizeOptions, state: dict[str, Any], folder: Path) -> Summarize:

@@ -116,6 +116,10 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
     def restore(cls, options: OptionsT, state: dict[str, Any], folder: Path) -> Self:
         """The task as `learn` made it, from `state()` and the files of `save_files`; its weights are loaded after."""
 
+    def rates(self) -> dict[str, float]:
+        """The highest learning rate of parameters whose names begin so, where it is not that of the options."""
+        return {}
+
     def save_files(self, folder: Path) -> None:
         """Files of its own beside the weights: a tokenizer. None by default.
 
@@ -221,4 +225,5 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         return whole
 
     def configure_optimizers(self) -> Any:
-        return optimisation.configure(self, self.options, self.trainer.datamodule.steps())  # type: ignore[attr-defined]
+        steps = self.trainer.datamodule.steps()  # type: ignore[attr-defined]
+        return optimisation.configure(self, self.options, steps, self.rates())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -16,12 +17,14 @@ from torch.nn.functional import cross_entropy
 
 from headwise.capture import watch
 from headwise.errors import ArgumentError
+from headwise.models.bert import Bert, BertConfig
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.records import Seen
 from headwise.tasks.options.text_to_text import TextToTextOptions
 from headwise.tasks.rows.tables import Data
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
+from headwise.tasks.text import encoders
 from headwise.tasks.text.decoding import Decoding, Written, write
 from headwise.tasks.text.vocabulary import Vocabulary
 
@@ -82,12 +85,20 @@ class TextToText(Task[TextOptions]):
     def learn(cls, data: Data, options: TextOptions) -> Self:
         pairs = cls.pairs(data, options)
         targets = [each[0] for each in pairs.references]
-        if options.shared_vocabulary:
-            vocabulary = Vocabulary.train([*pairs.sources, *targets], options.vocabulary)
-            task = cls._made(options, vocabulary, vocabulary)
+        shared, bert = options.shared_vocabulary, None
+        if options.model is not None:
+            bert, subwords = encoders.pretrained(
+                options.model,
+                [*pairs.sources, *targets] if shared else pairs.sources,
+                dropout=min(options.dropout, 0.1),
+                max_length=options.max_source_length,
+                asked_as="max_source_length",
+            )
+            source = Vocabulary(subwords.backend())
         else:
-            vocabularies = [Vocabulary.train(texts, options.vocabulary) for texts in (pairs.sources, targets)]
-            task = cls._made(options, *vocabularies)
+            source = Vocabulary.train([*pairs.sources, *targets] if shared else pairs.sources, options.vocabulary)
+        target = source if shared else Vocabulary.train(targets, options.vocabulary)
+        task = cls._made(options, source, target, bert)
         task.look_over(pairs)
         return task
 
@@ -95,14 +106,16 @@ class TextToText(Task[TextOptions]):
         """What a task takes from the training data besides vocabularies. Nothing by default."""
 
     @classmethod
-    def _made(cls, options: TextOptions, source: Vocabulary, target: Vocabulary) -> Self:
+    def _made(cls, options: TextOptions, source: Vocabulary, target: Vocabulary, bert: Bert | None) -> Self:
         Decoding(**_decoding(options))  # what makes no sense is said before the training
         if options.label_smoothing >= 1:
             raise ArgumentError(f"label_smoothing: expected less than 1, received {options.label_smoothing}")
+        reader = None if bert is None else bert.config
+        writer = reader if options.shared_vocabulary else None  # whose embeddings serve both sides
         config = EncoderDecoderConfig(
-            vocabulary=len(target),
-            source_vocabulary=None if options.shared_vocabulary else len(source),
-            dim=options.dim,
+            vocabulary=len(target) if writer is None else None,
+            source_vocabulary=None if options.shared_vocabulary or reader is not None else len(source),
+            dim=options.dim if writer is None else writer.hidden_size,
             num_heads=options.heads,
             encoder_layers=options.layers,
             decoder_layers=options.layers,
@@ -110,8 +123,10 @@ class TextToText(Task[TextOptions]):
             dropout=options.dropout,
             positions=options.positions,
             max_positions=max(options.max_source_length, options.max_target_length),
+            copies=options.copies,
+            bert=reader,
         )
-        return cls(options, EncoderDecoder(config), source, target)
+        return cls(options, EncoderDecoder(config, bert), source, target)
 
     def encode(self, data: Data, *, targets: bool = True) -> list[Example]:
         return self._encoded(self.pairs(data, self.options, targets=targets))
@@ -228,14 +243,17 @@ class TextToText(Task[TextOptions]):
     # The run folder.
 
     def state(self) -> dict[str, Any]:
-        return {}
+        bert = self.model.config.bert
+        return {} if bert is None else {"bert": asdict(bert)}
 
     @classmethod
     def restore(cls, options: TextOptions, state: dict[str, Any], folder: Path) -> Self:
         source = Vocabulary.load(folder / SOURCE_FILE)
-        return cls._made(
-            options, source, source if options.shared_vocabulary else Vocabulary.load(folder / TARGET_FILE)
-        )
+        target = source if options.shared_vocabulary else Vocabulary.load(folder / TARGET_FILE)
+        return cls._made(options, source, target, Bert(BertConfig(**state["bert"])) if "bert" in state else None)
+
+    def rates(self) -> dict[str, float]:
+        return {} if self.model.config.bert is None else {"model.encoder.": self.options.encoder_lr}
 
     def save_files(self, folder: Path) -> None:
         self.source_vocabulary.save(folder / SOURCE_FILE)
@@ -260,5 +278,5 @@ def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
 
 def _decoding(options: TextToTextOptions) -> dict[str, Any]:
     """The options of `Decoding`. Whoever draws follows one hypothesis: the default of beams is not theirs."""
-    names = ("length_penalty", "sample", "temperature", "top_k", "top_p", "seed")
+    names = ("length_penalty", "no_repeat", "sample", "temperature", "top_k", "top_p", "seed")
     return {"beams": 1 if options.sample else options.beams, **{name: getattr(options, name) for name in names}}

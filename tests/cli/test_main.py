@@ -151,7 +151,8 @@ OF_EVERY_TASK = [
     "weight_decay",
 ]
 _TEXT_TO_TEXT = [
-    *("beams", "ffn_dim", "label_smoothing", "layers", "length_penalty", "max_source_length", "max_target_length"),
+    *("beams", "copies", "encoder_lr", "ffn_dim", "label_smoothing", "layers", "length_penalty", "max_source_length"),
+    *("max_target_length", "model", "no_repeat"),
     *("positions", "sample", "shared_vocabulary", "source", "target", "temperature", "top_k", "top_p", "vocabulary"),
 ]
 OF_A_TASK = {

@@ -31,6 +31,18 @@ def reversed_words(
     return {"source": source, "target": [" ".join(text.split()[::-1]) for text in source]}
 
 
+def said(rows: int, *, length: int = 6, words: Sequence[str] = WORDS, seed: int = 0) -> dict[str, list]:
+    """Columns "source" (words, and "say" before one of them), "target" (that word) and "place" (its, from 0)."""
+    draw = random.Random(seed)
+    columns: dict[str, list] = {"source": [], "target": [], "place": []}
+    for _ in range(rows):
+        text, place = draw.choices(words, k=length), draw.randrange(length)
+        columns["target"].append(text[place])
+        columns["place"].append(place + 1)
+        columns["source"].append(" ".join([*text[:place], "say", *text[place:]]))
+    return columns
+
+
 def marked(rows: int, *, length: int = 6, words: Sequence[str] = WORDS[:4], seed: int = 0) -> dict[str, list]:
     """Columns "text" (words, one with an x behind it: "antx"), "label" (that word: "ant") and "place" (which, from 0).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,23 @@ def test_no_answer_is_said_only_where_training_had_some(monkeypatch: pytest.Monk
 def test_nothing_but_questions_without_an_answer_is_refused() -> None:
     with pytest.raises(ArgumentError, match="expected questions with answers to learn from"):
         learn([{"question": "Who?", "context": TEXT, "answer": ""}] * 3)
+
+
+def test_of_a_long_context_the_window_around_the_answer_is_looked_at(trained: tuple[Answer, Path]) -> None:
+    task, _ = trained
+    row = next(each for each in spans(20, seed=5) if each["answer"] not in each["context"].split()[:3])
+    words = row["context"].split()
+    long = " ".join([*(["none"] * 60), *words, *(["none"] * 60)])
+    before = task.options
+    task.options = replace(before, max_length=24)
+    try:
+        assert len(task.encode(task._inputs([(row["question"], long)]), targets=False)) > 5
+        (seen,) = task.look([f"{row['question']} [SEP] {long}"])
+    finally:
+        task.options = before
+    assert seen.tokens is not None
+    assert len(seen.tokens[0].labels) <= 24
+    assert row["answer"] in seen.tokens[0].labels[3:]
 
 
 # --- What it refuses and says -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise import tasks
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, CheckpointError
 from headwise.models import Bert
 from headwise.tasks.classify import UNSEEN, Classify, _cut
 from headwise.tasks.options.classify import ClassifyOptions
@@ -232,7 +232,11 @@ def test_characters_that_a_checkpoint_does_not_know_get_tokens(tiny_bert: Path) 
     assert len(extended.subwords) == len(plain.subwords) + 2
     assert max(ids) == len(extended.subwords) - 1
     assert isinstance(extended.model.encoder, Bert)
-    assert len(extended.model.encoder.embeddings.word.weight) == len(extended.subwords)
+    words = extended.model.encoder.embeddings.word.weight
+    assert len(words) == len(extended.subwords)
+    begun = [int((words[:-2] == row).all(-1).nonzero()) for row in words[-2:]]  # with the embeddings of words
+    assert len(set(begun)) == 2
+    assert all(extended.subwords.name(number).isalpha() for number in begun)
     assert extended.look(["好 cat"])[0].tokens[0].labels[1] == "好"
 
 
@@ -242,6 +246,22 @@ def test_a_fine_tuned_run_comes_back_with_its_added_characters(tiny_bert: Path, 
     again = Classify.load(tmp_path / "run")
     assert len(again.subwords) == len(task.subwords)
     assert again.predict(["好"]) == task.predict(["好"])
+
+
+def test_training_goes_on_from_the_bert_of_another_run(tiny_bert: Path, tmp_path: Path) -> None:
+    rows = {"text": ["好 cat", "坏 cat"] * 6, "label": ["+", "-"] * 6}
+    task = Classify.fit(rows, model=str(tiny_bert), lr=1e-2, epochs=1, monitor_every=0, out=tmp_path / "run")
+    assert isinstance(task.model.encoder, Bert)
+    again = learn({"text": ["美 cat"] * 12, "label": ["+", "-"] * 6}, model=str(tmp_path / "run"), dropout=0.3)
+    assert isinstance(again.model.encoder, Bert)
+    assert again.model.encoder.config.dropout == 0.3
+    assert len(again.subwords) == len(task.subwords) + 1
+    before, after = task.model.encoder.state_dict(), again.model.encoder.state_dict()
+    words = len(task.subwords)
+    assert all(torch.equal(before[name][:words], after[name][:words]) for name in before)
+    Classify.fit(rows, model="scratch", epochs=1, monitor_every=0, out=tmp_path / "small")
+    with pytest.raises(CheckpointError, match="small is a run without a BERT"):
+        learn(rows, model=str(tmp_path / "small"))
 
 
 def test_rows_that_were_read_already_are_taken_as_they_are() -> None:

@@ -13,6 +13,7 @@ import torch
 
 from headwise import tasks
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, FileError
+from headwise.models import Bert
 from headwise.records import Seen
 from headwise.tasks.reply import Reply
 from headwise.tasks.scoring.text_scores import bleu, bleu_tokenizer, chrf, distinct, first_words, rouge, words
@@ -57,6 +58,60 @@ class TestAttendsToTheRightPlace:
                 looked += 1
                 found += int(best[i]) == 1 + place(i, len(words_in))
         assert found >= 0.9 * looked
+
+
+class TestCopies:
+    def test_what_is_copied_is_pointed_at(self) -> None:
+        """What stands after "say" is written."""
+        options = {**SMALL, "source": "source", "target": "target", "positions": "rope", "copies": True}
+        task = Summarize.fit(problems.said(1000), **{**options, "epochs": 6, "lr": 4e-3, "schedule": "cosine"})
+        test = problems.said(30, seed=1)
+        written = [each["summary"] for each in task.predict(test["source"])]
+        assert sum(a == b for a, b in zip(written, test["target"], strict=True)) >= 27
+        pointed = [int(seen["copy"].weights()[0, 0, 0].argmax()) for seen in task.look(test["source"])]
+        assert sum(a == 1 + b for a, b in zip(pointed, test["place"], strict=True)) >= 22  # [BOS] comes first
+
+
+class TestCheckpoint:
+    """A BERT that reads the source."""
+
+    def fit(self, folder: Path, **options: Any) -> Any:
+        rows = {"text": ["the cat sat", "the mat 好 sat"] * 6, "summary": ["cat", "mat 好"] * 6}
+        given = {"model": str(folder), "heads": 2, "max_source_length": 20, **options}
+        return Summarize.fit(rows, **{**TINY, **given})
+
+    def test_its_subwords_and_embeddings_serve_both_sides(self, tiny_bert: Path, tmp_path: Path) -> None:
+        task = self.fit(tiny_bert, out=tmp_path / "run", copies=True)
+        vocabulary, model = task.source_vocabulary, task.model
+        assert task.target_vocabulary is vocabulary
+        assert vocabulary.decode(vocabulary.encode(["the running cat."])[0]) == "the running cat."
+        assert vocabulary.decode(vocabulary.encode(["好"])[0]) == "好"  # a character that it did not know
+        assert model.embedding is None
+        assert model.target_embedding is model.encoder.embeddings.word
+        assert model.config.dim == 16
+        again = Summarize.load(tmp_path / "run")
+        assert again.predict(["the cat"]) == task.predict(["the cat"])
+        (source,) = again.look(["the cat"])[0].source_tokens
+        assert source.labels == ("[CLS]", "the", "cat", "[SEP]")
+
+    def test_the_target_may_have_a_vocabulary_of_its_own(self, tiny_bert: Path, tmp_path: Path) -> None:
+        options = {"shared_vocabulary": False, "copies": False, "dim": 32}
+        task = self.fit(tiny_bert, out=tmp_path / "run", **options)
+        assert task.model.target_embedding.weight.shape == (len(task.target_vocabulary), 32)
+        assert Summarize.load(tmp_path / "run").predict(["the cat"]) == task.predict(["the cat"])
+        with pytest.raises(ArgumentError, match="copies: expected one vocabulary"):
+            self.fit(tiny_bert, **{**options, "copies": True})
+
+    def test_it_learns_more_slowly_than_what_begins_anew(self, tiny_bert: Path) -> None:
+        before = Bert.from_pretrained(tiny_bert).layers[0].attention.out.weight
+        task = self.fit(tiny_bert, lr=1e-2, encoder_lr=0.0)
+        assert torch.equal(task.model.encoder.layers[0].attention.out.weight.cpu(), before)
+        moved = self.fit(tiny_bert, lr=1e-2, encoder_lr=1e-3)
+        assert not torch.equal(moved.model.encoder.layers[0].attention.out.weight.cpu(), before)
+
+    def test_more_tokens_than_it_reads_are_refused(self, tiny_bert: Path) -> None:
+        with pytest.raises(ArgumentError, match="max_source_length: tiny-bert reads at most 32 tokens, received 64"):
+            self.fit(tiny_bert, max_source_length=64)
 
 
 def trained(kind: Any = Translate, **options: Any) -> Any:
@@ -279,6 +334,8 @@ class TestUse:
             ({"temperature": 0.0}, "temperature"),
             ({"max_target_length": 1}, "max_target_length"),
             ({"label_smoothing": 1.0}, "label_smoothing"),
+            ({"no_repeat": -1}, "no_repeat"),
+            ({"copies": True, "shared_vocabulary": False}, "copies: expected one vocabulary"),
         ],
     )
     def test_options_that_make_no_sense_are_said_before_the_training(

@@ -19,7 +19,8 @@ class EncoderOptions(TrainOptions):
 
     model: str | None = option(
         None,
-        'A BERT to fine-tune: hub id or folder; or "scratch": a small one. Default: MiniLM, of the extra demo.',
+        'A BERT to fine-tune: hub id, folder, or a run that has one; or "scratch": a small one. Default: MiniLM, of '
+        "the extra demo.",
     )
     max_length: int | None = option(None, "Tokens of an input at most. Default: what the model can read.", least=8)
     dim: int = option(64, "From scratch: the width of the model.", least=8)

@@ -23,8 +23,8 @@ class MatchOptions(TrainOptions):
     channels: int = option(3, "1 = images are read as grey, 3 = in colour.", least=1)
     model: str | None = option(
         None,
-        "A BERT that reads the texts: hub id or folder. Default: a small one from scratch.",
-        metavar="ID_OR_FOLDER",
+        "A BERT that reads the texts: hub id, folder, or a run that has one. Default: a small one from scratch.",
+        metavar="MODEL",
     )
     vocabulary: int = option(4000, "From scratch: subwords that are learned from the texts, at most.", least=100)
     lowercase: bool = option(True, "From scratch: whether upper and lower case are one.")

@@ -14,8 +14,16 @@ class TextToTextOptions(TrainOptions):
 
     source: str | None = option(None, "The column with what is read.", metavar="COLUMN")
     target: str | None = option(None, "The column with what is to be written.", metavar="COLUMN")
+    model: str | None = option(
+        None,
+        'A BERT that reads the source: hub id, folder, or a run that has one; "minilm" is that of the extra demo. With '
+        "a shared vocabulary its subwords are written, too, and dim is its width. Default: from scratch.",
+        metavar="MODEL",
+    )
+    encoder_lr: float = option(5e-5, "The highest learning rate of a BERT that reads the source.", least=0)
     vocabulary: int = option(8000, "Subwords that are learned from the data, at most.", least=259)
     shared_vocabulary: bool = option(True, "One vocabulary for both sides, or one each.")
+    copies: bool = option(False, "Whether tokens of the source may be copied; with a shared vocabulary.")
     max_source_length: int = option(256, "Tokens that are read at most; the rest is cut.", least=3)
     max_target_length: int = option(128, "Tokens that are written, or learned from, at most.", least=3)
     dim: int = option(256, "The width of the model.", least=8)
@@ -30,6 +38,7 @@ class TextToTextOptions(TrainOptions):
     label_smoothing: float = option(0.1, "The share of each target that all tokens share.", least=0)
     beams: int = option(4, "Hypotheses side by side when a text is written; 1 = greedy.", least=1)
     length_penalty: float = option(0.6, "How much longer texts are preferred in a beam search; 0 = not.", least=0)
+    no_repeat: int = option(0, "No run of so many tokens is written twice in a text; 0 = it may be.", least=0)
     sample: bool = option(False, "Draw tokens by their probability, instead of a search.")
     temperature: float = option(1.0, "With sample: above 1 is more even, below 1 more sure.", least=0)
     top_k: int = option(0, "With sample: only so many of the likeliest tokens; 0 = all.", least=0)

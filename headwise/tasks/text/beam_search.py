@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError
-from headwise.tasks.text.decoding import Written, log_probabilities
+from headwise.tasks.text.decoding import Written, log_probabilities, without_repeats
 
 if TYPE_CHECKING:
     from headwise.tasks.text.decoding import Steps
@@ -25,6 +25,7 @@ def beam_search(
     begin: int,
     end: int,
     never: Sequence[int] = (),
+    no_repeat: int = 0,
 ) -> list[Written]:
     """The best hypothesis of each source, by log p(Y) / lp(Y), lp(Y) = ((5 + |Y|) / 6)^α; |Y| counts the end too.
 
@@ -40,6 +41,7 @@ def beam_search(
         beams: how many.
         length_penalty: α, at least 0.
         begin, end, never: as for `write`.
+        no_repeat: as of `Decoding`.
     """
     count, device = len(limits), limits.device
     found: list[Written | None] = [None] * count
@@ -58,7 +60,8 @@ def beam_search(
     while len(sources):
         length += 1
         n, w = totals_nw.shape
-        log_p = log_probabilities(steps(ids), never).unflatten(0, (n, w))
+        log_p = without_repeats(log_probabilities(steps(ids), never), written_nwt.flatten(0, 1), no_repeat)
+        log_p = log_p.unflatten(0, (n, w))
         # Of 2 · beams continuations at most half end, so enough go on.
         gains, tokens = log_p.topk(min(2 * beams, log_p.shape[-1]), -1)
         every = (totals_nw[..., None] + gains).flatten(1)

@@ -28,6 +28,7 @@ class Decoding:
     Args:
         beams: hypotheses that are followed side by side; 1 = greedily, always the likeliest token.
         length_penalty: α of `beam_search`.
+        no_repeat: no run of so many tokens is written twice (Paulus et al. 2018, section 2.5); 0 = as the model likes.
         sample: draw each token by its probability instead.
         temperature, top_k, top_p: of `sampled`.
         seed: of the draws.
@@ -38,6 +39,7 @@ class Decoding:
 
     beams: int = 1
     length_penalty: float = 0.6
+    no_repeat: int = 0
     sample: bool = False
     temperature: float = 1.0
     top_k: int = 0
@@ -49,6 +51,8 @@ class Decoding:
             raise ArgumentError(f"beams: expected at least 1, received {self.beams}")
         if self.length_penalty < 0:
             raise ArgumentError(f"length_penalty: expected at least 0, received {self.length_penalty}")
+        if self.no_repeat < 0:
+            raise ArgumentError(f"no_repeat: expected at least 0 (0 = repeats are allowed), received {self.no_repeat}")
         if self.sample and self.beams > 1:
             raise ArgumentError(f"beams: expected 1 with sample, received {self.beams}. Choose one of the two")
         if self.temperature <= 0:
@@ -91,25 +95,27 @@ class CachedSteps:
 
     def __init__(self, model: EncoderDecoder, source_ids: Tensor, source_padding: Tensor) -> None:
         self._model = model
+        self._source_ids = source_ids
         self._memory = model.encode(source_ids, source_padding)
         self._padding: Tensor | None = None if bool(source_padding.all()) else source_padding
         self._cache = Cache()
 
     def __call__(self, ids: Tensor) -> Tensor:
         hidden = self._model.decode(ids[:, None], self._memory, self._padding, self._cache)
-        return self._model.logits(hidden[:, 0])
+        return self._model.logits(hidden, self._memory, self._source_ids, self._padding)[:, 0]
 
     def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
         self._cache.reorder(order, memories=not same_sources)
         if not same_sources:
-            self._memory = self._memory[order]
+            self._source_ids, self._memory = self._source_ids[order], self._memory[order]
             self._padding = None if self._padding is None else self._padding[order]
 
 
-class _Signs(TypedDict):
+class _Rules(TypedDict):
     begin: int
     end: int
     never: Sequence[int]
+    no_repeat: int
 
 
 MakeSteps = Callable[[EncoderDecoder, Tensor, Tensor], Steps]
@@ -159,14 +165,14 @@ def write(
         source_ids, padding = _padded([sources[i] for i in places], device)
         batch_limits = torch.tensor([limits[i] for i in places], device=device)
         run = steps(model, source_ids, padding)
-        signs = _Signs(begin=begin, end=end, never=never)
+        rules = _Rules(begin=begin, end=end, never=never, no_repeat=decoding.no_repeat)
         if decoding.beams > 1:
             found = beam_search(
-                run, batch_limits, beams=decoding.beams, length_penalty=decoding.length_penalty, **signs
+                run, batch_limits, beams=decoding.beams, length_penalty=decoding.length_penalty, **rules
             )
         else:
             choose = likeliest if draws is None else sampled(draws[places].to(device), decoding)
-            found = one_by_one(run, batch_limits, choose, **signs)
+            found = one_by_one(run, batch_limits, choose, **rules)
         written.update(zip(places, found, strict=True))
     return [written[i] for i in range(len(sources))]
 
@@ -209,7 +215,14 @@ def sampled(draws: Tensor, decoding: Decoding) -> Choose:
 
 @torch.no_grad()
 def one_by_one(
-    steps: Steps, limits: Tensor, choose: Choose, *, begin: int, end: int, never: Sequence[int] = ()
+    steps: Steps,
+    limits: Tensor,
+    choose: Choose,
+    *,
+    begin: int,
+    end: int,
+    never: Sequence[int] = (),
+    no_repeat: int = 0,
 ) -> list[Written]:
     """One hypothesis a source, each token chosen by itself, up to the end or the limit.
 
@@ -218,15 +231,17 @@ def one_by_one(
         limits: [N], tokens at most.
         choose: `likeliest`, or `sampled(...)`.
         begin, end, never: as for `write`.
+        no_repeat: as of `Decoding`.
     """
     count, device = len(limits), limits.device
     written: list[list[int]] = [[] for _ in range(count)]
+    so_far_Rt = torch.empty(count, 0, dtype=torch.int64, device=device)  # the same, of the rows that go on
     totals = torch.zeros(count, dtype=torch.float64, device=device)
     is_finished = [False] * count
     rows = torch.arange(count, device=device)  # whose the rows of `steps` are
     ids = torch.full((count,), begin, device=device)
     for step in range(int(limits.max()) if count else 0):
-        log_p = log_probabilities(steps(ids), never)
+        log_p = without_repeats(log_probabilities(steps(ids), never), so_far_Rt, no_repeat)
         ids = choose(log_p, rows, step)
         totals[rows] += log_p.gather(1, ids[:, None])[:, 0].double()
         ends = ids == end
@@ -238,9 +253,10 @@ def one_by_one(
         stays = (~ends & (limits[rows] > step + 1)).nonzero()[:, 0]
         if not len(stays):
             break
+        so_far_Rt = torch.cat([so_far_Rt, ids[:, None]], 1)
         if len(stays) < len(rows):
             steps.reorder(stays)
-            rows, ids = rows[stays], ids[stays]
+            rows, ids, so_far_Rt = rows[stays], ids[stays], so_far_Rt[stays]
     found = zip(written, totals.tolist(), is_finished, strict=True)
     return [Written(ids_, total, total, finished) for ids_, total, finished in found]
 
@@ -251,6 +267,18 @@ def log_probabilities(logits: Tensor, never: Sequence[int]) -> Tensor:
     if len(never):
         logits = logits.index_fill(-1, torch.tensor(never, device=logits.device), float("-inf"))
     return logits.log_softmax(-1)
+
+
+def without_repeats(log_p_RV: Tensor, written_Rt: Tensor, size: int) -> Tensor:
+    """log p with -inf for each token that would end a run of `size` tokens that a row has already; 0 = for none."""
+    length = written_Rt.shape[1]
+    if size == 0 or length < size:
+        return log_p_RV
+    runs_Rns = written_Rt.unfold(1, size, 1)
+    last_Rs = written_Rt[:, length - size + 1 :]
+    is_again_Rn = (runs_Rns[..., :-1] == last_Rs[:, None]).all(-1)
+    again_RV = torch.zeros_like(log_p_RV).scatter_add(-1, runs_Rns[..., -1], is_again_Rn.to(log_p_RV.dtype))
+    return log_p_RV.masked_fill(again_RV > 0, -torch.inf)
 
 
 def _batches(lengths: Sequence[int], beams: int) -> list[list[int]]:

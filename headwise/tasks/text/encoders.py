@@ -7,19 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from headwise.errors import ArgumentError
+from headwise.capture import watch
+from headwise.errors import ArgumentError, CheckpointError
 from headwise.models import Bert, BertConfig
 from headwise.models.checkpoint import default_model, resolve
 from headwise.models.latent_encoder import LatentEncoder, LatentEncoderConfig
 from headwise.models.small_encoder import SmallEncoder, SmallEncoderConfig
+from headwise.records import Seen
 from headwise.tasks.options.classify import ClassifyOptions
 from headwise.tasks.options.encoder import EncoderOptions
 from headwise.tasks.text.subwords import Subwords
+from headwise.tasks.training.run import CONFIG, load
 
 AnyEncoder = Bert | SmallEncoder | LatentEncoder
 
@@ -34,7 +38,8 @@ def make(texts: Sequence[str], options: EncoderOptions) -> tuple[Bert | SmallEnc
         ArgumentError: more tokens than the checkpoint can read are asked for.
     """
     if options.is_pretrained:
-        return _tuned(texts, options)
+        new = texts if options.new_characters else ()
+        return pretrained(options.model, new, dropout=options.dropout, max_length=options.max_length)
     subwords = Subwords.train(texts, options.vocabulary, lowercase=options.lowercase)
     config = SmallEncoderConfig(
         vocab_size=len(subwords),
@@ -45,6 +50,54 @@ def make(texts: Sequence[str], options: EncoderOptions) -> tuple[Bert | SmallEnc
         attention_dropout=min(options.dropout, 0.1),
     )
     return SmallEncoder(config), subwords
+
+
+def pretrained(
+    name: str | None,
+    texts: Sequence[str],
+    *,
+    dropout: float,
+    max_length: int | None = None,
+    asked_as: str = "max_length",
+) -> tuple[Bert, Subwords]:
+    """A checkpoint without its pooler, in training mode, and its subwords and the characters of the texts besides.
+
+    Args:
+        name: a folder, a hub id, or the folder of a run whose model has a BERT; None = MiniLM, of the extra demo.
+        dropout: in place of what the checkpoint was trained with.
+        max_length: tokens that it must be able to read.
+        asked_as: the option that says so.
+
+    Raises:
+        CheckpointError, ArgumentError: as of `make`.
+    """
+    folder = default_model() if name is None else resolve(name)
+    bert = _of_run(folder, dropout) if (folder / CONFIG).is_file() else Bert.from_pretrained(folder, dropout=dropout)
+    if max_length is not None and max_length > bert.config.max_positions:
+        raise ArgumentError(
+            f"{asked_as}: {folder.name} reads at most {bert.config.max_positions} tokens, received {max_length}"
+        )
+    subwords = Subwords.from_pretrained(folder).extended(texts)
+    _make_room(bert, subwords)
+    bert.pooler, bert.config = None, replace(bert.config, pooler=False)  # nothing here reads it
+    return bert.train(), subwords
+
+
+def new_bert(subwords: Subwords, *, dim: int, layers: int, heads: int, max_length: int, dropout: float) -> Bert:
+    """A small BERT with random weights."""
+    config = BertConfig(
+        vocab_size=len(subwords),
+        hidden_size=dim,
+        num_layers=layers,
+        num_heads=heads,
+        intermediate_size=4 * dim,
+        max_positions=max_length,
+        dropout=dropout,
+        attention_dropout=dropout,
+        pooler=False,
+        initializer_range=dim**-0.5,
+    )
+    return Bert(config)
 
 
 def make_latent(texts: Sequence[str], options: ClassifyOptions) -> tuple[LatentEncoder, Subwords]:
@@ -59,6 +112,17 @@ def make_latent(texts: Sequence[str], options: ClassifyOptions) -> tuple[LatentE
         dropout=options.dropout,
     )
     return LatentEncoder(config), subwords
+
+
+def look(model: nn.Module, subwords: Subwords, text: str, most: int | None) -> Seen:
+    """What the heads of a model with such an encoder do with a text, or with "first [SEP] second"; `most` tokens."""
+    tokens = subwords.tokens(text, most)
+    device = next(model.parameters()).device
+    ids, types = (torch.tensor([row], device=device) for row in (tokens.ids, subwords.types(tokens.ids)))
+    model.eval()
+    with torch.no_grad(), watch(model, tokens=[tokens]) as seen:
+        model(ids, token_type_ids=types)
+    return seen
 
 
 def max_length(encoder: AnyEncoder, options: EncoderOptions) -> int | None:
@@ -87,27 +151,28 @@ _KINDS: dict[str, tuple[type[AnyEncoder], Any]] = {
 }
 
 
-def _tuned(texts: Sequence[str], options: EncoderOptions) -> tuple[Bert, Subwords]:
-    folder = default_model() if options.model is None else resolve(options.model)
-    bert = Bert.from_pretrained(folder, dropout=options.dropout)
-    if options.max_length is not None and options.max_length > bert.config.max_positions:
-        raise ArgumentError(
-            f"max_length: {folder.name} reads at most {bert.config.max_positions} tokens, received {options.max_length}"
-        )
-    subwords = Subwords.from_pretrained(folder)
-    if options.new_characters:
-        subwords = subwords.extended(texts)
-    _make_room(bert, len(subwords))
-    bert.pooler, bert.config = None, replace(bert.config, pooler=False)  # nothing here reads it
-    return bert.train(), subwords
+def _of_run(folder: Path, dropout: float) -> Bert:
+    """The BERT that a run has trained."""
+    trained = next((each for each in load(folder).model.modules() if isinstance(each, Bert)), None)
+    if trained is None:
+        raise CheckpointError(f"model: {folder} is a run without a BERT: expected one that began with a checkpoint")
+    bert = Bert(replace(trained.config, dropout=dropout, attention_dropout=dropout))
+    bert.load_state_dict(trained.state_dict())
+    return bert
 
 
-def _make_room(bert: Bert, size: int) -> None:
-    """Embeddings for ids that were added: near the mean of all others, as a model that never saw them may read them."""
+def _make_room(bert: Bert, subwords: Subwords) -> None:
+    """Embeddings for characters that were added, each that of some word, drawn at random.
+
+    The layers above know what to do with a word, such as to find the same one elsewhere, and can do it with a character
+    that looks like one; what the characters mean is then learned. With noise of the same mean and deviation as the
+    words' XQuAD's Chinese questions are learned much worse.
+    """
     known = bert.embeddings.word.weight.data
-    if size <= len(known):
+    count = len(subwords) - len(known)
+    if count <= 0:
         return
-    mean, deviation = known.mean(0), known.std(0)
-    new = mean + deviation * torch.randn(size - len(known), known.shape[1])
-    bert.embeddings.word = nn.Embedding.from_pretrained(torch.cat([known, new]), freeze=False)
-    bert.config = replace(bert.config, vocab_size=size)
+    words = torch.tensor([number for number in range(len(known)) if subwords.name(number).isalpha()] or [0])
+    drawn = words[torch.randperm(len(words))][torch.arange(count) % len(words)]
+    bert.embeddings.word = nn.Embedding.from_pretrained(torch.cat([known, known[drawn]]), freeze=False)
+    bert.config = replace(bert.config, vocab_size=len(subwords))

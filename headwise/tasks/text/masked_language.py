@@ -21,6 +21,7 @@ from headwise.models.language_model import MaskedLanguageModel
 from headwise.records import Seen
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.task import Batch
+from headwise.tasks.text import encoders
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.subwords import Subwords
 from headwise.tasks.text.wordpieces import INSIDE, MASK
@@ -48,19 +49,9 @@ class Masked:
         """The vocabulary of the texts and a new model, or those of a checkpoint."""
         if options.model is None:
             subwords = Subwords.train(texts, options.vocabulary, lowercase=options.lowercase)
-            config = BertConfig(
-                vocab_size=len(subwords),
-                hidden_size=options.dim,
-                num_layers=options.layers,
-                num_heads=options.heads,
-                intermediate_size=4 * options.dim,
-                max_positions=options.block,
-                dropout=options.dropout,
-                attention_dropout=options.dropout,
-                pooler=False,
-                initializer_range=options.dim**-0.5,
-            )
-            return cls(options, subwords, options.block), MaskedLanguageModel(Bert(config))
+            shape = {"dim": options.dim, "layers": options.layers, "heads": options.heads}
+            bert = encoders.new_bert(subwords, **shape, max_length=options.block, dropout=options.dropout)
+            return cls(options, subwords, options.block), MaskedLanguageModel(bert)
         folder = resolve(options.model)
         model = MaskedLanguageModel.from_pretrained(folder, dropout=options.dropout).train()
         return cls(options, Subwords.from_pretrained(folder), model.bert.config.max_positions), model

@@ -41,7 +41,7 @@ class Subwords:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+        self._backend = self.backend()
         self._backend.encode_special_tokens = True
         found = {name: self._backend.token_to_id(name) for name in SIGNS}
         ids = {name: id_ for name, id_ in found.items() if id_ is not None}
@@ -64,6 +64,10 @@ class Subwords:
         """Write tokenizer.json, which `from_pretrained` reads. OSError passes through."""
         with replacing(folder / FILE) as part:
             part.write_text(self._tokenizer.backend.to_str(), encoding="utf-8")
+
+    def backend(self) -> tokenizers.Tokenizer:
+        """A copy of the tokenizer of the Rust library."""
+        return tokenizers.Tokenizer.from_str(self._tokenizer.backend.to_str())
 
     def __len__(self) -> int:
         return self._backend.get_vocab_size()
@@ -111,7 +115,7 @@ class Subwords:
         new = sorted(piece for piece, count in counts.items() if count >= least)
         if not new:
             return self
-        backend = tokenizers.Tokenizer.from_str(self._tokenizer.backend.to_str())
+        backend = self.backend()
         known = backend.get_vocab(with_added_tokens=False)
         known |= {piece: len(self) + number for number, piece in enumerate(new)}
         backend.model = tokenizers.models.WordPiece(known, unk_token=UNKNOWN)

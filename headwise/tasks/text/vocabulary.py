@@ -24,6 +24,7 @@ BYTES = 256
 
 class Vocabulary:
     """Text to ids and back. Nothing is unknown to it, as every byte has a token; case, spaces and line ends are kept.
+    (One that is made of a BERT's tokenizer knows and keeps what that does.)
 
     Signs such as [EOS] that stand in a text are text. The file is a tokenizer.json, which `headwise.text.Tokenizer` and
     Hugging Face's tokenizers read.

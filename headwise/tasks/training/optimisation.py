@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -13,27 +13,38 @@ from torch.optim.lr_scheduler import LambdaLR
 from headwise.tasks.options.train import TrainOptions
 
 
-def configure(module: nn.Module, options: TrainOptions, steps: int) -> dict[str, Any]:
+def configure(
+    module: nn.Module, options: TrainOptions, steps: int, rates: Mapping[str, float] | None = None
+) -> dict[str, Any]:
     """The optimiser and the schedule of a module, as Lightning's `configure_optimizers` returns them.
 
     Args:
         steps: of the whole training.
+        rates: the highest learning rate of parameters whose names begin so, where it is not that of the options.
     """
+    parameters = groups(module, options.weight_decay, rates)
     # A fused step unscales its gradients itself, so that they could not be clipped before it.
-    optimizer = AdamW(groups(module, options.weight_decay), lr=options.lr, fused=options.precision != "16-mixed")
+    optimizer = AdamW(parameters, lr=options.lr, fused=options.precision != "16-mixed")
     schedule = LambdaLR(optimizer, factor(options.schedule, math.ceil(options.warmup * steps), steps))
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-def groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """The parameters that learn, in two groups: those that decay, and biases, norms and embeddings, which do not."""
+def groups(module: nn.Module, weight_decay: float, rates: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
+    """The parameters that learn, in groups: those that decay, and biases, norms and embeddings, which do not.
+
+    Those with a learning rate of their own, by `rates`, are groups behind these.
+    """
     embeddings = {id(each.weight) for each in module.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)}
-    learning = [each for each in module.parameters() if each.requires_grad]
-    decaying = [each for each in learning if each.ndim > 1 and id(each) not in embeddings]
-    chosen = {id(each) for each in decaying}
-    others = [each for each in learning if id(each) not in chosen]
-    both = ({"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0})
-    return [group for group in both if group["params"]]
+    found: dict[tuple[float | None, bool], list[nn.Parameter]] = {}
+    for name, each in module.named_parameters():
+        if each.requires_grad:
+            rate = next((rate for prefix, rate in (rates or {}).items() if name.startswith(prefix)), None)
+            found.setdefault((rate, each.ndim > 1 and id(each) not in embeddings), []).append(each)
+    ordered = sorted(found.items(), key=lambda item: (item[0][0] is not None, not item[0][1]))
+    return [
+        {"params": each, "weight_decay": weight_decay * decays, **({} if rate is None else {"lr": rate})}
+        for (rate, decays), each in ordered
+    ]
 
 
 def factor(schedule: str, warmup: int, steps: int) -> Callable[[int], float]:

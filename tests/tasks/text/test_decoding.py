@@ -15,7 +15,7 @@ from headwise.errors import ArgumentError
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.tasks.text import decoding
 from headwise.tasks.text.beam_search import beam_search
-from headwise.tasks.text.decoding import Decoding, Written, likeliest, one_by_one, sampled, write
+from headwise.tasks.text.decoding import Decoding, Written, likeliest, one_by_one, sampled, without_repeats, write
 
 BEGIN, END = 0, 1
 
@@ -117,6 +117,42 @@ class TestByHand:
             search([[math.nan] * 4] * 4)
 
 
+class TestRepeats:
+    #      begin end  2    3     After 2 comes 3, after 3 comes 2, and seldom the end.
+    TABLE = ([0.0, 0.0, 0.9, 0.1], [0.25] * 4, [0.0, 0.1, 0.2, 0.7], [0.0, 0.1, 0.8, 0.1])
+
+    def test_a_run_is_not_written_twice(self) -> None:
+        def greedy(no_repeat: int) -> list[int]:
+            limits = torch.tensor([9])
+            (found,) = one_by_one(Table([*self.TABLE]), limits, likeliest, begin=BEGIN, end=END, no_repeat=no_repeat)
+            return found.ids
+
+        assert greedy(0) == [2, 3] * 4 + [2]
+        assert greedy(1) == [2, 3]  # each token once
+        # 2 3 2, and not again 2 3: 2. Not 2 2 again, nor 2 3: the end.
+        assert greedy(2) == [2, 3, 2, 2]
+        assert greedy(3) == [2, 3, 2, 3]  # 2 would end 2 3 2 again; the end is as likely as 3
+
+    def test_a_beam_search_keeps_to_it_too_and_its_probability_is_the_models(self) -> None:
+        limits = torch.tensor([9, 4])
+        found = beam_search(
+            Table([*self.TABLE], 2), limits, beams=3, length_penalty=3.0, begin=BEGIN, end=END, no_repeat=2
+        )
+        for each in found:
+            pairs = list(itertools.pairwise(each.ids))
+            assert len(pairs) == len(set(pairs))
+            steps = itertools.pairwise([BEGIN, *each.ids, *([END] if each.is_finished else [])])
+            assert each.log_probability == pytest.approx(sum(math.log(self.TABLE[a][b]) for a, b in steps))
+
+    @given(st.lists(st.integers(0, 3), max_size=12), st.integers(1, 4))
+    def test_what_would_be_a_repeat(self, written: list[int], size: int) -> None:
+        found = without_repeats(torch.zeros(1, 4), torch.tensor([written], dtype=torch.int64), size)
+        runs = {tuple(written[i : i + size]) for i in range(len(written) - size + 1)}
+        for token in range(4):
+            again = tuple([*written, token][-size:])
+            assert (found[0, token] == -math.inf) == (again in runs)
+
+
 class TestDraws:
     P = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
 
@@ -176,7 +212,7 @@ def test_nothing_to_write_and_nothing_to_read() -> None:
         write(model, [[2]], [0], begin=BEGIN, end=END)
 
 
-def random_model(seed: int, vocabulary: int = 12, positions: str = "rope") -> EncoderDecoder:
+def random_model(seed: int, vocabulary: int = 12, positions: str = "rope", *, copies: bool = False) -> EncoderDecoder:
     torch.manual_seed(seed)
     model = EncoderDecoder(
         EncoderDecoderConfig(
@@ -184,6 +220,7 @@ def random_model(seed: int, vocabulary: int = 12, positions: str = "rope") -> En
             encoder_layers=1,
             decoder_layers=2,
             positions=positions,  # type: ignore[arg-type]
+            copies=copies,
         )
     )
     return model.double().eval()
@@ -193,14 +230,17 @@ def random_model(seed: int, vocabulary: int = 12, positions: str = "rope") -> En
 @given(
     seed=st.integers(0, 1000),
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=7),
-    decoder=st.sampled_from([Decoding(), Decoding(beams=3), Decoding(beams=4, length_penalty=1.0)])
+    decoder=st.sampled_from(
+        [Decoding(no_repeat=1), Decoding(beams=3), Decoding(beams=4, length_penalty=1.0, no_repeat=2)]
+    )
     | st.builds(Decoding, sample=st.just(True), temperature=st.floats(0.5, 2.0), top_k=st.integers(0, 5)),
     positions=st.sampled_from(["rope", "sinusoidal", "learned"]),
+    copies=st.booleans(),
 )
 def test_the_cache_writes_what_is_written_without_one(
-    seed: int, lengths: list[int], decoder: Decoding, positions: str
+    seed: int, lengths: list[int], decoder: Decoding, positions: str, copies: bool
 ) -> None:
-    model = random_model(seed, positions=positions)
+    model = random_model(seed, positions=positions, copies=copies)
     sources = [torch.randint(2, 12, (length,)).tolist() for length in lengths]
     limits = [2 + i % 6 for i in range(len(sources))]
     given = {"begin": BEGIN, "end": END, "never": [BEGIN], "decoding": decoder}

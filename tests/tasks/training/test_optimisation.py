@@ -52,6 +52,16 @@ def test_an_output_that_is_tied_to_the_embedding_is_one_parameter_that_does_not_
     assert len(others["params"]) == 1
 
 
+def test_parts_may_have_learning_rates_of_their_own() -> None:
+    module = nn.ModuleDict({"old": nn.Linear(2, 2), "new": nn.Linear(2, 2, bias=False)})
+    found = configure(module, TrainOptions(lr=1.0, warmup=0.5, weight_decay=0.1), 4, {"old.": 0.1})
+    rates = {id(each): group["lr"] for group in found["optimizer"].param_groups for each in group["params"]}
+    assert {name: rates[id(each)] for name, each in module.named_parameters()} == pytest.approx(
+        {"new.weight": 0.5, "old.weight": 0.05, "old.bias": 0.05}
+    )
+    assert found["optimizer"].param_groups[0]["lr"] == 0.5  # the first is what a learning curve shows
+
+
 def test_the_warmup_is_a_share_of_all_steps() -> None:
     found = configure(nn.Linear(2, 2), TrainOptions(lr=1.0, warmup=0.25), steps=8)
     assert found["optimizer"].param_groups[0]["lr"] == 0.5  # the first of two steps up
