@@ -27,16 +27,18 @@ class AnewSteps:
     """The same model without a cache: at each step it reads all that was written so far again."""
 
     def __init__(self, model: EncoderDecoder, source_ids: Tensor, source_padding: Tensor) -> None:
-        self.model, self.padding = model, source_padding
+        self.model, self.source_ids, self.padding = model, source_ids, source_padding
         self.memory = model.encode(source_ids, source_padding)
         self.read = torch.empty(len(source_ids), 0, dtype=torch.int64)
 
     def __call__(self, ids: Tensor) -> Tensor:
         self.read = torch.cat([self.read, ids[:, None]], 1)
-        return self.model.logits(self.model.decode(self.read, self.memory, self.padding)[:, -1])
+        hidden = self.model.decode(self.read, self.memory, self.padding)[:, -1:]
+        return self.model.logits(hidden, self.memory, self.source_ids, self.padding)[:, 0]
 
     def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
-        self.read, self.memory, self.padding = self.read[order], self.memory[order], self.padding[order]
+        self.read, self.source_ids = self.read[order], self.source_ids[order]
+        self.memory, self.padding = self.memory[order], self.padding[order]
 
 
 def run(source: Path, folder: Path, *, quick: bool) -> Result:
