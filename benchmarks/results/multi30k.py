@@ -14,7 +14,7 @@ from benchmarks.results.commands import times
 from benchmarks.results.page import Goal, Result, Table
 from headwise import tasks
 from headwise.models.encoder_decoder import EncoderDecoder
-from headwise.tasks.text.decoding import Decoding, Written, write
+from headwise.tasks.text.decoding import CachedSteps, Written
 
 SEED, BEAMS, LIMIT = 0, 5, 60  # minutes
 SCORES = {"BLEU": 2, "chrF": 2}
@@ -100,17 +100,6 @@ def run(source: Path, folder: Path, *, quick: bool) -> Result:
 def timed(task: tasks.Translate, rows: object, *, anew: bool = False) -> tuple[list[Written], float]:
     """What is written for the rows, and the seconds that it took, from ids to ids."""
     examples = task.encode(rows, targets=False)
-    vocabulary, longest = task.target_vocabulary, task.options.max_target_length
-    how = {"steps": AnewSteps} if anew else {}
     begun = time.perf_counter()
-    found = write(
-        task.model,
-        [each.source for each in examples],
-        [min(longest, 2 * len(each.source) + 10) for each in examples],
-        begin=vocabulary.begin,
-        end=vocabulary.end,
-        never=(vocabulary.pad, vocabulary.begin),
-        decoding=Decoding(beams=BEAMS, length_penalty=task.options.length_penalty),
-        **how,
-    )
+    found = task.write(examples, steps=AnewSteps if anew else CachedSteps)
     return found, time.perf_counter() - begun

@@ -18,6 +18,8 @@ from headwise.errors import ArgumentError, HeadwiseError
 from headwise.models import Bert, BertConfig
 from headwise.models.image_text import ImageText, ImageTextConfig
 from headwise.records import Seen
+from headwise.tasks.matching.candidates import Candidates, batch_of_images, batch_of_texts
+from headwise.tasks.matching.contrast import contrastive, others, paired
 from headwise.tasks.options.match import MatchOptions
 from headwise.tasks.rows.gallery import Gallery, Question, questions
 from headwise.tasks.rows.pictures import Pixels, digest, name_of, read_picture
@@ -26,9 +28,7 @@ from headwise.tasks.scores import Scores
 from headwise.tasks.scoring.retrieval import DEPTHS, recall, recall_by_chance
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
-from headwise.tasks.text.candidates import Candidates, batch_of_images, batch_of_texts
 from headwise.tasks.text.subwords import Subwords
-from headwise.tasks.training.contrast import contrastive, others, paired
 from headwise.tasks.training.shares import of_all_processes
 from headwise.text import Patches
 

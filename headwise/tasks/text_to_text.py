@@ -25,7 +25,8 @@ from headwise.tasks.rows.tables import Data
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
-from headwise.tasks.text.decoding import Decoding, Written, write
+from headwise.tasks.text.decoding import CachedSteps, Decoding, MakeSteps, Written, write
+from headwise.tasks.text.padding import padded
 from headwise.tasks.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -184,9 +185,9 @@ class TextToText(Task[TextOptions]):
             {self.writes: self.target_vocabulary.decode(each.ids), "score": each.score} for each in self.write(examples)
         ]
 
-    def write(self, examples: Sequence[Example]) -> list[Written]:
+    def write(self, examples: Sequence[Example], *, steps: MakeSteps = CachedSteps) -> list[Written]:
         """What is written for each example, as the options say: at most `max_target_length` tokens, and no more than
-        twice as many as the source has and ten."""
+        twice as many as the source has and ten. `steps` is how the model is run."""
         self.eval()
         vocabulary = self.target_vocabulary
         longest = self.options.max_target_length
@@ -198,6 +199,7 @@ class TextToText(Task[TextOptions]):
             end=vocabulary.end,
             never=(vocabulary.pad, vocabulary.begin),
             decoding=Decoding(**_decoding(self.options)),
+            steps=steps,
         )
 
     def evaluate(self, source: Any) -> Scores:
@@ -268,12 +270,6 @@ class TextToText(Task[TextOptions]):
                 raise ArgumentError(f"expected a text for each input, received {type(odd[0]).__name__} {odd[0]!r:.80}")
             return Pairs(list(texts), [])
         return self.pairs(self.read(inputs, self.options, targets=False), self.options, targets=False)
-
-
-def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
-    """[B, S] with the rows from the left, as long as the longest."""
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows])
 
 
 def _decoding(options: TextToTextOptions) -> dict[str, Any]:

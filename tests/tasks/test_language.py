@@ -19,6 +19,7 @@ from headwise.nn import Cache
 from headwise.tasks.language import Language
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.rows.corpus import read_corpus
+from headwise.tasks.text import encoders
 from headwise.tasks.text.masked_language import _filled
 from headwise.tasks.text.subwords import Subwords
 from tests.tasks.problems import WORDS, twice
@@ -120,6 +121,17 @@ def test_a_masked_run_holds_a_checkpoint_that_transformers_reads(masked: tuple[L
     bert = Bert.from_pretrained(folder / "bert")
     assert torch.equal(bert(ids), task.model.bert(ids))
     assert Subwords.from_pretrained(folder / "bert").pieces(["ant bee"]) == task.objective.subwords.pieces(["ant bee"])
+
+
+def test_another_task_goes_on_from_the_run_itself(masked: tuple[Language, Path]) -> None:
+    task, folder = masked
+    bert, subwords = encoders.pretrained(str(folder), [], dropout=0.2)
+    assert bert.config.dropout == 0.2
+    assert subwords.pieces(["ant bee"]) == task.objective.subwords.pieces(["ant bee"])
+    exported = Bert.from_pretrained(folder / "bert").state_dict()
+    assert {name: tensor.tolist() for name, tensor in bert.state_dict().items()} == {
+        name: tensor.tolist() for name, tensor in exported.items()
+    }
 
 
 def test_training_goes_on_from_a_checkpoint_with_its_head(masked: tuple[Language, Path]) -> None:

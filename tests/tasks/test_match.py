@@ -16,10 +16,10 @@ from headwise.errors import ArgumentError, CheckpointError, DtypeError, FileErro
 from headwise.models.bert import BertConfig
 from headwise.models.image_text import ImageText, ImageTextConfig
 from headwise.tasks.match import Match
+from headwise.tasks.matching.contrast import contrastive, others, paired
 from headwise.tasks.options.match import MatchOptions
 from headwise.tasks.rows.pictures import read_picture
 from headwise.tasks.scoring.retrieval import best_first, recall, recall_by_chance
-from headwise.tasks.training.contrast import contrastive, others, paired
 from tests.tasks.problems import coloured_grids, coloured_patches
 
 TINY: dict[str, Any] = {"dim": 32, "image_layers": 1, "text_layers": 1, "heads": 2, "shared_dim": 16, "vocabulary": 200}

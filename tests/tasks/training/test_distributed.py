@@ -171,8 +171,9 @@ def test_a_process_that_fails_ends_those_that_wait_for_it(tmp_path: Path, monkey
             while not mine.with_name("0").exists():
                 time.sleep(0.01)
             raise OSError("the cable is out")
-        mine.write_text(str(os.getpid()))
-        time.sleep(60)
+        mine.with_suffix(".part").write_text(str(os.getpid()))
+        mine.with_suffix(".part").rename(mine)
+        time.sleep(60)  # until it is ended
     """
     with pytest.raises(TrainingError, match="process 1 of 2 failed: OSError: the cable is out") as raised:
         processes.together(2, exec, source)
@@ -193,7 +194,7 @@ def test_ctrl_c_reaches_the_processes_and_what_they_say_of_it_comes_back(tmp_pat
         from headwise.errors import TrainingInterrupted
         try:
             pathlib.Path({str(ready)!r}).touch()
-            time.sleep(60)
+            time.sleep(60)  # until it is interrupted
         except KeyboardInterrupt:
             raise TrainingInterrupted("stopped, and saved")
     """

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
-from torch.nn.utils.rnn import pad_sequence
 
 from headwise.models.image_text import ImageText
 from headwise.tasks.rows.pictures import Pixels
 from headwise.tasks.scoring.retrieval import best_first
+from headwise.tasks.text.padding import padded
 
 AT_ONCE = 256  # images, texts or pairs in a pass
 
@@ -89,6 +89,6 @@ def batch_of_images(images: Sequence[Pixels]) -> Tensor:
 
 def batch_of_texts(texts: Sequence[Sequence[int]], pad: int) -> dict[str, Tensor]:
     """ "input_ids" [B, S] with padding behind the shorter ones, and "real" [B, S], True = a token."""
-    ids = pad_sequence([torch.tensor(text) for text in texts], batch_first=True, padding_value=pad)
+    ids = padded(texts, pad)
     lengths = torch.tensor([len(text) for text in texts])
     return {"input_ids": ids, "real": torch.arange(ids.shape[1]) < lengths[:, None]}

@@ -1,0 +1,1 @@
+"""What `Match` is made of: images and texts that are compared, and how telling them apart is learned."""
