@@ -1,4 +1,4 @@
-"""What the tests in a browser share: the numbers that a caption tells, and what axe finds."""
+"""What the tests in a browser share: the address, the numbers that a caption tells, and what axe finds."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def told(tab: Page, group: int, of: str = "") -> list[tuple[int, float]]:
     items = tab.locator(".attention-caption li[data-place]")
     listed = items.evaluate_all("(all) => all.map(({ dataset }) => [dataset.place, dataset.weight])")
     return [(int(place), float(weight)) for place, weight in listed]
+
+
+def kept_address(tab: Page) -> str:
+    """What the address keeps, once it has followed the state: it does so a moment later."""
+    tab.wait_for_function("() => location.hash.slice(1) === headwise.state.write()")
+    return str(tab.evaluate("location.hash.slice(1)"))
 
 
 def weights_in(told: list[tuple[int, float]]) -> list[float]:

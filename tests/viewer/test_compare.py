@@ -18,7 +18,7 @@ from headwise import analyses, masks
 from headwise.records import AttentionRecord, Seen
 from headwise.viewer import inputs_of, write_page
 
-from .browser import check_with_axe
+from .browser import check_with_axe, kept_address
 from .conftest import HOSTILE, empty_row, look, placed, record
 
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ def test_linked_sides_follow_one_another_and_a_choice_of_their_own_ends_that(tab
     assert caption("right") == "right after · layer 1 · head 2"
     tab.get_by_role("button", name="swap").click()
     assert [caption("left"), caption("right")] == ["left after · layer 1 · head 2", "right before · layer 1 · head 2"]
-    tab.wait_for_function("() => location.hash.includes('other=')")
+    kept_address(tab)
     tab.reload()
     settle(tab)
     assert [caption("left"), caption("right")] == ["left after · layer 1 · head 2", "right before · layer 1 · head 2"]

@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from headwise.records import AttentionRecord, Seen
 from headwise.viewer import inputs_of, write_page
 from headwise.viewer.bundle import assemble
 
+from .browser import kept_address
 from .conftest import HOSTILE, look, record
 
 if TYPE_CHECKING:
@@ -318,9 +320,8 @@ def test_the_zoom_is_in_the_address(tab: Page, tmp_path: Path) -> None:
     assert col <= 40
     assert past_col >= 50
     tab.keyboard.press("+")
-    tab.wait_for_function("() => new URLSearchParams(location.hash.slice(1)).get('sight') !== '20,30,40,50'")
-    said = tab.evaluate("() => new URLSearchParams(location.hash.slice(1)).get('sight').split(',').map(Number)")
-    np.testing.assert_allclose(said, state(tab, "sight")[0], atol=0.01)
+    said = parse_qs(kept_address(tab))["sight"][0].split(",")
+    np.testing.assert_allclose([float(each) for each in said], state(tab, "sight")[0], atol=0.01)
 
 
 def test_a_map_of_few_rows_and_many_columns_is_no_line(tab: Page, tmp_path: Path) -> None:

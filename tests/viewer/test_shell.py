@@ -14,7 +14,7 @@ from headwise import masks
 from headwise.records import AttentionRecord, Seen
 from headwise.viewer import inputs_of, write_page
 
-from .browser import check_with_axe
+from .browser import check_with_axe, kept_address
 from .conftest import HOSTILE
 
 if TYPE_CHECKING:
@@ -89,9 +89,7 @@ def test_the_address_follows_what_is_looked_at_and_brings_it_back(tab: Page, tmp
     }  # fmt: skip
     show(tab, tmp_path, seen)
     tab.evaluate("(looked) => headwise.app.go(looked)", looked)
-    tab.wait_for_function("() => location.hash.includes('strip=false')")
-    address = tab.evaluate("location.hash")
-    show(tab, tmp_path, seen, address.removeprefix("#"))
+    show(tab, tmp_path, seen, kept_address(tab))
     assert {field: state(tab, field) for field in looked} == looked
     tab.evaluate("(first) => headwise.state.set(first)", {"view": "head", "layer": 0})
     tab.evaluate("location.hash = ''")
