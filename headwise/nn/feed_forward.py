@@ -58,8 +58,7 @@ class FeedForward(nn.Module):
         options.one_of("activation", activation, [*_PLAIN, *_GATED])
         self.activation = activation
         is_gated = activation in _GATED
-        if hidden_dim is None:
-            hidden_dim = 4 * dim if not is_gated else -(-8 * dim // (3 * GATED_MULTIPLE)) * GATED_MULTIPLE
+        hidden_dim = usual_width(dim, is_gated) if hidden_dim is None else hidden_dim
         self.hidden_dim = options.whole("hidden_dim", hidden_dim)
         factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         self.gate = nn.Linear(dim, hidden_dim, **factory) if is_gated else None
@@ -85,3 +84,8 @@ class FeedForward(nn.Module):
     def extra_repr(self) -> str:
         """What the parameters' shapes do not show."""
         return f"{self.dim}, {self.hidden_dim}, activation={self.activation!r}"
+
+
+def usual_width(dim: int, is_gated: bool) -> int:
+    """The width between, where nobody says: 4 M; where gated 8/3 M, rounded up to a multiple of 64."""
+    return -(-8 * dim // (3 * GATED_MULTIPLE)) * GATED_MULTIPLE if is_gated else 4 * dim

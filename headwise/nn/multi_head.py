@@ -14,6 +14,7 @@ from headwise.kernels import KERNELS
 from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.cache import Cache
+from headwise.nn.head_sizes import HeadSizes
 from headwise.nn.inputs import check_input, check_mask, check_padding, positions_of, with_padding
 from headwise.nn.norm import NORMS
 from headwise.nn.positions import Positions
@@ -22,11 +23,10 @@ from headwise.nn.trace import attend
 from headwise.records import AttentionRecord
 from headwise.shapes import check_numbers
 
-PROJECTIONS = ("per_head", "shared")
 Places = tuple[Tensor, Tensor] | None  # where queries and keys stand; None where no scheme asks
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(HeadSizes, nn.Module):
     """Heads that look at the same sequence from several sides. Vaswani et al. 2017, section 3.2.2.
 
         head_h = softmax(scale · q_h k_gᵀ) v_g,   out = Concat(head_1 … head_H) W_O
@@ -91,22 +91,21 @@ class MultiHeadAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.dim = options.whole("dim", dim)
-        self.num_heads = options.whole("num_heads", num_heads)
-        self.num_kv_heads = options.whole("num_kv_heads", num_heads if num_kv_heads is None else num_kv_heads)
-        options.divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
-        if head_dim is None:
-            head_dim = options.divisible("dim", dim, "num_heads", num_heads)
-        self.head_dim = options.whole("head_dim", head_dim)
-        self.value_head_dim = options.whole("value_head_dim", head_dim if value_head_dim is None else value_head_dim)
-        self.kdim = options.whole("kdim", dim if kdim is None else kdim)
-        self.vdim = options.whole("vdim", self.kdim if vdim is None else vdim)
+        self._take_sizes(
+            *(dim, num_heads),
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            value_head_dim=value_head_dim,
+            kdim=kdim,
+            vdim=vdim,
+            projection=projection,
+        )
+        head_dim = self.head_dim
         options.one_of("qk_norm", qk_norm, [None, *NORMS])
-        options.one_of("projection", projection, PROJECTIONS)
         options.one_of("kernel", kernel, ["auto", *KERNELS])
         check_numbers(scale, softcap, 0.0)
         self.dropout = options.probability("dropout", dropout)
-        self.scale, self.softcap, self.projection, self.kernel = scale, softcap, projection, kernel
+        self.scale, self.softcap, self.kernel = scale, softcap, kernel
         if positions is not None:
             if not isinstance(positions, Positions):
                 raise ArgumentError(
@@ -119,7 +118,6 @@ class MultiHeadAttention(nn.Module):
 
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         if projection == "shared":
-            self._check_shared()
             self.qkv = nn.Linear(head_dim, 3 * head_dim, bias=False, **factory)
         elif self.is_fused:
             self.qkv = nn.Linear(dim, sum(self.projection_sizes), bias=bias, **factory)
@@ -135,19 +133,6 @@ class MultiHeadAttention(nn.Module):
         self.sinks = nn.Parameter(torch.empty(num_heads, **factory)) if sinks else None
         load_other_names(self)
         self.reset_parameters()
-
-    @property
-    def is_fused(self) -> bool:
-        """Whether queries, keys and values are projected by one matrix, `qkv`."""
-        return self.projection == "shared" or self.dim == self.kdim == self.vdim
-
-    @property
-    def projection_sizes(self) -> tuple[int, int, int]:
-        """How many outputs the projections of queries, keys and values have."""
-        if self.projection == "shared":
-            return (self.head_dim,) * 3
-        heads, kv_heads = self.num_heads, self.num_kv_heads
-        return heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_head_dim
 
     def reset_parameters(self) -> None:
         """Glorot's uniform distribution for each projection, as in the paper's own code; 0 for biases and sinks."""
@@ -319,22 +304,6 @@ class MultiHeadAttention(nn.Module):
             return [y.transpose(1, 2) for y in found]
         heads = {"q": self.num_heads, "k": self.num_kv_heads, "v": self.num_kv_heads}
         return [y.unflatten(-1, (heads[name], -1)).transpose(1, 2) for name, y in zip(names, found, strict=True)]
-
-    def _check_shared(self) -> None:
-        """A shared projection is D × D, so everything has D columns a head."""
-        wanted = {
-            "num_kv_heads": (self.num_kv_heads, self.num_heads),
-            "head_dim": (self.head_dim * self.num_heads, self.dim),
-            "value_head_dim": (self.value_head_dim, self.head_dim),
-            "kdim": (self.kdim, self.dim),
-            "vdim": (self.vdim, self.dim),
-        }
-        for name, (received, expected) in wanted.items():
-            if received != expected:
-                raise ArgumentError(
-                    f'{name}: projection="shared" projects a head\'s own D = M / H columns, the same for all, so it '
-                    f"cannot be chosen. Expected {expected}, received {received}"
-                )
 
     def extra_repr(self) -> str:
         """What the parameters' shapes do not show."""

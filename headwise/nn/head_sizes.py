@@ -1,0 +1,71 @@
+"""How many heads multi-head attention has and how wide each is: the same for the module and for its twin in Keras."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from headwise.errors import ArgumentError
+from headwise.nn import options
+
+PROJECTIONS = ("per_head", "shared")
+
+
+class HeadSizes:
+    """The sizes of a multi-head attention, checked. A class that has them calls `_take_sizes` once it may set any."""
+
+    def _take_sizes(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None,
+        head_dim: int | None,
+        value_head_dim: int | None,
+        kdim: int | None,
+        vdim: int | None,
+        projection: Literal["per_head", "shared"],
+    ) -> None:
+        """Keep the options under their names. ArgumentError for sizes that do not divide, or do not go together."""
+        self.dim = options.whole("dim", dim)
+        self.num_heads = options.whole("num_heads", num_heads)
+        self.num_kv_heads = options.whole("num_kv_heads", num_heads if num_kv_heads is None else num_kv_heads)
+        options.divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
+        if head_dim is None:
+            head_dim = options.divisible("dim", dim, "num_heads", num_heads)
+        self.head_dim = options.whole("head_dim", head_dim)
+        self.value_head_dim = options.whole("value_head_dim", head_dim if value_head_dim is None else value_head_dim)
+        self.kdim = options.whole("kdim", dim if kdim is None else kdim)
+        self.vdim = options.whole("vdim", self.kdim if vdim is None else vdim)
+        options.one_of("projection", projection, PROJECTIONS)
+        self.projection = projection
+        if projection == "shared":
+            self._check_shared()
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether queries, keys and values are projected by one matrix, `qkv`."""
+        return self.projection == "shared" or self.dim == self.kdim == self.vdim
+
+    @property
+    def projection_sizes(self) -> tuple[int, int, int]:
+        """How many outputs the projections of queries, keys and values have."""
+        if self.projection == "shared":
+            return (self.head_dim,) * 3
+        heads, kv_heads = self.num_heads, self.num_kv_heads
+        return heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_head_dim
+
+    def _check_shared(self) -> None:
+        """A shared projection is D × D, so everything has D columns a head."""
+        wanted = {
+            "num_kv_heads": (self.num_kv_heads, self.num_heads),
+            "head_dim": (self.head_dim * self.num_heads, self.dim),
+            "value_head_dim": (self.value_head_dim, self.head_dim),
+            "kdim": (self.kdim, self.dim),
+            "vdim": (self.vdim, self.dim),
+        }
+        for name, (received, expected) in wanted.items():
+            if received != expected:
+                raise ArgumentError(
+                    f'{name}: projection="shared" projects a head\'s own D = M / H columns, the same for all, so it '
+                    f"cannot be chosen. Expected {expected}, received {received}"
+                )
