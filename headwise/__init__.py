@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from headwise import analyses, capture, doctor, errors, masks, models, nn, plot, tasks, testing, worksheet
+    from headwise import analyses, capture, doctor, errors, keras, masks, models, nn, plot, tasks, testing, worksheet
     from headwise.capture.context import watch
     from headwise.doctor.diagnosis import diagnose
     from headwise.functional import attention, plan
@@ -48,6 +48,7 @@ _WHERE: dict[str, str | None] = {
     "models": None,
     "nn": None,
     "errors": None,
+    "keras": None,
     "plot": None,
     "tasks": None,
     "testing": None,
@@ -70,6 +71,7 @@ __all__ = [
     "diagnose",
     "doctor",
     "errors",
+    "keras",
     "load",
     "masks",
     "models",

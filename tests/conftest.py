@@ -11,7 +11,9 @@ import hypothesis
 import pytest
 import torch
 
-os.environ["KERAS_BACKEND"] = "torch"  # before anything imports it: its layers are torch modules then
+# Before anything imports keras. On torch its layers are torch modules; scripts/test runs tests/keras on each backend.
+os.environ["KERAS_BACKEND"] = os.environ.get("HEADWISE_KERAS_BACKEND", "torch")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 hypothesis.settings.register_profile("headwise", deadline=None, derandomize=True, max_examples=25)
 hypothesis.settings.load_profile("headwise")

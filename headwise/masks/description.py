@@ -104,6 +104,7 @@ _KINDS: dict[str, tuple[type[Mask], dict[str, Number | Table]]] = {
     "bits": (Bits, {"packed": Table((torch.uint8,), "BHqk"), "k_len": Number(0)}),
 }
 _KIND_OF = {cls: kind for kind, (cls, _) in _KINDS.items()}
+MASK_CLASSES = (*_KIND_OF, And, Or, Not)  # all that can be written down as data
 _PARTS: dict[str, type[And] | type[Or]] = {"and": And, "or": Or}
 
 

@@ -12,6 +12,8 @@ from headwise.masks.mask import Allowed, Index
 
 def look_up(table: Tensor, *index: Index) -> Allowed:
     """`table[index]`, as a Python scalar for ints, an array for NumPy arrays, a tensor for tensors."""
+    if not isinstance(table, Tensor):  # another framework's, which knows its own indexing
+        return table[index]
     if all(isinstance(i, int) for i in index):
         return table[index].item()
     if any(isinstance(i, np.ndarray) for i in index):

@@ -1,0 +1,42 @@
+"""Attention as Keras 3 layers, on TensorFlow, JAX and PyTorch: twins of the modules of `headwise.nn`, the same numbers.
+
+    import headwise.keras
+
+    layer = headwise.keras.MultiHeadAttention(512, 8)
+    y = layer(x, attention_mask=masks.causal())
+
+Importing it registers the layers, so that models which were saved with them load.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+if importlib.util.find_spec("keras") is None:
+    raise ImportError('headwise.keras needs Keras: pip install "headwise[keras]"')
+
+from headwise.keras import positions
+from headwise.keras.as_torch import as_torch, store
+from headwise.keras.bert import Bert
+from headwise.keras.drop_path import DropPath
+from headwise.keras.feed_forward import FeedForward
+from headwise.keras.functional import scaled_dot_product_attention
+from headwise.keras.latent import LatentAttention
+from headwise.keras.multi_head import MultiHeadAttention
+from headwise.keras.multi_head_latent import MultiHeadLatentAttention
+from headwise.keras.transformer_layer import DecoderLayer, EncoderLayer
+
+__all__ = [
+    "Bert",
+    "DecoderLayer",
+    "DropPath",
+    "EncoderLayer",
+    "FeedForward",
+    "LatentAttention",
+    "MultiHeadAttention",
+    "MultiHeadLatentAttention",
+    "as_torch",
+    "positions",
+    "scaled_dot_product_attention",
+    "store",
+]

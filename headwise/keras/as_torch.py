@@ -1,0 +1,216 @@
+"""A Keras layer as a torch module, whatever backend it runs on: for the doctor, and for comparing with torch's layers.
+
+module = headwise.keras.as_torch(layer)
+y = module(torch.randn(2, 5, 16))        # computed by the layer, on TensorFlow or JAX; gradients come through it
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import torch
+from keras import ops, tree
+from torch import nn
+
+from headwise.errors import ArgumentError, DtypeError
+from headwise.keras.autograd import Call, Compiled, Made, Plan, from_torch
+from headwise.keras.to_torch import to_torch
+from headwise.keras.watching.paths import paths
+
+Tensor = Any  # of the backend
+
+
+def as_torch(layer: keras.layers.Layer) -> nn.Module:
+    """A layer that has its weights, as a module of torch tensors. Where Keras runs on torch it is one: itself.
+
+    The module's Parameters start as copies of the layer's weights, under the layers' paths ("qkv.kernel"), and are what
+    it computes with; so copies of the module are independent, and the layer itself is never changed: `store(module)`
+    writes the Parameters into it. What is not trained is a buffer. `module.train()` and `.eval()` say `training=`, and
+    in training seeds are drawn from torch's generator. The arguments are those of the layer's call.
+
+    What the layer computes is not seen by torch: only its output is, and its gradients (`tf.GradientTape`, `jax.vjp`;
+    once, not those of gradients). It computes in the layer's own dtype.
+
+    Raises:
+        DtypeError: no Keras layer.
+        ArgumentError: a layer without weights yet.
+    """
+    if not isinstance(layer, keras.layers.Layer):
+        raise DtypeError(f"layer: expected a Keras layer or model. Received: {type(layer).__name__}")
+    if isinstance(layer, nn.Module):
+        return layer
+    if not _is_built(layer):
+        raise ArgumentError(
+            f"layer: expected one that has its weights. Received: a {type(layer).__name__} that was never called. Call "
+            "it once, or build it with the shape of its inputs"
+        )
+    return _module_class(type(layer))(layer)
+
+
+def store(module: nn.Module) -> None:
+    """Write the Parameters and buffers of what `as_torch` made into the Keras layer that it was made of."""
+    if not isinstance(module, KerasModule):
+        raise DtypeError(f"module: expected what as_torch made. Received: {type(module).__name__}")
+    for variable, value in zip(module.variables, module.values(), strict=True):
+        variable.assign(from_torch(value, variable.dtype))
+
+
+def _is_built(layer: keras.layers.Layer) -> bool:
+    """Whether a layer has its weights; one whose weights need no shapes makes them now."""
+    if not layer.built and type(layer).__module__.startswith("headwise.keras."):
+        layer.build()
+    return bool(layer.built) and all(part.built for part in layer._flatten_layers(include_self=False))
+
+
+class _Held:
+    """What copies of a module have in common."""
+
+    def __init__(self, layer: keras.layers.Layer) -> None:
+        self.layer = layer
+        self._compiled: dict[Any, Compiled] = {}
+
+    def compiled(self, plan: Plan) -> Plan | Compiled:
+        """What computes a plan; on JAX compiled, once for all calls that differ in their tensors alone.
+
+        (Run one operation at a time, JAX would compile each of them for each shape.)
+        """
+        if keras.backend.backend() != "jax":
+            return plan
+        return self._compiled.setdefault(plan.key, Compiled(plan))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Held:
+        return self
+
+
+class _Part(nn.Module):
+    """A layer within a layer: its weights, and what it says of its sizes."""
+
+    def __init__(self, layer: keras.layers.Layer) -> None:
+        super().__init__()
+        self._held = _Held(layer)
+        vars(self).update(
+            {name: x for name, x in vars(layer).items() if _is_option(name, x) and name not in vars(self)}
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            held = vars(self).get("_held")
+            if held is None or name.startswith("__") or not _is_option(name, getattr(held.layer, name, self)):
+                raise
+            return getattr(held.layer, name)
+
+
+class KerasModule(_Part):
+    """What `as_torch` makes. `runs_on` says that torch does not see its operations, and where they are done."""
+
+    runs_on: str
+
+    def __init__(self, layer: keras.layers.Layer) -> None:
+        super().__init__(layer)
+        self.runs_on = keras.backend.backend()
+        self.train(False)
+        parts: dict[str, nn.Module] = {"": self}
+        self._paths: dict[str, str] = {}  # a variable's own path -> its name here
+        for path, part in paths(layer).items():
+            variables = [*part._trainable_variables, *part._non_trainable_variables]
+            if not variables:
+                continue
+            owner = _at(path, part, parts)
+            for variable in variables:
+                name = _free(owner, variable.name)
+                _put(owner, name, to_torch(variable.value).detach().clone(), variable.trainable)
+                self._paths[variable.path] = f"{path}.{name}" if path else name
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The layer's variables that have a Parameter or buffer here."""
+        layer = self._held.layer
+        return [v for v in (*layer.trainable_variables, *layer.non_trainable_variables) if v.path in self._paths]
+
+    def values(self) -> list[torch.Tensor]:
+        """The Parameters and buffers, in the order of `variables`."""
+        own = dict(self.named_parameters(remove_duplicate=False)) | dict(self.named_buffers(remove_duplicate=False))
+        return [own[self._paths[v.path]] for v in self.variables]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the layer makes of torch tensors."""
+        layer = self._held.layer
+        if kwargs.get("training") is None:
+            kwargs["training"] = self.training
+        flat = tree.flatten((args, kwargs))
+        tensors = [x for x in flat if isinstance(x, torch.Tensor)]
+        call = Plan(layer, (args, kwargs), flat, self.variables)
+        seeds = [_drawn(v) if self.training else v.value for v in call.seeds]
+        made = Made(self._held.compiled(call), seeds, call.dtypes, len(tensors))
+        found = Call.apply(made, *tensors, *self.values())
+        if self.training:
+            self._keep_state(made.state)
+        return tree.pack_sequence_as(made.structure, list(found))
+
+    def _keep_state(self, state: Sequence[Tensor]) -> None:
+        """What training moves without a gradient: the means of a batch norm."""
+        with torch.no_grad():
+            for variable, value, moved in zip(self.variables, self.values(), state, strict=True):
+                if not variable.trainable:
+                    value.copy_(to_torch(moved))
+
+
+def _module_class(of: type[keras.layers.Layer]) -> type[KerasModule]:
+    """A class with the name, the text and the arguments of a layer's, for whoever reads those."""
+    call = inspect.signature(of.call)
+
+    def forward(self: KerasModule, *args: Any, **kwargs: Any) -> Any:
+        return KerasModule.forward(self, *args, **kwargs)
+
+    forward.__signature__ = call  # type: ignore[attr-defined]
+    forward.__doc__ = of.call.__doc__
+    given = {"__module__": of.__module__, "__qualname__": of.__qualname__, "__doc__": of.__doc__, "forward": forward}
+    if "__firstlineno__" in vars(of):  # where inspect looks, from Python 3.13 on
+        given["__firstlineno__"] = vars(of)["__firstlineno__"]
+    return type(of.__name__, (KerasModule,), given)
+
+
+def _at(path: str, layer: keras.layers.Layer, parts: dict[str, nn.Module]) -> nn.Module:
+    """The part at a path, made with all that lies above it."""
+    if path not in parts:
+        above, _, name = path.rpartition(".")
+        owner = _at(above, layer, parts)
+        parts[path] = type(type(layer).__name__, (_Part,), {"__module__": type(layer).__module__})(layer)
+        owner.add_module(name if name not in vars(owner) else f"{name}_", parts[path])
+    return parts[path]
+
+
+def _put(owner: nn.Module, name: str, value: torch.Tensor, trainable: bool) -> None:
+    vars(owner).pop(name, None)
+    if trainable:
+        owner.register_parameter(name, nn.Parameter(value))
+    else:
+        owner.register_buffer(name, value)
+
+
+def _free(owner: nn.Module, name: str) -> str:
+    name = name.replace(".", "_")
+    while name in owner._parameters or name in owner._buffers or name in owner._modules:
+        name += "_"
+    return name
+
+
+def _is_option(name: str, value: Any) -> bool:
+    """Whether an attribute is a plain option: heads, widths, flags."""
+    return (
+        isinstance(value, (bool, int, float, str))
+        and not name.startswith("__")
+        and name not in ("training", "trainable")
+    )
+
+
+def _drawn(seed: keras.Variable) -> Tensor:
+    """A seed that torch's generator has drawn."""
+    return ops.convert_to_tensor(
+        torch.randint(2**31 - 1, tuple(seed.shape)).numpy().astype(seed.dtype), dtype=seed.dtype
+    )

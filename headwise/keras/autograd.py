@@ -1,0 +1,211 @@
+"""A call of a Keras layer as one operation of torch's autograd: its gradients are those that the backend works out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+from keras import ops, tree
+
+from headwise.keras.to_torch import to_torch
+
+Tensor = Any  # of the backend
+
+
+def from_torch(x: torch.Tensor, dtype: str | None = None) -> Tensor:
+    """A torch tensor as one of the backend, a copy."""
+    x = x.detach().cpu()
+    if x.dtype == torch.bfloat16:
+        x = x.float()
+    values = np.array(x.numpy())
+    return ops.convert_to_tensor(values, dtype=dtype or keras.backend.standardize_dtype(values.dtype))
+
+
+class Plan:
+    """A call of a layer without its tensors: what is computed with them."""
+
+    def __init__(self, layer: keras.layers.Layer, given: Any, flat: list[Any], variables: list[keras.Variable]) -> None:
+        self._layer, self._variables = layer, variables
+        self._flat = [None if isinstance(x, torch.Tensor) else x for x in flat]
+        self._places = [i for i, x in enumerate(flat) if isinstance(x, torch.Tensor)]
+        self._structure = tree.map_structure(lambda x: None, given)
+        known = {v.path for v in variables}
+        self.seeds = [v for v in (*layer.trainable_variables, *layer.non_trainable_variables) if v.path not in known]
+        # As Keras casts what a layer is called with. Tensors of whole numbers stay what they are.
+        floats = layer.compute_dtype if layer.autocast else None
+        self.dtypes = [floats if x.is_floating_point() else None for x in flat if isinstance(x, torch.Tensor)]
+        self.dtypes += [v.dtype for v in variables]
+        plain = tuple(x if isinstance(x, (bool, int, float, str, type(None))) else id(x) for x in self._flat)
+        self.key = (str(self._structure), plain, tuple(self._places))
+
+    def run(self, tensors: Sequence[Any], weights: Sequence[Any], seeds: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Call the layer with these tensors, as if its variables were those, and leave it as it is."""
+        filled = list(self._flat)
+        for i, x in zip(self._places, tensors, strict=True):
+            filled[i] = x
+        args, kwargs = tree.pack_sequence_as(self._structure, filled)
+        mapping = [*zip(self._variables, weights, strict=True), *zip(self.seeds, seeds, strict=True)]
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            out = self._layer(*args, **kwargs)
+        return out, [scope.get_current_value(v) for v in self._variables]
+
+
+class Compiled:
+    """A plan as functions that JAX compiles, and the gradients of it, where they are asked for."""
+
+    def __init__(self, plan: Plan) -> None:
+        import jax
+
+        self._plan = plan
+        self._structure: Any = None  # of the output
+        # Each shape is computed a few times, so compiling it quickly is all that counts.
+        options = {"xla_backend_optimization_level": 0}
+        self._run = jax.jit(self._flat, compiler_options=options)
+        self._back = jax.jit(self._gradients, static_argnums=3, compiler_options=options)
+
+    def run(self, *given: Any) -> tuple[Any, list[Any]]:
+        """As `Plan.run`."""
+        out, state = self._either(self._run, self._flat, *given)
+        return tree.pack_sequence_as(self._structure, list(out)), state
+
+    def back(self, *given: Any) -> Any:
+        """The gradients by the tensors and weights at some places, of those by the outputs that are floats."""
+        return self._either(self._back, self._gradients, *given)
+
+    def _either(self, compiled: Callable[..., Any], plain: Callable[..., Any], *given: Any) -> Any:
+        import jax
+
+        try:
+            return compiled(*given)
+        except jax.errors.ConcretizationTypeError:  # its code looks at numbers
+            return plain(*given)
+
+    def _flat(self, *given: Any) -> Any:
+        out, state = self._plan.run(*given)
+        self._structure = tree.map_structure(lambda x: None, out)
+        return tree.flatten(out), state
+
+    def _gradients(
+        self, tensors: Sequence[Any], weights: Sequence[Any], seeds: Any, places: tuple[int, ...], outputs: Any
+    ) -> Any:
+        import jax
+
+        given = [*tensors, *weights]
+
+        def floats(*leaves: Any) -> list[Any]:
+            filled = list(given)
+            for i, x in zip(places, leaves, strict=True):
+                filled[i] = x
+            out, _ = self._plan.run(filled[: len(tensors)], filled[len(tensors) :], seeds)
+            return [x for x in tree.flatten(out) if _is_float(x)]
+
+        _, vjp = jax.vjp(floats, *[given[i] for i in places])
+        return vjp(outputs)
+
+
+class Made:
+    """One computation of the backend, and what goes back through it."""
+
+    def __init__(
+        self, computation: Plan | Compiled, seeds: list[Tensor], dtypes: list[str | None], inputs: int
+    ) -> None:
+        self._computation, self._seeds, self._dtypes, self._inputs = computation, seeds, dtypes, inputs
+        self.tracked = torch.is_grad_enabled()  # inside autograd's function nobody knows
+        self.structure: Any = None  # of the output
+        self.state: list[Tensor] = []
+        self.pull: Callable[[list[torch.Tensor | None]], list[Tensor | None]] | None = None
+
+    def run(self, tensors: Sequence[torch.Tensor], wanted: Sequence[bool]) -> list[Any]:
+        """The outputs, flat; `wanted` says by which of the tensors gradients will be asked for."""
+        given = [from_torch(x, dtype) for x, dtype in zip(tensors, self._dtypes, strict=True)]
+        places = tuple(i for i, asked in enumerate(wanted) if asked)
+        split = given[: self._inputs], given[self._inputs :], self._seeds
+        if isinstance(self._computation, Compiled):
+            found = self._flat(*split)
+            pull = _with_vjp(self._computation, split, places, found)
+        else:
+            found, pull = _with_tape(lambda: self._flat(*split), [given[i] for i in places])
+
+        def back(gradients: list[torch.Tensor | None]) -> list[Tensor | None]:
+            by_place = dict(zip(places, pull(gradients), strict=True))
+            return [by_place.get(i) for i in range(len(given))]
+
+        self.pull = back
+        return found
+
+    def _flat(self, *given: Any) -> list[Any]:
+        out, self.state = self._computation.run(*given)
+        self.structure = tree.map_structure(lambda x: None, out)
+        found: list[Any] = tree.flatten(out)
+        return found
+
+
+def _is_float(x: Any) -> bool:
+    return hasattr(x, "dtype") and "float" in keras.backend.standardize_dtype(x.dtype)
+
+
+Pull = Callable[[list[torch.Tensor | None]], Any]  # the gradients by the outputs -> those by the leaves
+
+
+def _with_tape(flat: Callable[[], list[Any]], leaves: list[Tensor]) -> tuple[list[Any], Pull]:
+    import tensorflow as tf
+
+    if not leaves:
+        return flat(), lambda gradients: []
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(leaves)
+        found = flat()
+
+    def pull(gradients: list[torch.Tensor | None]) -> Any:
+        met = [
+            (x, from_torch(g, x.dtype.name))
+            for x, g in zip(found, gradients, strict=True)
+            if g is not None and _is_float(x)
+        ]
+        if not met:
+            return [None] * len(leaves)
+        targets, given = zip(*met, strict=True)
+        return tape.gradient(list(targets), leaves, output_gradients=list(given))
+
+    return found, pull
+
+
+def _with_vjp(computation: Compiled, given: Any, places: tuple[int, ...], found: list[Any]) -> Pull:
+    """Computed once more when it is asked for: of most calls no gradient ever is."""
+
+    def pull(gradients: list[torch.Tensor | None]) -> Any:
+        outputs = [
+            ops.zeros_like(x) if g is None else from_torch(g, str(x.dtype))
+            for x, g in zip(found, gradients, strict=True)
+            if _is_float(x)
+        ]
+        return computation.back(*given, places, outputs)
+
+    return pull
+
+
+class Call(torch.autograd.Function):
+    """One call of a layer, for autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, made: Made, *tensors: torch.Tensor) -> tuple[Any, ...]:
+        asked = ctx.needs_input_grad[1:] if made.tracked else [False] * len(tensors)
+        wanted = [yes and x.is_floating_point() for yes, x in zip(asked, tensors, strict=True)]
+        found = made.run(tensors, wanted)
+        ctx.made, ctx.like = made, [(x.dtype, x.device) for x in tensors]
+        ctx.set_materialize_grads(False)
+        return tuple(to_torch(x) if hasattr(x, "dtype") else x for x in found)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+        found = ctx.made.pull(list(gradients))
+        return (
+            None,
+            *(
+                None if g is None else to_torch(g).to(*like)
+                for g, like in zip(found, map(reversed, ctx.like), strict=True)
+            ),
+        )

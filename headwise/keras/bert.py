@@ -1,0 +1,259 @@
+"""BERT, the whole encoder, of this package's layers.
+
+Devlin et al. 2018, arXiv:1810.04805. The twin of `headwise.models.Bert`, which reads the checkpoint.
+Dimension letters: B batch, S sequence, M model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+from keras import ops
+
+from headwise import models
+from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
+from headwise.keras.layer import Layer, Tensor
+from headwise.keras.residual import seeds
+from headwise.keras.saving import PACKAGE
+from headwise.keras.transformer_layer import EncoderLayer
+from headwise.models.bert import ACTIVATIONS, BertConfig
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class Bert(Layer):
+    """A BERT encoder. `Bert(config)` starts from random weights, `Bert.from_pretrained` from a checkpoint's.
+
+    >>> bert = Bert.from_pretrained("minilm")
+    >>> hidden = bert(input_ids, attention_mask=input_ids != 0)                  # [B, S] to [B, S, M]
+
+    It is a layer: what trains, is saved and exported is the model that it stands in.
+
+    >>> ids = keras.Input((None,), dtype="int32")
+    >>> hidden, pooled = bert(ids, attention_mask=keras.ops.not_equal(ids, 0), return_pooled=True)
+    >>> model = keras.Model(ids, keras.layers.Dense(2)(pooled))
+
+    Args:
+        config: its shape, and how it begins.
+        seed: of what is dropped.
+
+    Its parts are `embeddings` (with `word`, `position`, `token_type` and `norm`), `layers`, and `pooler`, which is None
+    where the config says so.
+    """
+
+    def __init__(self, config: BertConfig, *, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(config, BertConfig):
+            raise ArgumentError(f"config: expected a headwise.models.BertConfig. Received: {type(config).__name__}")
+        self.config = config
+        first, *others = seeds(seed, 1 + config.num_layers)
+        self.embeddings = _Embeddings(config, seed=first, name="embeddings", dtype=self.dtype_policy)
+        self.layers = [
+            # As in 2018 the norm comes after each sum, not before each branch.
+            EncoderLayer(
+                *(config.hidden_size, config.num_heads),
+                ffn_dim=config.intermediate_size,
+                norm_first=False,
+                activation=ACTIVATIONS[config.hidden_act],
+                dropout=config.dropout,
+                attention_dropout=config.attention_dropout,
+                ffn_dropout=0.0,
+                norm_eps=config.layer_norm_eps,
+                seed=each,
+                name=f"layers_{i}",
+                dtype=self.dtype_policy,
+            )
+            for i, each in enumerate(others)
+        ]
+        self.pooler = self.dense(config.hidden_size, name="pooler") if config.pooler else None
+        linear = [part for layer in self.layers for part in (layer.attention.qkv, layer.attention.out)]
+        linear += [part for layer in self.layers for part in (layer.mlp.up, layer.mlp.down)]
+        for part in (*linear, *([] if self.pooler is None else [self.pooler])):
+            part.kernel_initializer = _normal(config)
+
+    @classmethod
+    def from_pretrained(cls, path_or_id: str | Path, *, dropout: float | None = None, **kwargs: Any) -> Bert:
+        """A checkpoint's encoder and pooler; what it has on top of them (`cls.*`) is left out.
+
+        Args:
+            path_or_id: a local folder with config.json and safetensors, the name of a model on the Hugging Face hub, or
+                "minilm", the one that comes with `headwise[demo]`.
+            dropout: of attention too, in place of what the checkpoint was trained with.
+            kwargs: `name`, `dtype` (None = keras.config.dtype_policy()), `trainable`, `seed`.
+
+        Raises:
+            ArgumentError: a dropout that is not from 0 to 1, 1 excluded.
+            CheckpointError: no such checkpoint, a damaged one, or one that is not a BERT encoder.
+        """
+        kwargs["dtype"] = kwargs.get("dtype") or keras.config.dtype_policy()
+        bert: Bert = cls.from_torch(models.Bert.from_pretrained(path_or_id, dropout=dropout), **kwargs)
+        return bert
+
+    def get_config(self) -> dict[str, Any]:
+        """Every option of the constructor, the config as a dict."""
+        seed = self._given["seed"]
+        return {**keras.layers.Layer.get_config(self), "config": dataclasses.asdict(self.config), "seed": seed}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Bert:
+        """The layer that `get_config` described."""
+        return cls(**{**config, "config": BertConfig(**config["config"])})
+
+    def build(self, input_shape: object = None) -> None:
+        """Make the weights, whose shapes follow from the config alone."""
+        for part in (self.embeddings, *self.layers):
+            part.build()
+        if self.pooler is not None:
+            self.pooler.build((None, self.config.hidden_size))
+        self.built = True
+
+    def call(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        return_pooled: bool = False,
+        training: bool | None = None,
+    ) -> Any:
+        """The last hidden state.
+
+        Args:
+            input_ids: [B, S], whole numbers below `config.vocab_size`.
+            attention_mask: [B, S], as everywhere else with BERT: True or 1 for tokens, False or 0 for padding, on
+                either side. Default: all tokens. The hidden states *of* padding are unspecified: never read them.
+            token_type_ids: [B, S], which sentence of a pair each token is from. Default: all 0.
+            return_pooled: also return what `pool` makes of it, which is how a functional model has it.
+            training: whether something is dropped.
+
+        Returns:
+            [B, S, M]; with `return_pooled=True` (hidden, pooled [B, M]).
+
+        Raises:
+            ShapeError: an argument of another shape, or more than `config.max_positions` tokens.
+            DtypeError: an argument of another dtype.
+            ArgumentError: an id that has no embedding, or a mask that holds more than 0 and 1. What is traced has no
+                values to look at.
+            CheckpointError: `return_pooled` of a model that came without a pooler.
+        """
+        self._check_inputs(input_ids, attention_mask, token_type_ids, return_pooled)
+        _check_values("input_ids", input_ids, self.config.vocab_size)
+        _check_values("token_type_ids", token_type_ids, self.config.num_token_types)
+        _check_values("attention_mask", attention_mask, 2)
+        padding = None if attention_mask is None else ops.cast(attention_mask, "bool")
+        x = self.embeddings(input_ids, token_type_ids, training=training)
+        for layer in self.layers:
+            x = layer(x, query_mask=padding, training=training)
+        return (x, self.pool(x)) if return_pooled else x
+
+    def compute_output_spec(
+        self,
+        input_ids: Any,
+        attention_mask: Any = None,
+        token_type_ids: Any = None,
+        return_pooled: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """The shapes of what `call` returns, without calling it."""
+        self._check_inputs(input_ids, attention_mask, token_type_ids, return_pooled)
+        width = self.config.hidden_size
+        hidden = keras.KerasTensor((*input_ids.shape, width), dtype=self.compute_dtype)
+        pooled = keras.KerasTensor((input_ids.shape[0], width), dtype=self.compute_dtype)
+        return (hidden, pooled) if return_pooled else hidden
+
+    def pool(self, hidden: Tensor) -> Tensor:
+        """What BERT was pretrained to make of a whole text: [B, M] from the hidden state at position 0, which is [CLS].
+
+        Raises:
+            CheckpointError: this model came without a pooler.
+            ArgumentError: a functional model is being made, see `return_pooled` of the call.
+        """
+        self._check_pooler()
+        if isinstance(hidden, keras.KerasTensor):
+            raise ArgumentError(
+                "hidden: expected values. Received: a KerasTensor. In a functional model pass return_pooled=True to "
+                "the call, so that model and pooler are saved as one"
+            )
+        return ops.tanh(self.pooler(hidden[:, 0]))  # type: ignore[misc]
+
+    def _check_inputs(self, input_ids: Any, attention_mask: Any, token_type_ids: Any, return_pooled: bool) -> None:
+        if return_pooled:
+            self._check_pooler()
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        for name, x in given.items():
+            if x is None and name != "input_ids":
+                continue
+            if not hasattr(x, "shape"):
+                raise DtypeError(f"{name}: expected a tensor [B, S] of whole numbers. Received: {type(x).__name__}")
+            dtype = keras.backend.standardize_dtype(x.dtype)
+            if "int" not in dtype and (name != "attention_mask" or dtype != "bool"):
+                hint = ' (keras.Input(…, dtype="int32"))' if isinstance(x, keras.KerasTensor) else ""
+                raise DtypeError(f"{name}: expected whole numbers{hint}. Received: dtype={dtype}")
+            shape, wanted = tuple(x.shape), tuple(input_ids.shape)
+            if len(shape) != 2:
+                raise ShapeError(f"{name}: expected [B, S]. Received: {name}.shape={shape}")
+            if any(None not in pair and pair[0] != pair[1] for pair in zip(shape, wanted, strict=True)):
+                raise ShapeError(f"{name}: expected {wanted}, as input_ids. Received: {name}.shape={shape}")
+        length, most = input_ids.shape[1], self.config.max_positions
+        if length is not None and length > most:
+            raise ShapeError(
+                f"input_ids: this model reads at most {most} tokens. Received: {length}. Cut the text or split it"
+            )
+
+    def _check_pooler(self) -> None:
+        if self.pooler is None:
+            raise CheckpointError("this checkpoint has no pooler: average the hidden states, or take those of [CLS]")
+
+
+class _Embeddings(Layer):
+    def __init__(self, config: BertConfig, *, seed: int | None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        sizes = {"word": config.vocab_size, "position": config.max_positions, "token_type": config.num_token_types}
+        for name, size in sizes.items():
+            options: dict[str, Any] = {"embeddings_initializer": _normal(config), "dtype": self.dtype_policy}
+            setattr(self, name, keras.layers.Embedding(size, config.hidden_size, name=name, **options))
+        self.width = config.hidden_size
+        self.norm = keras.layers.LayerNormalization(epsilon=config.layer_norm_eps, name="norm", dtype=self.dtype_policy)
+        self.dropout = keras.layers.Dropout(config.dropout, seed=seed, name="dropout", dtype=self.dtype_policy)
+
+    def build(self, input_shape: object = None) -> None:
+        for part in (self.word, self.position, self.token_type):
+            part.build()
+        self.norm.build((None, None, self.width))
+        self.built = True
+
+    def call(self, ids: Tensor, types: Tensor | None = None, training: bool | None = None) -> Tensor:
+        types = ops.zeros_like(ids) if types is None else types
+        places = self.position(ops.arange(ops.shape(ids)[1], dtype="int32"))
+        return self.dropout(self.norm(self.word(ids) + self.token_type(types) + places), training=training)
+
+
+def _normal(config: BertConfig) -> keras.initializers.Initializer:
+    return keras.initializers.RandomNormal(stddev=config.initializer_range)  # a new one draws other numbers
+
+
+def _check_values(name: str, x: Tensor | None, size: int) -> None:
+    """Raise unless all are from 0 to size - 1: where they are not, JAX gives NaN and a GPU anything."""
+    values = None if x is None else _values(x)
+    if values is None or not values.size or (values.min() >= 0 and values.max() < size):
+        return
+    received = int(values.min() if values.min() < 0 else values.max())
+    if name == "attention_mask":
+        raise ArgumentError(f"attention_mask: expected 1 for tokens and 0 for padding. Received: {received}")
+    raise ArgumentError(
+        f"{name}: expected ids from 0 to {size - 1}. Received: {received}. Do the tokenizer and the model come from "
+        "the same checkpoint?"
+    )
+
+
+def _values(x: Tensor) -> np.ndarray | None:
+    """A tensor's values; None where it is being traced."""
+    if keras.backend.backend() == "torch" and torch.compiler.is_compiling():
+        return None
+    try:
+        return np.asarray(ops.convert_to_numpy(x)).astype(np.int64)
+    except Exception:  # each backend has its own for what has no values yet
+        return None

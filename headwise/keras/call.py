@@ -1,0 +1,190 @@
+"""One attention computation among Keras tensors, and the weights of any rows of it.
+
+    s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias;   s = -∞ where the mask forbids
+    A = exp(s - lse),   lse = log(Σ exp(s) + exp(sink))
+
+The same as `headwise.call` says of torch tensors. The scores become float32, or float64, before anything is added to
+them and before the softmax, whatever the dtype of the queries.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+from keras import ops
+
+from headwise.keras import masking
+from headwise.masks import Mask
+
+Tensor = Any  # of the backend
+Bias = Callable[..., Tensor]  # (q of the rows, rows, cols, whole=) -> float [B|1, H, r, c]; see `attend`
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Call:
+    """q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] and all that decides what becomes of them."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Mask | None  # aligned; its tensors are the backend's
+    bias: Tensor | Bias | None  # a float tensor that broadcasts to [B, H, Q, K], or a function of rows and columns
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None  # [H]
+    dropout: float
+    seed: Tensor | None  # [2] integers, where there is dropout
+
+    @property
+    def lengths(self) -> tuple[int | None, int | None]:
+        """Q and K, None where they are not known before the call."""
+        return self.q.shape[2], self.k.shape[2]
+
+    def usable(self) -> Call:
+        """This call with 0 for the keys and values that nobody may attend to: NaN in them cannot spread."""
+        if self.mask is None or masking.sees_all(self.mask, *self.lengths):
+            return self
+        used = masking.used_keys(self.mask, *self.lengths)
+        if used is None:
+            return self
+        groups, heads = self.k.shape[1], used.shape[1]
+        if heads not in (None, 1, groups):
+            used = ops.any(ops.reshape(used, (-1, groups, heads // groups, ops.shape(used)[2])), axis=2)
+        used = ops.expand_dims(used, -1)
+        k, v = (ops.where(used, x, ops.zeros((), dtype=x.dtype)) for x in (self.k, self.v))
+        return dataclasses.replace(self, k=k, v=v)
+
+    @property
+    def float(self) -> str:
+        """The dtype of the scores."""
+        return "float64" if keras.backend.standardize_dtype(self.q.dtype) == "float64" else "float32"
+
+
+def attend(
+    call: Call,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: Tensor | None = None,
+    cols: Tensor | None = None,
+    *,
+    valid: Tensor | None = None,
+    seed: Tensor | None = None,
+    weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """What rows of queries make of the keys and values that they are given: output [B, H, …, r, E], and if wanted the
+    weights [B, H, …, r, c] before dropout.
+
+    q [B, H, …, r, D], k [B, G, …, c, D] and v [B, G, …, c, E] are those of the positions rows […, r] and cols […, c],
+    where … is nothing or n blocks; None = all there are. `valid` […, c] says which columns there are.
+    """
+    whole = rows is None
+    if rows is None and (call.mask is not None or callable(call.bias)):
+        rows, cols = (ops.arange(ops.shape(x)[2], dtype="int32") for x in (q, k))
+    scores = ops.cast(products(q * ops.cast(call.scale, q.dtype), k), call.float)
+    if call.softcap is not None:
+        scores = call.softcap * ops.tanh(scores / call.softcap)
+    allowed = None if call.mask is None else masking.cells(call.mask, rows, cols, whole=whole)
+    empty_rows = allowed is not None and not masking.never_empty(call.mask, *call.lengths)
+    if valid is not None:
+        known = ops.expand_dims(valid, -2)[None, None]
+        allowed = known if allowed is None else ops.logical_and(allowed, known)
+    if callable(call.bias):
+        scores = scores + ops.cast(call.bias(q, rows, cols, whole=whole), call.float)
+    elif call.bias is not None:
+        bias = ops.cast(_tile(call.bias, rows, cols, whole), call.float)
+        seen = bias > -float("inf")  # an additive mask: what it forbids is forbidden, and no NaN can come of it
+        allowed, empty_rows = (seen if allowed is None else ops.logical_and(allowed, seen)), True
+        scores = scores + ops.where(seen, bias, 0.0)
+    found = _softmax(scores, allowed, call.sinks)
+    used = ops.cast(found, v.dtype)
+    if call.dropout:
+        used = keras.random.dropout(used, call.dropout, seed=_Drawn(call.seed if seed is None else seed))
+    out = products_with(used, v)
+    if empty_rows:  # their weights are all alike; there shall be none
+        some = ops.any(allowed, axis=-1, keepdims=True)
+        out = ops.where(some, out, ops.cast(0.0, out.dtype))
+        found = ops.where(some, found, ops.cast(0.0, found.dtype)) if weights else found
+    return out, found if weights else None
+
+
+def products(q: Tensor, k: Tensor) -> Tensor:
+    """q kᵀ: [B, H, …, r, D] and [B, G, …, c, D] to [B, H, …, r, c]; the heads of a group lie next to one another."""
+    heads, groups = q.shape[1], k.shape[1]
+    if heads == groups:
+        return ops.einsum("...qd,...kd->...qk", q, k)
+    split = ops.reshape(q, (-1, groups, heads // groups, *ops.shape(q)[2:]))
+    found = ops.einsum("bgn...qd,bg...kd->bgn...qk", split, k)
+    return ops.reshape(found, (-1, heads, *ops.shape(found)[3:]))
+
+
+def products_with(weights: Tensor, v: Tensor) -> Tensor:
+    """A v: [B, H, …, r, c] and [B, G, …, c, E] to [B, H, …, r, E]."""
+    heads, groups = weights.shape[1], v.shape[1]
+    if heads == groups:
+        return ops.matmul(weights, v)
+    split = ops.reshape(weights, (-1, groups, heads // groups, *ops.shape(weights)[2:]))
+    found = ops.einsum("bgn...qk,bg...ke->bgn...qe", split, v)
+    return ops.reshape(found, (-1, heads, *ops.shape(found)[3:]))
+
+
+def _softmax(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None) -> Tensor:
+    """exp(s - lse) of whole rows. What is forbidden gets exactly 0, but in a row that may attend to nothing."""
+    if allowed is not None:
+        lowest = np.finfo(keras.backend.standardize_dtype(scores.dtype)).min
+        scores = ops.where(allowed, scores, ops.cast(lowest, scores.dtype))
+    if sinks is not None:
+        sink = ops.reshape(ops.cast(sinks, scores.dtype), (-1,) + (1,) * (len(scores.shape) - 2))
+        highest = ops.stop_gradient(ops.maximum(ops.max(scores, axis=-1, keepdims=True), sink))
+        weights = ops.exp(scores - highest)
+        return weights / (ops.sum(weights, axis=-1, keepdims=True) + ops.exp(sink - highest))
+    if scores.shape[-1] == 1:  # one key; ops.softmax warns that its answer is 1
+        return ops.ones_like(scores)
+    return ops.softmax(scores, axis=-1)
+
+
+def _tile(bias: Tensor, rows: Tensor, cols: Tensor, whole: bool) -> Tensor:
+    """The part of a bias that falls on a tile."""
+    while len(bias.shape) < 4:
+        bias = bias[None]
+    if whole:
+        return bias
+    if len(rows.shape) == 2:  # blocks, [n, r] and [n, c]
+        b, h, q_len, k_len = ops.shape(bias)
+        r = ops.clip(ops.expand_dims(rows, -1), 0, q_len - 1)
+        c = ops.clip(ops.expand_dims(cols, -2), 0, k_len - 1)
+        return ops.take(ops.reshape(bias, (b, h, -1)), r * k_len + c, axis=2)
+    bias = bias if bias.shape[2] == 1 else ops.take(bias, rows, axis=2)
+    return bias if bias.shape[3] == 1 else ops.take(bias, cols, axis=3)
+
+
+class _Drawn(keras.random.SeedGenerator):
+    """A seed that was drawn before: the same however often it is asked, so that what is computed again is the same."""
+
+    _initial_seed = 0  # not None, or Keras drops by PyTorch's own seed
+
+    def __init__(self, seed: Tensor) -> None:
+        self._seed = seed
+
+    def next(self, ordered: bool = True) -> Tensor:
+        return self._seed
+
+
+def runs_now(x: Tensor) -> bool:
+    """Whether operations on x run at once, and are not written down to be compiled."""
+    match keras.backend.backend():
+        case "tensorflow":
+            import tensorflow as tf
+
+            return not tf.is_symbolic_tensor(x)
+        case "jax":
+            import jax
+
+            return not isinstance(x, jax.core.Tracer)
+        case _:
+            return not torch.compiler.is_compiling()

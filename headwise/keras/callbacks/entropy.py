@@ -1,0 +1,57 @@
+"""The entropy of each head while a Keras model trains."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from headwise.capture.head_means import Sums
+from headwise.keras.callbacks.watching import Watching
+
+
+class AttentionEntropy(Watching):
+    """The mean entropy of each layer and head on a few examples at the end of each epoch, in nats, to TensorBoard.
+
+        callbacks.AttentionEntropy(x[:32], "logs")
+
+        attention/encoder.attention/entropy          the mean over the heads
+        attention/encoder.attention/entropy/head_3   -Σ A log A, mean over the examples and the queries that attend to
+                                                     anything
+
+    Log K is a head that looks at K keys all alike, 0 one that looks at a single key. Where entropies collapse, training
+    becomes unstable (Zhai et al. 2023, arXiv:2303.06296). The same numbers as `headwise.capture.monitor` gives; queries
+    of padding count too. The model runs in inference mode: the weights are those without dropout.
+
+    Args:
+        x: examples, as the model takes them: an array, or a list or dict of them. They are one batch.
+        log_dir: the folder of the event file.
+        every: after each n-th epoch.
+        only: which layers, as for `headwise.watch`. None = all.
+        prefix: what the names begin with.
+
+    Raises:
+        ArgumentError, DtypeError: an option that makes no sense, named.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        log_dir: str | os.PathLike[str],
+        *,
+        every: int = 1,
+        only: Any = None,
+        prefix: str = "attention",
+    ) -> None:
+        super().__init__(x, log_dir, every=every, only=only, prefix=prefix)
+
+    def log(self, step: int) -> None:
+        sums: dict[str, Sums] = {}
+        for site, record in self.records():
+            found = Sums.of(record)
+            sums[site.name] = sums[site.name] + found if site.name in sums else found
+        scalars = {}
+        for name, of_layer in sums.items():
+            heads = of_layer.means()["entropy"].tolist()
+            scalars[f"{name}/entropy"] = sum(heads) / len(heads)
+            scalars |= {f"{name}/entropy/head_{head}": value for head, value in enumerate(heads)}
+        self.write(step, scalars=scalars)

@@ -1,0 +1,83 @@
+"""Pictures of each head's attention while a Keras model trains."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from headwise.keras.callbacks.watching import Watching
+from headwise.nn import options
+from headwise.records import AttentionRecord
+
+GAP = 2  # pixels between heads
+ACROSS = 8  # heads in a row
+
+
+class AttentionPictures(Watching):
+    """The attention weights of each layer on a few examples at the end of each epoch, as pictures, to TensorBoard.
+
+        callbacks.AttentionPictures(x[:2], "logs", examples=2)
+
+        attention/encoder.attention/weights/example_0     all heads of the layer, eight in a row
+
+    Queries run down, keys across. The darker, the larger: black is the head's largest weight, white is 0, and what is
+    between goes by the square root, so that small weights show. Where a matrix is larger than the picture each pixel
+    is the largest weight that it stands for.
+
+    Args:
+        x: examples, as the model takes them: an array, or a list or dict of them. They are one batch.
+        log_dir: the folder of the event file.
+        examples: how many of them are drawn, the first ones.
+        size: pixels of one head to each side, about.
+        every: after each n-th epoch.
+        only: which layers, as for `headwise.watch`. None = all.
+        prefix: what the names begin with.
+
+    Raises:
+        ArgumentError, DtypeError: an option that makes no sense, named.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        log_dir: str | os.PathLike[str],
+        *,
+        examples: int = 1,
+        size: int = 128,
+        every: int = 1,
+        only: Any = None,
+        prefix: str = "attention",
+    ) -> None:
+        super().__init__(x, log_dir, every=every, only=only, prefix=prefix)
+        self.examples, self.size = options.whole("examples", examples), options.whole("size", size, 8)
+
+    def log(self, step: int) -> None:
+        images: dict[str, np.ndarray] = {}
+        for site, record in self.records():
+            call = f"/call_{site.call}" if site.call else ""
+            pictures = _pictures(record, self.examples, self.size)
+            images |= {f"{site.name}/weights{call}/example_{i}": each for i, each in enumerate(pictures)}
+        self.write(step, images=images)
+
+
+def _pictures(record: AttentionRecord, examples: int, size: int) -> list[np.ndarray]:
+    """One picture [h, w] for each of the first examples, its heads beside one another."""
+    weights = record.pooled(size, how="max")[:examples].cpu().double().numpy()  # [B, H, h, w]
+    top = weights.max(axis=(2, 3), keepdims=True, initial=0.0)
+    shades = np.rint(255 * (1 - np.sqrt(weights / np.where(top > 0, top, 1.0)))).astype(np.uint8)
+    down, across = (max(1, size // count) for count in shades.shape[2:])
+    return [_beside(example.repeat(down, axis=1).repeat(across, axis=2)) for example in shades]
+
+
+def _beside(heads: np.ndarray) -> np.ndarray:
+    """Heads [H, h, w] in rows of eight, on white."""
+    count, height, width = heads.shape
+    columns = min(count, ACROSS)
+    lines = -(-count // columns)
+    picture = np.full((lines * (height + GAP) - GAP, columns * (width + GAP) - GAP), 255, np.uint8)
+    for head, pixels in enumerate(heads):
+        y, x = head // columns * (height + GAP), head % columns * (width + GAP)
+        picture[y : y + height, x : x + width] = pixels
+    return picture

@@ -1,0 +1,56 @@
+"""What the model's attention does with a batch of examples, its weights as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from typing import Any
+
+import keras
+
+from headwise.errors import ArgumentError
+from headwise.keras.callbacks.logging import Logging, tensors
+from headwise.keras.watching import watch
+from headwise.records import AttentionRecord
+from headwise.records.site import Site
+
+
+class Watching(Logging):
+    """A callback that looks at the attention of a few examples.
+
+    Args:
+        x: examples, as the model takes them: an array, or a list or dict of them. They are one batch.
+        log_dir, every, prefix: as for `Logging`.
+        only: which layers, as for `headwise.watch`. None = all.
+    """
+
+    def __init__(self, x: Any, log_dir: str | os.PathLike[str], *, every: int, only: Any, prefix: str) -> None:
+        super().__init__(log_dir, every=every, prefix=prefix)
+        if x is None:
+            raise ArgumentError("x: expected examples. Received: None")
+        self._x, self._only = tensors("x", x), only
+        self._warned = set[str]()
+
+    def records(self) -> list[tuple[Site, AttentionRecord]]:
+        """What is seen of the examples in inference mode. No variable of the model changes."""
+        model = self.model
+        gradients: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if keras.backend.backend() == "torch":
+            import torch
+
+            gradients = torch.no_grad()
+        with gradients, keras.StatelessScope(), watch(model, only=self._only, max_bytes=None) as seen:
+            model(self._x, **({"training": False} if model._call_has_training_arg else {}))
+        coverage = seen.coverage()
+        for site in (*coverage.missed, *coverage.refused):
+            self._warn(f"{site.name} was {site.status}: {site.how}")
+        if not len(seen):
+            self._warn(f"nothing was seen of any head: {'. '.join(coverage.notes)}")
+        return [(record.site, record) for record in seen if record.site is not None]
+
+    def _warn(self, message: str) -> None:
+        """Once: a training that lasts for days should neither fail because of its monitor nor fill its log."""
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(f"{type(self).__name__}: {message}", stacklevel=2)

@@ -1,0 +1,229 @@
+"""What a PyTorch module was made with, read from what it is: the constructor's arguments of its Keras twin.
+
+Modules do not keep their arguments, so each kind has a reader here. An argument that is itself a module (positions,
+attention) is handed to `convert`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from headwise import models
+from headwise import nn as torch_nn
+from headwise.errors import ArgumentError
+from headwise.nn import positions
+from headwise.nn.cross import CrossLayer
+from headwise.nn.feed_forward import FeedForward
+
+Options = dict[str, Any]
+Convert = Callable[[nn.Module], Any]
+
+
+def multi_head(module: torch_nn.MultiHeadAttention, convert: Convert) -> Options:
+    """Of a MultiHeadAttention."""
+    first: Any = module.qkv if module.is_fused else module.q
+    norm = module.q_norm
+    return {
+        **_same(module, "dim", "num_heads", "num_kv_heads", "head_dim", "value_head_dim", "kdim", "vdim"),
+        **_same(module, "softcap", "dropout", "scale", "projection", "kernel"),
+        # A shared projection has no biases, so there `bias` is only what `output_bias` is by default.
+        "bias": (module.out if module.projection == "shared" else first).bias is not None,
+        "output_bias": module.out.bias is not None,
+        **({} if norm is None else {"qk_norm": _norm(norm), "norm_eps": _eps(norm)}),
+        "sinks": module.sinks is not None,
+        "gate": module.gate is not None,
+        "positions": None if module.positions is None else convert(module.positions),
+    }
+
+
+def multi_head_latent(module: torch_nn.MultiHeadLatentAttention, convert: Convert) -> Options:
+    """Of a MultiHeadLatentAttention."""
+    return {
+        **_same(module, "dim", "num_heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "value_head_dim"),
+        **_same(module, "dropout", "scale", "path", "kernel"),
+        "bias": module.out.bias is not None,
+        "norm_eps": _eps(module.kv_norm),
+        "positions": convert(module.positions),
+    }
+
+
+def latent(module: torch_nn.LatentAttention, convert: Convert) -> Options:
+    """Of a LatentAttention."""
+    reader, out = module.reads[0], module.read_out
+    first: Options = cross(reader, convert)  # type: ignore[arg-type]
+    among: Any = reader.layers
+    shared = {"norm_first", "activation", "dropout", "scale", "norm_eps", "bias", "kernel"}
+    found = {
+        **_same(module, "num_latents", "latent_dim", "input_dim", "num_heads", "num_reads", "latent_names"),
+        **{name: value for name, value in first.items() if name in shared},
+        "share_reads": len(module.reads) < module.num_reads,
+        "self_layers": len(among),
+        "self_heads": among[0].attention.num_heads if len(among) else None,
+        "read_out": out is not None,
+    }
+    parts = [first] if out is None else [first, cross(out, convert)]
+    for name, default in (("head_dim", _own_head_dim), ("value_head_dim", _own_value_dim), ("ffn_dim", _own_ffn_dim)):
+        # None stands for another number in layers of another width.
+        found[name] = None if all(part[name] == default(part) for part in parts) else first[name]
+    if out is not None:
+        found |= {"output_dim": module.output_dim, "query_residual": out.query_residual}
+    return found
+
+
+def cross(module: CrossLayer, convert: Convert) -> Options:
+    """Of a CrossLayer."""
+    attention = module.attention
+    return {
+        **_same(module, "dim", "memory_dim", "norm_first", "query_residual"),
+        **_same(attention, "num_heads", "head_dim", "value_head_dim", "scale", "kernel"),
+        **_feed_forward_of(module),
+        "norm_eps": _eps(module.attention_norm),
+    }
+
+
+def feed_forward(module: FeedForward, convert: Convert) -> Options:
+    """Of a FeedForward."""
+    bias = module.up.bias is not None
+    return {**_same(module, "dim", "hidden_dim", "activation"), "dropout": _rate(module.dropout), "bias": bias}
+
+
+def drop_path(module: torch_nn.DropPath, convert: Convert) -> Options:
+    """Of a DropPath."""
+    return _same(module, "probability")
+
+
+def encoder_layer(module: torch_nn.EncoderLayer, convert: Convert) -> Options:
+    """Of an EncoderLayer, with the attention that it has."""
+    return {**_transformer_layer(module, module.attention_norm), "attention": convert(module.attention)}
+
+
+def decoder_layer(module: torch_nn.DecoderLayer, convert: Convert) -> Options:
+    """Of a DecoderLayer, with the attentions that it has."""
+    return {
+        **_transformer_layer(module, module.self_attention_norm),
+        "self_attention": convert(module.self_attention),
+        "cross_attention": convert(module.cross_attention),
+    }
+
+
+def bert(module: models.Bert, convert: Convert) -> Options:
+    """Of a Bert."""
+    return {"config": module.config}
+
+
+def rope(module: positions.Rope, convert: Convert) -> Options:
+    """Of a Rope."""
+    return _same(module, "head_dim", "base", "interleaved", "rotary_dim", "scaling")
+
+
+def alibi(module: positions.Alibi, convert: Convert) -> Options:
+    """Of an Alibi."""
+    return _same(module, "num_heads", "max_bias")
+
+
+def t5_buckets(module: positions.T5Buckets, convert: Convert) -> Options:
+    """Of T5Buckets."""
+    return _same(module, "num_heads", "num_buckets", "max_distance", "bidirectional", "std")
+
+
+def shaw_relative(module: positions.ShawRelative, convert: Convert) -> Options:
+    """Of a ShawRelative."""
+    with_values = {"value_dim": module.value_dim} if module.uses_values else {}
+    return {
+        "head_dim": module.head_dim,
+        "max_distance": (module.left, module.right),
+        "values": module.uses_values,
+        **with_values,
+    }
+
+
+def sinusoidal(module: positions.Sinusoidal, convert: Convert) -> Options:
+    """Of a Sinusoidal."""
+    return _same(module, "dim", "base", "interleaved")
+
+
+def learned(module: positions.Learned, convert: Convert) -> Options:
+    """Of a Learned."""
+    return _same(module, "max_positions", "dim", "std")
+
+
+READERS: dict[type[nn.Module], Callable[[Any, Convert], Options]] = {
+    torch_nn.MultiHeadAttention: multi_head,
+    torch_nn.MultiHeadLatentAttention: multi_head_latent,
+    torch_nn.LatentAttention: latent,
+    torch_nn.EncoderLayer: encoder_layer,
+    torch_nn.DecoderLayer: decoder_layer,
+    CrossLayer: cross,
+    FeedForward: feed_forward,
+    torch_nn.DropPath: drop_path,
+    models.Bert: bert,
+    positions.Rope: rope,
+    positions.Alibi: alibi,
+    positions.T5Buckets: t5_buckets,
+    positions.ShawRelative: shaw_relative,
+    positions.Sinusoidal: sinusoidal,
+    positions.Learned: learned,
+}
+
+
+def _same(module: Any, *names: str) -> Options:
+    """The arguments that the module keeps under their own names."""
+    return {name: getattr(module, name) for name in names}
+
+
+def _transformer_layer(module: Any, norm: nn.Module) -> Options:
+    return {
+        **_same(module, "dim", "norm_first"),
+        **_feed_forward_of(module),
+        "ffn_dropout": _rate(module.mlp.dropout),
+        "drop_path": module.drop_path.probability,
+        "norm": _norm(norm),
+        "norm_eps": _eps(norm),
+    }
+
+
+def _feed_forward_of(module: Any) -> Options:
+    found = feed_forward(module.mlp, lambda part: part)
+    return {
+        "ffn_dim": found["hidden_dim"],
+        "activation": found["activation"],
+        "dropout": _rate(module.dropout),
+        "bias": found["bias"],
+    }
+
+
+def _rate(dropout: nn.Module) -> float:
+    if not isinstance(dropout, nn.Dropout):
+        raise ArgumentError(f"from_torch: expected an nn.Dropout. Received: {type(dropout).__name__}")
+    return dropout.p
+
+
+def _norm(norm: nn.Module) -> str:
+    for name, cls in (("rms", nn.RMSNorm), ("layer", nn.LayerNorm)):
+        if isinstance(norm, cls):
+            return name
+    raise ArgumentError(f"from_torch: expected an nn.LayerNorm or nn.RMSNorm. Received: {type(norm).__name__}")
+
+
+def _eps(norm: Any) -> float:
+    _norm(norm)
+    if norm.eps is None:
+        raise ArgumentError("norm_eps: expected a number. Received: an nn.RMSNorm with eps=None")
+    return float(norm.eps)
+
+
+def _own_head_dim(part: Options) -> int | None:
+    whole: int = part["dim"] // part["num_heads"]
+    return None if part["dim"] % part["num_heads"] else whole
+
+
+def _own_value_dim(part: Options) -> int:
+    dim: int = part["head_dim"]
+    return dim
+
+
+def _own_ffn_dim(part: Options) -> int:
+    return FeedForward(part["dim"], activation=part["activation"], device="meta").hidden_dim

@@ -1,0 +1,187 @@
+"""Twins made of one another: a Keras layer of a PyTorch module, and back."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import keras
+import torch
+from torch import nn
+
+from headwise import models
+from headwise import nn as torch_nn
+from headwise.errors import ArgumentError, CheckpointError, DtypeError
+from headwise.keras import positions
+from headwise.keras.bert import Bert
+from headwise.keras.convert.options import READERS
+from headwise.keras.convert.weights import TORCH_DTYPES, dtype_of, match
+from headwise.keras.cross import CrossLayer
+from headwise.keras.drop_path import DropPath
+from headwise.keras.feed_forward import FeedForward
+from headwise.keras.functional import ALL_KERNELS
+from headwise.keras.latent import LatentAttention
+from headwise.keras.layer import Layer
+from headwise.keras.multi_head import MultiHeadAttention
+from headwise.keras.multi_head_latent import MultiHeadLatentAttention
+from headwise.keras.transformer_layer import DecoderLayer, EncoderLayer
+from headwise.kernels import KERNELS
+from headwise.nn import cross
+from headwise.nn import from_torch as ours_from
+
+# PyTorch's own modules, of which headwise.nn has a conversion.
+PYTORCH = {
+    nn.MultiheadAttention: ours_from.attention_from_torch,
+    nn.TransformerEncoderLayer: ours_from.encoder_layer_from_torch,
+    nn.TransformerDecoderLayer: ours_from.decoder_layer_from_torch,
+}
+TWINS: dict[type[Layer], type[nn.Module]] = {
+    Bert: models.Bert,
+    CrossLayer: cross.CrossLayer,
+    DecoderLayer: torch_nn.DecoderLayer,
+    DropPath: torch_nn.DropPath,
+    EncoderLayer: torch_nn.EncoderLayer,
+    FeedForward: torch_nn.FeedForward,
+    LatentAttention: torch_nn.LatentAttention,
+    MultiHeadAttention: torch_nn.MultiHeadAttention,
+    MultiHeadLatentAttention: torch_nn.MultiHeadLatentAttention,
+    **{
+        getattr(positions, name): getattr(torch_nn.positions, name)
+        for name in ("Alibi", "Learned", "Rope", "ShawRelative", "Sinusoidal", "T5Buckets")
+    },
+}
+KERAS_ALONE = ("seed",)  # PyTorch has one generator for all
+
+
+def from_torch(
+    cls: type[Layer], module: nn.Module, *, kernel: str | None = None, dtype: Any = None, **kwargs: Any
+) -> Any:
+    """See `Layer.from_torch`."""
+    if type(module) in PYTORCH:
+        module = PYTORCH[type(module)](module)  # type: ignore[operator]
+    twin = next((twin for ours, twin in TWINS.items() if issubclass(cls, ours)), None)
+    if twin is None:
+        raise ArgumentError(f"from_torch: expected a layer that has a twin in PyTorch. Received: {cls.__name__}")
+    if type(module) is not twin:
+        raise DtypeError(
+            f"from_torch: expected a {_name(twin)}, and no subclass, which may compute something else. Received: "
+            f"{_name(type(module))}"
+        )
+    policy = (dtype_of(module) or keras.config.dtype_policy()) if dtype is None else dtype
+    layer = _Maker(kernel, policy).layer(module, cls, **kwargs)
+    layer.build(None)
+    # A variable says the dtype that was asked for, its value the one that it has.
+    made = {keras.backend.standardize_dtype(weight.value.dtype) for weight in layer.weights}
+    wrong = made - {keras.dtype_policies.get(policy).variable_dtype}
+    if wrong:
+        raise ArgumentError(
+            f"dtype: expected one that the backend has. Received: {policy!r}, of which it makes {', '.join(wrong)}. "
+            "(JAX has float64 by jax.config.update('jax_enable_x64', True).) Or pass dtype="
+        )
+    places = match(module, layer)
+    _check_unchanged(module, layer)
+    for place in places:
+        place.to_keras()
+    return layer
+
+
+def to_torch(layer: Layer, *, kernel: str | None = None) -> nn.Module:
+    """See `Layer.to_torch`."""
+    if not layer.built:
+        raise ArgumentError(
+            f"to_torch: {type(layer).__name__} {layer.name!r} has no weights yet: call layer.build(), or the layer once"
+        )
+    module = _Twin(kernel).module(layer)
+    places = match(module, layer)
+    dtypes = sorted({place.variable.dtype for place in places})
+    if len(dtypes) > 1:
+        raise ArgumentError(f"to_torch: expected weights of one dtype. Received: {', '.join(dtypes)}")
+    trainable = {id(weight) for weight in layer.trainable_weights}
+    for place in places:
+        place.to_torch(trained=id(place.variable) in trainable)
+    return module.eval()
+
+
+class _Maker:
+    """Keras layers of PyTorch modules, without their weights. A part that is used twice stays one."""
+
+    def __init__(self, kernel: str | None, dtype: Any) -> None:
+        self.kernel, self.dtype = kernel, dtype
+        self._made: dict[int, Any] = {}
+
+    def layer(self, module: nn.Module, cls: type[Layer] | None = None, **kwargs: Any) -> Any:
+        """The Keras layer of a module: `cls`, or the twin of the module's class."""
+        if id(module) in self._made:
+            return self._made[id(module)]
+        if cls is None:
+            cls = next((ours for ours, twin in TWINS.items() if twin is type(module)), None)
+        if cls is None:
+            raise ArgumentError(f"from_torch: {_name(type(module))} has no twin in headwise.keras")
+        options = READERS[type(module)](module, self.layer)
+        if "kernel" in options:
+            options["kernel"] = _kernel("from_torch", options["kernel"], self.kernel, ALL_KERNELS)
+        made = self._made[id(module)] = cls(**options, dtype=self.dtype, **kwargs)
+        return made
+
+
+class _Twin:
+    """PyTorch modules of Keras layers, with weights of their own. A part that is used twice stays one."""
+
+    def __init__(self, kernel: str | None) -> None:
+        self.kernel = kernel
+        self._made: dict[int, nn.Module] = {}
+
+    def module(self, layer: Layer, cls: type[nn.Module] | None = None) -> nn.Module:
+        """The PyTorch module that a layer's options make: `cls`, or the twin of the layer's class."""
+        if id(layer) in self._made:
+            return self._made[id(layer)]
+        cls = TWINS.get(type(layer)) if cls is None else cls
+        if cls is None:
+            raise ArgumentError(
+                f"to_torch: expected a layer of headwise.keras, and no subclass, which may compute something else. "
+                f"Received: {_name(type(layer))}"
+            )
+        accepted = inspect.signature(cls).parameters
+        options: dict[str, Any] = {}
+        for name, value in layer._given.items():
+            if name in accepted:
+                value = tuple(value) if isinstance(value, list) else value  # as a config has it
+                options[name] = self.module(value) if isinstance(value, Layer) else value
+            elif name not in KERAS_ALONE and value != inspect.signature(type(layer)).parameters[name].default:
+                raise ArgumentError(f"{name}: {_name(cls)} has no such option. Received: {name}={value!r}")
+        if "kernel" in options:
+            options["kernel"] = _kernel("to_torch", options["kernel"], self.kernel, ("auto", *KERNELS))
+        made = self._made[id(layer)] = cls(**options)
+        made.to(TORCH_DTYPES[layer.variable_dtype])
+        return made
+
+
+def _kernel(what: str, own: str, asked: str | None, known: tuple[str, ...]) -> str:
+    kernel = own if asked is None else asked
+    if kernel not in known:
+        raise ArgumentError(
+            f"kernel: expected one that there is on the other side too: {', '.join(known)}. Received: {kernel!r}. "
+            f'Choose, such as {what}(…, kernel="auto")'
+        )
+    return kernel
+
+
+def _check_unchanged(module: nn.Module, layer: Layer) -> None:
+    """Raise unless the module is what its options make: somebody may have put another part into it."""
+    with torch.device("meta"):
+        made = _Twin("auto").module(layer, type(module))
+    received, expected = (re.sub(r",? *kernel='\w+'", "", repr(x)).splitlines() for x in (module, made))
+    if received != expected:
+        n = next(
+            (i for i, (a, b) in enumerate(zip(received, expected, strict=False)) if a != b),
+            min(len(received), len(expected)) - 1,
+        )
+        raise CheckpointError(
+            f"from_torch: a part of the module is not what its options make. Expected {expected[n].strip()!r}. "
+            f"Received: {received[n].strip()!r}"
+        )
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

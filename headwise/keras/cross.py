@@ -1,0 +1,148 @@
+"""One layer in which a sequence reads another one: attention to it, then a feed-forward network.
+
+The part that Perceivers and Set Transformers are built of, and a decoder's layer without its self-attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from headwise.errors import ArgumentError
+from headwise.keras.layer import Tensor, check_input
+from headwise.keras.multi_head import MultiHeadAttention
+from headwise.keras.residual import Attend, ResidualLayer, seeds
+from headwise.keras.saving import PACKAGE
+from headwise.masks import Mask
+from headwise.nn import options
+from headwise.nn.feed_forward import Activation
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class CrossLayer(ResidualLayer):
+    """Attention to another sequence, then a feed-forward network. The twin of `headwise.nn.CrossLayer`.
+
+        norm_first       x = x + Attention(Norm(x), Norm(memory)),   y = x + FFN(Norm(x))      Jaegle et al. 2021
+        not norm_first   x = Norm(x + Attention(x, memory)),         y = Norm(x + FFN(x))      MAB(x, memory) of
+                                                                            Lee et al. 2019, equations 6 and 7
+
+    >>> layer = CrossLayer(512, 8, memory_dim=768)
+    >>> y = layer(x, memory, value_mask=real)                        # x, y: [B, Q, M]; memory: [B, K, memory_dim]
+
+    Args:
+        dim: M.
+        num_heads: H.
+        memory_dim: the width of what is read; None = M.
+        head_dim, value_head_dim: D and E of the heads; None = M / H, and D.
+        ffn_dim: the width of the feed-forward network; None = 4 M, where gated 8/3 M (see `FeedForward`).
+        norm_first: whether norms stand before each branch, one for the memory too, or after each sum.
+        query_residual: whether x is added to what it reads. False where queries say only what is wanted, such as a
+            position (Perceiver IO, section 3.2).
+        activation: of the feed-forward network.
+        dropout: of the attention's weights, in the feed-forward network and of what each branch adds; in training only.
+        scale: factor on q kᵀ; None = 1/√D.
+        norm_eps: the epsilon of the norms.
+        bias: whether attention, feed-forward network and LayerNorm have biases.
+        kernel: "auto", or the name of a kernel, as for `scaled_dot_product_attention`.
+        seed: of what is dropped.
+
+    Its parts are `attention`, `attention_norm`, `memory_norm` (None unless norm_first), `mlp` and `mlp_norm`.
+
+    Raises:
+        ArgumentError: dimensions that do not divide, an option that there is none of.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        memory_dim: int | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        ffn_dim: int | None = None,
+        norm_first: bool = True,
+        query_residual: bool = True,
+        activation: Activation = "gelu",
+        dropout: float = 0.0,
+        scale: float | None = None,
+        norm_eps: float = 1e-5,
+        bias: bool = True,
+        kernel: str = "auto",
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(dim, norm_first, **kwargs)
+        self.memory_dim = options.whole("memory_dim", dim if memory_dim is None else memory_dim)
+        self.query_residual = query_residual
+        within, between = seeds(seed, 2)
+        self.attention = MultiHeadAttention(
+            *(dim, num_heads),
+            kdim=self.memory_dim,
+            head_dim=head_dim,
+            value_head_dim=value_head_dim,
+            bias=bias,
+            dropout=dropout,
+            scale=scale,
+            kernel=kernel,
+            seed=within,
+            name="attention",
+            dtype=self.dtype_policy,
+        )
+        norm = {"norm": "layer", "eps": norm_eps, "bias": bias}
+        self.attention_norm = self._norm("attention_norm", norm)
+        self.memory_norm = self._norm("memory_norm", norm) if norm_first else None
+        self._make_mlp(ffn_dim, activation, norm, bias, seed=between, dropout=dropout)
+
+    def build(self, input_shape: object = None) -> None:
+        """Make the weights, whose shapes follow from the options alone."""
+        memory = {} if self.memory_norm is None else {self.memory_norm: self.memory_dim}
+        self._build({self.attention: self.dim, self.attention_norm: self.dim, **memory})
+
+    def call(
+        self,
+        query: Tensor,
+        value: Tensor,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        attention_mask: Mask | Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Any:
+        """What the queries make of the memory.
+
+        Args:
+            query: [B, Q, M].
+            value: [B, K, memory_dim], the memory.
+            query_mask: [B, Q], True = a real token; it is the output's too. Keras passes it, and
+            value_mask: [B, K], True = a real token of the memory, which alone is read.
+            attention_mask: which query may read which position, True or 1 = may: of `headwise.masks`, or a tensor
+                [Q, K], [B, Q, K] or [B, H, Q, K].
+            return_attention_scores: also return the weights.
+            training: whether something is dropped.
+
+        Returns:
+            [B, Q, M]; with `return_attention_scores=True` (output, weights [B, H, Q, K]).
+
+        Raises:
+            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+        """
+        self._check_inputs(query, value)
+        memory = value if self.memory_norm is None else self.memory_norm(value)
+        given = {"attention_mask": attention_mask, "value_mask": value_mask, "training": training}
+        read = Attend(self.attention, return_attention_scores, value=memory, **given)
+        x = self._add(query, self.attention_norm, read, training, residual=self.query_residual)
+        y = self._add_mlp(x, training)
+        return (y, read.weights) if return_attention_scores else y
+
+    def compute_output_spec(self, query: Any, value: Any, return_attention_scores: bool = False, **kwargs: Any) -> Any:
+        """The shapes of what `call` returns, without calling it."""
+        self._check_inputs(query, value)
+        return self.attention.compute_output_spec(query, value, return_attention_scores=return_attention_scores)
+
+    def _check_inputs(self, query: Any, value: Any) -> None:
+        if value is None:
+            raise ArgumentError("value: expected the sequence [B, K, memory_dim] that is read. Received: None")
+        check_input("query", query, self.dim)
+        check_input("value", value, self.memory_dim, batch=query.shape[0])

@@ -1,0 +1,46 @@
+"""Stochastic depth: in training, a branch of a residual network is left out for some examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from headwise.keras.layer import Layer, Tensor
+from headwise.keras.saving import PACKAGE
+from headwise.nn import options
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class DropPath(Layer):
+    """Drops a whole branch, for each example by itself. Huang et al. 2016 (Deep Networks with Stochastic Depth), eq. 2.
+
+    x + DropPath(p)(branch(x)) is x with probability p, else x + branch(x) / (1 - p): the expectation is that of
+    inference, where nothing is dropped. (The paper scales in inference instead, equation 5.)
+
+    Args:
+        probability: p, with which an example's branch is dropped.
+        seed: of what is drawn.
+
+    Raises:
+        ArgumentError: a probability outside of [0, 1).
+    """
+
+    def __init__(self, probability: float = 0.0, *, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.probability = options.probability("probability", probability)
+        self.seed_generator = keras.random.SeedGenerator(seed) if probability else None
+
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        """[B, ...] with each example either 0 or x / (1 - p); in inference x itself."""
+        if not training or self.seed_generator is None:
+            return inputs
+        kept = 1.0 - self.probability
+        each = (ops.shape(inputs)[0], *[1] * (len(inputs.shape) - 1))
+        drawn = keras.random.uniform(each, dtype="float32", seed=self.seed_generator)
+        return ops.where(drawn < kept, inputs / kept, ops.zeros_like(inputs))
+
+    def compute_output_spec(self, inputs: Any, training: bool | None = None) -> keras.KerasTensor:
+        """As the input."""
+        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)

@@ -1,0 +1,106 @@
+"""The feed-forward network of a transformer's layer, plain or gated: what happens at each position by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import keras
+from keras import ops
+
+from headwise.errors import DtypeError, ShapeError
+from headwise.keras.layer import Layer, Tensor
+from headwise.keras.saving import PACKAGE
+from headwise.nn import options
+from headwise.nn.feed_forward import Activation, usual_width
+
+_gelu = partial(ops.gelu, approximate=False)
+_gelu_tanh = partial(ops.gelu, approximate=True)
+_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": ops.relu,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "silu": ops.silu,
+}
+_GATED: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": ops.silu, "geglu": _gelu, "geglu_tanh": _gelu_tanh}
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class FeedForward(Layer):
+    """Two linear maps with an activation between, or three with a gate. The twin of `headwise.nn.FeedForward`.
+
+        plain   y = W_down act(W_up x)                  Vaswani et al. 2017, equation 2
+        gated   y = W_down (act(W_gate x) ⊙ W_up x)     Shazeer 2020 (GLU Variants), equation 6
+
+    Args:
+        dim: M, the width of input and output.
+        hidden_dim: the width between. None = 4 M; where gated 8/3 M, which makes three matrices as large as two of 4 M,
+            rounded up to a multiple of 64.
+        activation: "relu", "gelu" (exact), "gelu_tanh" (the approximation by tanh; GPT-2), "silu"; gated: "swiglu"
+            (Llama), "geglu", "geglu_tanh" (Gemma, T5 1.1).
+        dropout: of what W_down reads, in training only.
+        bias: whether the linear maps have one.
+        seed: of the dropout.
+
+    Its parts are `up`, `down` and, where gated, `gate`.
+
+    Raises:
+        ArgumentError: a width below 1, an unknown activation, a dropout outside of [0, 1).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden_dim: int | None = None,
+        *,
+        activation: Activation = "gelu",
+        dropout: float = 0.0,
+        bias: bool = True,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.dim = options.whole("dim", dim)
+        options.one_of("activation", activation, [*_PLAIN, *_GATED])
+        self.activation = activation
+        is_gated = activation in _GATED
+        hidden_dim = usual_width(dim, is_gated) if hidden_dim is None else hidden_dim
+        self.hidden_dim = options.whole("hidden_dim", hidden_dim)
+        self.gate = self.dense(hidden_dim, name="gate", bias=bias) if is_gated else None
+        self.up = self.dense(hidden_dim, name="up", bias=bias)
+        self.down = self.dense(dim, name="down", bias=bias)
+        self.dropout = keras.layers.Dropout(
+            options.probability("dropout", dropout), seed=seed, name="dropout", dtype=self.dtype_policy
+        )
+        self._act = _GATED[activation] if is_gated else _PLAIN[activation]
+
+    def build(self, input_shape: object = None) -> None:
+        """Make the weights, whose shapes follow from the options alone."""
+        for part, width in ((self.gate, self.dim), (self.up, self.dim), (self.down, self.hidden_dim)):
+            if part is not None:
+                part.build((None, width))
+        self.built = True
+
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        """[..., M] to [..., M].
+
+        Raises:
+            ShapeError, DtypeError: the input is not as wide, or no tensor.
+        """
+        self._check(inputs)
+        up = self.up(inputs)
+        hidden = self._act(up) if self.gate is None else self._act(self.gate(inputs)) * up
+        return self.down(self.dropout(hidden, training=training))
+
+    def compute_output_spec(self, inputs: Any, training: bool | None = None) -> keras.KerasTensor:
+        """The shape of what `call` returns, without calling it."""
+        self._check(inputs)
+        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
+
+    def _check(self, inputs: Any) -> None:
+        shape = getattr(inputs, "shape", None)
+        if shape is None:
+            raise DtypeError(f"inputs: expected a tensor [..., {self.dim}]. Received: {type(inputs).__name__}")
+        if len(shape) < 2 or shape[-1] != self.dim:
+            raise ShapeError(f"inputs: expected [..., {self.dim}]. Received: inputs.shape={tuple(shape)}")

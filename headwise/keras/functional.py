@@ -1,0 +1,203 @@
+"""`scaled_dot_product_attention`: attention with `keras.ops`, on TensorFlow, JAX and PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import keras
+import torch
+from keras import ops
+
+from headwise import shapes
+from headwise.errors import ArgumentError, DtypeError, KernelRefused, ShapeError
+from headwise.functional import attention
+from headwise.keras import masking
+from headwise.keras.call import Bias, Call, Tensor
+from headwise.keras.kernels import KERNELS, choose, plain
+from headwise.keras.saving import unwrapped
+from headwise.masks import Mask
+from headwise.masks.cellwise import Dense
+from headwise.masks.mask import And, Not, Or
+from headwise.masks.padding import PaddingKeys
+
+Listener = Callable[[Call, Tensor], object]
+
+ALL_KERNELS = ("auto", *KERNELS, "torch")
+
+_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_keras_listeners", default=())
+
+
+def scaled_dot_product_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    seed: int | keras.random.SeedGenerator | None = None,
+    kernel: str = "auto",
+    return_attention_scores: bool = False,
+) -> Any:
+    """softmax(scale · q kᵀ) v. Vaswani et al. 2017, equation 1. What `headwise.attention` is to torch tensors.
+
+    Args:
+        q: queries [B, H, Q, D].
+        k: keys [B, G, K, D]; H is a multiple of G, and query head h reads key head h // (H / G) (Ainslie et al. 2023).
+        v: values [B, G, K, E].
+        mask: which query may attend to which key, True or 1 = may: of `headwise.masks`, or a tensor [Q, K], [B, Q, K]
+            (as in Keras) or [B, H, Q, K], of which B, H and Q may be 1. Causal and window masks of `headwise.masks`
+            put the last query at the last key.
+        bias: added to the scores; float, broadcasts to [B, H, Q, K].
+        scale: factor on q kᵀ; None = 1/√D.
+        softcap: s becomes softcap · tanh(s / softcap), before the bias (Gemma 2).
+        sinks: [H], one logit a head that takes its share of the softmax and gives nothing (gpt-oss).
+        dropout: probability with which a weight is dropped, now: pass 0.0 when evaluating.
+        seed: of the dropout, an int or a keras.random.SeedGenerator. Expected where there is dropout.
+        kernel: "auto"; "plain"; "chunked", whose memory is linear in the length, in training too; "banded" and
+            "block_sparse", whose cost follows the mask; "torch", headwise.attention, where Keras runs on PyTorch.
+        return_attention_scores: also return the weights, before dropout. They are then computed, by whatever kernel.
+
+    Returns:
+        The output [B, H, Q, E] in v's dtype; with `return_attention_scores=True` (output, weights [B, H, Q, K], float32
+        or better). The softmax is computed in float32 or better, its maximum subtracted. A query that may attend to
+        nothing gets 0, and gradients of 0. A key that nobody may attend to may hold NaN.
+
+    Raises:
+        ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+        KernelRefused: the kernel that was asked for cannot compute this.
+    """
+    q, k, v = (ops.convert_to_tensor(x) for x in (q, k, v))
+    _check(q, k, v, bias, sinks)
+    shapes.check_numbers(scale, softcap, dropout)
+    sizes = (*q.shape[:3], k.shape[2])
+    return attend(
+        *(q, k, v),
+        mask=masking.resolve([unwrapped(mask)], None, sizes),
+        bias=None if bias is None else ops.convert_to_tensor(bias),
+        scale=scale,
+        softcap=softcap,
+        sinks=None if sinks is None else ops.convert_to_tensor(sinks),
+        dropout=dropout,
+        seed=keras.random.SeedGenerator(seed) if isinstance(seed, int) else seed,
+        kernel=kernel,
+        return_attention_scores=return_attention_scores,
+    )
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask | None = None,
+    bias: Tensor | Bias | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    seed: keras.random.SeedGenerator | None = None,
+    kernel: str = "auto",
+    return_attention_scores: bool = False,
+) -> Any:
+    """`scaled_dot_product_attention` for layers: the mask is `masking.resolve`d, the bias may be a function."""
+    if kernel not in ALL_KERNELS:
+        raise ArgumentError(f"kernel: expected one of {', '.join(ALL_KERNELS)}. Received: kernel={kernel!r}")
+    if dropout and seed is None:
+        raise ArgumentError("seed: expected an int or a keras.random.SeedGenerator with dropout. Received: seed=None")
+    drawn = seed.next() if dropout and seed is not None else None
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    call = Call(q, k, v, mask, bias, scale, softcap, sinks, dropout, drawn)
+    on_torch = keras.backend.backend() == "torch"
+    if kernel == "torch" and not on_torch:
+        raise KernelRefused(
+            'kernel: "torch" is headwise.attention, so it needs Keras on PyTorch (KERAS_BACKEND=torch). Received: '
+            f"kernel='torch' on {keras.backend.backend()}"
+        )
+    if kernel == "torch" and dropout:
+        raise KernelRefused(
+            "kernel: \"torch\" drops by PyTorch's own seed, not the layer's. Received: "
+            f"dropout={dropout}. Use another kernel, or dropout=0.0"
+        )
+    weights = None
+    if return_attention_scores and kernel in ("auto", "plain"):
+        out, weights = plain.run(call, weights=True)
+    else:
+        by_torch = kernel == "torch" or (kernel == "auto" and on_torch and not dropout)
+        out = _by_torch(call) if by_torch else choose(call, kernel)(call)
+        if return_attention_scores:
+            _, weights = plain.run(call, weights=True)
+    for listener in _listeners.get():
+        listener(call, out)
+    return (out, weights) if return_attention_scores else out
+
+
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Inside this context every computation of this thread hands itself and its output to `listener`."""
+    token = _listeners.set((*_listeners.get(), listener))
+    try:
+        yield
+    finally:
+        _listeners.reset(token)
+
+
+def _by_torch(call: Call) -> torch.Tensor:
+    """`headwise.attention`, which has kernels of its own."""
+    bias = call.bias
+    if callable(bias):
+        rows, cols = (torch.arange(x.shape[2], device=call.q.device) for x in (call.q, call.k))
+        bias = bias(call.q, rows, cols, whole=True)
+    mask = None if call.mask is None else _torch_mask(call.mask, call.q.shape[2])
+    given: dict[str, Any] = {"scale": call.scale, "softcap": call.softcap, "sinks": call.sinks}
+    return attention(call.q, call.k, call.v, mask=mask, bias=bias, **given)
+
+
+def _torch_mask(mask: Mask, q_len: int) -> Mask:
+    """The mask with the tensors that were given, which are torch's here."""
+    if isinstance(mask, (And, Or)):
+        return type(mask)(tuple(_torch_mask(part, q_len) for part in mask.parts))
+    if isinstance(mask, Not):
+        return Not(_torch_mask(mask.part, q_len))
+    cells = masking.tensor_of(mask)
+    if cells is None:
+        return mask
+    return (
+        PaddingKeys(cells[:, 0, 0]) if cells.shape[1] == cells.shape[2] == 1 else Dense(cells.expand(-1, -1, q_len, -1))
+    )
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None) -> None:
+    """Raise unless the tensors belong together, as far as their sizes are known."""
+    received = f"Received: q.shape={tuple(q.shape)}, k.shape={tuple(k.shape)}, v.shape={tuple(v.shape)}"
+    for name, x, dims in (("q", q, "[B, H, Q, D]"), ("k", k, "[B, G, K, D]"), ("v", v, "[B, G, K, E]")):
+        if len(x.shape) != 4:
+            raise ShapeError(f"{name}: expected {dims}. {received}")
+        if "float" not in keras.backend.standardize_dtype(x.dtype):
+            raise DtypeError(f"{name}: expected a float tensor {dims}. Received: {name}.dtype={x.dtype}")
+    if len({keras.backend.standardize_dtype(x.dtype) for x in (q, k, v)}) > 1:
+        raise DtypeError(f"q, k, v: expected one dtype. Received: {q.dtype}, {k.dtype}, {v.dtype}")
+    if None in (q.shape[1], k.shape[1], q.shape[3], v.shape[3]):
+        raise ShapeError(f"q, k, v: expected heads and widths that are known before the call. {received}")
+    if k.shape[1] != v.shape[1] or q.shape[1] % k.shape[1]:
+        raise ShapeError(f"k, v: expected as many heads G, of which the query heads H are a multiple. {received}")
+    if q.shape[3] != k.shape[3]:
+        raise ShapeError(f"k: expected as many dimensions D as q has. {received}")
+    for dim in (0, 2):
+        if len({x.shape[dim] for x in ((q, k, v) if dim == 0 else (k, v))} - {None}) > 1:
+            raise ShapeError(f"q, k, v: expected one {'batch size B' if dim == 0 else 'length K'}. {received}")
+    if bias is not None:
+        sizes = (1,) * (4 - len(bias.shape)) + tuple(bias.shape)
+        target = (*q.shape[:3], k.shape[2])
+        if len(sizes) != 4 or any(s not in (1, None, t) and t is not None for s, t in zip(sizes, target, strict=True)):
+            raise ShapeError(f"bias: expected to broadcast to [B, H, Q, K] = {target}. Received: {tuple(bias.shape)}")
+        if "float" not in keras.backend.standardize_dtype(bias.dtype):
+            raise DtypeError(f"bias: expected a float tensor. Received: {bias.dtype}. A bool mask goes in mask=")
+    if sinks is not None and tuple(sinks.shape) != (q.shape[1],):
+        raise ShapeError(f"sinks: expected [H] = [{q.shape[1]}]. Received: {tuple(sinks.shape)}")

@@ -1,0 +1,63 @@
+"""Only the blocks of a mask that hold an allowed pair. Time grows with their number, memory too.
+
+For masks of `headwise.masks` and lengths that are known before the call: which blocks those are is worked out then.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+from keras import ops
+
+from headwise.errors import ArgumentError
+from headwise.keras.call import Call, Tensor, attend
+from headwise.masks import Mask
+
+
+def layout_of(mask: Mask, q_len: int, k_len: int, size: int) -> np.ndarray:
+    """Which blocks hold an allowed pair in some example and head: bool [⌈Q/size⌉, ⌈K/size⌉]."""
+    return np.asarray(mask.blocks(q_len, k_len, size).amax(dim=(0, 1)).cpu().numpy() > 0)
+
+
+def run(call: Call, layout: np.ndarray, size: int) -> Tensor:
+    """The output [B, H, Q, E]: rows of blocks that need as many blocks of keys are computed together."""
+    call = call.usable()
+    q_len, k_len = call.lengths
+    if q_len is None or k_len is None:
+        raise ArgumentError("block_sparse: expected lengths that are known before the call")
+    q, k, v = (_blocks(x, length, size) for x, length in ((call.q, q_len), (call.k, k_len), (call.v, k_len)))
+    alike: dict[int, list[int]] = defaultdict(list)
+    for i, needed in enumerate(layout.sum(1)):
+        # Few groups: a row may bring blocks that it does not need, up to a quarter more.
+        step = max(1, 1 << max(0, int(needed).bit_length() - 3))
+        alike[min(-(-int(needed) // step) * step, layout.shape[1])].append(i)
+    steps = np.arange(size, dtype=np.int32)
+    order, outs = [], []
+    for needed, blocks in sorted(alike.items()):
+        order += blocks
+        if needed == 0:
+            shape = (ops.shape(call.q)[0], call.q.shape[1], len(blocks), size, call.v.shape[3])
+            outs.append(ops.zeros(shape, dtype=call.v.dtype))
+            continue
+        # The blocks that a row needs come first; what fills it up is masked like everything else.
+        chosen = np.argsort(~layout[blocks], axis=1, kind="stable")[:, :needed]
+        real = np.take_along_axis(layout[blocks], chosen, axis=1)
+        rows = np.asarray(blocks, dtype=np.int32)[:, None] * size + steps
+        cols = (chosen[..., None] * size + steps).reshape(len(blocks), -1).astype(np.int32)
+        valid = np.repeat(real, size, axis=1) & (cols < k_len)
+        kv = [ops.take(x, ops.convert_to_tensor(chosen.reshape(-1).astype(np.int32)), axis=2) for x in (k, v)]
+        kv = [ops.reshape(x, (-1, x.shape[1], len(blocks), needed * size, x.shape[4])) for x in kv]
+        own = ops.take(q, ops.convert_to_tensor(np.asarray(blocks, dtype=np.int32)), axis=2)
+        at = [ops.convert_to_tensor(np.minimum(x, n - 1)) for x, n in ((rows, q_len), (cols, k_len))]
+        outs.append(attend(call, own, *kv, *at, valid=ops.convert_to_tensor(valid))[0])
+    out = outs[0] if len(outs) == 1 else ops.concatenate(outs, axis=2)
+    if order != sorted(order):
+        out = ops.take(out, ops.convert_to_tensor(np.argsort(order).astype(np.int32)), axis=2)
+    return ops.reshape(out, (-1, call.q.shape[1], out.shape[2] * size, call.v.shape[3]))[:, :, :q_len]
+
+
+def _blocks(x: Tensor, length: int, size: int) -> Tensor:
+    """x [B, H, S, D] as [B, H, ⌈S/size⌉, size, D], with 0 at the end."""
+    x = ops.pad(x, [(0, 0), (0, 0), (0, -length % size), (0, 0)]) if length % size else x
+    return ops.reshape(x, (-1, x.shape[1], -(-length // size), size, x.shape[3]))

@@ -1,0 +1,315 @@
+"""Attention through a few learned latents: they read an input of any length, and may be read out again.
+
+What a Perceiver and a Set Transformer have in common. The cost is linear in the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from headwise.errors import ArgumentError
+from headwise.keras.cross import CrossLayer
+from headwise.keras.layer import Layer, Tensor, both, check_input
+from headwise.keras.multi_head import MultiHeadAttention
+from headwise.keras.residual import seeds
+from headwise.keras.saving import PACKAGE
+from headwise.keras.transformer_layer import EncoderLayer
+from headwise.masks import Mask
+from headwise.nn import options
+from headwise.nn.feed_forward import Activation
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class LatentAttention(Layer):
+    """N learned latents read the input, in O(N · S) instead of the O(S²) of self-attention.
+
+        Z = latents;   for each read:  Z = CrossLayer(Z, input),  Z = EncoderLayer(Z), …        Jaegle et al. 2021
+        with read_out: CrossLayer(queries, Z)                                       Perceiver IO, Jaegle et al. 2022
+
+    With `norm_first=False` CrossLayer is MAB, and this is the Set Transformer's pooling, MAB(latents, X),
+    or with `read_out=True` its inducing points, ISAB(X) = MAB(X, MAB(latents, X)) (Lee et al. 2019, equations 6, 7 and
+    9 to 11). The order of the input does not matter: where it should, add positions to the input. The twin of
+    `headwise.nn.LatentAttention`.
+
+    >>> pool = LatentAttention(1, 256)                               # input [B, S, 256] to [B, 1, 256]
+    >>> perceiver = LatentAttention(64, 512, 256, num_reads=4, self_layers=6, share_reads=True)
+    >>> isab = LatentAttention(32, 128, norm_first=False, read_out=True, activation="relu")
+    >>> y = isab(x, query_mask=real)                                 # x, y: [B, S, 128]
+    >>> decode = LatentAttention(64, 512, 256, self_layers=6, read_out=True, output_dim=128, query_residual=False)
+    >>> y = decode(queries, x)                                       # queries, y: [B, Q, 128]; x: [B, S, 256]
+    >>> roles = LatentAttention(2, 256, latent_names=["subject", "verb"])
+    >>> y, weights = roles(x, return_attention_scores=True)          # weights["reads.0.attention"]: [B, H, 2, S]
+
+    Args:
+        num_latents: N.
+        latent_dim: M, the width of the latents.
+        input_dim: the width of the input; None = M.
+        num_heads: H, of those that read and read out.
+        num_reads: how often the latents read the input.
+        share_reads: whether the second read and all after it are one, used again. The first has its own weights
+            (Jaegle et al. 2021 found training unstable if it is shared too).
+        self_layers: how many layers of self-attention among the latents follow each read.
+        self_heads: the heads of those; None = `num_heads`.
+        read_out: whether other queries read the latents at the end.
+        output_dim: the width of those queries and of the output; None = `input_dim`.
+        query_residual: whether the read-out adds the queries to what they read.
+        latent_names: what the latents are called in records and views; None = "latent 0", "latent 1" …
+        head_dim, value_head_dim: D and E of the heads that read and read out; None = width / H, and D.
+        ffn_dim: the width of the feed-forward networks; None = 4 times that of the layer (see `FeedForward`).
+        norm_first: norms before each branch (Perceiver), or after each sum (Set Transformer).
+        activation: of the feed-forward networks.
+        dropout: of attention weights, in feed-forward networks and of what each branch adds; in training only.
+        scale: of the reads and the read-out; None = 1/√D, as in both papers. The Set Transformer's authors' code
+            divides by the root of the model's width instead.
+        norm_eps: the epsilon of the norms.
+        bias: whether attention, feed-forward networks and LayerNorm have biases.
+        kernel: "auto", or the name of a kernel, as for `scaled_dot_product_attention`.
+        seed: of what is dropped.
+
+    Its parts are the weight `latents` [N, M], which begins normal with deviation 0.02 (Perceiver), or without
+    `norm_first` by Glorot's uniform distribution (Set Transformer); `reads` (each a `CrossLayer` with `layers`), and
+    `read_out`, a `CrossLayer` or None.
+
+    Raises:
+        ArgumentError: dimensions that do not divide, an option that there is none of, names that are not N.
+    """
+
+    def __init__(
+        self,
+        num_latents: int,
+        latent_dim: int,
+        input_dim: int | None = None,
+        num_heads: int = 8,
+        *,
+        num_reads: int = 1,
+        share_reads: bool = False,
+        self_layers: int = 0,
+        self_heads: int | None = None,
+        read_out: bool = False,
+        output_dim: int | None = None,
+        query_residual: bool = True,
+        latent_names: Sequence[str] | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        ffn_dim: int | None = None,
+        norm_first: bool = True,
+        activation: Activation = "gelu",
+        dropout: float = 0.0,
+        scale: float | None = None,
+        norm_eps: float = 1e-5,
+        bias: bool = True,
+        kernel: str = "auto",
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_latents = options.whole("num_latents", num_latents)
+        self.latent_dim = options.whole("latent_dim", latent_dim)
+        self.input_dim = options.whole("input_dim", latent_dim if input_dim is None else input_dim)
+        self.num_reads = options.whole("num_reads", num_reads)
+        self.num_heads = options.whole("num_heads", num_heads)
+        self.norm_first = norm_first
+        self.latent_names = names = _names(latent_names, num_latents)
+        if not read_out and (output_dim is not None or not query_residual):
+            name, given = ("query_residual", query_residual) if output_dim is None else ("output_dim", output_dim)
+            raise ArgumentError(f"{name}: is of the read-out, so expected read_out=True with it. Received: {given}")
+        default = self.input_dim if read_out else latent_dim
+        self.output_dim = options.whole("output_dim", default if output_dim is None else output_dim)
+        options.whole("self_layers", self_layers, 0)
+        self_heads = options.whole("self_heads", num_heads if self_heads is None else self_heads)
+
+        own: dict[str, Any] = {"bias": bias, "dropout": dropout, "dtype": self.dtype_policy}
+        layer: dict[str, Any] = {"ffn_dim": ffn_dim, "norm_first": norm_first, "activation": activation}
+        layer |= {"norm_eps": norm_eps, **own}
+        heads: dict[str, Any] = {"head_dim": head_dim, "value_head_dim": value_head_dim}
+        heads |= {"scale": scale, "kernel": kernel}
+
+        def among(i: int, seed: int | None) -> EncoderLayer:
+            within, between = seeds(seed, 2)
+            attention = MultiHeadAttention(
+                *(latent_dim, self_heads), kernel=kernel, seed=within, name="attention", **own
+            )
+            _name(attention, rows=names, cols=names)
+            return EncoderLayer(latent_dim, attention=attention, seed=between, name=f"layers_{i}", **layer)
+
+        def read(i: int, seed: int | None) -> _Read:
+            first, *others = seeds(seed, 1 + self_layers)
+            given = {"memory_dim": self.input_dim, "seed": first, "name": f"reads_{i}", **heads, **layer}
+            reader = _Read(latent_dim, num_heads, **given)
+            reader.layers = [among(j, each) for j, each in enumerate(others)]
+            _name(reader.attention, rows=names)
+            return reader
+
+        count = min(num_reads, 2) if share_reads else num_reads
+        last, *drawn = seeds(seed, 1 + count)
+        self.reads = [read(i, each) for i, each in enumerate(drawn)]
+        self.read_out: CrossLayer | None = None
+        if read_out:
+            heads |= {"query_residual": query_residual, "seed": last, "name": "read_out"}
+            self.read_out = CrossLayer(self.output_dim, num_heads, memory_dim=latent_dim, **heads, **layer)
+            _name(self.read_out.attention, cols=names)
+        self.latents: Any = None
+
+    def build(self, input_shape: object = None) -> None:
+        """Make the weights, whose shapes follow from the options alone."""
+        kinds = keras.initializers
+        initializer = kinds.RandomNormal(stddev=0.02) if self.norm_first else kinds.GlorotUniform()
+        self.latents = self.add_weight(
+            shape=(self.num_latents, self.latent_dim), initializer=initializer, name="latents"
+        )
+        for part in (*self.reads, *([] if self.read_out is None else [self.read_out])):
+            part.build()
+        self.built = True
+
+    def call(
+        self,
+        query: Tensor,
+        value: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        attention_mask: Mask | Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Any:
+        """What the latents make of the input; with `read_out`, what the queries make of the latents.
+
+        Args:
+            query: without `read_out` the input [B, S, input_dim]. With it what reads the latents, [B, Q, output_dim].
+            value: with `read_out` the input [B, S, input_dim]; None = `query`. Without it None.
+            query_mask: of `query`, True = a real token. Keras passes it. Where the query is the input, the latents read
+                its real tokens alone.
+            value_mask: of `value`, True = a real token of the input, which alone is read. Keras passes it.
+            attention_mask: which latent may read which position of the input, True or 1 = may: of `headwise.masks`, or
+                a tensor [N, S], [B, N, S] or [B, H, N, S].
+            return_attention_scores: also return the weights.
+            training: whether something is dropped.
+
+        Returns:
+            The latents [B, N, latent_dim], which no mask is of, or with `read_out` [B, Q, output_dim], which the
+            queries' mask is of. With `return_attention_scores=True` (output, a dict of weights): "reads.0.attention"
+            [B, H, N, S], "reads.0.layers.0.attention" [B, H, N, N], "read_out.attention" [B, H, Q, N].
+            A latent that may read nothing reads 0.
+
+        Raises:
+            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+        """
+        x = self._input(query, value)
+        padding = both(query_mask, value_mask) if x is query else value_mask
+        latents = ops.cast(self.latents, self.compute_dtype)
+        z = ops.broadcast_to(latents, (ops.shape(x)[0], self.num_latents, self.latent_dim))
+        given = {"return_attention_scores": return_attention_scores, "training": training}
+        found: dict[str, Tensor] = {}
+        for i in range(self.num_reads):
+            z = self.reads[min(i, len(self.reads) - 1)](
+                z, x, value_mask=padding, attention_mask=attention_mask, **given
+            )
+            if return_attention_scores:
+                z, weights = z
+                found |= {f"reads.{i}.{name}": w for name, w in weights.items()}
+        if self.read_out is not None:
+            z = self.read_out(query, z, query_mask=query_mask, **given)
+            if return_attention_scores:
+                z, found["read_out.attention"] = z
+        return (z, found) if return_attention_scores else z
+
+    def compute_mask(self, query: Tensor, previous_mask: Tensor | None = None) -> Tensor | None:
+        """Latents are all real; what reads them out is as real as it was."""
+        return None if self.read_out is None else previous_mask
+
+    def compute_output_spec(
+        self, query: Any, value: Any = None, return_attention_scores: bool = False, **kwargs: Any
+    ) -> Any:
+        """The shapes of what `call` returns, without calling it."""
+        x = self._input(query, value)
+        z = keras.KerasTensor((x.shape[0], self.num_latents, self.latent_dim), dtype=self.compute_dtype)
+        wanted = {"return_attention_scores": return_attention_scores}
+        found: dict[str, Any] = {}
+        for i in range(self.num_reads if return_attention_scores else 0):
+            _, weights = self.reads[min(i, len(self.reads) - 1)].compute_output_spec(z, x, **wanted)
+            found |= {f"reads.{i}.{name}": w for name, w in weights.items()}
+        if self.read_out is None:
+            return (z, found) if return_attention_scores else z
+        out = self.read_out.compute_output_spec(query, z, **wanted)
+        return (out[0], {**found, "read_out.attention": out[1]}) if return_attention_scores else out
+
+    def _input(self, query: Any, value: Any) -> Any:
+        """The input, checked."""
+        if self.read_out is None:
+            if value is not None and value is not query:
+                raise ArgumentError(
+                    "value: expected None, since without read_out the latents alone read and query is the input. "
+                    "Received: another sequence. Make the layer with read_out=True for queries that read the latents"
+                )
+            check_input("query", query, self.input_dim)
+            return query
+        check_input("query", query, self.output_dim)
+        if value is None and self.output_dim != self.input_dim:
+            raise ArgumentError(
+                f"value: expected the input [B, S, {self.input_dim}] that the latents read, as the queries are "
+                f"{self.output_dim} wide. Received: None"
+            )
+        x = query if value is None else value
+        check_input("value", x, self.input_dim, batch=query.shape[0])
+        return x
+
+
+class _Read(CrossLayer):
+    """One read of the input, and the layers of self-attention among the latents after it."""
+
+    layers: Sequence[EncoderLayer] = ()
+
+    def build(self, input_shape: object = None) -> None:
+        for layer in self.layers:
+            layer.build()
+        super().build()
+
+    def call(
+        self,
+        query: Tensor,
+        value: Tensor,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        attention_mask: Mask | Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Any:
+        given: dict[str, Any] = {"return_attention_scores": return_attention_scores, "training": training}
+        z = super().call(query, value, value_mask=value_mask, attention_mask=attention_mask, **given)
+        found: dict[str, Tensor] = {}
+        if return_attention_scores:
+            z, found["attention"] = z
+        for i, layer in enumerate(self.layers):
+            z = layer(z, **given)
+            if return_attention_scores:
+                z, found[f"layers.{i}.attention"] = z
+        return (z, found) if return_attention_scores else z
+
+    def compute_output_spec(self, query: Any, value: Any, return_attention_scores: bool = False, **kwargs: Any) -> Any:
+        out = super().compute_output_spec(query, value, return_attention_scores)
+        if not return_attention_scores:
+            return out
+        z, found = out[0], {"attention": out[1]}
+        for i, layer in enumerate(self.layers):
+            found[f"layers.{i}.attention"] = layer.compute_output_spec(z, return_attention_scores=True)[1]
+        return z, found
+
+
+def _name(attention: MultiHeadAttention, **names: tuple[str, ...]) -> None:
+    """Let the layer say what its rows or columns stand for, to records. No attributes that Keras tracks."""
+    object.__setattr__(attention, "row_names", names.get("rows"))
+    object.__setattr__(attention, "col_names", names.get("cols"))
+
+
+def _names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    """Names of `count` latents, given or numbered."""
+    if names is None:
+        return tuple(f"latent {i}" for i in range(count))
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ArgumentError(f"latent_names: expected {count} strings, one for each latent. Received: {names!r:.80}")
+    if len(names) != count:
+        raise ArgumentError(f"latent_names: expected {count}, one for each latent. Received: {len(names)}")
+    return tuple(names)

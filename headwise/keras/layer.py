@@ -1,0 +1,163 @@
+"""What every Keras layer of this package has in common: its options are its config, its call may be given masks."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import keras
+from keras import ops
+from keras.src.backend import get_keras_mask  # which has no public name
+from torch import nn
+
+from headwise.errors import DtypeError, ShapeError
+from headwise.keras import saving
+
+Tensor = Any  # of the backend
+
+
+class Layer(keras.layers.Layer):
+    """A layer whose config is what its constructor was given."""
+
+    _given: dict[str, Any]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        layer = super().__new__(cls, *args, **kwargs)
+        bound = inspect.signature(cls.__init__).bind(layer, *args, **kwargs)
+        bound.apply_defaults()
+        kinds = inspect.signature(cls.__init__).parameters
+        given = {
+            n: x for n, x in list(bound.arguments.items())[1:] if kinds[n].kind is not inspect.Parameter.VAR_KEYWORD
+        }
+        object.__setattr__(layer, "_given", given)  # not an attribute that Keras tracks
+        return layer
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def get_config(self) -> dict[str, Any]:
+        """Every option of the constructor."""
+        return {**super().get_config(), **{name: saving.to_config(value) for name, value in self._given.items()}}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """The layer that `get_config` described."""
+        return cls(**{name: value if name == "dtype" else saving.from_config(value) for name, value in config.items()})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args = tuple(saving.wrapped(x) for x in args)
+        kwargs = {name: saving.wrapped(x) for name, x in kwargs.items()}
+        query = args[0] if args else kwargs.get("query")
+        alone = "query_mask" in self.call_signature_parameters and all(x is None for x in args[1:])
+        if alone and kwargs.get("query_mask") is None and not isinstance(query, keras.KerasTensor):
+            kwargs["query_mask"] = get_keras_mask(query)  # which Keras passes only where there is a second tensor
+        return super().__call__(*args, **kwargs)
+
+    def compute_mask(self, query: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+        """The output stands where the queries stand, so their mask is its mask."""
+        return kwargs.get("query_mask", kwargs.get("previous_mask", args[0] if len(args) == 1 else None))
+
+    @classmethod
+    def from_torch(cls, module: nn.Module, *, kernel: str | None = None, dtype: Any = None, **kwargs: Any) -> Any:
+        """The same as a module of `headwise.nn`, a position scheme or `headwise.models.Bert`: its options and weights.
+
+        The layer is built. What `headwise.nn` converts of PyTorch's own modules is converted too.
+
+        Args:
+            module: of the class that this layer is the twin of, or nn.MultiheadAttention, nn.TransformerEncoderLayer
+                or nn.TransformerDecoderLayer.
+            kernel: the kernel of every attention in it; None = the module's, if there is one of that name here.
+            dtype: of the layer, or its policy; None = that of the module's parameters.
+            kwargs: `name`, `trainable`.
+
+        Raises:
+            DtypeError: a module of another class.
+            ArgumentError: an option that there is nothing like here, a kernel or a dtype that there is not, weights
+                that are quantised or have LoRA.
+            CheckpointError: a weight that has no place here, or a module of which a part was replaced.
+        """
+        from headwise.keras import convert
+
+        return convert.from_torch(cls, module, kernel=kernel, dtype=dtype, **kwargs)
+
+    def to_torch(self, *, kernel: str | None = None) -> nn.Module:
+        """The PyTorch module that this layer is the twin of, with its options and weights, on the default device.
+
+        It is in eval mode, as Keras calls a layer outside of `fit`. Its dtype is that of the weights: under a mixed
+        policy float32. PyTorch has one generator for all modules, so the `seed` stays behind.
+
+        Args:
+            kernel: the kernel of every attention in it; None = the layer's, if there is one of that name there.
+
+        Raises:
+            ArgumentError: a layer without weights yet, an option or a kernel that there is nothing like there, weights
+                that are quantised or have LoRA.
+            CheckpointError: a weight that has no place there.
+        """
+        from headwise.keras import convert
+
+        return convert.to_torch(self, kernel=kernel)
+
+    @classmethod
+    def from_keras(cls, layer: keras.layers.Layer) -> Any:
+        """A `MultiHeadAttention` that computes what Keras's own MultiHeadAttention or GroupQueryAttention does.
+
+        It has their weights, name, dtype and seed. Two things differ: a query that may attend to nothing gives 0 (and
+        the output's bias), where Keras averages all values unless it returns scores or drops some; and queries of
+        padding attend as all others do, where to Keras they are such queries.
+
+        Raises:
+            DtypeError: a layer of another class.
+            ArgumentError: a layer without weights yet; an option that there is nothing like here: a sliding window
+                (here it is a mask), a gate with a bias, a regularizer or constraint, several attention axes, an output
+                of another shape than the query's.
+        """
+        from headwise.keras import convert
+
+        return convert.from_keras(layer, cls)
+
+    def to_keras(self) -> keras.layers.Layer:
+        """This `MultiHeadAttention` as Keras's own, or as its GroupQueryAttention where heads share keys.
+
+        Raises:
+            ArgumentError: a layer of another kind, without weights yet, or with an option that Keras's has not.
+        """
+        from headwise.keras import convert
+
+        return convert.to_keras(self)
+
+    def dense(self, width: int, *, name: str, bias: bool = True, **kwargs: Any) -> keras.layers.Dense:
+        """A linear map, in this layer's dtype."""
+        return keras.layers.Dense(width, use_bias=bias, name=name, dtype=self.dtype_policy, **kwargs)
+
+
+def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None) -> None:
+    """Raise unless `x` is a float tensor [B, S, width], of `batch` examples if both are known."""
+    shape = getattr(x, "shape", None)
+    if shape is None:
+        raise DtypeError(f"{name}: expected a tensor [B, S, {width}]. Received: {type(x).__name__}")
+    if len(shape) != 3 or shape[-1] != width:
+        raise ShapeError(f"{name}: expected [B, S, {width}]. Received: {name}.shape={tuple(shape)}")
+    if batch is not None and shape[0] is not None and shape[0] != batch:
+        raise ShapeError(f"{name}: expected as many examples as query has, {batch}. Received: {tuple(shape)}")
+
+
+def positions_of(x: Tensor, padding: Tensor | None, given: Tensor | None) -> Tensor:
+    """Where the tokens x [B, S, M] stand, int32 [S] or [B, S]: as given, or counted, padding left out."""
+    if given is not None:
+        return ops.cast(ops.convert_to_tensor(given), "int32")
+    if padding is not None:
+        return ops.maximum(ops.cumsum(ops.cast(padding, "int32"), axis=1) - 1, 0)
+    return ops.arange(ops.shape(x)[1], dtype="int32")
+
+
+def both(*masks: Tensor | None) -> Tensor | None:
+    """The padding [B, K] that every one of these allows; None if there is none."""
+    found = [ops.cast(mask, "bool") for mask in masks if mask is not None]
+    if not found:
+        return None
+    first = found[0]
+    for mask in found[1:]:
+        first = first if mask is first else ops.logical_and(first, mask)
+    return first

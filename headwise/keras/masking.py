@@ -1,0 +1,265 @@
+"""Masks among Keras tensors: the same predicates as in PyTorch, asked with the backend's own index tensors.
+
+A mask of `headwise.masks` keeps its tables as torch tensors; here they become tensors of the backend (`Table`). A
+tensor that was given as a mask, and Keras's own padding, become masks too, so that there is one to ask: `cells`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from keras import ops
+
+from headwise.errors import DtypeError, MaskError, ShapeError
+from headwise.masks import Mask
+from headwise.masks.band import Band
+from headwise.masks.bits import Bits
+from headwise.masks.cellwise import Dense, Predicate
+from headwise.masks.mask import And, Not, Or
+from headwise.masks.padding import PaddingKeys
+from headwise.shapes import check_fits
+
+Tensor = Any  # of the backend
+Sizes = tuple[int | None, int | None, int | None, int | None]  # of [B, H, Q, K], None where unknown before the call
+
+
+class Table:
+    """A table of the backend, looked up as a torch tensor is: `table[b, k]` with index tensors that broadcast."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        self.shape = values.shape
+
+    def __getitem__(self, index: tuple[Tensor, ...]) -> Tensor:
+        flat = index[0]
+        for size, i in zip(ops.shape(self.values)[1:], index[1:], strict=True):
+            flat = flat * size + i
+        return ops.take(ops.reshape(self.values, (-1,)), flat)
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def tolist(self) -> list[Any]:
+        found: list[Any] = ops.convert_to_numpy(self.values).tolist()
+        return found
+
+
+def resolve(
+    given: Sequence[Mask | Tensor | None], padding: Tensor | None, sizes: Sizes, *, same: bool = False
+) -> Mask | None:
+    """What is allowed of [B, H, Q, K] pairs by masks and by the keys that are real tokens, as one mask to ask.
+
+    Args:
+        given: masks of `headwise.masks`, or tensors [Q, K], [B, Q, K] or [B, H, Q, K] (B, H and Q may be 1), True or
+            1 = may; None is no mask.
+        padding: [B, K], True or 1 = a real token.
+        sizes: (B, H, Q, K), each None where it is not known before the call.
+        same: whether queries and keys are the same positions, so that Q == K even where neither is known.
+    """
+    parts: list[Mask] = []
+    for mask in given:
+        if isinstance(mask, Mask):
+            for dim, made_for, size in zip("BH", (mask.batch, mask.heads), sizes[:2], strict=True):
+                if size is not None:
+                    check_fits("attention_mask", dim, made_for, size)
+            mask = _aligned(mask, *sizes[2:], same=same)
+            parts += mask.parts if isinstance(mask, And) else [mask]
+        elif mask is not None:
+            parts.append(_of_tensor(mask, sizes))
+    if padding is not None:
+        parts.append(PaddingKeys(Table(_as_bool("padding", padding, sizes, "BK"))))  # type: ignore[arg-type]
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+
+def _aligned(mask: Mask, q_len: int | None, k_len: int | None, *, same: bool) -> Mask:
+    """The mask for these lengths, the last query at the last key."""
+    if q_len is not None and k_len is not None:
+        return mask.aligned(q_len, k_len)
+    if same or _is_fixed(mask):
+        return mask
+    raise MaskError(
+        f"attention_mask: {mask!r} puts the last query at the last key, so it needs to know both lengths. Received: "
+        f"Q={q_len}, K={k_len}. Give the inputs a fixed length, or the mask an offset"
+    )
+
+
+def _is_fixed(mask: Mask) -> bool:
+    """Whether a mask says the same whatever the lengths are."""
+    if isinstance(mask, (And, Or)):
+        return all(_is_fixed(part) for part in mask.parts)
+    if isinstance(mask, Not):
+        return _is_fixed(mask.part)
+    return mask.key_only or getattr(mask, "offset", None) is not None
+
+
+def _of_tensor(mask: Tensor, sizes: Sizes) -> Mask:
+    rank = len(mask.shape)
+    if rank not in (2, 3, 4):
+        raise ShapeError(
+            f"attention_mask: expected [Q, K], [B, Q, K] or [B, H, Q, K]. Received: attention_mask.shape={mask.shape}"
+        )
+    dims = {2: "QK", 3: "BQK", 4: "BHQK"}[rank]
+    allowed = _as_bool("attention_mask", mask, sizes, dims)
+    allowed = allowed[None, None] if rank == 2 else allowed[:, None] if rank == 3 else allowed
+    return Dense(Table(allowed))  # type: ignore[arg-type]
+
+
+def _as_bool(name: str, mask: Tensor, sizes: Sizes, dims: str) -> Tensor:
+    """The tensor as bool, if its dimensions are those of the call; B, H and Q may be 1."""
+    dtype = str(getattr(mask, "dtype", type(mask).__name__)).rpartition(".")[2].rpartition("'")[0] or ""
+    mask = ops.convert_to_tensor(mask)
+    dtype = str(mask.dtype)
+    if "float" in dtype or "complex" in dtype:
+        raise DtypeError(
+            f"{name}: expected bool, or whole numbers 1 = may attend and 0 = may not. Received: dtype={mask.dtype}. "
+            "What is added to the scores is a bias"
+        )
+    known = dict(zip("BHQK", sizes, strict=True))
+    expected = [known[dim] for dim in dims]
+    wrong = len(mask.shape) != len(dims) or any(
+        size is not None and want is not None and size != want and not (size == 1 and dim != "K")
+        for dim, size, want in zip(dims, mask.shape, expected, strict=False)
+    )
+    if wrong:
+        hint = {
+            "QK": ". Padding [B, K] goes in value_mask=, or as mask[:, None, :]",
+            "BQK": ". A mask for each head is [1, H, Q, K]",
+        }.get(dims, "")
+        raise ShapeError(
+            f"{name}: expected [{', '.join(dims)}] = {expected}. Received: {name}.shape={tuple(mask.shape)}{hint}"
+        )
+    return ops.cast(mask, "bool")
+
+
+# --- Asking -----------------------------------------------------------------------------------------------------------
+
+
+def cells(mask: Mask, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Tensor:
+    """Whether queries `rows` may attend to keys `cols`: bool [B|1, H|1, r, c], or for rows [n, r] and cols [n, c]
+    bool [B|1, H|1, n, r, c].
+
+    `whole` says that rows and cols are all there are, in order: nothing then needs to be looked up.
+    """
+    if isinstance(mask, And):
+        return functools.reduce(operator.and_, (cells(part, rows, cols, whole=whole) for part in mask.parts))
+    if isinstance(mask, Or):
+        return functools.reduce(operator.or_, (cells(part, rows, cols, whole=whole) for part in mask.parts))
+    if isinstance(mask, Not):
+        return ops.logical_not(cells(mask.part, rows, cols, whole=whole))
+    given = tensor_of(mask)
+    if given is not None:
+        return given if whole else _picked(given, rows, cols)
+    rank = len(rows.shape) + 1
+    q, k = ops.expand_dims(rows, -1), ops.expand_dims(cols, -2)
+    mask = with_tables(mask)
+    b, h = (_axis(size, rank + 1 - i) for i, size in enumerate((mask.batch, mask.heads)))
+    allowed = mask.allows(b, h, q, k)
+    missing = rank + 2 - len(allowed.shape)
+    return ops.reshape(allowed, (1,) * missing + tuple(ops.shape(allowed))) if missing else allowed
+
+
+def tensor_of(mask: Mask) -> Tensor | None:
+    """The tensor that a mask was given as, bool [B|1, H|1, Q|1, K]; None for one of `headwise.masks`."""
+    table: Any = mask.allowed if isinstance(mask, Dense) else mask.real if isinstance(mask, PaddingKeys) else None
+    if not isinstance(table, Table):
+        return None
+    return table.values[:, None, None] if isinstance(mask, PaddingKeys) else table.values
+
+
+def _picked(given: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
+    """The cells of a tensor [B|1, H|1, Q|1, K]."""
+    if given.shape[2] == 1:
+        return ops.expand_dims(ops.take(given[:, :, 0], cols, axis=2), -2)
+    if len(rows.shape) == 1:
+        return ops.take(ops.take(given, rows, axis=2), cols, axis=3)
+    b, h, q_len, k_len = ops.shape(given)
+    flat = ops.clip(ops.expand_dims(rows, -1), 0, q_len - 1) * k_len + ops.expand_dims(cols, -2)
+    return ops.take(ops.reshape(given, (b, h, -1)), flat, axis=2)
+
+
+def _axis(size: int | None, rank: int) -> Tensor:
+    """Indices of examples or heads, with `rank` dimensions of 1 behind them."""
+    index = ops.arange(size or 1, dtype="int32")
+    return ops.reshape(index, (-1, *[1] * rank))
+
+
+def with_tables(mask: Mask) -> Mask:
+    """The mask with its tables as tensors of the backend."""
+    if isinstance(mask, (Bits, Predicate)):
+        lengths = mask.natural_lengths()
+        if isinstance(mask, Bits) and lengths is not None:  # unpacked: not every backend shifts bits
+            return with_tables(Dense(mask.to_bool(*lengths)))
+        return mask
+    values = {field.name: getattr(mask, field.name) for field in dataclasses.fields(mask)}
+    moved = {name: Table(_convert(value)) for name, value in values.items() if isinstance(value, torch.Tensor)}
+    return dataclasses.replace(mask, **moved) if moved else mask
+
+
+def _convert(table: torch.Tensor) -> Tensor:
+    values = table.detach().cpu().numpy()
+    if values.dtype == np.int64:
+        values = values.astype(np.int32)  # JAX has no int64, and a length needs none
+    return ops.convert_to_tensor(values)
+
+
+def used_keys(mask: Mask, q_len: int | None, k_len: int | None) -> Tensor | None:
+    """The keys that some query may attend to, bool [B|1, H|1, K]; None = all, as far as is known.
+
+    Exact for one mask or one tensor; where several must allow a pair, a key that each of them shows to some query
+    counts as used.
+    """
+    parts = mask.parts if isinstance(mask, And) else (mask,)
+    found: list[Tensor] = []
+    for part in parts:
+        given = tensor_of(part)
+        if given is not None:
+            found.append(ops.any(given, axis=2))
+        elif q_len is not None and k_len is not None and not sees_all(part, q_len, k_len) and not has_tables(part):
+            used = part.used_keys(q_len, k_len)
+            if used is not None:
+                found.append(ops.convert_to_tensor(used.numpy()))
+    return functools.reduce(ops.logical_and, found) if found else None
+
+
+def has_tables(mask: Mask) -> bool:
+    """Whether some part of a mask was given as a tensor of the backend."""
+    if isinstance(mask, (And, Or)):
+        return any(has_tables(part) for part in mask.parts)
+    if isinstance(mask, Not):
+        return has_tables(mask.part)
+    return any(isinstance(getattr(mask, field.name), Table) for field in dataclasses.fields(mask))
+
+
+def reach(mask: Mask | None) -> tuple[float, float]:
+    """(lowest, highest) k - q that may be allowed; infinite where nothing is known."""
+    low, high = -math.inf, math.inf
+    for part in mask.parts if isinstance(mask, And) else [] if mask is None else [mask]:
+        band = part.band()
+        if band is not None:
+            low, high = max(low, band[0]), min(high, band[1])
+    return low, high
+
+
+def sees_all(mask: Mask, q_len: int | None, k_len: int | None) -> bool:
+    """Whether every key is surely seen by some query: a band that ends with the last key and has no beginning."""
+    if not isinstance(mask, Band):
+        return False
+    low, high = mask.band() or (0, 0)
+    return low == -math.inf and (high >= 0 if q_len is None or k_len is None else high >= k_len - q_len)
+
+
+def never_empty(mask: Mask | None, q_len: int | None, k_len: int | None) -> bool:
+    """Whether every query surely sees some key: a band around its own position, which there is."""
+    if not isinstance(mask, Band):
+        return False
+    low, high = mask.band() or (1, 0)
+    return low <= 0 <= high and (q_len is None or k_len is None or q_len <= k_len)

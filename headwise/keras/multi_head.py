@@ -1,0 +1,326 @@
+"""Multi-head attention, self and cross, as a Keras layer."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any, Literal
+
+import keras
+from keras import ops
+
+from headwise import masks
+from headwise.errors import ArgumentError, ShapeError
+from headwise.keras import masking
+from headwise.keras.call import runs_now
+from headwise.keras.functional import ALL_KERNELS, attend
+from headwise.keras.layer import Layer, Tensor, both, check_input, positions_of
+from headwise.keras.norm import make_norm
+from headwise.keras.positions.scheme import Positions
+from headwise.keras.saving import PACKAGE, unwrapped
+from headwise.masks import Mask
+from headwise.nn import options
+from headwise.nn.head_sizes import HeadSizes
+from headwise.shapes import check_numbers
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class MultiHeadAttention(HeadSizes, Layer):
+    """Heads that look at the same sequence from several sides. Vaswani et al. 2017, section 3.2.2.
+
+    The twin of `headwise.nn.MultiHeadAttention`; called as `keras.layers.MultiHeadAttention` is.
+
+    >>> layer = MultiHeadAttention(512, 8, num_kv_heads=2, positions=positions.Rope(64))
+    >>> y = layer(x, attention_mask=masks.causal())                  # x, y: [B, S, M]
+    >>> y, weights = layer(x, return_attention_scores=True)          # weights: [B, H, S, S]
+    >>> y = layer(x, memory)                                         # cross-attention
+
+    Args:
+        dim: M, the width of the queries and of the output.
+        num_heads: H.
+        num_kv_heads: G, of which H is a multiple; 1 is multi-query, between is grouped-query attention. None = H.
+        head_dim: D, of queries and keys; None = M / H. (Keras calls it key_dim.)
+        value_head_dim: E, of values; None = D.
+        kdim, vdim: widths of `key` and `value` where they are not M.
+        bias: whether the projections of queries, keys and values have one.
+        output_bias: whether the output projection has one; None = as `bias`.
+        qk_norm: "rms" or "layer", over D, of queries and keys after their projection.
+        norm_eps: the epsilon of that norm.
+        softcap: bounds the scores by softcap · tanh(s / softcap) (Gemma 2).
+        sinks: one learned logit a head that takes its share of the softmax and gives nothing (gpt-oss).
+        gate: a sigmoid of a projection of the query, times the heads' output (Qiu et al. 2025, equation 5).
+        dropout: of the weights, in training only.
+        scale: factor on q kᵀ; None = 1/√D.
+        positions: what the heads know of positions: a scheme of `headwise.keras.positions`.
+        projection: "per_head" as in the paper; "shared": one D × D matrix each for all heads.
+        kernel: as for `scaled_dot_product_attention`.
+        seed: of the dropout.
+
+    Its parts are `qkv` (or `q`, `k`, `v` where widths differ), `out`, `gate`, and the weight `sinks`.
+
+    Raises:
+        ArgumentError: dimensions that do not divide, or an option that there is none of.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        bias: bool = True,
+        output_bias: bool | None = None,
+        qk_norm: Literal["rms", "layer"] | None = None,
+        norm_eps: float = 1e-6,
+        softcap: float | None = None,
+        sinks: bool = False,
+        gate: bool = False,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        positions: Positions | None = None,
+        projection: Literal["per_head", "shared"] = "per_head",
+        kernel: str = "auto",
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._take_sizes(
+            *(dim, num_heads),
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            value_head_dim=value_head_dim,
+            kdim=kdim,
+            vdim=vdim,
+            projection=projection,
+        )
+        head_dim = self.head_dim
+        options.one_of("kernel", kernel, ALL_KERNELS)
+        check_numbers(scale, softcap, 0.0)
+        self.dropout = options.probability("dropout", dropout)
+        self.scale, self.softcap, self.kernel = scale, softcap, kernel
+        self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
+        if positions is not None:
+            if not isinstance(positions, Positions):
+                raise ArgumentError(
+                    f"positions: expected a scheme of headwise.keras.positions. Received: {type(positions).__name__}"
+                )
+            positions.check(self.num_heads, self.head_dim)
+            if positions.uses_values and dropout:
+                raise ArgumentError(f"dropout: expected 0 with positions that add to the values. Received: {dropout}")
+        self.positions = positions
+
+        if self.is_fused:
+            fused = bias and projection == "per_head"
+            self.qkv = self.dense(
+                sum(self.projection_sizes), name="qkv", bias=fused, kernel_initializer=_glorot(self.projection_sizes)
+            )
+        else:
+            for name, size in zip("qkv", self.projection_sizes, strict=True):
+                setattr(self, name, self.dense(size, name=name, bias=bias))
+        self.out = self.dense(dim, name="out", bias=bias if output_bias is None else output_bias)
+        self.gate = self.dense(num_heads * self.value_head_dim, name="gate", bias=False) if gate else None
+        norm = {"eps": norm_eps, "dtype": self.dtype_policy}
+        self.q_norm = make_norm(qk_norm, name="q_norm", **norm) if qk_norm else None
+        self.k_norm = make_norm(qk_norm, name="k_norm", **norm) if qk_norm else None
+        self.has_sinks = sinks
+        self.sinks: Any = None
+
+    def build(self, input_shape: object = None) -> None:
+        """Make the weights, whose shapes follow from the options alone: `layer.build()` will do."""
+        if self.is_fused:
+            self.qkv.build((None, self.head_dim if self.projection == "shared" else self.dim))
+        else:
+            for name, width in zip("qkv", (self.dim, self.kdim, self.vdim), strict=True):
+                getattr(self, name).build((None, width))
+        self.out.build((None, self.num_heads * self.value_head_dim))
+        for part, width in ((self.gate, self.dim), (self.q_norm, self.head_dim), (self.k_norm, self.head_dim)):
+            if part is not None:
+                part.build((None, width))
+        if self.has_sinks:
+            self.sinks = self.add_weight(shape=(self.num_heads,), initializer="zeros", name="sinks")
+        if self.positions is not None and not self.positions.built:
+            self.positions.build()
+        self.built = True
+
+    def call(
+        self,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Mask | Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        position_ids: Tensor | None = None,
+    ) -> Any:
+        """What each query makes of the values that it attends to.
+
+        Args:
+            query: [B, Q, M].
+            value: [B, K, vdim]; None = the query's own sequence. It comes before `key`, as in Keras.
+            key: [B, K, kdim], what is attended to; None = `value`.
+            query_mask, value_mask, key_mask: [B, Q] and [B, K], True = a real token. Keras passes those of
+                `Embedding(mask_zero=True)` and `Masking` itself. Keys of padding are not attended to; what the
+                queries of padding make of the others is computed like all else.
+            attention_mask: which query may attend to which key, True or 1 = may: a mask of `headwise.masks`, or a
+                tensor [Q, K], [B, Q, K] or [B, H, Q, K], of which B, H and Q may be 1.
+            return_attention_scores: also return the weights.
+            training: whether weights are dropped.
+            use_causal_mask: also let no query see a later key, the first query at the first key, as in Keras.
+            position_ids: [Q] or [B, Q], where the queries stand, if not at 0, 1, 2 … (padding does not count).
+
+        Returns:
+            [B, Q, M]; with `return_attention_scores=True` (output, weights [B, H, Q, K]).
+
+        Raises:
+            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+        """
+        self._check_inputs(query, value, key, position_ids)
+        reads_itself = (value is None or value is query) and (key is None or key is query)
+        value = query if value is None else value
+        key = value if key is None else key
+        padding = both(query_mask, value_mask, key_mask) if reads_itself else both(value_mask, key_mask)
+        sizes = (query.shape[0], self.num_heads, query.shape[1], key.shape[1])
+        given = [unwrapped(attention_mask), masks.causal(offset=0) if use_causal_mask else None]
+        mask = masking.resolve(given, padding, sizes, same=key is query)
+
+        q, k, v = self._project(query, key, value)
+        q, k = (x if norm is None else norm(x) for norm, x in ((self.q_norm, q), (self.k_norm, k)))
+        bias, scheme = None, self.positions
+        query_ids = key_ids = None
+        if scheme is not None:
+            key_ids = positions_of(key, padding, position_ids if reads_itself else None)
+            query_ids = key_ids if reads_itself else positions_of(query, None, position_ids)
+            q = scheme.rotate(q, query_ids, ops.shape(query)[1])
+            k = scheme.rotate(k, key_ids, ops.shape(key)[1])
+            if scheme.has_bias:
+                known = mask if not self.has_sinks and position_ids is None and reads_itself else None
+                bias = _Bias(scheme, query_ids, key_ids, self.scale, known)
+        needs_weights = return_attention_scores or (scheme is not None and scheme.uses_values)
+        dropout = self.dropout if training else 0.0
+        found = attend(
+            *(q, k, v),
+            mask=mask,
+            bias=bias,
+            scale=self.scale,
+            softcap=self.softcap,
+            sinks=None if self.sinks is None else ops.convert_to_tensor(self.sinks),
+            dropout=dropout,
+            seed=self.seed_generator,
+            kernel=self.kernel,
+            return_attention_scores=needs_weights,
+        )
+        y, weights = found if needs_weights else (found, None)
+        if scheme is not None and scheme.uses_values:
+            y = y + ops.cast(scheme.values(weights, query_ids, key_ids), y.dtype)
+        y = ops.reshape(ops.transpose(y, (0, 2, 1, 3)), (-1, self.num_heads * self.value_head_dim))
+        if self.gate is not None:
+            y = y * ops.sigmoid(self.gate(ops.reshape(query, (-1, self.dim))))
+        out = ops.reshape(self.out(y), (-1, ops.shape(query)[1], self.dim))
+        return (out, weights) if return_attention_scores else out
+
+    def compute_output_spec(
+        self, query: Any, value: Any = None, key: Any = None, return_attention_scores: bool = False, **kwargs: Any
+    ) -> Any:
+        """The shapes of what `call` returns, without calling it."""
+        self._check_inputs(query, value, key, kwargs.get("position_ids"))
+        out = keras.KerasTensor(query.shape, dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return out
+        k_len = (query if value is None else value).shape[1]
+        dtype = "float64" if self.compute_dtype == "float64" else "float32"
+        return out, keras.KerasTensor((query.shape[0], self.num_heads, query.shape[1], k_len), dtype=dtype)
+
+    def _check_inputs(self, query: Any, value: Any, key: Any, position_ids: Any) -> None:
+        check_input("query", query, self.dim)
+        if value is None and key is not None:
+            raise ArgumentError("key: expected a value with it. Pass both, or neither for self-attention")
+        value = query if value is None else value
+        key = value if key is None else key
+        check_input("value", value, self.vdim, batch=query.shape[0])
+        check_input("key", key, self.kdim, batch=query.shape[0])
+        if None not in (value.shape[1], key.shape[1]) and value.shape[1] != key.shape[1]:
+            raise ShapeError(
+                f"value: expected as many positions as key. Received: key.shape={tuple(key.shape)}, "
+                f"value.shape={tuple(value.shape)}"
+            )
+        if position_ids is not None and self.positions is None:
+            raise ArgumentError("position_ids: expected a layer with positions=. Received: one that knows of none")
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """q [B, H, Q, D], k [B, G, K, D] and v [B, G, K, E]."""
+        heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
+        widths = (self.head_dim, self.head_dim, self.value_head_dim)
+        inputs = [query, key, value]
+        if self.projection == "shared":
+            inputs = [ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, self.head_dim)) for x in inputs]
+        if not self.is_fused:
+            found = [getattr(self, name)(x) for name, x in zip("qkv", inputs, strict=True)]
+        elif not (query is key and key is value):
+            found = self._columns(inputs)
+        elif self.projection == "shared" or keras.backend.backend() == "torch":  # where parts are no copies
+            found = _split(self.qkv(inputs[0]), self.projection_sizes)
+        elif runs_now(query) and len(set(self.projection_sizes)) == 1:
+            # Few operations: each that runs at once costs as much as a small product.
+            y = self.qkv(ops.reshape(query, (-1, self.dim)))
+            y = ops.reshape(y, (-1, ops.shape(query)[1], 3, self.num_heads, self.head_dim))
+            return list(ops.unstack(ops.transpose(y, (2, 0, 3, 1, 4)), 3))
+        else:  # in a compiled program three products cost less than one and its parts
+            found = self._columns(inputs)
+        return [
+            ops.transpose(ops.reshape(x, (-1, ops.shape(x)[1], n, width)), (0, 2, 1, 3))
+            for x, n, width in zip(found, heads, widths, strict=True)
+        ]
+
+    def _columns(self, inputs: list[Tensor]) -> list[Tensor]:
+        """The projections of three sequences by the one matrix, each by its own columns."""
+        if self.qkv.quantization_mode is not None:  # whose matrix is not the one that it multiplies by
+            return [_split(self.qkv(x), self.projection_sizes)[i] for i, x in enumerate(inputs)]
+        kernels = _split(ops.cast(self.qkv.kernel, self.compute_dtype), self.projection_sizes)
+        found = [ops.matmul(x, kernel) for x, kernel in zip(inputs, kernels, strict=True)]
+        if not self.qkv.use_bias:
+            return found
+        biases = _split(ops.cast(self.qkv.bias, self.compute_dtype), self.projection_sizes)
+        return [x + bias for x, bias in zip(found, biases, strict=True)]
+
+
+class _Bias:
+    """A scheme's bias of any rows and columns."""
+
+    def __init__(self, scheme: Positions, query_ids: Tensor, key_ids: Tensor, scale: float | None, mask: Any) -> None:
+        self.scheme, self.query_ids, self.key_ids, self.scale, self.mask = scheme, query_ids, key_ids, scale, mask
+        self.variables = scheme.variables  # what `chunked` hands over to what it computes again
+
+    def __call__(self, q: Tensor, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Tensor:
+        given: dict[str, Any] = {"mask": self.mask if whole else None, "scale": self.scale}
+        if whole:
+            return self.scheme.bias(q, self.query_ids, self.key_ids, **given)
+        query_ids, key_ids = (
+            ops.take(ids, ops.clip(at, 0, ops.shape(ids)[-1] - 1), axis=-1)
+            for ids, at in ((self.query_ids, rows), (self.key_ids, cols))
+        )
+        return self.scheme.bias(q, query_ids, key_ids, **given)
+
+
+def _split(x: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
+    """The parts of the last axis."""
+    if len(set(sizes)) == 1:
+        return list(ops.split(x, len(sizes), axis=-1))
+    ends = list(accumulate(sizes))  # ops.split at indices loses what TensorFlow knows of the sizes
+    return [x[..., end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+def _glorot(sizes: tuple[int, ...]) -> Any:
+    """Glorot's uniform distribution for each of several projections next to one another."""
+
+    def draw(shape: tuple[int, ...], dtype: Any = None) -> Tensor:
+        glorot = keras.initializers.GlorotUniform
+        return ops.concatenate([glorot()((shape[0], size), dtype=dtype) for size in sizes], axis=-1)
+
+    return draw

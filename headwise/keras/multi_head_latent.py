@@ -1,0 +1,285 @@
+"""Multi-head latent attention (MLA), DeepSeek's, as a Keras layer: keys and values of all heads are made of one short
+latent a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from headwise import masks
+from headwise.errors import ArgumentError
+from headwise.keras import masking
+from headwise.keras.functional import ALL_KERNELS, attend
+from headwise.keras.layer import Layer, Tensor, both, check_input, positions_of
+from headwise.keras.norm import make_norm
+from headwise.keras.positions.rope import Rope
+from headwise.keras.saving import PACKAGE, unwrapped
+from headwise.masks import Mask
+from headwise.nn import options
+from headwise.nn.multi_head_latent import PATHS, Path
+from headwise.nn.positions import DynamicNTK, Yarn
+from headwise.shapes import check_numbers
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class MultiHeadLatentAttention(Layer):
+    """Self-attention on latents. DeepSeek-V2 (2024), equations 9-19; DeepSeek-V3 (2024), section 2.1.1.
+
+        c = norm(W_DKV x),   k_h = [W_UK_h c; rope(W_KR x)],   v_h = W_UV_h c
+        c' = norm(W_DQ x),   q_h = [W_UQ_h c'; rope(W_QR_h c')]
+        out = W_O Concat(softmax(scale · q_h k_hᵀ) v_h)
+
+    The twin of `headwise.nn.MultiHeadLatentAttention`, without a cache. Two paths lead to the same output and weights,
+    and both train:
+
+    - expand: k_h and v_h of all S keys are made. Multiplications, for each example and head:
+      S · R · (nope_dim + E)  +  S · S · (nope_dim + rope_dim + E).
+    - absorb: q_nope · (W_UK c) = (W_UKᵀ q_nope) · c, and Σ a W_UV c = W_UV Σ a c: the heads attend to the latents
+      themselves, as one key head: S · R · (nope_dim + E)  +  S · S · (2R + rope_dim).
+
+    "auto" takes the fewer: expand where nope_dim + E <= 2R.
+
+    >>> layer = MultiHeadLatentAttention(
+    ...     2048, 16, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_head_dim=128
+    ... )
+    >>> y = layer(x, use_causal_mask=True)                           # x, y: [B, S, M]
+
+    Args:
+        dim: M, the width of the input and of the output.
+        num_heads: H.
+        q_rank: width of the queries' latent c'; None = queries are projected from the input at once (V2-Lite).
+        kv_rank: R, the width of c.
+        nope_dim: dimensions of a head's queries and keys that know nothing of positions.
+        rope_dim: dimensions that are rotated, behind those; even.
+        value_head_dim: E.
+        bias: whether `q_down`, `kv_down` and `out` have one (Hugging Face's `attention_bias`).
+        norm_eps: the epsilon of the norms of the latents.
+        dropout: of the weights, in training only.
+        scale: factor on q kᵀ; None = 1/√(nope_dim + rope_dim), times the `softmax_factor` of a Rope with YaRN.
+        positions: a Rope of rope_dim; None = Rope(rope_dim, interleaved=True), as DeepSeek's.
+        path: "auto", "expand" or "absorb", if a call does not say which.
+        kernel: as for `scaled_dot_product_attention`.
+        seed: of the dropout.
+
+    Its parts are `q_down`, `q_norm`, `q_up` (or `q`), `kv_down`, `kv_norm`, `kv_up` and `out`.
+
+    Raises:
+        ArgumentError: a size that is not positive, an odd rope_dim, an unknown option, positions that do not fit.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        q_rank: int | None,
+        kv_rank: int,
+        nope_dim: int,
+        rope_dim: int,
+        value_head_dim: int,
+        bias: bool = False,
+        norm_eps: float = 1e-6,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        positions: Rope | None = None,
+        path: Path = "auto",
+        kernel: str = "auto",
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.dim = options.whole("dim", dim)
+        self.num_heads = options.whole("num_heads", num_heads)
+        self.q_rank = None if q_rank is None else options.whole("q_rank", q_rank)
+        self.kv_rank = options.whole("kv_rank", kv_rank)
+        self.nope_dim = options.whole("nope_dim", nope_dim)
+        self.rope_dim = options.whole("rope_dim", rope_dim)
+        if rope_dim % 2:
+            raise ArgumentError(f"rope_dim: expected an even number, dimensions turn in pairs. Received: {rope_dim}")
+        self.value_head_dim = options.whole("value_head_dim", value_head_dim)
+        self.dropout = options.probability("dropout", dropout)
+        options.one_of("path", path, PATHS)
+        options.one_of("kernel", kernel, ALL_KERNELS)
+        check_numbers(scale, None, 0.0)
+        self.default_path, self.kernel = path, kernel  # `path` is what Keras calls where a layer stands
+        self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
+        self.positions = _checked(positions, num_heads, rope_dim, self.dtype_policy)
+        scaling = self.positions.scaling
+        # The one place where YaRN's mscale enters the softmax: both paths use this scale as it is.
+        factor = scaling.softmax_factor if isinstance(scaling, Yarn) else 1.0
+        self.scale = self.head_dim**-0.5 * factor if scale is None else scale
+
+        if q_rank is None:
+            self.q = self._linear(num_heads * self.head_dim, "q", bias=False)
+        else:
+            self.q_down = self._linear(q_rank, "q_down", bias=bias)
+            self.q_norm = make_norm("rms", eps=norm_eps, name="q_norm", dtype=self.dtype_policy)
+            self.q_up = self._linear(num_heads * self.head_dim, "q_up", bias=False)
+        self.kv_down = self._linear(kv_rank + rope_dim, "kv_down", bias=bias)
+        self.kv_norm = make_norm("rms", eps=norm_eps, name="kv_norm", dtype=self.dtype_policy)
+        self.kv_up = self._linear(num_heads * (nope_dim + value_head_dim), "kv_up", bias=False)
+        self.out = self._linear(dim, "out", bias=bias)
+
+    @property
+    def head_dim(self) -> int:
+        """D of the queries and keys: nope_dim + rope_dim."""
+        return self.nope_dim + self.rope_dim
+
+    def build(self, input_shape: object = None) -> None:
+        """Make the weights, whose shapes follow from the options alone: `layer.build()` will do."""
+        if self.q_rank is None:
+            self.q.build((None, self.dim))
+        else:
+            self.q_down.build((None, self.dim))
+            self.q_norm.build((None, self.q_rank))
+            self.q_up.build((None, self.q_rank))
+        self.kv_down.build((None, self.dim))
+        self.kv_norm.build((None, self.kv_rank))
+        self.kv_up.build((None, self.kv_rank))
+        self.out.build((None, self.num_heads * self.value_head_dim))
+        if not self.positions.built:
+            self.positions.build()
+        self.built = True
+
+    def call(
+        self,
+        query: Tensor,
+        query_mask: Tensor | None = None,
+        attention_mask: Mask | Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        position_ids: Tensor | None = None,
+        path: Path | None = None,
+    ) -> Any:
+        """What each token makes of those that it attends to.
+
+        Args:
+            query: [B, S, M].
+            query_mask: [B, S], True = a real token. Keras passes those of `Embedding(mask_zero=True)` and `Masking`
+                itself. Padding is not attended to.
+            attention_mask: which query may attend to which key, True or 1 = may: a mask of `headwise.masks`, or a
+                tensor [Q, K], [B, Q, K] or [B, H, Q, K], of which B, H and Q may be 1.
+            return_attention_scores: also return the weights; they are the same by both paths.
+            training: whether weights are dropped.
+            use_causal_mask: also let no query see a later key.
+            position_ids: [S] or [B, S], where the tokens stand, if not at 0, 1, 2 … (padding does not count).
+            path: "auto", "expand" or "absorb" for this call; None = the layer's.
+
+        Returns:
+            [B, S, M]; with `return_attention_scores=True` (output, weights [B, H, S, S]).
+
+        Raises:
+            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+        """
+        check_input("query", query, self.dim)
+        absorb = self._absorbs(path)
+        sizes = (query.shape[0], self.num_heads, query.shape[1], query.shape[1])
+        given = [unwrapped(attention_mask), masks.causal(offset=0) if use_causal_mask else None]
+        padding = both(query_mask)
+        mask = masking.resolve(given, padding, sizes, same=True)
+
+        ids = positions_of(query, padding, position_ids)
+        q_nope, q_rope = self._queries(query, ids)
+        c, k_rope = self._latents(query, ids)
+        if absorb:
+            w_uk, w_uv = self._up_projections()
+            q = ops.concatenate((ops.einsum("bhqn,rhn->bhqr", q_nope, w_uk), q_rope), axis=-1)
+            v = ops.expand_dims(c, 1)  # one key head
+            k = ops.concatenate((v, k_rope), axis=-1)
+        else:
+            q = ops.concatenate((q_nope, q_rope), axis=-1)
+            k_nope, v = _split(self._heads(self.kv_up(c)), self.nope_dim)
+            k = ops.concatenate((k_nope, ops.repeat(k_rope, self.num_heads, axis=1)), axis=-1)
+        found = attend(
+            *(q, k, v),
+            mask=mask,
+            scale=self.scale,
+            dropout=self.dropout if training else 0.0,
+            seed=self.seed_generator,
+            kernel=self.kernel,
+            return_attention_scores=return_attention_scores,
+        )
+        y, weights = found if return_attention_scores else (found, None)
+        y = ops.einsum("bhqr,rhe->bqhe", y, w_uv) if absorb else ops.transpose(y, (0, 2, 1, 3))
+        out = self.out(ops.reshape(y, (-1, ops.shape(y)[1], self.num_heads * self.value_head_dim)))
+        return (out, weights) if return_attention_scores else out
+
+    def compute_output_spec(self, query: Any, return_attention_scores: bool = False, **kwargs: Any) -> Any:
+        """The shapes of what `call` returns, without calling it."""
+        check_input("query", query, self.dim)
+        self._absorbs(kwargs.get("path"))
+        out = keras.KerasTensor(query.shape, dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return out
+        shape = (query.shape[0], self.num_heads, query.shape[1], query.shape[1])
+        return out, keras.KerasTensor(shape, dtype="float64" if self.compute_dtype == "float64" else "float32")
+
+    def _queries(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, H, S, nope_dim] and, rotated, [B, H, S, rope_dim]. Equations 12-14."""
+        q = self.q(x) if self.q_rank is None else self.q_up(self.q_norm(self.q_down(x)))
+        q_nope, q_rope = _split(self._heads(q), self.nope_dim)
+        return q_nope, self.positions.rotate(q_rope, ids)
+
+    def _latents(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """c [B, S, R], and the rotated key of all heads [B, 1, S, rope_dim]. Equations 9 and 15."""
+        c, k_rope = _split(self.kv_down(x), self.kv_rank)
+        return self.kv_norm(c), self.positions.rotate(ops.expand_dims(k_rope, 1), ids)
+
+    def _heads(self, y: Tensor) -> Tensor:
+        """[B, S, X] as [B, H, S, X / H]."""
+        split = ops.reshape(y, (-1, ops.shape(y)[1], self.num_heads, y.shape[-1] // self.num_heads))
+        return ops.transpose(split, (0, 2, 1, 3))
+
+    def _up_projections(self) -> tuple[Tensor, Tensor]:
+        """W_UK [R, H, nope_dim] and W_UV [R, H, E], of one weight."""
+        weight = ops.cast(self.kv_up.kernel, self.compute_dtype)
+        return _split(ops.reshape(weight, (self.kv_rank, self.num_heads, -1)), self.nope_dim)
+
+    def _absorbs(self, path: Path | None) -> bool:
+        """Whether a call takes the absorb path, checked before anything is done."""
+        path = self.default_path if path is None else path
+        options.one_of("path", path, PATHS)
+        if path == "absorb" and not self._can_absorb:
+            raise ArgumentError(
+                'path: "absorb" multiplies by the kernel of kv_up itself, expected it to be a keras.layers.Dense '
+                f"without LoRA and not quantised. Received: {type(self.kv_up).__name__}, "
+                f"lora_enabled={getattr(self.kv_up, 'lora_enabled', None)}, "
+                f'quantization_mode={getattr(self.kv_up, "quantization_mode", None)!r}. Use path="expand"'
+            )
+        fewer = 2 * self.kv_rank < self.nope_dim + self.value_head_dim  # there are as many keys as queries
+        return path == "absorb" or (path == "auto" and fewer and self._can_absorb)
+
+    @property
+    def _can_absorb(self) -> bool:
+        """What stands in for a linear layer (LoRA, quantised weights) does more than its weight says."""
+        up = self.kv_up
+        return type(up) is keras.layers.Dense and not up.lora_enabled and up.quantization_mode is None
+
+    def _linear(self, width: int, name: str, *, bias: bool) -> keras.layers.Dense:
+        """Of standard deviation 0.006 (DeepSeek-V2, section 3.1.2; V3, 4.2)."""
+        drawn = keras.initializers.RandomNormal(stddev=0.006)
+        return self.dense(width, name=name, bias=bias, kernel_initializer=drawn)
+
+
+def _split(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """The first so many columns, and the others."""
+    return x[..., :first], x[..., first:]
+
+
+def _checked(positions: Rope | None, num_heads: int, rope_dim: int, dtype: Any) -> Rope:
+    if positions is None:
+        return Rope(rope_dim, interleaved=True, dtype=dtype)
+    if not isinstance(positions, Rope):
+        raise ArgumentError(
+            f"positions: expected a headwise.keras.positions.Rope. Received: {type(positions).__name__}"
+        )
+    if isinstance(positions.scaling, DynamicNTK):
+        raise ArgumentError(
+            "positions: expected frequencies that do not change with the length, as in headwise.nn, whose cache holds "
+            f"rotated keys. Received: {positions.scaling}. Use Yarn, as DeepSeek does"
+        )
+    positions.check(num_heads, rope_dim)
+    return positions

@@ -1,0 +1,19 @@
+"""The two norms of transformers, as Keras has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from headwise.nn.options import one_of
+
+
+def make_norm(norm: str, *, eps: float, bias: bool = True, **kwargs: Any) -> keras.layers.Layer:
+    """A norm over the last axis: "layer" (Ba et al. 2016), or "rms" (Zhang & Sennrich 2019)."""
+    one_of("norm", norm, ("rms", "layer"))
+    if norm == "rms":
+        layer = keras.layers.RMSNormalization(epsilon=eps, **kwargs)
+        layer.supports_masking = True  # each token is by itself; Keras forgot it, and would warn of a lost mask
+        return layer
+    return keras.layers.LayerNormalization(epsilon=eps, center=bias, **kwargs)

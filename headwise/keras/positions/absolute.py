@@ -1,0 +1,141 @@
+"""Absolute positions: a vector for each position, added to the embedding of the token before the first layer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+from keras import ops
+
+from headwise.errors import ArgumentError, DtypeError
+from headwise.keras.layer import Layer, Tensor
+from headwise.keras.saving import PACKAGE
+from headwise.nn import positions as torch_positions
+from headwise.nn.options import positive, whole
+
+DIGIT = 10  # bits of a position that are turned at a time
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class Sinusoidal(Layer):
+    """Sine and cosine waves of M/2 frequencies. Vaswani et al. 2017, §3.5.
+
+        PE(p, 2i) = sin(p / base^(2i/M)),   PE(p, 2i + 1) = cos(p / base^(2i/M))
+
+    It has no weights and no last position. Float32 products p / base^(2i/M) would keep few digits behind the point at
+    far positions, and not every backend has float64. What is multiplied are turns, in parts whose products are exact.
+
+    Args:
+        dim: M, even.
+        base: of the wavelengths.
+        interleaved: sine and cosine take turns, as in the paper and in DistilBERT; where False the sines come first and
+            then the cosines, as in Marian.
+
+    Raises:
+        ArgumentError: dim is odd or not positive.
+    """
+
+    def __init__(self, dim: int, *, base: float = 10000.0, interleaved: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        twin = torch_positions.Sinusoidal(dim, base=base, interleaved=interleaved)  # which checks the options
+        self.dim, self.base, self.interleaved = twin.dim, twin.base, twin.interleaved
+        turns = self.base ** -(np.arange(0, dim, 2, dtype=np.float64) / dim) / (2.0 * math.pi)  # a position
+        per_digit = np.stack([turns * 2.0 ** (DIGIT * j) % 1.0 for j in range(3)])
+        coarse = np.floor(per_digit * 4096.0) / 4096.0
+        self._coarse, self._fine = coarse.astype(np.float32), (per_digit - coarse).astype(np.float32)
+
+    def call(self, position_ids: Tensor) -> Tensor:
+        """The vectors of positions [S] or [B, S]: [S, M] or [B, S, M]."""
+        check_integers(position_ids)
+        ids = ops.expand_dims(ops.cast(position_ids, "int32"), -1)
+        low, middle = (ops.bitwise_and(ops.right_shift(ids, DIGIT * j), 2**DIGIT - 1) for j in (0, 1))
+        digits = [ops.cast(digit, "float32") for digit in (low, middle, ops.right_shift(ids, 2 * DIGIT))]
+        # 12 bits times 12 bits: exact in float32, and so is what is left of whole turns.
+        turns = sum(_fraction(ops.multiply(digit, part)) for digit, part in zip(digits, self._coarse, strict=True))
+        rest = sum(ops.multiply(digit, part) for digit, part in zip(digits, self._fine, strict=True))
+        phases = _fraction(_fraction(turns) + rest) * (2.0 * math.pi)
+        waves = ops.sin(phases), ops.cos(phases)
+        if not self.interleaved:
+            return ops.cast(ops.concatenate(waves, axis=-1), self.compute_dtype)
+        shape = (*ops.shape(position_ids), self.dim)
+        return ops.cast(ops.reshape(ops.stack(waves, axis=-1), shape), self.compute_dtype)
+
+    def compute_output_spec(self, position_ids: Any, **kwargs: Any) -> Any:
+        """The shape of what `call` returns, without calling it."""
+        check_integers(position_ids)
+        return keras.KerasTensor((*position_ids.shape, self.dim), dtype=self.compute_dtype)
+
+    def build(self, input_shape: object = None) -> None:
+        """There are no weights."""
+        self.built = True
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class Learned(Layer):
+    """A learned vector for each position. Gehring et al. 2017; Devlin et al. 2019 (BERT), §3; GPT-2.
+
+    Args:
+        max_positions: rows of the table; there is nothing beyond.
+        dim: M.
+        std: of the normal distribution that the table is drawn from; 0.02 in BERT and GPT-2.
+
+    The table is the weight `weight`, [max_positions, M].
+
+    Raises:
+        ArgumentError: a size that is not positive; at the call, a position that the table does not have (not checked
+            inside tf.function, jax.jit and torch.compile, where a tensor's values are not known).
+    """
+
+    def __init__(self, max_positions: int, dim: int, *, std: float = 0.02, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.max_positions = whole("max_positions", max_positions)
+        self.dim = whole("dim", dim)
+        self.std = positive("std", std)
+        self.weight: Any = None
+
+    def build(self, input_shape: object = None) -> None:
+        """Make the table, whose shape follows from the options alone."""
+        drawn = keras.initializers.RandomNormal(stddev=self.std)
+        self.weight = self.add_weight(shape=(self.max_positions, self.dim), initializer=drawn, name="weight")
+        self.built = True
+
+    def call(self, position_ids: Tensor) -> Tensor:
+        """The vectors of positions [S] or [B, S]: [S, M] or [B, S, M]."""
+        check_integers(position_ids)
+        known = _values(position_ids)
+        if known is not None and known.size and not 0 <= known.min() <= known.max() < self.max_positions:
+            raise ArgumentError(
+                f"position_ids: expected 0 to {self.max_positions - 1}, the table has no others. "
+                f"Received: {known.min()} to {known.max()}. Cut the input, or make the table longer"
+            )
+        return ops.take(ops.convert_to_tensor(self.weight), position_ids, axis=0)
+
+    def compute_output_spec(self, position_ids: Any, **kwargs: Any) -> Any:
+        """The shape of what `call` returns, without calling it."""
+        check_integers(position_ids)
+        return keras.KerasTensor((*position_ids.shape, self.dim), dtype=self.compute_dtype)
+
+
+def check_integers(ids: Tensor) -> None:
+    """Raise DtypeError unless these are integers."""
+    if "int" not in str(getattr(ids, "dtype", "")):
+        received = getattr(ids, "dtype", type(ids).__name__)
+        raise DtypeError(f"position_ids: expected an integer tensor [S] or [B, S]. Received: {received}")
+
+
+def _fraction(turns: Tensor) -> Tensor:
+    """Turns without whole ones, -1/2 to 1/2."""
+    return turns - ops.round(turns)
+
+
+def _values(ids: Tensor) -> np.ndarray | None:
+    """The numbers in a tensor; None where there are none yet, in a graph."""
+    if torch.compiler.is_compiling():
+        return None
+    try:
+        return np.asarray(ops.convert_to_numpy(ids))
+    except (TypeError, NotImplementedError):  # what JAX's and TensorFlow's tensors of a graph raise
+        return None

@@ -1,0 +1,68 @@
+"""ALiBi: scores are lowered in proportion to the distance, by a slope of each head's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from headwise.keras.layer import Tensor
+from headwise.keras.positions.scheme import Positions, check_fits, distances, placed, precision
+from headwise.keras.saving import PACKAGE
+from headwise.masks import Mask
+from headwise.nn import positions as torch_positions
+from headwise.nn.positions.alibi import looks_backwards
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class Alibi(Positions):
+    """Attention with linear biases. Press et al. 2022, §3. See `headwise.nn.positions.Alibi`.
+
+        bias[h, i, j] = -m_h · |i - j|,   m_h = 2^(-max_bias · h / H),  h = 1 … H
+
+    Where the mask looks only backwards and the lengths are known before the call, the bias of all rows is
+    [1|B, H, 1, K], m_h · (j - last): each row of it differs from the above by a constant, which the softmax does not
+    see.
+
+    Args:
+        num_heads: H, any number.
+        max_bias: 8 in the paper; MPT calls it alibi_bias_max.
+
+    Raises:
+        ArgumentError: heads or max_bias not positive.
+    """
+
+    has_bias = True
+
+    def __init__(self, num_heads: int, max_bias: float = 8.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        twin = torch_positions.Alibi(num_heads, max_bias)  # which checks the options, and has the numbers
+        self.num_heads, self.max_bias = twin.num_heads, twin.max_bias
+        self._slopes = twin.slopes.cpu().numpy()
+
+    def bias(
+        self,
+        q: Tensor,
+        query_ids: Tensor,
+        key_ids: Tensor,
+        *,
+        mask: Mask | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
+        """See `Positions.bias`; [1|B, H, 1, K] where the mask looks only backwards. Float32, float64 for float64 q."""
+        apart = distances(q, query_ids, key_ids)
+        q_len, k_len = q.shape[-2], key_ids.shape[-1]
+        if None not in (q_len, k_len) and looks_backwards(mask, q_len, k_len):
+            keys = ops.expand_dims(placed(q, key_ids), -2)
+            distance = ops.max(keys, axis=-1, keepdims=True) - keys  # from the last key
+        else:
+            distance = ops.abs(apart)
+        # Integers up to here: a difference of far positions is exact.
+        slopes = np.reshape(-self._slopes, (-1,) + (1,) * (len(q.shape) - 2))
+        return ops.cast(distance, precision(q)) * ops.cast(slopes, precision(q))
+
+    def check(self, num_heads: int, head_dim: int) -> None:
+        """See `Positions.check`."""
+        check_fits("num_heads", self.num_heads, num_heads)

@@ -1,0 +1,77 @@
+"""RoPE: queries and keys are turned by angles that grow with their position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from headwise.errors import ArgumentError
+from headwise.keras.layer import Tensor
+from headwise.keras.positions.rotation import turn
+from headwise.keras.positions.scheme import Positions, check_fits, check_ids
+from headwise.keras.saving import PACKAGE
+from headwise.nn import positions as torch_positions
+from headwise.nn.positions import DynamicNTK, RopeScaling
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class Rope(Positions):
+    """Rotary positions. Su et al. 2021 (RoFormer), equations 14-16 and 34. See `headwise.nn.positions.Rope`.
+
+    The angles are float32 under mixed precision too.
+
+    Args:
+        head_dim: D, of the queries and keys.
+        base: of the frequencies θ_i = base^(-2i/D).
+        interleaved: which dimensions are a pair: (0, 1), (2, 3) … as in the paper; or, where False, (0, D/2) … as in
+            GPT-NeoX and Llama.
+        rotary_dim: only so many dimensions are turned, the first ones; None = D.
+        scaling: `Linear`, `DynamicNTK`, `Yarn` or `Llama3`.
+
+    Raises:
+        ArgumentError: dimensions that are odd or not positive, rotary_dim > head_dim, an unknown scaling.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        base: float = 10000.0,
+        interleaved: bool = False,
+        rotary_dim: int | None = None,
+        scaling: RopeScaling | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        options: dict[str, Any] = {"interleaved": interleaved, "rotary_dim": rotary_dim, "scaling": scaling}
+        twin = torch_positions.Rope(head_dim, base=base, **options)  # which checks the options, and has the numbers
+        self.head_dim, self.rotary_dim = twin.head_dim, twin.rotary_dim
+        self.base, self.interleaved, self.scaling = twin.base, interleaved, scaling
+        self.amplitude = twin.amplitude
+        self._frequencies = twin.inverse_frequencies.cpu().numpy()
+
+    def rotate(self, x: Tensor, position_ids: Tensor, length: Tensor | None = None) -> Tensor:
+        """Queries or keys [B, H, S, D] at positions [S] or [B, S], turned. The dtype stays."""
+        check_ids("position_ids", position_ids, x.shape[0], x.shape[2])
+        phases = ops.expand_dims(ops.cast(position_ids, "float32"), -1) * self._at(length)
+        return turn(x, phases, amplitude=self.amplitude, interleaved=self.interleaved)
+
+    def check(self, num_heads: int, head_dim: int) -> None:
+        """See `Positions.check`."""
+        check_fits("head_dim", self.head_dim, head_dim)
+
+    def _at(self, length: Tensor | None) -> Tensor:
+        """θ, [rotary_dim / 2]; of `DynamicNTK` for so many tokens."""
+        if not isinstance(self.scaling, DynamicNTK):
+            return ops.convert_to_tensor(self._frequencies)
+        if length is None:
+            raise ArgumentError(f"length: expected the number of tokens, {self.scaling} depends on it. Received: None")
+        scaling, dim = self.scaling, self.rotary_dim
+        if isinstance(length, int):  # the twin's own numbers
+            return ops.convert_to_tensor(scaling.frequencies(dim, self.base, length, "cpu").numpy())
+        beyond = ops.maximum(ops.cast(length, "float32") - scaling.original_length, 0.0)
+        stretched = self.base * (1.0 + scaling.factor * beyond / scaling.original_length) ** (dim / (dim - 2))
+        return 1.0 / ops.power(stretched, np.arange(0, dim, 2, dtype=np.float32) / dim)

@@ -1,0 +1,114 @@
+"""Shaw's relative positions: a learned vector for each distance, beside the keys and, if asked for, the values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import torch
+from keras import ops
+
+from headwise.keras.layer import Tensor
+from headwise.keras.positions.scheme import Positions, check_fits, distances, precision
+from headwise.keras.saving import PACKAGE
+from headwise.masks import Mask
+from headwise.nn import positions as torch_positions
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class ShawRelative(Positions):
+    """Relative position representations. Shaw et al. 2018, equations 3-5. See `headwise.nn.positions.ShawRelative`.
+
+        e_ij = scale · q_i · (k_j + a^K_(clip(j - i))),     z_i = Σ_j α_ij (v_j + a^V_(clip(j - i)))
+
+    `bias` gives scale · q_i · a^K, `values` gives Σ_j α_ij a^V. Neither holds a tensor of [Q, K, D]: queries meet the
+    table, and weights are summed by distance.
+
+    Args:
+        head_dim: D. All heads share the tables (§3.3).
+        max_distance: k, at which distances are clipped on both sides; or (left, right), as in Wav2Vec2-BERT.
+        values: whether there is a^V. It needs the weights themselves.
+        value_dim: E, if not D.
+
+    The tables are `distance_embedding.embeddings` [left + right + 1, D] and `value_embedding.embeddings` [.., E], in
+    the order of distances -left … right.
+
+    Raises:
+        ArgumentError: a size that is not positive.
+    """
+
+    has_bias = True
+
+    def __init__(
+        self,
+        head_dim: int,
+        max_distance: int | tuple[int, int],
+        values: bool = False,
+        *,
+        value_dim: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if isinstance(max_distance, list):  # of a config
+            max_distance = tuple(max_distance)
+        with torch.device("meta"):  # no weights are drawn: it checks the options
+            twin = torch_positions.ShawRelative(head_dim, max_distance, values, value_dim=value_dim)
+        self.head_dim, self.value_dim = twin.head_dim, twin.value_dim
+        self.left, self.right = twin.left, twin.right
+        self.uses_values = values
+        self.distance_embedding = self._table("distance_embedding", self.head_dim)
+        self.value_embedding = self._table("value_embedding", self.value_dim) if values else None
+
+    def build(self, input_shape: object = None) -> None:
+        """See `Positions.build`."""
+        self.distance_embedding.build()
+        if self.value_embedding is not None:
+            self.value_embedding.build()
+        self.built = True
+
+    def bias(
+        self,
+        q: Tensor,
+        query_ids: Tensor,
+        key_ids: Tensor,
+        *,
+        mask: Mask | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
+        """scale · q_i · a^K_(clip(j - i)): see `Positions.bias`; float32 (float64 for float64 q)."""
+        rows = self._rows(q, query_ids, key_ids)
+        table = ops.cast(self.distance_embedding(self._all), precision(q))
+        by_distance = ops.matmul(ops.cast(q, precision(q)), ops.transpose(table))
+        return ops.take_along_axis(by_distance * (self.head_dim**-0.5 if scale is None else scale), rows, axis=-1)
+
+    def values(self, weights: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+        """Σ_j α_ij a^V_(clip(j - i)): [B, H, Q, E] in the weights' dtype, summed in float32."""
+        assert self.value_embedding is not None
+        count = self.left + self.right + 1
+        b, h, q_len, _ = ops.shape(weights)
+        starts = ops.reshape(ops.arange(b * h * q_len, dtype="int32") * count, (b, h, q_len, 1))
+        cells = starts + self._rows(weights, query_ids, key_ids)  # a row of `count` sums for each query
+        flat = ops.reshape(ops.cast(weights, precision(weights)), (-1,))
+        sums = ops.segment_sum(flat, ops.reshape(cells, (-1,)), num_segments=b * h * q_len * count)
+        table = ops.cast(self.value_embedding(self._all), sums.dtype)
+        return ops.cast(ops.matmul(ops.reshape(sums, (b, h, q_len, count)), table), weights.dtype)
+
+    def check(self, num_heads: int, head_dim: int) -> None:
+        """See `Positions.check`."""
+        check_fits("head_dim", self.head_dim, head_dim)
+
+    @property
+    def _all(self) -> Tensor:
+        """The number of every row of the tables."""
+        return ops.arange(self.left + self.right + 1, dtype="int32")
+
+    def _rows(self, x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
+        """The row of the tables for each pair, [1|B, 1, …, r, c]."""
+        return ops.clip(distances(x, query_ids, key_ids), -self.left, self.right) + self.left
+
+    def _table(self, name: str, width: int) -> keras.layers.Embedding:
+        """A vector for each distance, drawn by Glorot's rule: what the authors' code (tensor2tensor) does."""
+        drawn = keras.initializers.GlorotUniform()
+        count = self.left + self.right + 1
+        # Not in the compute dtype: what it gives is added to scores, which are float32 under mixed precision too.
+        return keras.layers.Embedding(count, width, embeddings_initializer=drawn, name=name, dtype=self.variable_dtype)

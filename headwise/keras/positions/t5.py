@@ -1,0 +1,96 @@
+"""T5's relative positions: a learned bias for each head and each bucket of distances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+from keras import ops
+
+from headwise.keras.layer import Tensor
+from headwise.keras.positions.scheme import Positions, check_fits, distances
+from headwise.keras.saving import PACKAGE
+from headwise.masks import Mask
+from headwise.nn import positions as torch_positions
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class T5Buckets(Positions):
+    """Relative positions in buckets. Raffel et al. 2020 (T5), §2.1. See `headwise.nn.positions.T5Buckets`.
+
+        bias[h, i, j] = table[bucket(j - i), h]
+
+    T5 uses no scale: give the attention layer `scale=1.0`. The layers of a T5 stack share one table: give them one
+    object.
+
+    Args:
+        num_heads: H.
+        num_buckets: rows of the table.
+        max_distance: where the last bucket begins.
+        bidirectional: half of the buckets for keys before the query, half for those after (the encoder's). Where
+            False, all keys after it fall into bucket 0 (the decoder's, whose mask hides them).
+        std: of the normal distribution that the table is drawn from. T5's is 1/√M.
+
+    The table is `relative_attention_bias.embeddings`, [num_buckets, H].
+
+    Raises:
+        ArgumentError: a size that is not positive, buckets that cannot be halved, max_distance within the buckets of
+            one distance.
+    """
+
+    has_bias = True
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+        *,
+        std: float = 0.02,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        with torch.device("meta"):  # no weights are drawn: it checks the options, and has the buckets
+            twin = torch_positions.T5Buckets(num_heads, num_buckets, max_distance, bidirectional, std=std)
+        self.num_heads, self.num_buckets = twin.num_heads, twin.num_buckets
+        self.max_distance, self.bidirectional, self.std = twin.max_distance, twin.bidirectional, twin.std
+        # Of each distance, clipped: which bucket it is turns on the last digit of a logarithm, where backends differ.
+        known = torch.arange(-max_distance, max_distance + 1, device="cpu")
+        self._buckets = twin.buckets(known).numpy().astype(np.int32)
+        self.relative_attention_bias = keras.layers.Embedding(
+            num_buckets,
+            num_heads,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=std),
+            name="relative_attention_bias",
+            dtype=self.variable_dtype,  # what it gives is added to scores, which are float32 under mixed precision too
+        )
+
+    def build(self, input_shape: object = None) -> None:
+        """See `Positions.build`."""
+        self.relative_attention_bias.build()
+        self.built = True
+
+    def bias(
+        self,
+        q: Tensor,
+        query_ids: Tensor,
+        key_ids: Tensor,
+        *,
+        mask: Mask | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
+        """See `Positions.bias`; in the table's dtype, 1 example where all rows have the same positions."""
+        found = self.relative_attention_bias(self.buckets(distances(q, query_ids, key_ids)[:, 0]))
+        return ops.moveaxis(found, -1, 1)
+
+    def buckets(self, distance: Tensor) -> Tensor:
+        """The bucket of each distance j - i (key minus query): int32 of the same shape, 0 … num_buckets - 1."""
+        far = self.max_distance
+        return ops.take(ops.convert_to_tensor(self._buckets), ops.clip(distance, -far, far) + far)
+
+    def check(self, num_heads: int, head_dim: int) -> None:
+        """See `Positions.check`."""
+        check_fits("num_heads", self.num_heads, num_heads)

@@ -1,0 +1,114 @@
+"""What every layer of a transformer has in common: branches that are added to what they read, the last of them a
+feed-forward network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from headwise.keras.drop_path import DropPath
+from headwise.keras.feed_forward import FeedForward
+from headwise.keras.layer import Layer, Tensor
+from headwise.keras.norm import make_norm
+from headwise.nn import options
+from headwise.nn.feed_forward import Activation
+
+
+class ResidualLayer(Layer):
+    """A layer of branches, each added to what it read. A subclass makes its attention, then calls `_make_mlp`.
+
+    Its last parts are `mlp`, `mlp_norm`, `dropout` and `drop_path`.
+    """
+
+    mlp: FeedForward
+    mlp_norm: keras.layers.Layer
+    dropout: keras.layers.Dropout
+    drop_path: DropPath
+
+    def __init__(self, dim: int, norm_first: bool, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dim = options.whole("dim", dim)
+        self.norm_first = norm_first
+
+    def _make_mlp(
+        self,
+        ffn_dim: int | None,
+        activation: Activation,
+        norm: dict[str, Any],
+        bias: bool,
+        *,
+        seed: int | None,
+        dropout: float,
+        ffn_dropout: float | None = None,
+        drop_path: float = 0.0,
+    ) -> None:
+        within = dropout if ffn_dropout is None else ffn_dropout
+        first, second, third = seeds(seed, 3)
+        given: dict[str, Any] = {"activation": activation, "dropout": within, "bias": bias, "seed": first}
+        self.mlp = FeedForward(self.dim, ffn_dim, name="mlp", dtype=self.dtype_policy, **given)
+        self.mlp_norm = self._norm("mlp_norm", norm)
+        self.dropout = keras.layers.Dropout(
+            options.probability("dropout", dropout), seed=second, name="dropout", dtype=self.dtype_policy
+        )
+        self.drop_path = DropPath(
+            options.probability("drop_path", drop_path), seed=third, name="drop_path", dtype=self.dtype_policy
+        )
+
+    def _norm(self, name: str, norm: dict[str, Any]) -> keras.layers.Layer:
+        return make_norm(**norm, name=name, dtype=self.dtype_policy)
+
+    def _build(self, parts: dict[keras.layers.Layer, int]) -> None:
+        """Build parts that read so many dimensions each, and the last ones."""
+        for part, width in {**parts, self.mlp: self.dim, self.mlp_norm: self.dim}.items():
+            if not part.built:
+                part.build((None, None, width))
+        self.built = True
+
+    def _add(
+        self,
+        x: Tensor,
+        norm: keras.layers.Layer,
+        branch: Callable[[Tensor], Tensor],
+        training: bool | None,
+        *,
+        residual: bool = True,
+    ) -> Tensor:
+        """x and what a branch makes of it, with the norm before the branch or after the sum."""
+        found = self.dropout(branch(norm(x) if self.norm_first else x), training=training)
+        found = self.drop_path(found, training=training)
+        y = x + found if residual else found
+        return y if self.norm_first else norm(y)
+
+    def _add_mlp(self, x: Tensor, training: bool | None) -> Tensor:
+        """x and what the feed-forward network makes of it."""
+        return self._add(x, self.mlp_norm, lambda x: self.mlp(x, training=training), training)
+
+
+class Attend:
+    """A branch: an attention layer with all but its queries. It keeps the weights, if they are wanted."""
+
+    def __init__(self, attention: keras.layers.Layer, wants_weights: bool, **given: Any) -> None:
+        self.attention, self.wants_weights, self.given = attention, wants_weights, given
+        self.weights: Tensor = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not self.wants_weights:
+            return self.attention(x, **self.given)
+        out, self.weights = self.attention(x, return_attention_scores=True, **self.given)
+        return out
+
+
+def seeds(seed: int | None, count: int) -> list[int | None]:
+    """As many seeds as there are parts that draw: what one drops says nothing about what another does."""
+    if seed is None:
+        return [None] * count
+    drawn = np.random.SeedSequence(options.whole("seed", seed, 0)).generate_state(count)
+    return [int(each) & 0x7FFFFFFF for each in drawn]  # PyTorch's seeds are int32
+
+
+def has_positions(layer: object) -> bool:
+    """Whether an attention layer has a scheme of positions."""
+    return getattr(layer, "positions", None) is not None

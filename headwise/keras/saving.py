@@ -1,0 +1,105 @@
+"""What a layer was made with, as plain data and back: `get_config` of every layer of this package.
+
+Masks and RoPE scalings are no Keras objects, so they are written as the names and numbers that they are made of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+import keras
+import torch
+
+from headwise.errors import ArgumentError
+from headwise.masks import Mask
+from headwise.masks.description import MASK_CLASSES
+from headwise.nn.positions import DynamicNTK, Linear, Llama3, RopeScaling, Yarn
+
+PACKAGE = "headwise"
+
+_CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in (*MASK_CLASSES, DynamicNTK, Linear, Llama3, Yarn)}
+
+
+def to_config(value: Any) -> Any:
+    """A constructor's argument as data that JSON can hold."""
+    if isinstance(value, (Mask, RopeScaling)):
+        return _to_data(value)
+    if isinstance(value, (list, tuple)):
+        return [to_config(each) for each in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    # Twice: what a file already has of an object is only then marked as shared, and stays one object when it is loaded
+    # (two layers with one table). The first description of it is copied by Keras before it gets its mark.
+    keras.saving.serialize_keras_object(value)
+    # Twice: inside `model.save` Keras marks an object as shared (two layers with one T5Buckets) when it meets it again,
+    # and by then what it made of it the first time has been copied without the mark.
+    keras.saving.serialize_keras_object(value)
+    return keras.saving.serialize_keras_object(value)
+
+
+def from_config(value: Any) -> Any:
+    """What `to_config` wrote."""
+    if isinstance(value, dict) and "headwise" in value:
+        return _from_data(value)
+    if isinstance(value, dict) and "class_name" in value:
+        return keras.saving.deserialize_keras_object(value)
+    if isinstance(value, list):
+        return [from_config(each) for each in value]
+    return value
+
+
+def _to_data(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return {"dtype": str(value.dtype).removeprefix("torch."), "values": value.tolist()}
+    if isinstance(value, tuple):
+        return [_to_data(each) for each in value]
+    if not isinstance(value, (Mask, RopeScaling)):
+        return value
+    name = type(value).__name__
+    if name not in _CLASSES:
+        raise ArgumentError(
+            f"{value!r}: a mask that is code cannot be saved. Save one of headwise.masks, or "
+            "masks.from_tensor(mask.to_bool(length)). Received: " + name
+        )
+    return {"headwise": name} | {f.name: _to_data(getattr(value, f.name)) for f in dataclasses.fields(cast(Any, value))}
+
+
+def _from_data(data: Any) -> Any:
+    if isinstance(data, list):
+        return tuple(_from_data(each) for each in data)
+    if isinstance(data, dict) and "values" in data:
+        return torch.tensor(data["values"], dtype=getattr(torch, data["dtype"]))
+    if not isinstance(data, dict):
+        return data
+    name = data["headwise"]
+    if not isinstance(name, str) or name not in _CLASSES:
+        raise ArgumentError(f"config: expected one of {', '.join(_CLASSES)}. Received: {name!r}")
+    return _CLASSES[name](**{key: _from_data(value) for key, value in data.items() if key != "headwise"})
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class MaskArgument:
+    """A mask of `headwise.masks` as an argument of a layer's call, where a functional model is saved with it."""
+
+    def __init__(self, mask: Any) -> None:
+        self.mask = from_config(mask)
+
+    def get_config(self) -> dict[str, Any]:
+        """The mask as data."""
+        return {"mask": to_config(self.mask)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> MaskArgument:
+        """The argument that `get_config` described."""
+        return cls(**config)
+
+
+def wrapped(value: Any) -> Any:
+    """A mask as an argument that a model can be saved with; anything else as it is."""
+    return MaskArgument(value) if isinstance(value, Mask) else value
+
+
+def unwrapped(value: Any) -> Any:
+    """What `wrapped` was given."""
+    return value.mask if isinstance(value, MaskArgument) else value

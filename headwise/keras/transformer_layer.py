@@ -1,0 +1,294 @@
+"""One layer of a transformer: attention and a feed-forward network, each added to what it read.
+
+`EncoderLayer` reads one sequence (with a causal mask it is a layer of GPT); `DecoderLayer` reads a second one too.
+Each takes any attention layer of this package, or makes a `MultiHeadAttention`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import keras
+
+from headwise.errors import ArgumentError
+from headwise.keras.layer import Tensor, check_input, positions_of
+from headwise.keras.multi_head import MultiHeadAttention
+from headwise.keras.residual import Attend, ResidualLayer, has_positions, seeds
+from headwise.keras.saving import PACKAGE
+from headwise.masks import Mask
+from headwise.nn.feed_forward import Activation
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class EncoderLayer(ResidualLayer):
+    """Attention within one sequence, then a feed-forward network. Vaswani et al. 2017, figure 1, on the left.
+
+        norm_first       x = x + Attention(Norm(x)),   y = x + FFN(Norm(x))      Xiong et al. 2020, figure 1 b
+        not norm_first   x = Norm(x + Attention(x)),   y = Norm(x + FFN(x))      as in 2017
+
+    The twin of `headwise.nn.EncoderLayer`.
+
+    >>> layer = EncoderLayer(512, 8)
+    >>> layer = EncoderLayer(512, attention=MultiHeadAttention(512, 8, num_kv_heads=2, positions=positions.Rope(64)))
+    >>> y = layer(x, attention_mask=masks.causal())                  # x, y: [B, S, M]
+
+    Args:
+        dim: M.
+        num_heads: H, of a `MultiHeadAttention` that is made here. Pass this or `attention`.
+        attention: any layer that is called as those of `headwise.keras` are.
+        ffn_dim: the width of the feed-forward network; None = 4 M, where gated 8/3 M (see `FeedForward`).
+        norm: "layer", or "rms" (Zhang & Sennrich 2019).
+        norm_first: whether the norm stands before each branch, or after each sum.
+        activation: of the feed-forward network: "relu", "gelu", "gelu_tanh", "silu"; gated "swiglu", "geglu" (Shazeer
+            2020), "geglu_tanh".
+        dropout: of what each branch adds, in training only.
+        attention_dropout: of the attention's weights; None = `dropout`. A ready `attention` has its own.
+        ffn_dropout: between the feed-forward network's linear maps; None = `dropout`.
+        drop_path: with this probability a branch is left out for an example, in training only (see `DropPath`).
+        norm_eps: the epsilon of the norms.
+        bias: whether attention, feed-forward network and LayerNorm have biases.
+        seed: of what is dropped. A ready `attention` has its own.
+
+    Its parts are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
+
+    Raises:
+        ArgumentError: dimensions that do not divide, an option that there is none of, num_heads and attention both.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int | None = None,
+        *,
+        attention: keras.layers.Layer | None = None,
+        ffn_dim: int | None = None,
+        norm: Literal["layer", "rms"] = "layer",
+        norm_first: bool = True,
+        activation: Activation = "gelu",
+        dropout: float = 0.0,
+        attention_dropout: float | None = None,
+        ffn_dropout: float | None = None,
+        drop_path: float = 0.0,
+        norm_eps: float = 1e-5,
+        bias: bool = True,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(dim, norm_first, **kwargs)
+        _check_ready(num_heads, attention_dropout, attention)
+        within, between = seeds(seed, 2)
+        dropped = dropout if attention_dropout is None else attention_dropout
+        heads: dict[str, Any] = {"dropout": dropped, "bias": bias, "dtype": self.dtype_policy, "seed": within}
+        self.attention = _attention("attention", attention, dim, num_heads, **heads)
+        normed = {"norm": norm, "eps": norm_eps, "bias": bias}
+        self.attention_norm = self._norm("attention_norm", normed)
+        drops: dict[str, Any] = {"dropout": dropout, "ffn_dropout": ffn_dropout, "drop_path": drop_path}
+        self._make_mlp(ffn_dim, activation, normed, bias, seed=between, **drops)
+
+    def build(self, input_shape: object = None) -> None:
+        """Make the weights, whose shapes follow from the options alone."""
+        self._build({self.attention: self.dim, self.attention_norm: self.dim})
+
+    def call(
+        self,
+        query: Tensor,
+        query_mask: Tensor | None = None,
+        attention_mask: Mask | Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        position_ids: Tensor | None = None,
+    ) -> Any:
+        """What the layer makes of a sequence.
+
+        Args:
+            query: [B, S, M].
+            query_mask: [B, S], True = a real token, which alone is attended to. Keras passes that of
+                `Embedding(mask_zero=True)` and `Masking` itself, and it is the output's too.
+            attention_mask: which position may attend to which, True or 1 = may: of `headwise.masks`, or a tensor
+                [Q, K], [B, Q, K] or [B, H, Q, K].
+            return_attention_scores: also return the weights.
+            training: whether something is dropped.
+            use_causal_mask: also let no position see a later one.
+            position_ids: [S] or [B, S], where the tokens stand, if not at 0, 1, 2 … (padding does not count).
+
+        Returns:
+            [B, S, M]; with `return_attention_scores=True` (output, weights [B, H, S, S]).
+
+        Raises:
+            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+        """
+        check_input("query", query, self.dim)
+        given = {"query_mask": query_mask, "attention_mask": attention_mask, "use_causal_mask": use_causal_mask}
+        attend = Attend(self.attention, return_attention_scores, position_ids=position_ids, training=training, **given)
+        x = self._add(query, self.attention_norm, attend, training)
+        y = self._add_mlp(x, training)
+        return (y, attend.weights) if return_attention_scores else y
+
+    def compute_output_spec(
+        self, query: Any, return_attention_scores: bool = False, position_ids: Any = None, **kwargs: Any
+    ) -> Any:
+        """The shapes of what `call` returns, without calling it."""
+        check_input("query", query, self.dim)
+        given = {"position_ids": position_ids, "return_attention_scores": return_attention_scores}
+        return self.attention.compute_output_spec(query, **given)
+
+
+@keras.saving.register_keras_serializable(PACKAGE)
+class DecoderLayer(ResidualLayer):
+    """Attention within one sequence, attention to another one, then a feed-forward network.
+
+    Vaswani et al. 2017, figure 1, on the right. The other sequence, the memory, is what an encoder made of the source;
+    it is not normalised here. Norms stand as in `EncoderLayer`. The twin of `headwise.nn.DecoderLayer`.
+
+    >>> layer = DecoderLayer(512, 8)
+    >>> y = layer(x, memory, use_causal_mask=True)                   # x, y: [B, Q, M]; memory: [B, K, M]
+
+    Args:
+        memory_dim: the width of the memory; None = M.
+        self_attention, cross_attention: instead of those that are made with `num_heads`, ready layers; either or both.
+        dim, num_heads, ffn_dim, norm, norm_first, activation, dropout, attention_dropout, ffn_dropout, drop_path,
+            norm_eps, bias, seed: as for `EncoderLayer`.
+
+    Its parts are `self_attention`, `self_attention_norm`, `cross_attention`, `cross_attention_norm`, `mlp`,
+    `mlp_norm`, `dropout` and `drop_path`.
+
+    Raises:
+        ArgumentError: dimensions that do not divide, an option that there is none of.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int | None = None,
+        *,
+        memory_dim: int | None = None,
+        self_attention: keras.layers.Layer | None = None,
+        cross_attention: keras.layers.Layer | None = None,
+        ffn_dim: int | None = None,
+        norm: Literal["layer", "rms"] = "layer",
+        norm_first: bool = True,
+        activation: Activation = "gelu",
+        dropout: float = 0.0,
+        attention_dropout: float | None = None,
+        ffn_dropout: float | None = None,
+        drop_path: float = 0.0,
+        norm_eps: float = 1e-5,
+        bias: bool = True,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(dim, norm_first, **kwargs)
+        _check_ready(num_heads, attention_dropout, self_attention, cross_attention)
+        own, other, between = seeds(seed, 3)
+        dropped = dropout if attention_dropout is None else attention_dropout
+        heads: dict[str, Any] = {"dropout": dropped, "bias": bias, "dtype": self.dtype_policy}
+        self.self_attention = _attention("self_attention", self_attention, dim, num_heads, seed=own, **heads)
+        normed = {"norm": norm, "eps": norm_eps, "bias": bias}
+        self.self_attention_norm = self._norm("self_attention_norm", normed)
+        if cross_attention is not None and memory_dim is not None:
+            raise ArgumentError(
+                "memory_dim: expected None with a ready cross_attention, which knows its own. Received: "
+                f"memory_dim={memory_dim}"
+            )
+        heads |= {"kdim": memory_dim, "seed": other}
+        self.cross_attention = _attention("cross_attention", cross_attention, dim, num_heads, **heads)
+        self.cross_attention_norm = self._norm("cross_attention_norm", normed)
+        drops: dict[str, Any] = {"dropout": dropout, "ffn_dropout": ffn_dropout, "drop_path": drop_path}
+        self._make_mlp(ffn_dim, activation, normed, bias, seed=between, **drops)
+
+    def build(self, input_shape: object = None) -> None:
+        """Make the weights, whose shapes follow from the options alone."""
+        norms = (self.self_attention_norm, self.cross_attention_norm)
+        self._build(dict.fromkeys((self.self_attention, self.cross_attention, *norms), self.dim))
+
+    def call(
+        self,
+        query: Tensor,
+        value: Tensor,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        attention_mask: Mask | Tensor | None = None,
+        memory_mask: Mask | Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        position_ids: Tensor | None = None,
+    ) -> Any:
+        """What the layer makes of a sequence and a memory.
+
+        Args:
+            query: [B, Q, M].
+            value: [B, K, memory_dim], the memory.
+            query_mask: [B, Q], True = a real token of the sequence. Keras passes it, and it is the output's too.
+            value_mask: [B, K], True = a real token of the memory. Keras passes it.
+            attention_mask: within the sequence: which position may attend to which, True or 1 = may: of
+                `headwise.masks`, or a tensor [Q, Q], [B, Q, Q] or [B, H, Q, Q].
+            memory_mask: which position may attend to which of the memory: likewise, [Q, K] and so on.
+            return_attention_scores: also return the weights.
+            training: whether something is dropped.
+            use_causal_mask: also let no position of the sequence see a later one.
+            position_ids: [Q] or [B, Q], where the tokens stand, if not at 0, 1, 2 … (padding does not count).
+
+        Returns:
+            [B, Q, M]; with `return_attention_scores=True` (output, self-attention's weights [B, H, Q, Q],
+            cross-attention's [B, H, Q, K]).
+
+        Raises:
+            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+        """
+        self._check_inputs(query, value)
+        only_other = has_positions(self.cross_attention) and not has_positions(self.self_attention)
+        given: dict[str, Any] = {"query_mask": query_mask, "attention_mask": attention_mask, "training": training}
+        given |= {"position_ids": None if only_other else position_ids, "use_causal_mask": use_causal_mask}
+        attend = Attend(self.self_attention, return_attention_scores, **given)
+        ids = None
+        if has_positions(self.cross_attention):  # which does not know which of the queries are padding
+            ids = positions_of(query, query_mask, position_ids)
+        given = {"attention_mask": memory_mask, "value_mask": value_mask, "position_ids": ids, "training": training}
+        read = Attend(self.cross_attention, return_attention_scores, value=value, **given)
+        x = self._add(query, self.self_attention_norm, attend, training)
+        x = self._add(x, self.cross_attention_norm, read, training)
+        y = self._add_mlp(x, training)
+        return (y, attend.weights, read.weights) if return_attention_scores else y
+
+    def compute_output_spec(
+        self, query: Any, value: Any, return_attention_scores: bool = False, position_ids: Any = None, **kwargs: Any
+    ) -> Any:
+        """The shapes of what `call` returns, without calling it."""
+        self._check_inputs(query, value)
+        only_other = has_positions(self.cross_attention) and not has_positions(self.self_attention)
+        ids, wanted = None if only_other else position_ids, {"return_attention_scores": return_attention_scores}
+        own = self.self_attention.compute_output_spec(query, position_ids=ids, **wanted)
+        other = self.cross_attention.compute_output_spec(query, value, **wanted)
+        return (*own, other[1]) if return_attention_scores else own
+
+    def _check_inputs(self, query: Any, value: Any) -> None:
+        check_input("query", query, self.dim)
+        if value is None:
+            raise ArgumentError("value: expected the memory [B, K, memory_dim] that is read. Received: None")
+        width = getattr(self.cross_attention, "kdim", None)
+        check_input("value", value, value.shape[-1] if width is None else width, batch=query.shape[0])
+
+
+def _check_ready(num_heads: int | None, attention_dropout: float | None, *ready: object) -> None:
+    if all(layer is not None for layer in ready):
+        for name, option in (("num_heads", num_heads), ("attention_dropout", attention_dropout)):
+            if option is not None:
+                raise ArgumentError(
+                    f"{name}: expected None with ready attention layers, which have their own. Received: {option!r}"
+                )
+
+
+def _attention(name: str, ready: Any, dim: int, num_heads: int | None, **made: Any) -> Any:
+    """The layer that was given, or a MultiHeadAttention."""
+    if ready is None:
+        if num_heads is None:
+            raise ArgumentError(f"num_heads: expected how many heads, or a ready layer as {name}. Received: neither")
+        return MultiHeadAttention(dim, num_heads, name=name, **made)
+    if not isinstance(ready, keras.layers.Layer):
+        raise ArgumentError(f"{name}: expected an attention layer of headwise.keras. Received: {type(ready).__name__}")
+    width = getattr(ready, "dim", dim)
+    if width != dim:
+        raise ArgumentError(f"{name}: expected a layer with dim={dim}, as this layer. Received: dim={width}")
+    return ready

@@ -1,0 +1,110 @@
+"""`watch` of a Keras model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import keras
+import torch
+
+from headwise.capture.context import Watch, keepers
+from headwise.capture.functions import Functions
+from headwise.capture.watcher import Only, Watcher
+from headwise.errors import ArgumentError, DtypeError
+from headwise.keras.call import Call
+from headwise.keras.functional import listening
+from headwise.keras.to_torch import call_to_torch, to_torch
+from headwise.keras.watching.eager import eagerly
+from headwise.keras.watching.layers import read_layers, read_operations
+from headwise.keras.watching.running import Running, told_of_calls
+from headwise.keras.watching.watcher import LayerWatcher
+
+
+def watch(
+    model: keras.layers.Layer,
+    *,
+    only: Only = None,
+    values: bool = False,
+    gradients: bool = False,
+    offload: Literal["cpu", "disk"] | None = None,
+    dtype: torch.dtype | None = None,
+    every: int = 1,
+    max_bytes: int | Literal["half"] | None = "half",
+    tokens: Any = None,
+) -> Watch:
+    """`headwise.watch` of a Keras model or layer, on every backend: the same records, of torch tensors.
+
+        with headwise.watch(model) as seen:
+            model.predict(x)
+        seen["encoder.0.attention"].weights(rows=5)
+
+    Seen are the layers of headwise.keras, keras.layers.MultiHeadAttention, GroupQueryAttention and Attention and what
+    derives from them, and keras.ops.dot_product_attention in any layer; on PyTorch also matmul, softmax, matmul. Other
+    layers that are called attention are listed by `seen.coverage()` as missed. Inside the context predict, evaluate and
+    fit run eagerly; a function that somebody else compiled shows nothing. Layers go by their names in functional and
+    sequential models, elsewhere by their attributes.
+
+    On TensorFlow and JAX what is kept is copied. The options are those of `headwise.watch`; gradients needs PyTorch.
+
+    Raises:
+        DtypeError, ArgumentError: an argument that makes no sense, named.
+    """
+    if not isinstance(model, keras.layers.Layer):
+        raise DtypeError(f"watch: expected a Keras model or layer. Received: {type(model).__name__}")
+    backend = keras.backend.backend()
+    if gradients and backend != "torch":
+        raise ArgumentError(
+            "gradients: expected False, because only torch tells of a gradient as it passes. Received: gradients=True "
+            f"with Keras on {backend}. Use KERAS_BACKEND=torch"
+        )
+    keeper = keepers(every, dtype, offload, max_bytes)
+
+    def start() -> LayerWatcher:
+        return LayerWatcher(model, keeper(), only=only, values=values, gradients=gradients, every=every)
+
+    return LayerWatch(model, start, tokens)
+
+
+class LayerWatch(Watch):
+    """The context of `watch`. May be entered again once it was left, and then sees anew."""
+
+    def _listen(self, stack: contextlib.ExitStack, watcher: Watcher) -> None:
+        assert isinstance(watcher, LayerWatcher)
+        watcher.changes(stack.enter_context(eagerly(self._model)))
+        stack.callback(watcher.settle)
+        if keras.backend.backend() == "torch":  # layers that are written with torch, or with keras.ops
+            stack.enter_context(Functions(watcher))
+        stack.enter_context(read_operations(watcher))
+        stack.enter_context(listening(_listener(watcher)))
+
+        @contextlib.contextmanager
+        def before(call: Running) -> Iterator[None]:
+            with watcher.count(call), read_layers(watcher, call):
+                yield
+
+        stack.enter_context(told_of_calls(before))
+
+
+def _listener(watcher: LayerWatcher) -> Any:
+    def told(call: Call, out: Any) -> None:
+        if watcher.here() is None:
+            return
+        with watcher.trying("headwise.keras"):
+            watcher.seen(
+                call_to_torch(call), to_torch(out), lambda x: x, "headwise.keras", _output_kernel(watcher, call)
+            )
+
+    return told
+
+
+def _output_kernel(watcher: LayerWatcher, call: Call) -> Any:
+    """W_O [H, E, M] of a layer of this package, where the heads' outputs go straight into it."""
+    place = watcher.here()
+    layer = None if place is None else place.module
+    kernel = getattr(getattr(layer, "out", None), "kernel", None)
+    heads, width = call.q.shape[1], call.v.shape[3]
+    if kernel is None or getattr(layer, "gate", None) is not None or kernel.shape[0] != heads * width:
+        return None
+    return to_torch(kernel).detach().reshape(heads, width, -1)

@@ -1,0 +1,273 @@
+"""Reads what the layers of Keras compute: MultiHeadAttention, GroupQueryAttention, Attention, and what derives from
+them; and keras.ops.dot_product_attention, wherever a layer calls it.
+
+What was read is kept only where it explains what the layer computed. Layers are changed for the time of a call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import torch
+
+from headwise import masks
+from headwise.call import AttentionCall, make_call
+from headwise.capture.masks import Recognised
+from headwise.capture.verify import wrong_output, wrong_weights
+from headwise.errors import RecordError
+from headwise.keras.to_torch import dense_mask, to_torch
+from headwise.keras.watching.running import Changed, Running
+from headwise.keras.watching.watcher import LayerWatcher
+from headwise.masks import Mask
+
+Tensor = Any  # of the backend
+
+
+@contextlib.contextmanager
+def read_layers(watcher: LayerWatcher, call: Running) -> Iterator[None]:
+    """Inside this context the call of a layer of Keras tells the watcher what it computes."""
+    layer = call.layer
+    if not watcher.has(layer):
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        if isinstance(layer, (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)):
+            stack.enter_context(_instead(layer, "_compute_attention", _multi_head(watcher, layer)))
+        elif isinstance(layer, keras.layers.Attention):
+            pair: list[Tensor] = []
+            stack.enter_context(_instead(layer, "_calculate_scores", _scores(pair)))
+            stack.enter_context(_instead(layer, "_apply_scores", _weighted(watcher, layer, pair)))
+        yield
+
+
+def _reading(original: Any, watchers: Callable[[], list[LayerWatcher]]) -> Any:
+    @functools.wraps(original)
+    def dot_product_attention(*args: Any, **kwargs: Any) -> Tensor:
+        told = [watcher for watcher in watchers() if not watcher.is_reading and watcher.here() is not None]
+        with contextlib.ExitStack() as stack:
+            for watcher in told:
+                stack.enter_context(watcher.reading())
+            out = original(*args, **kwargs)
+        for watcher in told:
+            _read_operation(watcher, inspect.signature(original).bind(*args, **kwargs).arguments, out)
+        return out
+
+    return dot_product_attention
+
+
+# keras.ops looks it up there at each call, whoever makes it.
+_operation = Changed(keras.src.backend.nn, "dot_product_attention", _reading)
+
+
+def read_operations(watcher: LayerWatcher) -> contextlib.AbstractContextManager[None]:
+    """Inside this context keras.ops.dot_product_attention tells the watcher what it computes."""
+    return _operation.heard_by(watcher)
+
+
+def _read_operation(watcher: LayerWatcher, given: Mapping[str, Any], out: Tensor) -> None:
+    how = "keras.ops.dot_product_attention"
+    with watcher.trying(how):
+        q, k, v = (_by_head(given[name]) for name in ("query", "key", "value"))
+        _read(
+            *(watcher, how, q, k, v, out),
+            allowed=given.get("mask"),
+            causal=bool(given.get("is_causal")),
+            bias=given.get("bias"),
+            scale=given.get("scale"),
+            softcap=given.get("attn_logits_soft_cap"),
+        )
+
+
+@contextlib.contextmanager
+def _instead(layer: keras.layers.Layer, name: str, make: Callable[[Callable[..., Any]], Any]) -> Iterator[None]:
+    """A method of this one layer replaced, without its noticing: Keras tracks what is set as an attribute."""
+    attributes = vars(layer)
+    mine, before = name in attributes, attributes.get(name)
+    attributes[name] = make(getattr(layer, name))
+    try:
+        yield
+    finally:
+        if mine:
+            attributes[name] = before
+        else:
+            del attributes[name]
+
+
+# keras.layers.MultiHeadAttention and GroupQueryAttention.
+
+
+def _multi_head(watcher: LayerWatcher, layer: keras.layers.Layer) -> Callable[[Callable[..., Any]], Any]:
+    how = f"keras.layers.{_library_name(layer)}"
+
+    def make(original: Callable[..., Any]) -> Any:
+        @functools.wraps(original)
+        def _compute_attention(*args: Any, **kwargs: Any) -> Any:
+            with watcher.reading():
+                result = original(*args, **kwargs)
+            with watcher.trying(how):
+                given = inspect.signature(original).bind(*args, **kwargs).arguments
+                if len(given["query"].shape) != 4:
+                    raise RecordError("attention over several axes is no matrix of queries and keys")
+                q, k, v = (_by_head(given[name]) for name in ("query", "key", "value"))
+                repeats = getattr(layer, "num_repeats", 1)  # grouped-query attention repeats the heads of its keys
+                scale = getattr(layer, "_inverse_sqrt_key_dim", getattr(layer, "_inverse_sqrt_head_dim", None))
+                dropout = getattr(layer, "dropout", 0.0) if given.get("training") else 0.0
+                _read(
+                    *(watcher, how, q, k[:, ::repeats], v[:, ::repeats], result[0]),
+                    allowed=given.get("attention_mask"),
+                    causal=bool(given.get("use_causal_mask")),
+                    scale=scale,
+                    dropout=float(dropout),
+                    weights=None if result[1] is None else to_torch(result[1]),
+                    projection=_output_kernel(layer),
+                )
+            return result
+
+        return _compute_attention
+
+    return make
+
+
+def _library_name(layer: keras.layers.Layer) -> str:
+    """What Keras's own class is called that a layer is of, or derives from."""
+    name = next(cls for cls in type(layer).__mro__ if cls.__module__.startswith("keras.")).__name__
+    return "GroupQueryAttention" if name == "GroupedQueryAttention" else name
+
+
+def _output_kernel(layer: keras.layers.Layer) -> Tensor | None:
+    """W_O [H, E, M], where the heads' outputs go straight into it."""
+    kernel = getattr(getattr(layer, "_output_dense", None), "kernel", None)
+    gated = getattr(layer, "_use_gate", False) or getattr(layer, "use_gate", False)
+    return kernel if kernel is not None and len(kernel.shape) == 3 and not gated else None
+
+
+def _by_head(x: Tensor) -> torch.Tensor:
+    """[B, S, H, D] as [B, H, S, D]; whether a gradient will be asked of it stays known."""
+    with torch.enable_grad():
+        return to_torch(x).transpose(1, 2)
+
+
+# keras.layers.Attention.
+
+
+def _scores(pair: list[Tensor]) -> Callable[[Callable[..., Any]], Any]:
+    def make(original: Callable[..., Any]) -> Any:
+        @functools.wraps(original)
+        def _calculate_scores(query: Tensor, key: Tensor) -> Tensor:
+            pair[:] = query, key
+            return original(query, key)
+
+        return _calculate_scores
+
+    return make
+
+
+def _weighted(
+    watcher: LayerWatcher, layer: keras.layers.Layer, pair: list[Tensor]
+) -> Callable[[Callable[..., Any]], Any]:
+    how = f"keras.layers.{_library_name(layer)}"
+
+    def make(original: Callable[..., Any]) -> Any:
+        @functools.wraps(original)
+        def _apply_scores(*args: Any, **kwargs: Any) -> Any:
+            with watcher.reading():
+                result = original(*args, **kwargs)
+            with watcher.trying(how):
+                if isinstance(layer, keras.layers.AdditiveAttention) or layer.score_mode != "dot":
+                    raise RecordError("its scores are a tanh of a sum, no product q kᵀ")
+                given = inspect.signature(original).bind(*args, **kwargs).arguments
+                q, k, v = (to_torch(x)[:, None] for x in (*pair, given["value"]))
+                dropout = float(layer.dropout) if given.get("training") else 0.0
+                _read(
+                    *(watcher, how, q, k, v, result[0]),
+                    allowed=given.get("scores_mask"),
+                    keys_only=True,
+                    scale=1.0 if layer.scale is None else float(to_torch(layer.scale)),
+                    dropout=dropout,
+                    weights=None if dropout else to_torch(result[1])[:, None],
+                    arrange=lambda x: x[:, None],
+                )
+            return result
+
+        return _apply_scores
+
+    return make
+
+
+# What all of them come to.
+
+
+def _read(
+    watcher: LayerWatcher,
+    how: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: Tensor,
+    *,
+    allowed: Tensor | None = None,
+    keys_only: bool = False,
+    causal: bool = False,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    dropout: float = 0.0,
+    weights: torch.Tensor | None = None,
+    projection: Tensor | None = None,
+    arrange: Callable[[torch.Tensor], torch.Tensor] = lambda x: x.transpose(1, 2),
+) -> None:
+    """Tell the watcher of softmax(q kᵀ) v, if that is what the layer has computed."""
+    found = to_torch(out)
+    given: dict[str, Any] = {
+        "bias": None if bias is None else to_torch(bias),
+        "scale": None if scale is None else float(scale),
+        "softcap": softcap,
+        "dropout": dropout,
+    }
+    wrong: str | None = None
+    cells = None if allowed is None else _rank_4(to_torch(allowed).bool(), keys_only)
+    for mask, rows in _readings(cells, causal, (*q.shape[:3], k.shape[2])):
+        if rows is not None:
+            given["bias"] = rows if given["bias"] is None else given["bias"] + rows
+        call = make_call(q, k, v, mask=mask, **given)
+        problem = _wrong(call, arrange(found), weights)
+        if problem is None:
+            watcher.seen(call, found, arrange, how, projection)
+            return
+        wrong = wrong or problem
+    raise RecordError(wrong or "nothing explains its output")
+
+
+def _readings(
+    cells: torch.Tensor | None, causal: bool, shape: tuple[int, ...]
+) -> Iterator[tuple[Mask | None, torch.Tensor | None]]:
+    """What a mask may mean: (mask, bias of rows). Rows that it forbids as a whole give 0, or attend to all alike."""
+    along = masks.causal(offset=0) if causal else None
+    if cells is None:
+        yield along, None
+        return
+    if causal:
+        q_len, k_len = shape[2:]
+        cells = cells & torch.ones(q_len, k_len, dtype=torch.bool, device=cells.device).tril()
+    yield dense_mask(cells, shape[2]), None
+    if not bool(cells.any(-1).all()):
+        yield Recognised().filled(~cells, torch.finfo(torch.float32).min, shape)
+
+
+def _rank_4(allowed: torch.Tensor, keys_only: bool) -> torch.Tensor:
+    """A mask [B, K] (if `keys_only`), [Q, K], [B, Q, K] or [B, H, Q, K], as [B|1, H|1, Q|1, K]."""
+    if allowed.ndim == 2:
+        return allowed[:, None, None] if keys_only else allowed[None, None]
+    return allowed[:, None] if allowed.ndim == 3 else allowed
+
+
+def _wrong(call: AttentionCall, out: torch.Tensor, weights: torch.Tensor | None) -> str | None:
+    """Why this is not what the layer computed; None if it is."""
+    if weights is not None:
+        return wrong_weights(call, weights, call.q.dtype)
+    return None if call.dropout else wrong_output(call, out)

@@ -1,0 +1,183 @@
+"""The books of a watch of Keras layers: those of any watch, with the layers' paths and what runs of them."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+import torch
+
+from headwise.call import AttentionCall
+from headwise.capture.keep import Keeper, TooMuch
+from headwise.capture.sites import Place, looks_like_attention
+from headwise.capture.watcher import Entry, Only, Watcher
+from headwise.errors import HeadwiseError
+from headwise.keras.to_torch import Symbolic, to_torch
+from headwise.keras.watching.paths import paths
+from headwise.keras.watching.running import Running, only_shapes, running
+from headwise.records import Coverage
+
+# What a tensor of an unexpected kind or shape makes the backends and headwise raise.
+_UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
+_OTHER_SEQUENCE = ("value", "key", "encoder_sequence", "encoder_outputs", "memory", "context")
+
+Arrange = Callable[[torch.Tensor], torch.Tensor]
+
+
+class LayerPlace(Place):
+    """A point in a model: the innermost of its layers that is running."""
+
+    def __init__(self, name: str, call: Running, around: Place | None) -> None:
+        super().__init__(name, call.layer, call.arguments, call.keywords, around)
+        self.call = call
+
+    @property
+    def reads_another_sequence(self) -> bool | None:
+        """Whether the layer was called with a second sequence to read; None if it does not say."""
+        given = self._given()
+        first = next(iter(given.values()), None)
+        if isinstance(first, (list, tuple)):  # keras.layers.Attention: [query, value, key]
+            first, *others = first
+        else:
+            others = [given[name] for name in _OTHER_SEQUENCE if name in given]
+        if others and any(x is not None and hasattr(x, "shape") for x in others):
+            return any(x is not None and x is not first for x in others)
+        if sum(len(x.shape) == 3 for x in given.values() if hasattr(x, "shape")) == 1:
+            return False
+        around = self._around
+        return around.reads_another_sequence if around is not None and looks_like_attention(around.module) else None
+
+    def _given(self) -> dict[str, Any]:
+        """The arguments of the call, by name."""
+        try:
+            bound = inspect.signature(self.call.layer.call).bind_partial(*self._arguments, **self._keywords)
+        except (TypeError, ValueError):
+            return dict(self._keywords)
+        return bound.arguments
+
+
+class LayerWatcher(Watcher):
+    """The records and the books of one watch of one Keras model, in one thread."""
+
+    def __init__(
+        self, model: keras.layers.Layer, keeper: Keeper, *, only: Only, values: bool, gradients: bool, every: int
+    ) -> None:
+        self._layers: dict[str, keras.layers.Layer] = {}
+        super().__init__(model, keeper, only=only, values=values, gradients=gradients, every=every)
+        self._strangers: dict[int, keras.layers.Layer] = {}  # layers that ran and are not the model's
+        self.is_reading = False  # what is computed now is part of what is read as a whole
+        self._changes: Callable[[], Iterable[str]] = tuple  # what the watch changed, if it came to that
+
+    def changes(self, told: Callable[[], Iterable[str]]) -> None:
+        """What to ask for notes, when the books are read."""
+        self._changes = told
+
+    def settle(self) -> None:
+        """What was changed is about to be changed back: write down what came of it."""
+        self.notes += self._changes()
+        self._changes = tuple
+
+    def coverage(self) -> Coverage:
+        """Every place that computes attention, or looks as if it did."""
+        before = self.notes
+        self.notes = [*before, *self._changes()]
+        try:
+            return super().coverage()
+        finally:
+            self.notes = before
+
+    def has(self, layer: keras.layers.Layer) -> bool:
+        """Whether a layer is the model's."""
+        return self._name_of(layer) is not None
+
+    @contextlib.contextmanager
+    def count(self, call: Running) -> Iterator[None]:
+        """A layer runs."""
+        key = id(call.layer)
+        self._handles.setdefault(key, None)
+        self._runs[key] += 1
+        yield
+
+    def place(self) -> Place | None:
+        """The innermost of the model's layers that is running; None where what it computes is read already."""
+        return None if self.is_reading or _tells_itself() else self.here()
+
+    def here(self) -> LayerPlace | None:
+        """The innermost of the model's layers that is running."""
+        if threading.get_ident() != self._thread or only_shapes():
+            return None
+        place: LayerPlace | None = None
+        for call in running():
+            name = self._name_of(call.layer)
+            if name is not None:
+                place = LayerPlace(name, call, place)
+        return place
+
+    def _name_of(self, layer: keras.layers.Layer) -> str | None:
+        if id(layer) not in self._names and id(layer) not in self._strangers:
+            self._names = self._paths()  # made on the first call, perhaps
+            if id(layer) not in self._names:
+                self._strangers[id(layer)] = layer
+        return self._names.get(id(layer))
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Inside, what the layer computes is read as a whole: nobody need recognise its parts."""
+        before, self.is_reading = self.is_reading, True
+        try:
+            yield
+        finally:
+            self.is_reading = before
+
+    @contextlib.contextmanager
+    def trying(self, how: str) -> Iterator[None]:
+        """What is read must never break the model: what cannot be read is refused."""
+        with self.reading():
+            try:
+                with torch.no_grad():
+                    yield
+            except TooMuch:
+                raise
+            except _UNREADABLE as error:
+                place = self.here()
+                if place is not None:
+                    self.refuse(place, str(error) if isinstance(error, Symbolic) else f"{how}: {error}")
+
+    def seen(self, call: AttentionCall, out: torch.Tensor, arrange: Arrange, how: str, weight: Any = None) -> None:
+        """A computation was read; `weight` is W_O [H, E, M] where it is known."""
+        place = self.here()
+        entry: Entry | None = None if place is None else self.found(place, call, out, arrange, how)
+        if entry is not None and self.values and weight is not None:
+            entry.keep_output_weight(self._keeper.tensor(to_torch(weight)))
+
+    # What Watcher asks of the model.
+
+    def _paths(self) -> dict[int, str]:
+        self._layers = paths(self._model)
+        return {id(layer): path for path, layer in self._layers.items()}
+
+    def _attentions(self) -> Iterator[tuple[str, keras.layers.Layer]]:
+        self._names = self._paths()
+        alike = {path: layer for path, layer in self._layers.items() if looks_like_attention(layer)}
+        for path, layer in alike.items():
+            inside = f"{path}." if path else ""
+            if not any(other != path and other.startswith(inside) for other in alike):
+                yield path, layer
+
+    def _count_runs(self, module: keras.layers.Layer) -> None:
+        self._handles.setdefault(id(module), None)
+
+    def _looked_for(self) -> str:
+        ours = "the layers of headwise.keras, keras.layers and keras.ops.dot_product_attention"
+        more = ", and matmul, softmax, matmul" if keras.backend.backend() == "torch" else ""
+        return f"{ours}{more}, in every layer"
+
+
+def _tells_itself() -> bool:
+    """Whether the innermost running layer is one of this package, which tells of what it computes."""
+    calls = running()
+    return bool(calls) and type(calls[-1].layer).__module__.startswith("headwise.keras.")

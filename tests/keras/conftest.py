@@ -1,0 +1,28 @@
+"""Which backend these tests run on, and what is skipped where the extra `keras` is not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+BACKEND = os.environ["KERAS_BACKEND"]
+MISSING = [name for name in ("keras", BACKEND) if importlib.util.find_spec(name) is None]
+
+collect_ignore = [name for name in ("tensorflow", "jax") if name != BACKEND]
+if BACKEND == "jax":  # which compiles every operation for every shape: what Keras saves is the same on each backend
+    collect_ignore.append("test_saving.py")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Where something is missing, only test_installed.py is left, which says so."""
+    return True if MISSING and collection_path.is_file() and collection_path.name != "test_installed.py" else None
+
+
+@pytest.fixture(autouse=True)
+def _keras_seed() -> None:
+    import keras
+
+    keras.utils.set_random_seed(0)

@@ -1,0 +1,249 @@
+"""MultiHeadAttention of PyTorch and Keras made of one another: the same weights, the same numbers."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from headwise import keras as hk
+from headwise import masks
+from headwise import nn as hnn
+from headwise.errors import ArgumentError, CheckpointError, DtypeError
+from tests.keras.backend import BACKEND, array, tensor
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no_bias": {"bias": False},
+    "output_bias": {"bias": False, "output_bias": True},
+    "grouped": {"num_kv_heads": 2},
+    "head_dim": {"head_dim": 6, "value_head_dim": 5},
+    "separate": {"kdim": 6, "vdim": 10},
+    "shared": {"projection": "shared"},
+    "shared_without_bias": {"projection": "shared", "bias": False},
+    "qk_norm_rms": {"qk_norm": "rms", "norm_eps": 1e-3},
+    "qk_norm_layer": {"qk_norm": "layer", "norm_eps": 1e-2},
+    "sinks_gate_softcap": {"sinks": True, "gate": True, "softcap": 2.0, "scale": 0.7},
+    "dropout": {"dropout": 0.25},
+    "kernel": {"kernel": "banded"},
+    "rope": {"positions": hnn.positions.Rope(4, base=100.0, interleaved=True, rotary_dim=2)},
+    "yarn": {"positions": hnn.positions.Rope(4, scaling=hnn.positions.Yarn(4.0, 16))},
+}
+
+
+def made(**options: Any) -> hnn.MultiHeadAttention:
+    """A module of PyTorch of which every parameter differs from where it began."""
+    module = hnn.MultiHeadAttention(16, 4, **options).eval()
+    drawn = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=drawn)
+    return module
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).normal(size=shape).astype(np.float32)
+
+
+def assert_same_state(a: nn.Module, b: nn.Module) -> None:
+    assert list(a.state_dict()) == list(b.state_dict())
+    for name, value in a.state_dict().items():
+        assert value.dtype == b.state_dict()[name].dtype, name
+        torch.testing.assert_close(b.state_dict()[name], value, rtol=0, atol=0, msg=name)
+    assert repr(a) == repr(b)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_multi_head_there_and_back(kind: str) -> None:
+    module = made(**KINDS[kind])
+    layer = hk.MultiHeadAttention.from_torch(module)
+    assert layer.built
+    back = layer.to_torch()
+    assert type(back) is hnn.MultiHeadAttention
+    assert not back.training
+    assert_same_state(module, back)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "kernel"])
+def test_multi_head_computes_the_same(kind: str) -> None:
+    module = made(**KINDS[kind])
+    layer = hk.MultiHeadAttention.from_torch(module)
+    x, real = numbers(2, 5, 16), np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
+    inputs = [x, numbers(2, 5, module.kdim), numbers(2, 5, module.vdim)] if kind == "separate" else [x]
+    expected = module(*map(torch.tensor, inputs), mask=masks.causal(), padding=torch.tensor(real))
+    keyed = {"value": tensor(inputs[2]), "key": tensor(inputs[1])} if kind == "separate" else {}
+    found = layer(tensor(x), **keyed, attention_mask=masks.causal(), value_mask=tensor(real))
+    np.testing.assert_allclose(array(found), expected.detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_multi_head_of_keras_there_and_back(kind: str) -> None:
+    options = dict(KINDS[kind])
+    if "positions" in options:
+        options["positions"] = hk.positions.Rope.from_torch(options["positions"])
+    layer = hk.MultiHeadAttention(16, 4, **options)
+    layer.build()
+    back = hk.MultiHeadAttention.from_torch(layer.to_torch(), name=layer.name)
+    assert len(back.weights) == len(layer.weights) > 1
+    for a, b in zip(layer.weights, back.weights, strict=True):
+        assert a.shape == b.shape
+        np.testing.assert_array_equal(array(a), array(b))
+    for name in ("num_kv_heads", "head_dim", "value_head_dim", "kdim", "vdim", "dropout", "scale", "softcap", "kernel"):
+        assert getattr(layer, name) == getattr(back, name)
+
+
+def test_of_pytorchs_own_multi_head_attention() -> None:
+    module = nn.MultiheadAttention(16, 4, kdim=6, vdim=10, batch_first=True).eval()
+    with torch.no_grad():
+        module.in_proj_bias += torch.randn(48)
+    layer = hk.MultiHeadAttention.from_torch(module)
+    x, k, v = numbers(2, 3, 16), numbers(2, 5, 6), numbers(2, 5, 10)
+    expected = module(*map(torch.tensor, (x, k, v)), need_weights=False)[0].detach()
+    np.testing.assert_allclose(array(layer(tensor(x), tensor(v), tensor(k))), expected.numpy(), atol=1e-5)
+
+
+def test_a_linear_map_is_turned() -> None:
+    module = made()
+    layer = hk.MultiHeadAttention.from_torch(module)
+    np.testing.assert_array_equal(array(layer.qkv.kernel), module.qkv.weight.detach().numpy().T)
+    np.testing.assert_array_equal(array(layer.out.bias), module.out.bias.detach().numpy())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_stays_half(dtype: torch.dtype) -> None:
+    module = made(positions=hnn.positions.Rope(4)).to(dtype)
+    layer = hk.MultiHeadAttention.from_torch(module)
+    name = str(dtype).removeprefix("torch.")
+    assert layer.dtype_policy.name == layer.qkv.dtype_policy.name == name
+    assert {w.dtype for w in layer.weights} == {name}
+    assert_same_state(module, layer.to_torch())
+
+
+def test_float64_stays_or_is_refused() -> None:
+    module = made().double()
+    if BACKEND == "jax":  # which has no float64 unless it is told
+        warnings.simplefilter("ignore")  # JAX says so too
+        with pytest.raises(ArgumentError, match=r"it makes float32.*jax_enable_x64"):
+            hk.MultiHeadAttention.from_torch(module)
+        return
+    assert_same_state(module, hk.MultiHeadAttention.from_torch(module).to_torch())
+
+
+def test_another_dtype_if_asked_for() -> None:
+    layer = hk.MultiHeadAttention.from_torch(made().double(), dtype="mixed_bfloat16")
+    assert layer.dtype_policy.name == "mixed_bfloat16"
+    assert {p.dtype for p in layer.to_torch().parameters()} == {torch.float32}
+    mixed = made()
+    mixed.out.double()
+    with pytest.raises(ArgumentError, match=r"one dtype.*Received: float32, float64"):
+        hk.MultiHeadAttention.from_torch(mixed)
+
+
+def test_frozen_weights_stay_frozen() -> None:
+    module = made()
+    module.qkv.weight.requires_grad_(False)
+    layer = hk.MultiHeadAttention.from_torch(module)
+    assert len(layer.trainable_weights) == len(layer.weights) - 1
+    assert [p.requires_grad for p in layer.to_torch().parameters()] == [False, True, True, True]
+
+
+def test_kernels_of_one_side_only() -> None:
+    flex = hnn.MultiHeadAttention(16, 4, kernel="flex")
+    with pytest.raises(ArgumentError, match=r"kernel: expected one .* plain.*Received: 'flex'.*kernel=\"auto\""):
+        hk.MultiHeadAttention.from_torch(flex)
+    assert hk.MultiHeadAttention.from_torch(flex, kernel="chunked").kernel == "chunked"
+    layer = hk.MultiHeadAttention(16, 4, kernel="plain")
+    layer.build()
+    with pytest.raises(ArgumentError, match=r"kernel: expected one .* sdpa.*Received: 'plain'"):
+        layer.to_torch()
+    assert layer.to_torch(kernel="reference").kernel == "reference"
+
+
+def test_refused_because_it_is_another_class() -> None:
+    class Mine(hnn.MultiHeadAttention):
+        pass
+
+    class MyLayer(hk.MultiHeadAttention):
+        pass
+
+    for module in (Mine(16, 4), hnn.FeedForward(16), hk.MultiHeadAttention(16, 4), None):
+        with pytest.raises(DtypeError, match=r"expected a headwise.nn.multi_head.MultiHeadAttention"):
+            hk.MultiHeadAttention.from_torch(module)
+    made_of = MyLayer.from_torch(made())  # the caller says so
+    assert type(made_of) is MyLayer
+    with pytest.raises(ArgumentError, match="no subclass"):
+        made_of.to_torch()
+    with pytest.raises(ArgumentError, match=r"Rope2D has no twin"):
+        hk.MultiHeadAttention.from_torch(hnn.MultiHeadAttention(16, 4, positions=hnn.positions.Rope2D(4)))
+
+
+def test_without_weights_yet() -> None:
+    with pytest.raises(ArgumentError, match=r"has no weights yet: call layer.build\(\), or the layer once"):
+        hk.MultiHeadAttention(16, 4).to_torch()
+    with pytest.raises(ArgumentError, match=r"with values.*meta"):
+        hk.MultiHeadAttention.from_torch(hnn.MultiHeadAttention(16, 4, device="meta"))
+
+
+def test_a_replaced_part_is_refused() -> None:
+    class Adapted(nn.Linear):
+        pass
+
+    module = made()
+    module.out = Adapted(16, 16)
+    with pytest.raises(ArgumentError, match=r"out: expected a plain nn.Linear.*Received: Adapted. Merge"):
+        hk.MultiHeadAttention.from_torch(module)
+    module.out = nn.Sequential(nn.Linear(16, 16))
+    module.out.bias = None
+    with pytest.raises(CheckpointError, match=r"out.0"):
+        hk.MultiHeadAttention.from_torch(module)
+    module = made()
+    module.out = nn.Linear(16, 12)
+    with pytest.raises(CheckpointError, match=r"out.weight: expected the same shape.*\[12, 16\].*\[16, 16\]"):
+        hk.MultiHeadAttention.from_torch(module)
+    module = made(qk_norm="rms")
+    module.k_norm = type(module.k_norm)(4, eps=0.5)
+    with pytest.raises(CheckpointError, match=r"Expected '.*eps=1e-06.*Received: '.*eps=0.5"):
+        hk.MultiHeadAttention.from_torch(module)
+    module = made()
+    module.register_parameter("extra", nn.Parameter(torch.zeros(1)))
+    with pytest.raises(CheckpointError, match="extra: there is no place"):
+        hk.MultiHeadAttention.from_torch(module)
+    module = made()
+    module.register_buffer("extra", torch.zeros(1))
+    with pytest.raises(CheckpointError, match="extra: there is no place"):
+        hk.MultiHeadAttention.from_torch(module)
+
+
+def test_weights_tied_in_one_framework_only_are_refused() -> None:
+    module = made(qk_norm="rms")
+    module.k_norm = module.q_norm
+    with pytest.raises(CheckpointError, match=r"k_norm.weight.*shares those of q_norm.weight"):
+        hk.MultiHeadAttention.from_torch(module)
+
+
+def test_lora_and_quantised_weights_are_refused_and_lora_merges_by_saving(tmp_path: Any) -> None:
+    layer = hk.MultiHeadAttention.from_torch(made(), name="lora")
+    layer.out.enable_lora(2)
+    layer.out.lora_kernel_b.assign(numbers(2, 16))
+    with pytest.raises(ArgumentError, match=r"out: expected a layer without LoRA.*rank 2.*save_weights"):
+        layer.to_torch()
+    x = keras.Input((5, 16))
+    model = keras.Model(x, layer(x))
+    model.save_weights(tmp_path / "lora.weights.h5")
+    plain = hk.MultiHeadAttention(16, 4, name="lora")
+    keras.Model(x, plain(x)).load_weights(tmp_path / "lora.weights.h5")
+    np.testing.assert_allclose(plain.to_torch().out.weight.detach().numpy().T, array(layer.out.kernel), atol=1e-6)
+    plain.out.quantize("int8")
+    with pytest.raises(ArgumentError, match=r"out: expected weights of floats.*int8"):
+        plain.to_torch()
+
+
+def test_the_seed_stays_behind() -> None:
+    layer = hk.MultiHeadAttention(16, 4, dropout=0.5, seed=7)
+    layer.build()
+    assert layer.to_torch().dropout == 0.5

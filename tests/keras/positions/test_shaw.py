@@ -1,0 +1,105 @@
+"""Shaw's relative positions in Keras: equal to PyTorch's, beside keys and values, whole and in blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import torch
+
+from headwise.errors import ArgumentError
+from headwise.keras.positions import ShawRelative
+from headwise.nn import positions as torch_positions
+from tests.keras.backend import array, gradients, tensor, weight_gradients
+from tests.keras.parity import copy_weights, gradients_of
+
+IDS = [np.arange(7), np.array([[0, 0, *range(5)], [*range(7)]])]
+
+
+def pair(*args: Any, **options: Any) -> tuple[torch_positions.ShawRelative, ShawRelative]:
+    twin, scheme = torch_positions.ShawRelative(*args, **options), ShawRelative(*args, **options)
+    copy_weights(twin, scheme)
+    return twin, scheme
+
+
+def test_by_hand() -> None:
+    # Vectors of distances -1, 0 and 1 or more: 1, 10 and 100 in one dimension; q = 2, 3 and the scale is 1.
+    scheme = ShawRelative(1, 1, values=True)
+    scheme.build()
+    for table in (scheme.distance_embedding, scheme.value_embedding):
+        table.embeddings.assign(np.array([[1.0], [10], [100]]))
+    q, rows, cols = np.array([2.0, 3]).reshape(1, 1, 2, 1), tensor(np.arange(2)), tensor(np.arange(3))
+    assert array(scheme.bias(tensor(q), rows, cols))[0, 0].tolist() == [[20, 200, 200], [3, 30, 300]]
+    weights = np.array([[0.5, 0.25, 0.25], [0, 1, 0]]).reshape(1, 1, 2, 3)
+    assert array(scheme.values(tensor(weights), rows, cols))[0, 0].tolist() == [[55], [10]]
+
+
+@pytest.mark.parametrize("ids", IDS, ids=["one-for-all", "batch"])
+@pytest.mark.parametrize("distance", [2, (3, 1), (0, 2)], ids=str)
+def test_same_as_pytorch(distance: Any, ids: np.ndarray) -> None:
+    twin, scheme = pair(4, distance, values=True, value_dim=5)
+    q, weights, keys = torch.randn(2, 3, 7, 4), torch.rand(2, 3, 7, 6), ids[..., :6]
+    for scale in (None, 0.3):
+        want = twin.bias(q, torch.tensor(ids), torch.tensor(keys), scale=scale).detach()
+        got = scheme.bias(tensor(q), tensor(ids), tensor(keys), scale=scale)
+        np.testing.assert_allclose(array(got), want, atol=1e-5)
+    want = twin.values(weights, torch.tensor(ids), torch.tensor(keys)).detach()
+    got = scheme.values(tensor(weights), tensor(ids), tensor(keys))
+    np.testing.assert_allclose(array(got), want, atol=1e-5)
+
+
+@pytest.mark.parametrize("ids", IDS, ids=["one-for-all", "batch"])
+def test_blocks_are_parts_of_the_whole(ids: np.ndarray) -> None:
+    _, scheme = pair(4, 2)
+    rows, cols = np.array([[0, 1], [4, 5], [6, 6]]), np.array([[0, 1, 2], [3, 4, 5], [0, 5, 6]])
+    q = np.random.default_rng(0).normal(size=(2, 3, 7, 4))
+    whole = array(scheme.bias(tensor(q), tensor(ids), tensor(ids)))
+    got = array(scheme.bias(tensor(q[:, :, rows]), tensor(ids[..., rows]), tensor(ids[..., cols])))
+    np.testing.assert_allclose(got, whole[:, :, rows[..., None], cols[:, None]], atol=1e-6)
+
+
+def test_gradients_are_those_of_pytorch() -> None:
+    twin, scheme = pair(4, 2, values=True)
+    q, weights, ids = torch.randn(2, 3, 5, 4), torch.rand(2, 3, 5, 5), np.arange(5)
+    by_bias, by_values = torch.randn(2, 3, 5, 5), torch.randn(2, 3, 5, 4)
+
+    def loss(scheme: Any, q: Any, weights: Any, ids: Any, by_bias: Any, by_values: Any) -> Any:
+        return keras_or_torch_sum(scheme.bias(q, ids, ids) * by_bias) + keras_or_torch_sum(
+            scheme.values(weights, ids, ids) * by_values
+        )
+
+    def keras_or_torch_sum(x: Any) -> Any:
+        return x.sum() if isinstance(x, torch.Tensor) else keras.ops.sum(x)
+
+    leaves = [x.clone().requires_grad_() for x in (q, weights)]
+    loss(twin, *leaves, torch.tensor(ids), by_bias, by_values).backward()
+    there = [tensor(x) for x in (ids, by_bias, by_values)]
+    got = gradients(lambda q, weights: loss(scheme, q, weights, *there), tensor(q), tensor(weights))
+    for found, leaf in zip(got, leaves, strict=True):
+        np.testing.assert_allclose(found, leaf.grad, atol=1e-4)
+    learned = weight_gradients(lambda: loss(scheme, tensor(q), tensor(weights), *there), scheme)
+    for path, want in gradients_of(twin, scheme).items():
+        np.testing.assert_allclose(learned[path], want, atol=1e-4, err_msg=path)
+
+
+def test_config() -> None:
+    scheme = ShawRelative(4, (2, 1), values=True, value_dim=3)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(scheme))
+    assert again.get_config() == scheme.get_config()
+    assert (again.left, again.right, again.uses_values, again.value_dim) == (2, 1, True, 3)
+
+
+def test_bad_input() -> None:
+    for args, options, name in (
+        ((0, 2), {}, "head_dim"),
+        ((4, 0), {}, "max_distance"),
+        ((4, (1, 2, 3)), {}, "max_distance"),
+        ((4, 2), {"value_dim": 3}, "value_dim"),
+        ((4, 2), {"values": "yes"}, "values"),
+    ):
+        with pytest.raises(ArgumentError, match=name):
+            ShawRelative(*args, **options)
+    with pytest.raises(ArgumentError, match="head_dim = 4"):
+        ShawRelative(4, 2).check(2, 8)

@@ -1,0 +1,104 @@
+"""tf.function with sizes that are not known, gradients through it, and training on two devices."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import headwise.keras
+from headwise import masks
+
+MultiHeadAttention = headwise.keras.MultiHeadAttention
+positions = headwise.keras.positions
+
+KERNELS = [("plain", None), ("plain", masks.causal()), ("chunked", masks.causal()), ("banded", masks.window(3, 0))]
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(("kernel", "mask"), KERNELS, ids=["plain", "causal", "chunked", "banded"])
+def test_one_function_for_every_batch_and_length(kernel: str, mask: masks.Mask | None, jit_compile: bool) -> None:
+    layer = MultiHeadAttention(16, 4, num_kv_heads=2, kernel=kernel, positions=positions.Rope(4), sinks=True)
+    layer.build()
+
+    def outputs(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, attention_mask=mask, training=True)
+            loss = tf.reduce_sum(y**2)
+        return y, tape.gradient(loss, x)
+
+    signature = [tf.TensorSpec((None, None, 16), tf.float32)]
+    compiled = tf.function(outputs, input_signature=signature, jit_compile=jit_compile)
+    rng = np.random.default_rng(0)
+    for shape in ((2, 7, 16), (1, 70, 16)):
+        x = tf.constant(rng.normal(size=shape), tf.float32)
+        for found, wanted in zip(compiled(x), outputs(x), strict=True):
+            assert found.shape == wanted.shape
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    assert compiled.experimental_get_tracing_count() == 1
+
+
+def test_padding_of_unknown_size() -> None:
+    layer = MultiHeadAttention(16, 4, kernel="plain")
+    layer.build()
+    signature = [tf.TensorSpec((None, None, 16)), tf.TensorSpec((None, None), tf.bool)]
+    compiled = tf.function(lambda x, real: layer(x, value_mask=real), input_signature=signature)
+    x = tf.constant(np.random.default_rng(0).normal(size=(2, 7, 16)), tf.float32)
+    real = tf.sequence_mask([7, 0], 7)
+    found = compiled(x, real).numpy()
+    np.testing.assert_allclose(found, layer(x, value_mask=real), atol=1e-6)
+    np.testing.assert_allclose(found[1], np.tile(layer.out.bias.numpy(), (7, 1)), atol=1e-6)
+
+
+TWO_DEVICES = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+import headwise.keras
+from headwise import masks
+
+
+def weights_after_training():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((None, 8))
+    scheme = headwise.keras.positions.Rope(4)
+    x = headwise.keras.MultiHeadAttention(8, 2, positions=scheme)(inputs, attention_mask=masks.causal())
+    x = headwise.keras.EncoderLayer(8, 2, ffn_dim=8)(x, attention_mask=masks.window(3, 0))
+    model = keras.Model(inputs, keras.layers.Dense(3)(x))
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(16, 7, 8)).astype("f4"), rng.normal(size=(16, 7, 3)).astype("f4")
+    model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+one = weights_after_training()
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+assert strategy.num_replicas_in_sync == 2
+with strategy.scope():
+    two = weights_after_training()
+for x, y in zip(one, two, strict=True):
+    np.testing.assert_allclose(x, y, atol=1e-4)
+"""
+
+
+def test_two_devices_learn_what_one_does(tmp_path: Path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(TWO_DEVICES, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": str(Path(headwise.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,98 @@
+"""A layer that reads another sequence: the same numbers and gradients as in PyTorch, masks, shapes, bad input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import torch
+
+from headwise import masks
+from headwise.errors import ArgumentError, ShapeError
+from headwise.keras.cross import CrossLayer
+from headwise.nn import cross
+from tests.keras.backend import array, tensor
+from tests.keras.parity import assert_same, close, draw
+
+Q, K = 3, 7
+REAL = np.array([[True] * 7, [True] * 4 + [False] * 3])
+KINDS: dict[str, dict[str, Any]] = {
+    "norm first": {},
+    "MAB": {"norm_first": False, "activation": "relu"},
+    "another width": {"memory_dim": 6, "head_dim": 3, "value_head_dim": 5},
+    "no residual": {"query_residual": False, "activation": "swiglu", "ffn_dim": 6, "scale": 0.3},
+    "no bias": {"bias": False, "norm_eps": 1e-2},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_as_in_pytorch(kind: str) -> None:
+    options = KINDS[kind]
+    width = options.get("memory_dim", 8)
+    assert_same(
+        *(CrossLayer(8, 2, **options), cross.CrossLayer(8, 2, **options), draw(2, Q, 8), draw(2, K, width)),
+        ours={"value_mask": tensor(REAL)},
+        theirs={"padding": torch.tensor(REAL)},
+    )
+
+
+def test_masks() -> None:
+    allowed = np.random.default_rng(0).random((2, Q, K)) > 0.4
+    allowed[0, 1] = False
+    assert_same(
+        *(CrossLayer(8, 2), cross.CrossLayer(8, 2), draw(2, Q, 8), draw(2, K, 8)),
+        ours={"attention_mask": tensor(allowed), "value_mask": tensor(REAL)},
+        theirs={"mask": torch.tensor(allowed[:, None]), "padding": torch.tensor(REAL)},
+    )
+
+
+def test_weights() -> None:
+    layer = CrossLayer(8, 2)
+    x, memory = tensor(draw(2, Q, 8)), tensor(draw(2, K, 8))
+    out, weights = layer(x, memory, attention_mask=masks.window(2, 2), return_attention_scores=True)
+    close(out, layer(x, memory, attention_mask=masks.window(2, 2)))
+    seen = array(weights) > 0
+    assert (seen == masks.window(2, 2).to_bool(Q, K).numpy()).all()
+
+
+def test_dynamic_batch_and_length() -> None:
+    layer = CrossLayer(8, 2, memory_dim=6)
+    x, memory = keras.Input((None, 8)), keras.Input((None, 6))
+    out, weights = layer(x, memory, return_attention_scores=True)
+    assert (tuple(out.shape), tuple(weights.shape)) == ((None, None, 8), (None, 2, None, None))
+    model = keras.Model([x, memory], out)
+    for batch, q_len, k_len in ((2, 3, 7), (3, 5, 2)):
+        given = [tensor(draw(batch, q_len, 8)), tensor(draw(batch, k_len, 6))]
+        close(model(given), layer(*given))
+
+
+def test_config_there_and_back() -> None:
+    layer = CrossLayer(8, 2, memory_dim=6, query_residual=False, dropout=0.1, seed=3, scale=0.3, kernel="plain")
+    again = CrossLayer.from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+    assert (again.query_residual, again.attention.scale, again.attention.kernel) == (False, 0.3, "plain")
+
+
+def test_a_mixed_policy() -> None:
+    out, weights = CrossLayer(8, 2, dtype="mixed_bfloat16")(
+        tensor(draw(2, Q, 8)), tensor(draw(2, K, 8)), return_attention_scores=True
+    )
+    assert [keras.backend.standardize_dtype(x.dtype) for x in (out, weights)] == ["bfloat16", "float32"]
+
+
+def test_bad_input() -> None:
+    layer, x = CrossLayer(8, 2, memory_dim=6), tensor(draw(2, Q, 8))
+    with pytest.raises(ArgumentError, match="value: expected the sequence"):
+        layer(x, None)
+    with pytest.raises(ShapeError, match=r"query: expected \[B, S, 8\]"):
+        layer(tensor(draw(2, Q, 6)), tensor(draw(2, K, 6)))
+    with pytest.raises(ShapeError, match=r"value: expected \[B, S, 6\]"):
+        layer(x, x)
+    with pytest.raises(ShapeError, match="value: expected as many examples"):
+        layer(x, tensor(draw(3, K, 6)))
+    with pytest.raises(ShapeError, match="value: expected"):
+        layer(keras.Input((None, 8)), keras.Input((None, 8)))
+    with pytest.raises(ArgumentError, match="memory_dim: expected a whole number"):
+        CrossLayer(8, 2, memory_dim=0)

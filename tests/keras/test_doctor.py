@@ -1,0 +1,193 @@
+"""The doctor on Keras layers: healthy ones come out clean, typical mistakes are found, on every backend."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import torch
+from keras import layers, ops
+from torch import nn
+
+import headwise
+from headwise.doctor.targets.load import parse
+from headwise.errors import ArgumentError, DoctorError, DtypeError
+from headwise.keras import MultiHeadAttention
+from headwise.keras.as_torch import as_torch, store
+from headwise.testing import assert_healthy
+from tests.keras.backend import BACKEND, array, tensor
+
+OUTSIDE = pytest.mark.skipif(BACKEND == "torch", reason="there a layer is a torch module itself")
+WIDTH, HEADS = 16, 4
+
+
+class Attention(layers.Layer):
+    """Multi-head self-attention, written as in a course; what is wrong is `wrong`."""
+
+    def __init__(self, wrong: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.wrong = wrong
+        self.num_heads, self.embed_dim, self.is_causal = HEADS, WIDTH, wrong == "causal leak"
+        self.query, self.key, self.value, self.out = (layers.Dense(WIDTH, name=n) for n in ("q", "k", "v", "o"))
+
+    def call(self, x: Any, attention_mask: Any = None) -> Any:
+        """attention_mask: bool [batch, queries, keys], True = may attend."""
+        batch, length = ops.shape(x)[0], x.shape[1]
+        q, k, v = (
+            ops.transpose(ops.reshape(part(x), (batch, length, HEADS, -1)), (0, 2, 1, 3))
+            for part in (self.query, self.key, self.value)
+        )
+        scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))
+        scores = scores if self.wrong == "scale" else scores / math.sqrt(WIDTH // HEADS)
+        if self.is_causal:  # one too far to the right
+            scores = ops.where(np.tril(np.ones((length, length), bool), 1), scores, -1e9)
+        if attention_mask is not None and self.wrong != "mask ignored":
+            allowed = attention_mask[:, None]
+            scores = ops.where(allowed, scores, -np.inf if self.wrong == "empty rows" else -1e9)
+        axis = {"axis": -2, "over heads": 1}.get(self.wrong, -1)
+        y = ops.transpose(ops.matmul(ops.softmax(scores, axis=axis), v), (0, 2, 1, 3))
+        if self.wrong == "merge":
+            y = ops.transpose(y, (0, 2, 1, 3))
+        y = ops.reshape(y, (batch, length, WIDTH))
+        if self.wrong == "batch":
+            y = y - ops.mean(y, axis=0, keepdims=True)
+        return self.out(y)
+
+
+def built(layer: keras.layers.Layer, count: int = 1) -> keras.layers.Layer:
+    layer(*[tensor(np.zeros((1, 3, WIDTH), np.float32))] * count)
+    return layer
+
+
+@pytest.mark.parametrize("name", ["headwise"] if BACKEND == "jax" else ["headwise", "keras", "course"])
+def test_a_correct_layer_is_healthy(name: str) -> None:
+    layer = {
+        "headwise": lambda: built(MultiHeadAttention(WIDTH, HEADS)),
+        "keras": lambda: built(layers.MultiHeadAttention(HEADS, WIDTH // HEADS), 2),
+        "course": lambda: built(Attention()),
+    }[name]()
+    before = [array(w) for w in layer.weights]
+    diagnosis = assert_healthy(layer, risks=name == "headwise", timeout=None)
+    assert diagnosis.subject == type(layer).__name__
+    assert diagnosis.where is not None
+    assert all(np.array_equal(w, array(now)) for w, now in zip(before, layer.weights, strict=True))
+    if BACKEND != "torch":
+        assert "hypothesis: the definition of attention" in " ".join(str(diagnosis).split())
+        assert f"it runs on {BACKEND}: it was looked at from outside" in " ".join(str(diagnosis).split())
+
+
+MISTAKES = [
+    ("mask ignored", {"mask-ignored"}),
+    ("causal leak", {"causal-leak"}),
+    ("empty rows", {"empty-row-nan"}),
+    ("scale", {"wrong-scale"}),
+    ("axis", {"softmax-axis"}),
+    ("over heads", {"softmax-axis"}),
+    ("merge", {"head-merge"}),
+    ("batch", {"batch-mixing"}),
+]
+
+
+@pytest.mark.parametrize(("wrong", "named"), MISTAKES[:5] if BACKEND == "jax" else MISTAKES)  # it compiles every shape
+def test_a_mistake_is_named(wrong: str, named: set[str]) -> None:
+    diagnosis = headwise.diagnose(built(Attention(wrong)), timeout=None)
+    found = {x.name for x in diagnosis.findings if x.severity in ("bug", "risk")}
+    assert named & found, str(diagnosis)
+
+
+@OUTSIDE
+def test_the_command_says_which_backend_it_needs() -> None:
+    with pytest.raises(DoctorError, match="With KERAS_BACKEND=torch in the environment a Keras layer is one"):
+        parse(f"{__file__}:Attention").build()
+
+
+# The torch module that a layer becomes.
+
+
+@OUTSIDE
+def test_outputs_and_gradients_are_the_layers() -> None:
+    layer = built(MultiHeadAttention(WIDTH, HEADS, sinks=True))
+    module = as_torch(layer)
+    assert dict(module.named_parameters()).keys() == {"qkv.kernel", "qkv.bias", "out.kernel", "out.bias", "sinks"}
+    twin = headwise.nn.MultiHeadAttention(WIDTH, HEADS, sinks=True)
+    with torch.no_grad():
+        for name, value in twin.named_parameters():
+            mine = dict(module.named_parameters())[name.replace("weight", "kernel")]
+            value.copy_(mine.T if mine.ndim == 2 else mine)
+    x = torch.randn(2, 5, WIDTH, requires_grad=True)
+    x_twin = x.detach().clone().requires_grad_()
+    weight = torch.randn(2, 5, WIDTH)
+    y, y_twin = module(x), twin(x_twin)
+    (y * weight).sum().backward()
+    (y_twin * weight).sum().backward()
+    torch.testing.assert_close(y, y_twin, rtol=0, atol=1e-5)
+    torch.testing.assert_close(x.grad, x_twin.grad, rtol=0, atol=1e-4)
+    torch.testing.assert_close(module.qkv.kernel.grad, twin.qkv.weight.grad.T, rtol=0, atol=1e-4)
+    torch.testing.assert_close(module.sinks.grad, twin.sinks.grad, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(y.detach().numpy(), array(layer(tensor(x.detach()))), rtol=0, atol=1e-5)
+
+
+@OUTSIDE
+def test_several_outputs_masks_and_no_gradient() -> None:
+    module = as_torch(built(MultiHeadAttention(WIDTH, HEADS)))
+    x, allowed = torch.randn(2, 5, WIDTH), torch.ones(5, 5, dtype=torch.bool).tril()
+    out, weights = module(x, attention_mask=allowed, return_attention_scores=True)
+    again = module(x, attention_mask=headwise.masks.causal())
+    assert weights.shape == (2, HEADS, 5, 5)
+    assert weights.triu(1).eq(0).all()
+    torch.testing.assert_close(out, again, rtol=0, atol=1e-6)
+    weights.square().sum().backward()
+    assert module.qkv.kernel.grad.abs().sum() > 0
+    assert module.out.kernel.grad is None or not module.out.kernel.grad.any()
+    with torch.no_grad():
+        assert not module(x).requires_grad
+
+
+@OUTSIDE
+def test_copies_are_independent_and_the_layer_stays_as_it_is() -> None:
+    layer = built(MultiHeadAttention(WIDTH, HEADS))
+    module, x = as_torch(layer), torch.randn(1, 3, WIDTH)
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        other.out.kernel.mul_(2)
+    assert not torch.allclose(module(x), other(x))
+    np.testing.assert_allclose(module(x).detach().numpy(), array(layer(tensor(x))), rtol=0, atol=1e-6)
+    store(other)
+    np.testing.assert_allclose(other(x).detach().numpy(), array(layer(tensor(x))), rtol=0, atol=1e-6)
+    assert module.num_heads == HEADS
+    assert type(module).__name__ == "MultiHeadAttention"
+
+
+@OUTSIDE
+def test_train_and_eval() -> None:
+    model = keras.Sequential([layers.Dense(64), layers.BatchNormalization(), layers.Dropout(0.5)])
+    model(tensor(np.zeros((2, 3, 8), np.float32)))
+    module, x = as_torch(model), torch.randn(2, 3, 8)
+    assert torch.equal(module(x), module(x))
+    means = {name: value.clone() for name, value in module.named_buffers()}
+    module.train()
+    torch.manual_seed(0)
+    first = module(x)
+    torch.manual_seed(0)
+    assert module(x).eq(0).equal(first.eq(0))
+    assert first.eq(0).float().mean() > 0.2
+    assert any(not torch.equal(value, means[name]) for name, value in module.named_buffers())
+    assert all(np.array_equal(array(v), np.zeros(64)) for v in model.non_trainable_variables if "mean" in v.path)
+
+
+def test_what_is_no_built_layer_is_said() -> None:
+    with pytest.raises(DtypeError, match="expected a Keras layer"):
+        as_torch(3)
+    with pytest.raises(DtypeError, match=r"expected an nn\.Module"):
+        headwise.diagnose(object())
+    layer = layers.MultiHeadAttention(2, 8)
+    if BACKEND == "torch":
+        assert as_torch(layer) is layer
+        return
+    with pytest.raises(ArgumentError, match="has its weights"):
+        headwise.diagnose(layer)
+    assert isinstance(as_torch(MultiHeadAttention(WIDTH, HEADS)), nn.Module)  # its weights need no shapes

@@ -1,0 +1,191 @@
+"""MultiHeadAttention: the same numbers as its twin, whatever its options; its arguments; what bad input gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import torch
+from keras import ops
+
+import headwise
+from headwise import masks, nn
+from headwise.errors import ArgumentError, DtypeError, MaskError, ShapeError
+from headwise.keras import MultiHeadAttention
+from tests.keras.backend import array, tensor
+from tests.keras.parity import assert_same, close, draw, twins
+
+M, H, S, K = 24, 6, 7, 9
+REAL = np.arange(S) < np.array([[S], [4], [0]])  # the last example is padding, all of it
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "grouped": {"num_kv_heads": 2},
+    "multi-query": {"num_kv_heads": 1, "bias": False},
+    "widths": {"head_dim": 5, "value_head_dim": 3, "output_bias": False},
+    "norms": {"qk_norm": "rms", "scale": 0.5},
+    "layer norms": {"qk_norm": "layer", "softcap": 2.0},
+    "sinks and gate": {"sinks": True, "gate": True, "num_kv_heads": 3},
+    "shared": {"projection": "shared"},
+}
+
+
+def pair(**options: Any) -> tuple[MultiHeadAttention, nn.MultiHeadAttention]:
+    return MultiHeadAttention(M, H, **options), nn.MultiHeadAttention(M, H, **options)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_self_attention_with_a_mask_and_padding_is_the_twins(name: str) -> None:
+    layer, module = pair(**OPTIONS[name])
+    mask = masks.causal() & masks.window(4, 0)
+    assert_same(
+        *(layer, module, draw(3, S, M)),
+        ours={"attention_mask": mask, "query_mask": tensor(REAL)},
+        theirs={"mask": mask, "padding": torch.tensor(REAL)},
+    )
+
+
+@pytest.mark.parametrize("name", ["plain", "grouped", "sinks and gate", "shared"])
+def test_cross_attention_is_the_twins(name: str) -> None:
+    layer, module = pair(**OPTIONS[name])
+    allowed = np.random.default_rng(0).random((3, S, K)) > 0.4
+    assert_same(
+        *(layer, module, draw(3, S, M), draw(3, K, M, seed=1)),
+        ours={"attention_mask": tensor(allowed)},  # [B, Q, K], as in Keras
+        theirs={"mask": torch.tensor(allowed)[:, None].expand(3, H, S, K)},
+    )
+
+
+def test_keys_and_values_of_other_widths() -> None:
+    layer, module = pair(kdim=10, vdim=14, num_kv_heads=2)
+    twins(layer, module)
+    q, k, v = draw(2, S, M), draw(2, K, 10), draw(2, K, 14)
+    expected = module(*map(torch.tensor, (q, k, v)), mask=masks.padding([K, 3]))
+    close(layer(tensor(q), tensor(v), tensor(k), attention_mask=masks.padding([K, 3])), expected)
+
+
+def test_keys_and_values_that_differ_share_one_matrix() -> None:
+    layer, module = pair(num_kv_heads=2)
+    twins(layer, module)
+    q, k, v = (draw(2, S, M, seed=i) for i in range(3))
+    close(layer(tensor(q), tensor(v), tensor(k)), module(*map(torch.tensor, (q, k, v))))
+
+
+@pytest.mark.parametrize("kernel", ["auto", "plain", "chunked", "banded", "block_sparse"])
+def test_scores_are_returned_whatever_the_kernel(kernel: str) -> None:
+    layer = MultiHeadAttention(M, H, num_kv_heads=2, kernel=kernel)
+    x, given = tensor(draw(2, S, M)), {"attention_mask": masks.window(2, 0)}
+    out, weights = layer(x, **given, return_attention_scores=True)
+    assert tuple(weights.shape) == (2, H, S, S)
+    close(out, layer(x, **given))
+    module = layer.to_torch(kernel="auto")
+    _, record = module(torch.tensor(draw(2, S, M)), mask=masks.window(2, 0), record=True)
+    close(weights, record.weights())
+
+
+def test_use_causal_mask_is_keras_own_and_joins_others() -> None:
+    layer, keras_layer = MultiHeadAttention(M, H), keras.layers.MultiHeadAttention(H, M // H)
+    x, memory = tensor(draw(2, 5, M)), tensor(draw(2, 8, M, seed=1))
+    keras_layer(x, memory)
+    layer = MultiHeadAttention.from_keras(keras_layer)
+    # The first query stands at the first key, where headwise's masks.causal() puts the last at the last.
+    close(layer(x, memory, use_causal_mask=True), keras_layer(x, memory, use_causal_mask=True))
+    allowed = np.random.default_rng(0).random((2, 5, 8)) > 0.3
+    allowed[:, :, 0] = True
+    for given in (allowed, allowed.astype("int32")):
+        ours = layer(x, memory, attention_mask=tensor(given), use_causal_mask=True)
+        close(ours, keras_layer(x, memory, attention_mask=tensor(allowed), use_causal_mask=True))
+    both = layer(x, memory, attention_mask=masks.window(None, 1, offset=0), use_causal_mask=True)
+    close(both, layer(x, memory, use_causal_mask=True))
+
+
+def test_position_ids_are_where_the_queries_stand() -> None:
+    options = {"num_kv_heads": 2}
+    layer = MultiHeadAttention(M, H, positions=headwise.keras.positions.Rope(4), **options)
+    module = nn.MultiHeadAttention(M, H, positions=nn.positions.Rope(4), **options)
+    twins(layer, module)
+    x, ids = draw(2, S, M), np.array([[0, 1, 2, 3, 4, 5, 6], [0, 0, 0, 10, 20, 30, 40]], np.int32)
+    close(layer(tensor(x), position_ids=tensor(ids)), module(torch.tensor(x), position_ids=torch.tensor(ids)))
+
+
+def test_dropout_only_in_training_and_by_its_seed() -> None:
+    x = tensor(draw(2, S, M))
+    first, second = (MultiHeadAttention(M, H, dropout=0.5, seed=seed) for seed in (3, 3))
+    first.build()
+    second.build()
+    second.set_weights(first.get_weights())
+    dropped = array(first(x, training=True))
+    np.testing.assert_array_equal(dropped, array(second(x, training=True)))
+    assert np.abs(dropped - array(first(x, training=True))).max() > 1e-3
+    np.testing.assert_array_equal(array(first(x)), array(second(x, training=False)))
+
+
+@pytest.mark.parametrize("mask", [None, masks.causal(), masks.window(2, 0), masks.window(1, 1)])
+@pytest.mark.parametrize("kernel", ["auto", "chunked"])
+def test_length_and_batch_need_not_be_known(mask: Any, kernel: str) -> None:
+    layer = MultiHeadAttention(M, H, kernel=kernel, positions=headwise.keras.positions.Rope(4))
+    inputs = keras.Input((None, M))
+    out, weights = layer(inputs, attention_mask=mask, return_attention_scores=True)
+    assert (out.shape, weights.shape) == ((None, None, M), (None, H, None, None))
+    model = keras.Model(inputs, layer(inputs, attention_mask=mask))
+    module = layer.to_torch(kernel="auto")
+    for shape in ((1, 3, M), (2, 70, M)):
+        close(model.predict(draw(*shape), verbose=0), module(torch.tensor(draw(*shape)), mask=mask))
+
+
+def test_float32_softmax_under_a_mixed_policy() -> None:
+    layer = MultiHeadAttention(M, H, dtype="mixed_bfloat16")
+    out, weights = layer(tensor(draw(2, S, M)), return_attention_scores=True)
+    assert [keras.backend.standardize_dtype(x.dtype) for x in (out, weights)] == ["bfloat16", "float32"]
+    close(ops.sum(weights, -1), ops.ones((2, H, S)))
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"num_heads": 5}, "dim: expected a multiple of num_heads=5, received 24"),
+            ({"num_kv_heads": 4}, "num_heads: expected a multiple of num_kv_heads=4, received 6"),
+            ({"num_heads": 0}, "num_heads: expected a whole number of at least 1, received 0"),
+            ({"dropout": 1.0}, r"dropout: expected a probability in \[0, 1\)"),
+            ({"kernel": "flash"}, "kernel: expected one of 'auto'"),
+            ({"qk_norm": "batch"}, "norm: expected one of"),
+            ({"projection": "shared", "num_kv_heads": 2}, "cannot be chosen. Expected 6, received 2"),
+            ({"positions": nn.positions.Rope(4)}, "expected a scheme of headwise.keras.positions. Received: Rope"),
+            ({"positions": headwise.keras.positions.Rope(8)}, "head_dim"),
+            ({"scale": float("nan")}, "scale must be a finite number"),
+        ],
+    )
+    def test_options(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(ArgumentError, match=message):
+            MultiHeadAttention(**({"dim": M, "num_heads": H} | options))
+
+    @pytest.mark.parametrize("symbolic", [True, False])
+    def test_shapes(self, symbolic: bool) -> None:
+        layer = MultiHeadAttention(M, H)
+
+        def given(*shape: int | None) -> Any:
+            return keras.Input(shape[1:]) if symbolic else tensor(np.zeros(shape))
+
+        with pytest.raises(ShapeError, match=r"query: expected \[B, S, 24\]. Received: query.shape=\((None|2), 7, 8\)"):
+            layer(given(2, S, 8))
+        with pytest.raises(ShapeError, match="value: expected as many positions as key"):
+            layer(given(2, S, M), given(2, 5, M), given(2, 6, M))
+        with pytest.raises(ArgumentError, match="key: expected a value with it"):
+            layer(given(2, S, M), key=given(2, 5, M))
+        with pytest.raises(ArgumentError, match="position_ids: expected a layer with positions="):
+            layer(given(2, S, M), position_ids=np.arange(S))
+
+    def test_masks(self) -> None:
+        layer, x = MultiHeadAttention(M, H), tensor(draw(2, S, M))
+        with pytest.raises(ShapeError, match=r"attention_mask: expected \[B, Q, K\] = \[2, 7, 7\]"):
+            layer(x, attention_mask=tensor(np.ones((H, S, S), bool)))
+        with pytest.raises(ShapeError, match=r"Padding \[B, K\] goes in value_mask="):
+            layer(x, attention_mask=tensor(np.ones((2, S), bool)))
+        with pytest.raises(ShapeError, match=r"padding: expected \[B, K\]"):
+            layer(x, query_mask=tensor(np.ones((2, S - 1), bool)))
+        with pytest.raises(DtypeError, match="What is added to the scores is a bias"):
+            layer(x, attention_mask=tensor(np.zeros((S, S), np.float32)))
+        with pytest.raises(MaskError, match="lengths must not exceed"):
+            layer(x, attention_mask=masks.padding([S, 99]))

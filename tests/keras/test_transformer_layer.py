@@ -1,0 +1,263 @@
+"""Layers of transformers: the same numbers and gradients as in PyTorch, what is dropped, shapes, configs, bad input."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import keras
+import numpy as np
+import pytest
+import torch
+from keras import ops
+
+from headwise import masks, nn
+from headwise.errors import ArgumentError, DtypeError, ShapeError
+from headwise.keras import DecoderLayer, EncoderLayer, MultiHeadAttention, positions
+from headwise.nn.feed_forward import Activation
+from tests.keras.backend import array, gradients, tensor
+from tests.keras.parity import assert_same, close, draw, twins
+
+S, M, H = 7, 8, 2
+REAL = np.array([[True] * 7, [True] * 4 + [False] * 3])
+KINDS: dict[str, dict[str, Any]] = {
+    "norm first": {},
+    "norm last": {"norm_first": False},
+    "rms": {"norm": "rms", "norm_eps": 1e-2},
+    "rms, norm last": {"norm": "rms", "norm_first": False},
+    "no bias": {"bias": False, "norm_eps": 1e-2},
+    "narrow": {"ffn_dim": 5},
+}
+
+
+# The same as in PyTorch.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_encoder_layer(kind: str) -> None:
+    assert_same(EncoderLayer(M, H, **KINDS[kind]), nn.EncoderLayer(M, H, **KINDS[kind]), draw(2, S, M))
+
+
+@pytest.mark.parametrize("activation", get_args(Activation))
+def test_activations(activation: Any) -> None:
+    ours, theirs = (layer(M, H, ffn_dim=6, activation=activation) for layer in (EncoderLayer, nn.EncoderLayer))
+    twins(ours, theirs)
+    x = draw(2, S, M)
+    close(ours(tensor(x)), theirs(torch.tensor(x)))
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_masks_and_padding(norm_first: bool) -> None:
+    ours, theirs = (layer(M, H, norm_first=norm_first) for layer in (EncoderLayer, nn.EncoderLayer))
+    allowed = np.random.default_rng(0).random((S, S)) > 0.4
+    allowed[2] = False  # which may attend to nothing
+    given = {"attention_mask": tensor(allowed), "query_mask": tensor(REAL)}
+    assert_same(
+        *(ours, theirs, draw(2, S, M)),
+        ours=given,
+        theirs={"mask": torch.tensor(allowed), "padding": torch.tensor(REAL)},
+    )
+    weights = array(ours(tensor(draw(2, S, M)), **given, return_attention_scores=True)[1])
+    assert (weights[:, :, 2] == 0).all()
+    assert ((weights > 0) <= (allowed & REAL[:, None, None])).all()
+
+
+def test_a_ready_attention() -> None:
+    options: dict[str, Any] = {"num_kv_heads": 1, "qk_norm": "rms", "softcap": 5.0}
+    ours = MultiHeadAttention(M, H, positions=positions.Rope(4), **options)
+    theirs = nn.MultiHeadAttention(M, H, positions=nn.positions.Rope(4), **options)
+    ids = np.array([3, 1, 4, 15, 9, 2, 6], np.int32)
+    ours_given = {"attention_mask": masks.window(3, 0), "position_ids": tensor(ids)}
+    assert_same(
+        *(EncoderLayer(M, attention=ours), nn.EncoderLayer(M, attention=theirs), draw(2, S, M)),
+        ours=ours_given,
+        theirs={"mask": masks.window(3, 0), "position_ids": torch.tensor(ids)},
+    )
+
+
+@pytest.mark.parametrize("kind", ["norm first", "norm last", "rms"])
+def test_decoder_layer(kind: str) -> None:
+    real, allowed = REAL[:, :5], np.random.default_rng(1).random((S, 5)) > 0.3
+    assert_same(
+        DecoderLayer(M, H, memory_dim=6, **KINDS[kind]),
+        nn.DecoderLayer(M, H, memory_dim=6, **KINDS[kind]),
+        *(draw(2, S, M), draw(2, 5, 6)),
+        ours={"use_causal_mask": True, "memory_mask": tensor(allowed), "value_mask": tensor(real)},
+        theirs={
+            "mask": masks.causal(),
+            "memory_mask": torch.tensor(allowed),
+            "memory_padding": torch.tensor(real),
+        },
+    )
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_positions_of_a_decoder_layer(both: bool) -> None:
+    rope = {"positions": positions.Rope(4)}
+    ours = DecoderLayer(
+        M,
+        self_attention=MultiHeadAttention(M, H, **(rope if both else {})),
+        cross_attention=MultiHeadAttention(M, H, positions=positions.Rope(4)),
+    )
+    theirs = nn.DecoderLayer(
+        M,
+        self_attention=nn.MultiHeadAttention(M, H, positions=nn.positions.Rope(4) if both else None),
+        cross_attention=nn.MultiHeadAttention(M, H, positions=nn.positions.Rope(4)),
+    )
+    twins(ours, theirs)
+    x, memory, left = draw(2, S, M), draw(2, 5, M), REAL[:, ::-1].copy()
+    given = {"query_mask": tensor(left)}
+    expected = theirs(torch.tensor(x), torch.tensor(memory), padding=torch.tensor(left))
+    close(array(ours(tensor(x), tensor(memory), **given))[left], expected.detach().numpy()[left])
+    ids = np.arange(S, dtype=np.int32) * 3
+    expected = theirs(torch.tensor(x), torch.tensor(memory), position_ids=torch.tensor(ids))
+    close(ours(tensor(x), tensor(memory), position_ids=tensor(ids)), expected)
+
+
+# What else a layer promises.
+
+
+def test_weights_of_a_decoder_layer() -> None:
+    layer = DecoderLayer(M, H)
+    out, own, other = layer(
+        tensor(draw(2, S, M)), tensor(draw(2, 5, M)), use_causal_mask=True, return_attention_scores=True
+    )
+    assert [tuple(x.shape) for x in (out, own, other)] == [(2, S, M), (2, H, S, S), (2, H, S, 5)]
+    assert (np.triu(array(own), 1) == 0).all()
+    close(array(other).sum(-1), np.ones((2, H, S)))
+
+
+def test_what_padding_holds_does_not_matter() -> None:
+    layer, x = EncoderLayer(M, H), draw(2, S, M)
+    out = array(layer(tensor(x), query_mask=tensor(REAL)))
+    hidden = np.where(REAL[..., None], x, 99.0).astype(np.float32)
+    close(array(layer(tensor(hidden), query_mask=tensor(REAL)))[REAL], out[REAL])
+    close(layer(tensor(x[1:, :4])), out[1:, :4])
+
+
+def test_gradients_are_finite_where_nothing_may_be_attended_to() -> None:
+    layer = EncoderLayer(M, H, norm_first=False)
+    layer.build()
+    real = tensor(np.zeros((1, 3), bool))
+    (found,) = gradients(lambda x: ops.sum(layer(x, query_mask=real) ** 2), tensor(draw(1, 3, M)))
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize(
+    "drops", [{"dropout": 0.5}, {"attention_dropout": 0.5}, {"ffn_dropout": 0.5}, {"drop_path": 0.5}]
+)
+def test_dropout_is_of_training_and_of_the_seed(drops: dict[str, float]) -> None:
+    x = tensor(draw(8, 3, M))
+    first, same, other = (EncoderLayer(M, H, seed=seed, **drops) for seed in (4, 4, 5))  # type: ignore[arg-type]
+    for layer in (first, same, other):
+        layer.build()
+        for weight, value in zip(layer.trainable_variables, first.trainable_variables, strict=True):
+            weight.assign(value)
+    close(first(x, training=False), same(x), 0)
+    dropped = array(first(x, training=True))
+    close(same(x, training=True), dropped, 0)
+    assert (array(other(x, training=True)) != dropped).any()
+    assert (array(first(x)) != dropped).any()
+
+
+def test_seeds_of_the_parts_differ() -> None:
+    layer = EncoderLayer(M, H, dropout=0.5, drop_path=0.5, seed=1)
+    parts: Any = (layer.attention.seed_generator, layer.mlp.dropout, layer.dropout, layer.drop_path.seed_generator)
+    drawn = [getattr(part, "seed_generator", part).get_config()["seed"] for part in parts]
+    assert len(set(drawn)) == 4
+
+
+def test_dynamic_batch_and_length() -> None:
+    encoder, decoder = EncoderLayer(M, H), DecoderLayer(M, H, memory_dim=6)
+    x, memory = keras.Input((None, M)), keras.Input((None, 6))
+    out = decoder(encoder(x, attention_mask=masks.window(2, 2)), memory, use_causal_mask=True)
+    assert tuple(out.shape) == (None, None, M)
+    model = keras.Model([x, memory], out)
+    for batch, length, other in ((2, 7, 5), (3, 4, 9)):
+        given = tensor(draw(batch, length, M)), tensor(draw(batch, other, 6))
+        expected = decoder(encoder(given[0], attention_mask=masks.window(2, 2)), given[1], use_causal_mask=True)
+        close(model(list(given)), expected)
+
+
+def test_symbolic_weights() -> None:
+    x, memory = keras.Input((None, M)), keras.Input((5, 6))
+    out, weights = EncoderLayer(M, H)(x, return_attention_scores=True)
+    assert (tuple(out.shape), tuple(weights.shape)) == ((None, None, M), (None, H, None, None))
+    _, own, other = DecoderLayer(M, H, memory_dim=6)(x, memory, return_attention_scores=True)
+    assert (tuple(own.shape), tuple(other.shape)) == ((None, H, None, None), (None, H, None, 5))
+
+
+def test_a_mixed_policy() -> None:
+    x, memory = tensor(draw(2, 5, M)), tensor(draw(2, 3, M))
+    mixed, whole = DecoderLayer(M, H, dtype="mixed_bfloat16"), DecoderLayer(M, H)
+    whole.build()
+    out, own, other = mixed(x, memory, return_attention_scores=True)
+    dtypes = [keras.backend.standardize_dtype(found.dtype) for found in (out, own, other)]
+    assert dtypes == ["bfloat16", "float32", "float32"]
+    assert {weight.dtype for weight in mixed.weights} == {"float32"}
+    whole.set_weights(mixed.get_weights())
+    close(ops.cast(out, "float32"), whole(x, memory), 0.1)
+
+
+def test_config_there_and_back() -> None:
+    attention = MultiHeadAttention(M, H, num_kv_heads=1, positions=positions.Rope(4, base=500.0))
+    options: dict[str, Any] = {"norm": "rms", "norm_first": False, "activation": "swiglu", "drop_path": 0.1, "seed": 3}
+    for layer in (
+        EncoderLayer(M, attention=attention, **options),
+        EncoderLayer(M, H, dropout=0.1, attention_dropout=0.2, ffn_dropout=0.3, bias=False),
+        DecoderLayer(M, H, memory_dim=6, name="own", **options),
+        DecoderLayer(M, H, self_attention=attention, ffn_dim=5, norm_eps=0.1),
+    ):
+        again = type(layer).from_config(layer.get_config())
+        assert again.get_config() == layer.get_config()
+        layer.build()
+        again.build()
+        again.set_weights(layer.get_weights())
+        given = [tensor(draw(2, 5, M))]
+        if isinstance(layer, DecoderLayer):
+            given.append(tensor(draw(2, 3, layer.cross_attention.kdim)))
+        close(again(*given), layer(*given))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EncoderLayer(M), "num_heads: expected how many heads, or a ready layer as attention"),
+        (lambda: EncoderLayer(M, H, attention=MultiHeadAttention(M, H)), "num_heads: expected None"),
+        (lambda: EncoderLayer(M, attention_dropout=0.1, attention=MultiHeadAttention(M, H)), "attention_dropout"),
+        (lambda: EncoderLayer(M, attention=MultiHeadAttention(6, H)), "attention: expected a layer with dim=8"),
+        (lambda: EncoderLayer(M, attention=nn.MultiHeadAttention(M, H)), "attention: expected an attention layer of"),
+        (lambda: EncoderLayer(M, 3), "dim: expected a multiple of num_heads"),
+        (lambda: EncoderLayer(M, H, norm="batch"), "norm: expected one of"),  # type: ignore[arg-type]
+        (lambda: EncoderLayer(M, H, seed=-1), "seed"),
+        (lambda: DecoderLayer(M), "num_heads: expected how many heads, or a ready layer as self_attention"),
+        (
+            lambda: DecoderLayer(M, H, memory_dim=6, cross_attention=MultiHeadAttention(M, H)),
+            "memory_dim: expected None",
+        ),
+    ],
+)
+def test_bad_options(make: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+def test_bad_input() -> None:
+    encoder, decoder, x = EncoderLayer(M, H), DecoderLayer(M, H, memory_dim=6), tensor(draw(2, S, M))
+    with pytest.raises(ShapeError, match=r"query: expected \[B, S, 8\]"):
+        encoder(tensor(draw(2, S, 6)))
+    with pytest.raises(ShapeError, match=r"query: expected \[B, S, 8\]"):
+        encoder(keras.Input((None, 6)))
+    with pytest.raises(ShapeError, match=r"value: expected \[B, S, 6\]"):
+        decoder(x, x)
+    with pytest.raises(ShapeError, match="value: expected as many examples"):
+        decoder(x, tensor(draw(3, S, 6)))
+    with pytest.raises(ShapeError, match="value: expected"):
+        decoder(keras.Input((None, M)), keras.Input((None, M)))
+    with pytest.raises(ArgumentError, match="value: expected the memory"):
+        decoder(x, None)
+    with pytest.raises(ArgumentError, match="position_ids: expected a layer with positions"):
+        encoder(x, position_ids=tensor(np.arange(S)))
+    with pytest.raises(DtypeError, match="attention_mask"):
+        encoder(x, attention_mask=tensor(np.ones((S, S), np.float32)))
+    with pytest.raises(ShapeError, match="attention_mask"):
+        encoder(x, attention_mask=tensor(np.ones((S, 3), bool)))
