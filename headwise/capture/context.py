@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Callable
 from types import TracebackType
@@ -18,6 +19,10 @@ from headwise.capture.watcher import Only, Watcher
 from headwise.errors import ArgumentError, DtypeError
 from headwise.functional import listening
 from headwise.records import AttentionRecord, Coverage, Seen
+
+# Models of other frameworks, by the package that a class of theirs is from, and the module whose `watch` sees them. By
+# name, because this package knows nothing of them: that module is imported when such a model is watched.
+_WATCHED_BY = {"keras": "headwise.keras.watching"}
 
 
 def watch(
@@ -46,7 +51,8 @@ def watch(
     everything out of the model again, also after an exception. Only this thread is watched.
 
     Args:
-        model: any module. Its modules' paths are the names of the records.
+        model: any module, or a Keras model or layer, on whatever backend (`headwise.keras.watching` says what is seen
+            of it). Its modules' paths are the names of the records.
         only: which call sites: layers (ints), paths or parts of them ("layer.3", "encoder"), patterns ("*.self_attn"),
             or several of these. None = all.
         values: keep the values and find the output projections: norm-based weights need them.
@@ -61,19 +67,44 @@ def watch(
         DtypeError, ArgumentError: an argument that makes no sense, named.
         RecordError: inside the context, where the records pass `max_bytes`.
     """
+    for cls in type(model).__mro__:
+        elsewhere = _WATCHED_BY.get(cls.__module__.partition(".")[0])
+        if elsewhere is not None:
+            found: Watch = importlib.import_module(elsewhere).watch(
+                *(model,),
+                only=only,
+                values=values,
+                gradients=gradients,
+                offload=offload,
+                dtype=dtype,
+                every=every,
+                max_bytes=max_bytes,
+                tokens=tokens,
+            )
+            return found
     if not isinstance(model, nn.Module):
         hint = ": pass its .model" if isinstance(getattr(model, "model", None), nn.Module) else ""
         raise DtypeError(f"watch: expected a torch.nn.Module. Received: {type(model).__name__}{hint}")
+    keeper = keepers(every, dtype, offload, max_bytes)
+
+    def start() -> Watcher:
+        return Watcher(model, keeper(), only=only, values=values, gradients=gradients, every=every)
+
+    return Watch(model, start, tokens)
+
+
+def keepers(
+    every: int,
+    dtype: torch.dtype | None,
+    offload: Literal["cpu", "disk"] | None,
+    max_bytes: int | Literal["half"] | None,
+) -> Callable[[], Keeper]:
+    """What makes a keeper for each time that the context is entered. A wrong option raises here, not then."""
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ArgumentError(f"watch: every must be an int of at least 1. Received: {every!r}")
     bound = half_of_memory() if max_bytes == "half" else max_bytes
-    Keeper(dtype, offload, bound)  # a wrong option is told here, not when the context is entered
-
-    def start() -> Watcher:
-        keeper = Keeper(dtype, offload, bound)
-        return Watcher(model, keeper, only=only, values=values, gradients=gradients, every=every)
-
-    return Watch(model, start, tokens)
+    Keeper(dtype, offload, bound)
+    return lambda: Keeper(dtype, offload, bound)
 
 
 class Watch:
@@ -93,16 +124,20 @@ class Watch:
             stack.callback(seen.close)
             stack.callback(watcher.stop)
             watcher.start()
-            functions = Functions(watcher)
-            if "torch._dynamo" in sys.modules:
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-            if any(_is_compiled(module) for module in self._model.modules()):
-                watcher.notes.append("what torch.compile made ran eagerly")
-            stack.enter_context(huggingface.seen_through(self._model, watcher, functions))
-            stack.enter_context(listening(functions.told))
-            stack.enter_context(functions)
+            self._listen(stack, watcher)
             self._stack, self._seen = stack.pop_all(), seen
         return seen
+
+    def _listen(self, stack: contextlib.ExitStack, watcher: Watcher) -> None:
+        """Have the watcher told of every attention computation, until the stack is left."""
+        functions = Functions(watcher)
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        if any(_is_compiled(module) for module in self._model.modules()):
+            watcher.notes.append("what torch.compile made ran eagerly")
+        stack.enter_context(huggingface.seen_through(self._model, watcher, functions))
+        stack.enter_context(listening(functions.told))
+        stack.enter_context(functions)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -87,7 +87,7 @@ class Watcher:
         self.notes: list[str] = []
         self._gradients = gradients
         self._model = model
-        self._names = module_names(model)
+        self._names = self._paths()
         self._keeper = keeper
         self._only = _selector(only)
         self._every = every
@@ -95,20 +95,38 @@ class Watcher:
         self._states: dict[tuple[str, int], _State] = {}
         self._runs: Counter[int] = Counter()  # how often each module was called
         self._last: dict[int, tuple[int, int]] = {}  # module -> (its run, computations in it so far)
-        self._handles: dict[int, RemovableHandle] = {}
+        self._handles: dict[int, RemovableHandle | None] = {}  # None = its calls are counted elsewhere
         self._beams: Tensor | None = None  # which beams the last self-attention continued; None = it began anew
         self._stacks: Counter[str] = Counter()
 
     def start(self) -> None:
         """Count the calls of everything that is called attention, so that nothing is missed unnoticed."""
-        for _, module in attention_modules(self._model):
+        for _, module in self._attentions():
             self._count_runs(module)
 
     def stop(self) -> None:
         """Take everything out of the model again."""
         for handle in self._handles.values():
-            handle.remove()
+            if handle is not None:
+                handle.remove()
         self._handles.clear()
+
+    # What a model of another framework has in other ways.
+
+    def _paths(self) -> dict[int, str]:
+        """id -> path of every module."""
+        return module_names(self._model)
+
+    def _attentions(self) -> Iterable[tuple[str, nn.Module]]:
+        """(path, module) of everything that is called attention."""
+        return attention_modules(self._model)
+
+    def _looked_for(self) -> str:
+        """What would have been seen, in a sentence that ends in where."""
+        return (
+            "scaled_dot_product_attention, nn.MultiheadAttention, flex_attention, headwise.attention, and matmul, "
+            "softmax, matmul, in every module"
+        )
 
     def _count_runs(self, module: nn.Module) -> None:
         key = id(module)
@@ -260,7 +278,7 @@ class Watcher:
                 sites.append(CallSite(state.name, "seen", state.seen, state.how))
             sites += [CallSite(state.name, "refused", n, reason) for reason, n in state.refused.items()]
         known = {name for name, _ in self._states}
-        for path, module in attention_modules(self._model):
+        for path, module in self._attentions():
             runs, name = self._runs[id(module)], path or type(module).__name__
             if runs and not any(other == name or other.startswith(f"{name}.") for other in known):
                 reason = (
@@ -271,9 +289,8 @@ class Watcher:
         notes = list(self.notes)
         if not sites:
             notes.append(
-                "no attention was seen: looked for scaled_dot_product_attention, nn.MultiheadAttention, "
-                "flex_attention, headwise.attention, and matmul, softmax, matmul, in every module of the "
-                f"{type(self._model).__name__} that ran inside the context"
+                f"no attention was seen: looked for {self._looked_for()} of the {type(self._model).__name__} that ran "
+                "inside the context"
             )
         return Coverage(tuple(sites), tuple(notes))
 

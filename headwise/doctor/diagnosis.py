@@ -22,6 +22,7 @@ from headwise.doctor.calling.way import NoOutput
 from headwise.doctor.causes import proved, settled, unnamed
 from headwise.doctor.explain import understood
 from headwise.doctor.finding import Diagnosis, Finding
+from headwise.doctor.foreign import as_module
 from headwise.doctor.limits import TookTooLong, crashes, last_line, no_memory, out_of_memory, time_limit
 from headwise.doctor.patient import Example, NotApplicable, NotChecked, Patient
 from headwise.errors import DoctorError, DtypeError
@@ -41,7 +42,8 @@ def diagnose(
     from its names and by trial.
 
     Args:
-        module: any module with attention in it: a layer of its own, an encoder or decoder layer, a stack.
+        module: any module with attention in it: a layer of its own, an encoder or decoder layer, a stack. Or a Keras
+            layer that has its weights; on TensorFlow and JAX it is looked at from outside, and the report says so.
         spec: what is stated by hand, where the doctor cannot find it out.
         example: (args, kwargs) of a real call of `module`, for arguments that cannot be made up.
         timeout: seconds after which a module that has not ended is said to hang (main thread only); None: never.
@@ -49,12 +51,15 @@ def diagnose(
 
     Raises:
         DtypeError: `module` is no nn.Module.
+        ArgumentError: a Keras layer on TensorFlow or JAX that has no weights yet.
     """
-    if not isinstance(module, nn.Module):
+    looked_at = as_module(module)
+    if looked_at is None:
         raise DtypeError(
             f"module: expected an nn.Module, received {type(module).__name__}; make one, as in "
             "diagnose(MyAttention(64, heads=8))"
         )
+    given, module = module, looked_at
     begun = time.monotonic()
     causes: list[Finding] = []
     symptoms: list[Finding] = []
@@ -98,7 +103,7 @@ def diagnose(
     except SystemExit as error:
         causes.append(crashes(f"sys.exit({error.code!r})", last_line(error) or (patient.where if patient else None)))
     return Diagnosis(
-        subject=type(module).__name__,
+        subject=type(given).__name__,
         findings=tuple(settled(causes, symptoms)),
         understood=lines,
         unchecked=unchecked,

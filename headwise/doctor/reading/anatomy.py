@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from headwise.doctor.calling.interface import Inputs, Result
+from headwise.doctor.foreign import seen_from_outside
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.events import Trace
 from headwise.doctor.reading.marks import MIXED
@@ -52,6 +53,9 @@ class Anatomy:
 
 def dissect(patient: Patient) -> Anatomy:
     """Run a module once and read its attentions. Raises Unreadable."""
+    outside = seen_from_outside(patient.module)
+    if outside:
+        raise Unreadable(outside)
     try:
         found = look(patient)
     except Exception as error:  # whatever the module raises while it is watched

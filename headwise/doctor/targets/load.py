@@ -80,9 +80,11 @@ class Target:
         if isinstance(found, nn.Module):
             return found
         if isinstance(found, type) and not issubclass(found, nn.Module):
+            is_keras = any(cls.__module__.partition(".")[0] == "keras" for cls in found.__mro__)
+            hint = ". With KERAS_BACKEND=torch in the environment a Keras layer is one" if is_keras else ""
             raise DoctorError(
                 f"{self} is not an nn.Module: it is a class that derives from "
-                f"{', '.join(x.__name__ for x in found.__bases__)}; expected a torch.nn.Module"
+                f"{', '.join(x.__name__ for x in found.__bases__)}; expected a torch.nn.Module{hint}"
             )
         if not callable(found):
             raise DoctorError(f"{self} is not an nn.Module: its type is {type(found).__name__}; expected a class")
