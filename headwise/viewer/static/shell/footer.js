@@ -27,6 +27,7 @@ export class Footer {
     const asking = (this.asking = new AbortController());
     const [row, col] = [atRow ?? pinRow, atCol ?? pinCol];
     if (row === null || col === null) return this.show(row, col);
+    delete this.cell.dataset.cell; // the weight that stands there is of what was asked before
     const late = setTimeout(() => this.show(row, col), SHORT_MS);
     try {
       const what = [layer, head, [row, row + 1], [col, col + 1], 1, 1, "max", { signal: asking.signal }];
