@@ -58,6 +58,15 @@ def chromium() -> Iterator[object]:
         browser.close()
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small matrices are quickest so, and the numbers the same on every machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a BERT with random weights: 3 layers, 2 heads, 32 positions, and a vocabulary of a few words."""

@@ -115,7 +115,6 @@ def _of_tensor(mask: Tensor, sizes: Sizes) -> Mask:
 
 def _as_bool(name: str, mask: Tensor, sizes: Sizes, dims: str) -> Tensor:
     """The tensor as bool, if its dimensions are those of the call; B, H and Q may be 1."""
-    dtype = str(getattr(mask, "dtype", type(mask).__name__)).rpartition(".")[2].rpartition("'")[0] or ""
     mask = ops.convert_to_tensor(mask)
     dtype = str(mask.dtype)
     if "float" in dtype or "complex" in dtype:
