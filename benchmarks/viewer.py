@@ -1,6 +1,6 @@
 """The viewer against BertViz: what its page weighs, how long it takes to write, open and use; and the live server.
 
-    pip install "headwise[serve]" bertviz==1.4.1 playwright      # and a Chromium
+    pip install "headwise[view]" bertviz==1.4.1 playwright      # and a Chromium
     python benchmarks/viewer.py                        # some minutes
     python benchmarks/viewer.py --tokens 128 256 --json results.json
 

@@ -41,7 +41,7 @@ def serve(
         open_page: open it in a browser.
 
     Raises:
-        ArgumentError: a port that there is not, or the packages of the extra `serve` are not installed.
+        ArgumentError: a port that there is not, or the packages of the extra `view` are not installed.
         FileError: the port is in use, or may not be used.
     """
     with _site(inputs, title, made, port) as (site, listener):
@@ -74,7 +74,7 @@ def _site(inputs: Sequence[Input], title: str, made: str | None, port: int) -> I
         from headwise.viewer.site import Site
     except ImportError as error:
         raise ArgumentError(
-            'the live server needs starlette and uvicorn, which are not here: pip install "headwise[serve]"'
+            'the live server needs starlette and uvicorn, which are not here: pip install "headwise[view]"'
         ) from error
     with _listener(port) as listener:
         site = Site(inputs, title=title, made=made, port=listener.getsockname()[1])

@@ -479,7 +479,7 @@ def test_a_given_port_is_taken() -> None:
 def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.delitem(sys.modules, "headwise.viewer.site")
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ArgumentError, match=r'pip install "headwise\[serve\]"'):
+    with pytest.raises(ArgumentError, match=r'pip install "headwise\[view\]"'):
         serve(inputs_of(record()), title="")
 
 
