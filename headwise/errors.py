@@ -13,6 +13,8 @@
     │   └── TrainingInterrupted             it was told to stop, and is saved
     ├── DoctorError     (RuntimeError)      the doctor cannot find out how to call a module
     ├── WorksheetError  (ValueError)        a computation that a worksheet cannot show
+    ├── ExportError     (RuntimeError)      an export that cannot be made, or that computes something else
+    ├── RequestRefused  (RuntimeError)      a request that the server does not answer; `kind` says why
     └── FileError       (OSError)           a file cannot be read or written
 
 Each is also the built-in error a caller would expect, so `except ValueError` keeps working. A message says what
@@ -20,6 +22,8 @@ happened, what was expected, what was received, and what to do.
 """
 
 from __future__ import annotations
+
+from typing import Any, Literal
 
 
 class HeadwiseError(Exception):
@@ -72,6 +76,39 @@ class DoctorError(HeadwiseError, RuntimeError):
 
 class WorksheetError(HeadwiseError, ValueError):
     """A computation that a worksheet cannot show: too large to read, or of a kind that it does not know."""
+
+
+class ExportError(HeadwiseError, RuntimeError):
+    """A model that cannot be exported so, or an export that does not compute what the model does."""
+
+
+RefusalKind = Literal["bad_input", "unauthorized", "not_found", "too_large", "busy", "unavailable", "timeout", "failed"]
+
+
+class RequestRefused(HeadwiseError, RuntimeError):  # noqa: N818 (a refusal, not a failure)
+    """A request that the server does not answer. Each protocol has a code of its own for each kind.
+
+    Args:
+        kind: "bad_input"; "unauthorized"; "not_found", no such model or version; "too_large"; "busy", the queue is
+            full; "unavailable", still starting, already stopping, or its worker died; "timeout"; "failed", the
+            server's own fault.
+        message: a sentence for the client.
+        retry_after: seconds after which to try again, where that makes sense.
+    """
+
+    def __init__(self, kind: RefusalKind, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(kind, message, retry_after)  # so that it survives pickling
+        self.kind, self.message, self.retry_after = kind, message, retry_after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refused, (self.kind, self.message, self.retry_after)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _refused(kind: RefusalKind, message: str, retry_after: float | None) -> RequestRefused:
+    return RequestRefused(kind, message, retry_after=retry_after)
 
 
 class FileError(HeadwiseError, OSError):
