@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from headwise.errors import ArgumentError
+from headwise.models.language_model import CausalLanguageModel
 from headwise.records import Seen
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.rows.corpus import read_corpus
@@ -98,6 +99,20 @@ class Language(Task[LanguageOptions]):
         """
         self.eval()
         return self.objective.predict(self.model, self._texts(inputs))
+
+    def stream(self, text: str) -> Iterator[str]:
+        """The continuation that `predict` gives for one text, piece by piece, as soon as each is chosen.
+
+        Raises:
+            ArgumentError: not one text; a masked model, which fills all gaps at once.
+        """
+        if not isinstance(self.objective, Causal):
+            raise ArgumentError("stream: expected a model with objective=causal, a masked one fills all gaps at once")
+        texts = self._texts(text)
+        if len(texts) != 1:
+            raise ArgumentError(f"stream: expected one text, received {len(texts)}. Stream each by itself")
+        self.eval()
+        return self.objective.stream(cast(CausalLanguageModel, self.model), texts[0])
 
     def look(self, inputs: Sequence[str]) -> list[Seen]:
         self.eval()

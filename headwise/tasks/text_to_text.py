@@ -6,7 +6,7 @@ One encoder-decoder reads a text and writes another.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -25,8 +25,9 @@ from headwise.tasks.rows.tables import Data
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
-from headwise.tasks.text.decoding import CachedSteps, Decoding, MakeSteps, Written, write
+from headwise.tasks.text.decoding import CachedSteps, Decoding, MakeSteps, Written, follow, write
 from headwise.tasks.text.padding import padded
+from headwise.tasks.text.pieces import pieces
 from headwise.tasks.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class TextToText(Task[TextOptions]):
     keep: ClassVar[Literal["beginning", "end"]] = "beginning"  #: which part of a source that is too long is read
 
     model: EncoderDecoder
+    make_steps: MakeSteps = CachedSteps  #: how the model is run where a text is written
 
     def __init__(
         self, options: TextOptions, model: EncoderDecoder, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary
@@ -185,22 +187,42 @@ class TextToText(Task[TextOptions]):
             {self.writes: self.target_vocabulary.decode(each.ids), "score": each.score} for each in self.write(examples)
         ]
 
-    def write(self, examples: Sequence[Example], *, steps: MakeSteps = CachedSteps) -> list[Written]:
-        """What is written for each example, as the options say: at most `max_target_length` tokens, and no more than
-        twice as many as the source has and ten. `steps` is how the model is run."""
+    def stream(self, text: Any) -> Iterator[str]:
+        """What `predict` writes for one input, piece by piece, each as soon as nothing can change it any more.
+
+        Together the pieces are the text of `predict`. Whoever is greedy or draws is certain of every token; a beam
+        search of what all hypotheses that can still win have in common, so that more comes at once, and later.
+
+        Raises:
+            ArgumentError: not one input, or one that cannot be read.
+        """
+        examples = self._encoded(self._inputs(text))
+        if len(examples) != 1:
+            raise ArgumentError(f"stream: expected one input, received {len(examples)}. Stream each by itself")
         self.eval()
+        source = examples[0].source
+        certain = follow(self.model, source, self._limit(source), **self._writing(), steps=self.make_steps)
+        return pieces(certain, self.target_vocabulary.decode)
+
+    def write(self, examples: Sequence[Example], *, steps: MakeSteps | None = None) -> list[Written]:
+        """What is written for each example, as the options say: at most `max_target_length` tokens, and no more than
+        twice as many as the source has and ten. `steps` is how the model is run; None = `make_steps`."""
+        self.eval()
+        sources = [each.source for each in examples]
+        limits = [self._limit(source) for source in sources]
+        return write(self.model, sources, limits, **self._writing(), steps=steps or self.make_steps)
+
+    def _limit(self, source: Sequence[int]) -> int:
+        return min(self.options.max_target_length, 2 * len(source) + 10)
+
+    def _writing(self) -> dict[str, Any]:
         vocabulary = self.target_vocabulary
-        longest = self.options.max_target_length
-        return write(
-            self.model,
-            [each.source for each in examples],
-            [min(longest, 2 * len(each.source) + 10) for each in examples],
-            begin=vocabulary.begin,
-            end=vocabulary.end,
-            never=(vocabulary.pad, vocabulary.begin),
-            decoding=Decoding(**_decoding(self.options)),
-            steps=steps,
-        )
+        return {
+            "begin": vocabulary.begin,
+            "end": vocabulary.end,
+            "never": (vocabulary.pad, vocabulary.begin),
+            "decoding": Decoding(**_decoding(self.options)),
+        }
 
     def evaluate(self, source: Any) -> Scores:
         """The scores of what is written for each source, beside those of baselines."""

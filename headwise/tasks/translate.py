@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from headwise.tasks.options.translate import TranslateOptions
 from headwise.tasks.rows.aligned_lines import are_aligned, read_aligned
-from headwise.tasks.rows.sources import open_table
+from headwise.tasks.rows.chunks import layout_of
+from headwise.tasks.rows.sources import Table
 from headwise.tasks.rows.tables import Data, read_table
 from headwise.tasks.scoring.text_scores import bleu, chrf
 from headwise.tasks.text_to_text import Example, Pairs, TextToText, Values
@@ -34,12 +36,8 @@ class Translate(TextToText[TranslateOptions]):
             return source
         if are_aligned(source):
             return read_aligned(source)
-        names = {"source": options.source, "target": options.target}
-        if None in names.values():
-            has_names = not _is_nameless(source)
-            found = {"source": "source", "target": "target"} if has_names else {"source": "1", "target": "2"}
-            names = {side: name or found[side] for side, name in names.items()}
-        columns = {side: str(name) for side, name in names.items() if targets or side == "source"}
+        names = columns_of(source, options)
+        columns = {side: name for side, name in names.items() if targets or side == "source"}
         return read_table(source, columns, texts=tuple(columns))
 
     @classmethod
@@ -56,9 +54,20 @@ class Translate(TextToText[TranslateOptions]):
         return values, {"the source, copied": copied}
 
 
+def columns_of(source: Any, options: TranslateOptions) -> dict[str, str]:
+    """The columns "source" and "target" of what is read, by the names that they have in it."""
+    names = {"source": options.source, "target": options.target}
+    if None in names.values():
+        found = {"source": "1", "target": "2"} if _is_nameless(source) else {"source": "source", "target": "target"}
+        names = {side: name or found[side] for side, name in names.items()}
+    return {side: str(name) for side, name in names.items()}
+
+
 def _is_nameless(source: Any) -> bool:
     """Whether this is a TSV of two columns that are not called source and target."""
+    if isinstance(source, Table):
+        return list(source.columns) == ["1", "2"] and not source.headed
     if not isinstance(source, str) or not source.lower().removesuffix(".gz").endswith(".tsv"):
         return False
-    names = list(open_table(source).columns)
+    names = layout_of(Path(source), ()).names
     return len(names) == 2 and not {"source", "target"} & set(names)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError
-from headwise.tasks.text.decoding import Written, log_probabilities, without_repeats
+from headwise.tasks.text.decoding import Written, finished, log_probabilities, without_repeats
 
 if TYPE_CHECKING:
-    from headwise.tasks.text.decoding import Steps
+    from headwise.tasks.text.decoding import Search, Steps
 
 
-@torch.no_grad()
 def beam_search(
     steps: Steps,
     limits: Tensor,
@@ -43,6 +43,31 @@ def beam_search(
         begin, end, never: as for `write`.
         no_repeat: as of `Decoding`.
     """
+    search = searching(
+        *(steps, limits),
+        beams=beams,
+        length_penalty=length_penalty,
+        begin=begin,
+        end=end,
+        never=never,
+        no_repeat=no_repeat,
+    )
+    return finished(search)
+
+
+@torch.no_grad()
+def searching(
+    steps: Steps,
+    limits: Tensor,
+    *,
+    beams: int,
+    length_penalty: float,
+    begin: int,
+    end: int,
+    never: Sequence[int] = (),
+    no_repeat: int = 0,
+) -> Search:
+    """`beam_search`, step by step: certain is what all hypotheses have in common that can still become the best."""
     count, device = len(limits), limits.device
     found: list[Written | None] = [None] * count
     best = torch.full(
@@ -89,6 +114,7 @@ def beam_search(
 
         can_win = totals_nw / penalty(limits[sources])[:, None] > best[sources, None]
         totals_nw = totals_nw.masked_fill(~can_win, -torch.inf)
+        yield partial(_certain, sources, written_nwt, can_win & ~is_cut[:, None], found)
         stays = (can_win.any(1) & ~is_cut).nonzero()[:, 0]
         order = (torch.arange(n, device=device)[:, None] * w + parents)[stays].flatten()
         if not len(stays):
@@ -100,3 +126,17 @@ def beam_search(
     if len(done) < count:
         raise ArgumentError("the model's logits are not numbers: it was not trained, or its training diverged")
     return done
+
+
+def _certain(
+    sources: Tensor, written_nwt: Tensor, goes_on_nw: Tensor, found: list[Written | None], source: int
+) -> list[int]:
+    """What the hypotheses of a source that go on, and the best one that has ended, begin with."""
+    best = found[source]
+    texts = [] if best is None else [best.ids]
+    if (place := (sources == source).nonzero()).numel():
+        row = int(place[0])
+        texts += written_nwt[row][goes_on_nw[row]].tolist()
+    first, last = min(texts, default=[]), max(texts, default=[])  # all others stand between these two
+    differs = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    return first[: next(differs, len(first))]

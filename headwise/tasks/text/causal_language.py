@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,18 @@ from headwise.nn import Cache
 from headwise.records import Seen
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.task import Batch
-from headwise.tasks.text.decoding import Decoding, likeliest, one_by_one, sampled
+from headwise.tasks.text.decoding import (
+    Decoding,
+    Search,
+    Steps,
+    choosing,
+    finished,
+    followed,
+    likeliest,
+    sampled,
+)
 from headwise.tasks.text.padding import padded
+from headwise.tasks.text.pieces import pieces
 from headwise.tasks.text.vocabulary import Vocabulary
 
 FILE = "tokenizer.json"
@@ -30,6 +41,7 @@ class Causal:
 
     def __init__(self, options: LanguageOptions, vocabulary: Vocabulary) -> None:
         self.options, self.vocabulary = options, vocabulary
+        self.make_steps: Callable[[CausalLanguageModel, Sequence[int]], Steps] = After
         self.decoding = Decoding(
             sample=options.sample, temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
         )
@@ -76,20 +88,29 @@ class Causal:
 
     def predict(self, model: CausalLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
         """How the model goes on with each text, of which it reads the last `block` tokens."""
-        never = (self.vocabulary.pad, self.vocabulary.begin)
-        device = model.embedding.weight.device
         found = []
         for place, text in enumerate(texts):
-            steps = _After(model, self._begun(text))
-            limits = torch.tensor([self.options.write], device=device)
-            draws = torch.rand(
-                1, self.options.write, generator=torch.Generator().manual_seed(place), dtype=torch.float64
-            )
-            choose = sampled(draws.to(device), self.decoding) if self.decoding.sample else likeliest
-            begin, end = self.vocabulary.begin, self.vocabulary.end
-            (written,) = one_by_one(steps, limits, choose, begin=begin, end=end, never=never)
+            (written,) = finished(self._search(model, text, place))
             found.append({"continuation": self._text(text, written.ids), "log_probability": written.log_probability})
         return found
+
+    def stream(self, model: CausalLanguageModel, text: str) -> Iterator[str]:
+        """What `predict` gives for this text alone, piece by piece, as soon as each is chosen."""
+        return pieces(followed(self._search(model, text, 0)), partial(self._text, text))
+
+    def _search(self, model: CausalLanguageModel, text: str, place: int) -> Search:
+        """The draws, where there are some, are those of the text's place."""
+        vocabulary, most = self.vocabulary, self.options.write
+        device = model.embedding.weight.device
+        draws = torch.rand(1, most, generator=torch.Generator().manual_seed(place), dtype=torch.float64)
+        return choosing(
+            self.make_steps(model, self._begun(text)),
+            torch.tensor([most], device=device),
+            sampled(draws.to(device), self.decoding) if self.decoding.sample else likeliest,
+            begin=vocabulary.begin,
+            end=vocabulary.end,
+            never=(vocabulary.pad, vocabulary.begin),
+        )
 
     def look(self, model: CausalLanguageModel, text: str) -> Seen:
         """What the heads do with the first `block` tokens of a text."""
@@ -109,7 +130,7 @@ class Causal:
         return whole[len(before) :]
 
 
-class _After:
+class After:
     """`Steps` of a model that has read the beginning of a text: what comes first is not [BOS] but what follows it."""
 
     def __init__(self, model: CausalLanguageModel, begun: Sequence[int]) -> None:

@@ -1,12 +1,12 @@
 """How a model writes a text, one token after another: greedily, by beam search, or by chance.
 
-`write` is for an encoder-decoder and many sources. `one_by_one` here and `beam_search` beside it know no model: they
-ask `Steps` for the logits of the next token.
+`write` is for an encoder-decoder and many sources, `follow` for one that is watched as it is written. `one_by_one` here
+and `beam_search` beside it know no model: they ask `Steps` for the logits of the next token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypedDict
 
@@ -120,6 +120,10 @@ class _Rules(TypedDict):
 
 MakeSteps = Callable[[EncoderDecoder, Tensor, Tensor], Steps]
 
+# What of each source's tokens is certain already, asked after every step; and at last what was written for each.
+Certain = Callable[[int], list[int]]
+Search = Generator[Certain, None, list[Written]]
+
 
 @torch.no_grad()
 def write(
@@ -148,33 +152,90 @@ def write(
     Raises:
         ArgumentError: an empty source, a limit below 1.
     """
-    from headwise.tasks.text.beam_search import beam_search
-
     decoding = decoding or Decoding()
-    if any(limit < 1 for limit in limits):
-        raise ArgumentError(f"limits: expected at least 1 token each, received {min(limits)}")
-    if any(not len(source) for source in sources):
-        raise ArgumentError("sources: expected at least one token each, received an empty one")
-    device = next(model.parameters()).device
-    draws = None
-    if decoding.sample:
-        seeded = torch.Generator().manual_seed(decoding.seed)
-        draws = torch.rand(max(limits, default=1), len(sources), generator=seeded, dtype=torch.float64).T
+    device = _checked(model, sources, limits)
+    draws = _draws(decoding, limits)
+    rules = _Rules(begin=begin, end=end, never=never, no_repeat=decoding.no_repeat)
     written: dict[int, Written] = {}
     for places in _batches([len(source) for source in sources], decoding.beams):
         source_ids, padding = _padded([sources[i] for i in places], device)
         batch_limits = torch.tensor([limits[i] for i in places], device=device)
         run = steps(model, source_ids, padding)
-        rules = _Rules(begin=begin, end=end, never=never, no_repeat=decoding.no_repeat)
-        if decoding.beams > 1:
-            found = beam_search(
-                run, batch_limits, beams=decoding.beams, length_penalty=decoding.length_penalty, **rules
-            )
-        else:
-            choose = likeliest if draws is None else sampled(draws[places].to(device), decoding)
-            found = one_by_one(run, batch_limits, choose, **rules)
+        drawn = None if draws is None else draws[places].to(device)
+        found = finished(_search(run, batch_limits, decoding, drawn, rules))
         written.update(zip(places, found, strict=True))
     return [written[i] for i in range(len(sources))]
+
+
+def follow(
+    model: EncoderDecoder,
+    source: Sequence[int],
+    limit: int,
+    *,
+    begin: int,
+    end: int,
+    never: Sequence[int] = (),
+    decoding: Decoding | None = None,
+    steps: MakeSteps = CachedSteps,
+) -> Iterator[list[int]]:
+    """What `write` writes for this source alone, as far as it is certain, after each step; the last time whole.
+
+    Of a beam search it is certain what all hypotheses that can still win have in common.
+    Arguments and errors as for `write`.
+    """
+    decoding = decoding or Decoding()
+    device = _checked(model, [source], [limit])
+    draws = _draws(decoding, [limit])
+    rules = _Rules(begin=begin, end=end, never=never, no_repeat=decoding.no_repeat)
+    with torch.no_grad():
+        run = steps(model, *_padded([source], device))
+    drawn = None if draws is None else draws.to(device)
+    return followed(_search(run, torch.tensor([limit], device=device), decoding, drawn, rules))
+
+
+def finished(search: Search) -> list[Written]:
+    """What a search finds."""
+    found: list[Written] = []
+    for _ in _kept(search, found):
+        pass
+    return found
+
+
+def followed(search: Search) -> Iterator[list[int]]:
+    """What is certain of the only source of a search, after each step; the last time whole."""
+    found: list[Written] = []
+    for certain in _kept(search, found):
+        yield list(certain(0))  # which grows
+    yield found[0].ids
+
+
+def _kept(search: Search, found: list[Written]) -> Iterator[Certain]:
+    found += yield from search
+
+
+def _search(run: Steps, limits: Tensor, decoding: Decoding, draws: Tensor | None, rules: _Rules) -> Search:
+    from headwise.tasks.text.beam_search import searching
+
+    if decoding.beams > 1:
+        return searching(run, limits, beams=decoding.beams, length_penalty=decoding.length_penalty, **rules)
+    return choosing(run, limits, likeliest if draws is None else sampled(draws, decoding), **rules)
+
+
+def _checked(model: EncoderDecoder, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> torch.device:
+    """The device of the model, for which there is something to do."""
+    if any(limit < 1 for limit in limits):
+        raise ArgumentError(f"limits: expected at least 1 token each, received {min(limits)}")
+    if any(not len(source) for source in sources):
+        raise ArgumentError("sources: expected at least one token each, received an empty one")
+    return next(model.parameters()).device
+
+
+def _draws(decoding: Decoding, limits: Sequence[int]) -> Tensor | None:
+    """[sources, steps], each in [0, 1)."""
+    if not decoding.sample:
+        return None
+    seeded = torch.Generator().manual_seed(decoding.seed)
+    return torch.rand(max(limits, default=1), len(limits), generator=seeded, dtype=torch.float64).T
 
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]  # log-probabilities [rows, V], whose they are [rows], step -> [rows]
@@ -213,7 +274,6 @@ def sampled(draws: Tensor, decoding: Decoding) -> Choose:
     return choose
 
 
-@torch.no_grad()
 def one_by_one(
     steps: Steps,
     limits: Tensor,
@@ -233,6 +293,21 @@ def one_by_one(
         begin, end, never: as for `write`.
         no_repeat: as of `Decoding`.
     """
+    return finished(choosing(steps, limits, choose, begin=begin, end=end, never=never, no_repeat=no_repeat))
+
+
+@torch.no_grad()
+def choosing(
+    steps: Steps,
+    limits: Tensor,
+    choose: Choose,
+    *,
+    begin: int,
+    end: int,
+    never: Sequence[int] = (),
+    no_repeat: int = 0,
+) -> Search:
+    """`one_by_one`, step by step: every token is certain as soon as it is chosen."""
     count, device = len(limits), limits.device
     written: list[list[int]] = [[] for _ in range(count)]
     so_far_Rt = torch.empty(count, 0, dtype=torch.int64, device=device)  # the same, of the rows that go on
@@ -250,6 +325,7 @@ def one_by_one(
                 is_finished[row] = True
             else:
                 written[row].append(token)
+        yield written.__getitem__
         stays = (~ends & (limits[rows] > step + 1)).nonzero()[:, 0]
         if not len(stays):
             break
