@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,20 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwise.cli.files import STDIN, check_writable
-from headwise.cli.output import print_report, working
+from headwise.cli.files import STDIN, check_writable, size
+from headwise.cli.output import print_report, progress_bar, working
 from headwise.cli.scores import number
 from headwise.errors import ArgumentError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from headwise.tasks.bulk.streaming import Engine
     from headwise.tasks.task import Task
 
 Row = dict[str, Any]
 
 _PAIR = " [SEP] "  # between the two texts of one input
 _MOST = 6  # columns that are printed
+_MUCH = 1_000_000_000  # bytes, of a file that is read whole
+_INTERRUPTED = 130
+_BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "address": "--ray-address"}
 
 
 @click.command()
@@ -37,25 +40,72 @@ _MOST = 6  # columns that are printed
     metavar="PATH",
     help="What to write: .csv, .tsv, .jsonl, .json or .parquet.",
 )
+@click.option(
+    "--chunk",
+    type=click.IntRange(1),
+    metavar="ROWS",
+    help="Of --file, rows that are in memory at a time.  [default: 2000]",
+)
+@click.option("--restart", is_flag=True, help="Do not go on with what was begun: delete its parts, and begin again.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    help="Who does it: this process, or workers of Ray.  [default: local]",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Of --engine ray, processes that each load the run.  [default: 2]",
+)
+@click.option(
+    "--ray-address", metavar="ADDRESS", help="The Ray cluster. Default: RAY_ADDRESS, or one that is started here."
+)
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
-def predict(run: Path, inputs: tuple[str, ...], context: str | None, file: Path | None, out: Path | None) -> None:
+def predict(
+    run: Path,
+    inputs: tuple[str, ...],
+    context: str | None,
+    file: Path | None,
+    out: Path | None,
+    chunk: int | None,
+    restart: bool,
+    engine: Engine,
+    workers: int | None,
+    ray_address: str | None,
+) -> None:
     """Ask a trained task.
 
     RUN is the folder that headwise train wrote. An INPUT is a text; of answer a question, with --context; of match a
     text or the path of an image; of forecast a file with the past of the series. Two texts for one label are written
     "first [SEP] second". Of --file, columns are kept and those of the answers added. "-" reads standard input, an input
     a line.
+
+    With --file and --out the file may be larger than memory: .csv, .tsv, .jsonl and .parquet are read and written in
+    chunks, those that are done are kept beside --out, and the same command goes on after Ctrl-C or a kill. Files of
+    other kinds (.json, .txt) are read and written whole, and so is what forecast reads.
     """
     _check(inputs, context, file, out)
+    bulk = {"chunk": chunk, "workers": workers, "address": ray_address, "restart": restart or None}
+    _check_bulk(bulk, engine, file, out)
     lines = _lines(inputs)
 
     from headwise import tasks
 
-    with working(f"loading {run}") as say:
+    with working(f"loading {run}"):
         task = tasks.load(run)
-        if context is not None and task.name != "answer":
-            raise ArgumentError(f"--context: is where answer looks; {run} is a run of {task.name}")
-        say(f"reading {file}" if file is not None else "answering")
+    if context is not None and task.name != "answer":
+        raise ArgumentError(f"--context: is where answer looks; {run} is a run of {task.name}")
+    if file is not None and out is not None:
+        from headwise.tasks.bulk.streaming import why_whole
+
+        why = why_whole(task, file, out)
+        if why is None:
+            _stream(task, run, file, out, engine, bulk)
+            return
+        _check_whole(file, why, engine, bulk)
+    with working(f"reading {file}" if file is not None else "answering"):
         if task.name == "forecast":
             rows = _forecast(task, [*lines, *([str(file)] if file else [])])
         elif file is not None:
@@ -69,7 +119,29 @@ def predict(run: Path, inputs: tuple[str, ...], context: str | None, file: Path 
     from headwise.tasks.rows.written import write_table
 
     write_table(out, {name: [row[name] for row in rows] for name in rows[0]})
-    click.echo(f"Wrote {out} ({len(rows):,} row{'' if len(rows) == 1 else 's'}).")
+    _say_written(out, len(rows))
+
+
+def _stream(task: Task[Any], run: Path, file: Path, out: Path, engine: Engine, bulk: dict[str, Any]) -> None:
+    """A file of any size, in chunks."""
+    from headwise.tasks.bulk.streaming import predict_file
+
+    given = {name: value for name, value in bulk.items() if value is not None}
+    try:
+        with progress_bar() as tell:
+            written = predict_file(task, run, file, out, engine=engine, tell=tell, **given)
+    except KeyboardInterrupt:
+        click.echo(f"headwise: interrupted; the same command goes on with {out}, --restart begins again", err=True)
+        raise click.exceptions.Exit(_INTERRUPTED) from None
+    for sentence in written.left_out:
+        click.echo(f"note: {sentence}", err=True)
+    if written.before:
+        click.echo(f"note: {written.before:,} of the rows were there from before", err=True)
+    _say_written(out, written.rows)
+
+
+def _say_written(out: Path, rows: int) -> None:
+    click.echo(f"Wrote {out} ({rows:,} row{'' if rows == 1 else 's'}).")
 
 
 def _check(inputs: Sequence[str], context: str | None, file: Path | None, out: Path | None) -> None:
@@ -86,6 +158,26 @@ def _check(inputs: Sequence[str], context: str | None, file: Path | None, out: P
         check_writable(out, "--out")
         if file is not None and out.resolve() == file.resolve():
             raise ArgumentError(f"--out {out}: this is the file to read; choose another")
+
+
+def _check_bulk(bulk: dict[str, Any], engine: Engine, file: Path | None, out: Path | None) -> None:
+    """That what is said of chunks has a file to read and one to write, and what is said of Ray an engine."""
+    for name, flag in _BULK.items():
+        if bulk[name] is not None and (file is None or out is None):
+            raise ArgumentError(f"{flag}: goes with --file and --out")
+        if bulk[name] is not None and name in ("workers", "address") and engine != "ray":
+            raise ArgumentError(f"{flag}: goes with --engine ray")
+    if engine == "ray" and (file is None or out is None):
+        raise ArgumentError("--engine ray: goes with --file and --out")
+
+
+def _check_whole(file: Path, why: str, engine: Engine, bulk: dict[str, Any]) -> None:
+    """That nothing was said of chunks where there are none; and a note where much will be read into memory."""
+    for name, flag in _BULK.items():
+        if engine == "ray" or bulk[name] is not None:
+            raise ArgumentError(f"{'--engine ray' if engine == 'ray' else flag}: there are no chunks here, as {why}")
+    if file.is_file() and file.stat().st_size > _MUCH:
+        click.echo(f"note: {file} ({size(file.stat().st_size)}) is read into memory, as {why}", err=True)
 
 
 def _lines(inputs: Sequence[str]) -> list[str]:
@@ -134,34 +226,19 @@ def _forecast(task: Task[Any], paths: Sequence[str]) -> list[Row]:
 
 
 def _of_file(task: Task[Any], path: Path) -> list[Row]:
-    """The rows of a file, with all its columns, and what the task makes of each. Rows it cannot use have no answer."""
-    from headwise.tasks.rows.sources import open_table
+    """The rows of a file, read whole, and what the task makes of each. Rows it cannot use have no answer."""
+    from headwise.tasks.bulk.answered import answer, sum_up, wanted_by
+    from headwise.tasks.rows.sources import open_table, suffix_of
 
-    columns = [field.name for field in dataclasses.fields(task.options) if field.metadata.get("metavar") == "COLUMN"]
-    wanted = [name for column in columns if (name := getattr(task.options, column)) is not None]
+    wanted = wanted_by(task, path)
     table = open_table(path, wanted)
-    if task.name in ("match", "language"):
-        numbers, given = table.numbers, table.columns
-        answers = task.predict(path)
-    else:
-        data = task.read(str(path), task.options, targets=False)
-        numbers, given = data.numbers, data.columns
-        answers = task.predict(data)
-        for sentence in data.left_out:
-            click.echo(f"note: {sentence}", err=True)
-        if any(name in table.columns for name in wanted) and set(numbers) <= set(table.numbers):
-            given = table.columns
-    if len(answers) != len(numbers):  # of a row there may be several
-        return answers
-    places = {number: place for place, number in enumerate(numbers)}
-    whole = given is table.columns
-    nothing: Row = dict.fromkeys(answers[0])
-    rows = []
-    for place, line in enumerate(table.numbers if whole else numbers):
-        answer = answers[places[line]] if line in places else nothing
-        kept = {name: cells[place] for name, cells in given.items()}
-        rows.append(kept | {f"predicted {name}" if name in kept else name: cell for name, cell in answer.items()})
-    return rows
+    documents = task.name == "language" and suffix_of(path) == ".txt"  # which may have several lines
+    answered = answer(task, str(path) if documents else table, table, wanted)
+    _, _, sentences = sum_up(str(path), [answered.note()])
+    for sentence in sentences:
+        click.echo(f"note: {sentence}", err=True)
+    columns = answered.columns
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _print(rows: Sequence[Row], writes: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_rows_keep_their_columns_and_their_order(run: Run, tmp_path: Path, revie
     out = f"out{suffix}"
     result = run("predict", reviews_run, "--file", "in.csv", "--out", out)
     assert (result.code, result.out) == (0, f"Wrote {out} (3 rows).\n")
-    assert result.err == "note: 1 row left out: no text (line 3)\n"
+    assert result.err == "note: 1 row without an answer: no text (line 3)\n"
     names = ["id", "sentence", "label", "predicted label", "probability", "probability of bad", "probability of good"]
     columns = read_table(tmp_path / out, {name: name for name in names}).columns
     assert columns["id"] == ["07", "08", "09"]
@@ -115,3 +116,78 @@ def test_columns_of_a_file_without_header_are_counted(tmp_path: Path, reviews_ru
     rows = _of_file(task, tmp_path / "in.tsv")
     assert [(row["1"], row["2"]) for row in rows] == [("a good film", "1"), ("no film", "0")]
     assert [row["label"] for row in rows] == [row["label"] for row in task.predict(["a good film", "no film"])]
+
+
+# Files in chunks.
+
+
+def test_what_is_stopped_says_how_to_go_on_and_goes_on(
+    run: Run, tmp_path: Path, reviews_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headwise.tasks.bulk.parts import Work
+
+    (tmp_path / "in.csv").write_text("sentence\n" + "a good film\n" * 5, encoding="utf-8")
+    command = ("predict", reviews_run, "--file", "in.csv", "--out", "out.csv", "--chunk", "2")
+    do = Work.do
+
+    def stopping(work: Work, number: int, *given: Any) -> None:
+        if number == 1:
+            raise KeyboardInterrupt
+        do(work, number, *given)
+
+    monkeypatch.setattr(Work, "do", stopping)
+    stopped = run(*command)
+    assert (stopped.code, stopped.out) == (130, "")
+    assert stopped.err == ("headwise: interrupted; the same command goes on with out.csv, --restart begins again\n")
+    monkeypatch.setattr(Work, "do", do)
+    refused = run(*command[:-1], "3")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "begun with --chunk 2" in refused.err
+    done = run(*command)
+    assert (done.code, done.out) == (0, "Wrote out.csv (5 rows).\n")
+    assert done.err == "note: 2 of the rows were there from before\n"
+    assert len(read_table(tmp_path / "out.csv", {"label": "label"})) == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "out.csv"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["a text", "--chunk", "2"], "--chunk: goes with --file and --out"),
+        (["--file", "in.csv", "--restart"], "--restart: goes with --file and --out"),
+        (["--file", "in.csv", "--out", "b.csv", "--workers", "2"], "--workers: goes with --engine ray"),
+        (["a text", "--engine", "ray"], "--engine ray: goes with --file and --out"),
+        (["--file", "in.csv", "--out", "b.json", "--engine", "ray"], "--engine ray: there are no chunks here, as b"),
+        (["--file", "in.json", "--out", "b.csv", "--chunk", "2"], "--chunk: there are no chunks here, as in"),
+        (["--file", "in.csv.gz", "--out", "b.csv", "--engine", "ray"], "in.csv.gz: each worker of Ray"),
+        (["--file", "in.csv", "--out", "b.csv", "--chunk", "0"], "0 is not in the range x>=1"),
+    ],
+)  # fmt: skip
+def test_chunks_where_there_are_none_are_one_line(
+    run: Run, tmp_path: Path, reviews_run: Path, arguments: list[str], says: str
+) -> None:
+    result = run("predict", reviews_run, *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert says in result.err
+    assert len(result.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_documents_of_a_text_file_are_rows(run: Run, tmp_path: Path) -> None:
+    from headwise.tasks.rows.sources import Table
+    from headwise.tasks.rows.tables import Data
+
+    class Documents:
+        name = "language"
+        options = type("Options", (), {"__dataclass_fields__": {}})()
+
+        def read(self, source: Any, *_: Any, **__: Any) -> Data:
+            assert not isinstance(source, Table)
+            return Data("d", {"text": ["a\nb", "c"]}, [1, 4], unit="line")
+
+        def predict(self, data: Data) -> list[dict[str, str]]:
+            return [{"filled": text.upper()} for text in data.columns["text"]]
+
+    (tmp_path / "in.txt").write_text("a\nb\n\nc\n", encoding="utf-8")
+    rows = _of_file(Documents(), tmp_path / "in.txt")  # type: ignore[arg-type]
+    assert rows == [{"text": "a\nb", "filled": "A\nB"}, {"text": "c", "filled": "C"}]

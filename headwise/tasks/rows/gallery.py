@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, FileError, HeadwiseError
 from headwise.files import replacing
 from headwise.tasks.options.match import MatchOptions
-from headwise.tasks.rows.pictures import Pixels, is_image_path, name_of, read_picture
-from headwise.tasks.rows.tables import as_text
+from headwise.tasks.rows.pictures import Pixels, is_image_path, name_of, read_picture, why_not
+from headwise.tasks.rows.sources import Table, open_table
+from headwise.tasks.rows.tables import Data, as_text
 
 FILE = "gallery.safetensors"
 
@@ -97,6 +98,8 @@ def _is_columns(inputs: Any) -> bool:
 
 
 def _question(given: Any, place: int, options: MatchOptions) -> Question:
+    if isinstance(given, Question):
+        return given
     if isinstance(given, str) and not is_image_path(given):
         if not given.strip():
             raise ArgumentError(f"input {place}: expected a text. Received: an empty one")
@@ -120,16 +123,33 @@ def _with_image(image: Any, text: str | None, place: int, options: MatchOptions,
     return Question(name_of(image, place), pixels, text)
 
 
-def _of_table(source: Any, options: MatchOptions, folder: Path | None) -> list[Question]:
-    from headwise.tasks.rows.sources import open_table
+def asked_in(table: Table, options: MatchOptions) -> Data:
+    """What the rows of a table of a file ask, in the column "question"; rows without an image to read are left out.
 
+    Raises:
+        ArgumentError: a table with neither of the columns; NoUsableRows, whose questions have a black image.
+    """
+    images, texts = _columns_of(table, options)
+    folder, side = Path(table.name).parent, options.image_size
+    asked = []
+    unusable: dict[int, str] = {}
+    for row, number in enumerate(table.numbers):
+        text = None if texts is None else as_text(texts[row])
+        if images is None:
+            asked.append(Question(text=text))
+            continue
+        pixels = np.zeros((side, side, options.channels), np.uint8)
+        try:
+            pixels = read_picture(images[row], side, options.channels, folder)
+        except HeadwiseError as error:
+            unusable[row] = why_not(images[row], error)
+        asked.append(Question(name_of(images[row], number), pixels, text))
+    return Data(table.name, {"question": asked}, table.numbers, unit=table.unit).without(unusable)
+
+
+def _of_table(source: Any, options: MatchOptions, folder: Path | None) -> list[Question]:
     table = open_table(source)
-    images, texts = table.columns.get(options.image), table.columns.get(options.text)
-    if images is None and texts is None:
-        raise ArgumentError(
-            f"{table.name}: there is no column {options.image!r} and no column {options.text!r}. The columns are: "
-            f"{', '.join(table.columns) or 'none'}"
-        )
+    images, texts = _columns_of(table, options)
     found = []
     for row, number in enumerate(table.numbers):
         text = None if texts is None else as_text(texts[row])
@@ -138,3 +158,14 @@ def _of_table(source: Any, options: MatchOptions, folder: Path | None) -> list[Q
         else:
             found.append(Question(text=text))
     return found
+
+
+def _columns_of(table: Table, options: MatchOptions) -> tuple[list[Any] | None, list[Any] | None]:
+    """The images and the texts; None where there is no such column."""
+    images, texts = table.columns.get(options.image), table.columns.get(options.text)
+    if images is None and texts is None:
+        raise ArgumentError(
+            f"{table.name}: there is no column {options.image!r} and no column {options.text!r}. The columns are: "
+            f"{', '.join(table.columns) or 'none'}"
+        )
+    return images, texts

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headwise.errors import ArgumentError, DtypeError, FileError
+from headwise.errors import ArgumentError, DtypeError, FileError, HeadwiseError
 
 Pixels = NDArray[np.uint8]  # [height, width, channels]
 
@@ -55,6 +55,15 @@ def digest(text: str | bytes) -> int:
     """A number for a text or for bytes, the same in every process; different ones have different numbers."""
     data = text.encode() if isinstance(text, str) else text
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
+
+
+def why_not(image: Any, error: HeadwiseError) -> str:
+    """Why a row is left out, without what only this one image has."""
+    if image is None or (isinstance(image, str) and not image.strip()) or (isinstance(image, float) and image != image):
+        return "no image"
+    if isinstance(image, str | Path):
+        return "no such image" if isinstance(error.__cause__, FileNotFoundError) else "an image that cannot be read"
+    return str(error)
 
 
 def _open(path: Path) -> Any:

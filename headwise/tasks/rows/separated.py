@@ -1,12 +1,11 @@
-"""How a CSV or TSV file is written: its separator, its header, whether quotes mean anything, where each row begins."""
+"""How a CSV or TSV file is written: its separator, its header, whether quotes mean anything; and its rows."""
 
 from __future__ import annotations
 
 import csv
-import io
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headwise.errors import FileError
@@ -20,19 +19,17 @@ class Layout:
 
     Args:
         names: of the columns; those of a file without a header are "1", "2", …
-        lines: the line on which each row begins, the header left out.
         separator, quoting: as the `csv` module has them.
         headed: whether the first line is a header.
     """
 
     names: tuple[str, ...]
-    lines: tuple[int, ...]
     separator: str
     quoting: int
     headed: bool
 
 
-def survey(text: str, name: str, wanted: Sequence[str], *, tabs: bool) -> Layout:
+def survey(lines: Callable[[], Iterable[str]], name: str, wanted: Sequence[str], *, tabs: bool) -> Layout:
     """How a text is written.
 
     In a TSV file quotes are characters like any other, unless each cell that has one is quoted as the `csv` module
@@ -40,33 +37,49 @@ def survey(text: str, name: str, wanted: Sequence[str], *, tabs: bool) -> Layout
     separated by semicolons or tabs.
 
     Args:
+        lines: gives its lines from the first on, with their ends, as often as it is called.
         wanted: the columns that will be asked for. If all are numbers there is no header, unless it counts: 0, 1, 2.
 
     Raises:
-        FileError: a row with more cells than the first has, or quotes that are not closed; says in which line.
+        FileError: quotes in the first row that are not closed.
     """
-    separator = "\t" if tabs else _separator(text)
-    quoting = csv.QUOTE_NONE if tabs and _are_characters(text) else csv.QUOTE_MINIMAL
-    rows = _rows(text, name, separator, quoting)
-    first = next(rows, None)
+    separator = "\t" if tabs else _separator(next(iter(lines()), ""))
+    quoting = csv.QUOTE_NONE if tabs and _are_characters(lines()) else csv.QUOTE_MINIMAL
+    first = next(_rows(lines(), name, separator, quoting, 1), None)
     if first is None:
-        return Layout((), (), separator, quoting, True)
-    line, cells = first
+        return Layout((), separator, quoting, True)
+    cells = first[1]
     headed = not wanted or not all(each.isdecimal() for each in wanted) or _counts_itself(cells)
-    lines = [] if headed else [line]
-    for line, row in rows:
-        if len(row) > len(cells):
-            raise FileError(
-                f"{name}: line {line} has {len(row)} cells, the first line {len(cells)}: "
-                + ("quote cells that have tabs in them" if tabs else f"quote cells that have {separator!r} in them")
-            )
-        lines.append(line)
     names = _different(cells) if headed else tuple(str(number) for number in range(1, len(cells) + 1))
-    return Layout(names, tuple(lines), separator, quoting, headed)
+    return Layout(names, separator, quoting, headed)
 
 
-def _separator(text: str) -> str:
-    header = text.partition("\n")[0]
+def rows(lines: Iterable[str], layout: Layout, name: str, *, line: int = 1) -> Iterator[tuple[int, list[str]]]:
+    """Each row but the header, and the line it begins on. It has a cell for each column: "" where it ends early.
+
+    No line is taken from `lines` before it is needed.
+
+    Args:
+        line: the number of the first of `lines`.
+
+    Raises:
+        FileError: a row with more cells than there are columns, or quotes that are not closed; says in which line.
+    """
+    width = len(layout.names)
+    found = _rows(lines, name, layout.separator, layout.quoting, line)
+    if layout.headed and line == 1:
+        next(found, None)
+    for number, cells in found:
+        if len(cells) > width:
+            sign = "tabs" if layout.separator == "\t" else repr(layout.separator)
+            raise FileError(
+                f"{name}: line {number} has {len(cells)} cells, the first line {width}: quote cells that have {sign} "
+                "in them"
+            )
+        yield number, cells + [""] * (width - len(cells))
+
+
+def _separator(header: str) -> str:
     others = [each for each in (";", "\t") if each in header]
     return others[0] if others and "," not in header else ","
 
@@ -76,28 +89,27 @@ def _counts_itself(cells: Sequence[str]) -> bool:
     return any(list(cells) == [str(first + place) for place in range(len(cells))] for first in (0, 1))
 
 
-def _are_characters(text: str) -> bool:
+def _are_characters(lines: Iterable[str]) -> bool:
     """Whether quotes in a TSV file are characters of its cells."""
-    if '"' not in text:
-        return False
-    lines = text.splitlines()
-    width = lines[0].count("\t")
-    if any(line and line.count("\t") != width for line in lines):  # a quoted cell has a tab or a new line in it
-        return False
-    return any(
-        '"' in cell and not _QUOTED.fullmatch(cell) for line in lines if '"' in line for cell in line.split("\t")
-    )
+    width, lone = None, False
+    for each in lines:
+        line = each.rstrip("\r\n")
+        width = line.count("\t") if width is None else width
+        if line and line.count("\t") != width:  # a quoted cell has a tab or a new line in it
+            return False
+        lone = lone or ('"' in line and any('"' in cell and not _QUOTED.fullmatch(cell) for cell in line.split("\t")))
+    return lone
 
 
-def _rows(text: str, name: str, separator: str, quoting: int) -> Iterator[tuple[int, list[str]]]:
+def _rows(lines: Iterable[str], name: str, separator: str, quoting: int, line: int) -> Iterator[tuple[int, list[str]]]:
     """The cells of each row, and the line it begins on."""
     longest = csv.field_size_limit(sys.maxsize)
-    line = 1
+    begin = line
     try:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting, strict=True)  # type: ignore[arg-type]
+        reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)  # type: ignore[arg-type]
         for row in reader:
             yield line, row
-            line = reader.line_num + 1
+            line = begin + reader.line_num
     except csv.Error as error:
         why = (
             "a quote is never closed" if "end of data" in str(error) else "a quote within a quoted cell; write it twice"

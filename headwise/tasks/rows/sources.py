@@ -1,6 +1,6 @@
-"""Opens what a user has rows in, and gives its columns as they are. `datasets` reads CSV, TSV, Parquet and the hub.
+"""Opens what a user has rows in, and gives its columns as they are. `datasets` reads Parquet and the hub.
 
-JSON is read by Python itself: Arrow needs one type a column, and takes text that looks like a date for one.
+CSV and JSON are read by Python itself: Arrow needs one type a column, and takes text that looks like a date for one.
 """
 
 from __future__ import annotations
@@ -8,17 +8,18 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import io
 import json
 import re
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, DtypeError, FileError
-from headwise.tasks.rows.separated import survey
+from headwise.tasks.rows import separated
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -40,6 +41,7 @@ class Table:
         name, numbers, unit, fingerprint: as `Data` has them.
         columns: each a list; all of one length.
         headed: whether the names were taken from the first line of a file.
+        arrow: of a Parquet file, columns as Arrow has them, so that they can be written with the types that they had.
     """
 
     name: str
@@ -48,14 +50,19 @@ class Table:
     unit: str = "row"
     fingerprint: str = ""
     headed: bool = False
+    arrow: Mapping[str, Any] = field(default_factory=dict)
 
 
 def open_table(source: Any, wanted: Sequence[str] = ()) -> Table:
     """The columns of anything that `read_table` takes; `wanted` are those that will be asked for.
 
+    A `Table` is given back as it is.
+
     Raises:
         FileError, ArgumentError, DtypeError: it cannot be read, or is nothing that holds rows.
     """
+    if isinstance(source, Table):
+        return source
     if isinstance(source, Path) or (isinstance(source, str) and _is_path(source)):
         return _read_file(Path(source), wanted)
     if isinstance(source, str):
@@ -68,7 +75,7 @@ def open_table(source: Any, wanted: Sequence[str] = ()) -> Table:
     if isinstance(source, Mapping):
         return _of_columns("the dict", {str(name): _listed(name, cells) for name, cells in source.items()})
     if isinstance(source, (list, tuple)) and all(isinstance(row, Mapping) for row in source):
-        return _of_columns("the list", _transposed(source))
+        return _of_columns("the list", transposed(source))
     received = type(source).__name__
     if isinstance(source, (list, tuple)):
         received += f" with {type(next(row for row in source if not isinstance(row, Mapping))).__name__}"
@@ -77,36 +84,32 @@ def open_table(source: Any, wanted: Sequence[str] = ()) -> Table:
 
 def _is_path(source: str) -> bool:
     """Not the name of a data set on the hub: there is such a file, or it is named like one."""
-    return Path(source).exists() or _suffix(Path(source)) in _SUFFIXES or not _HUB_NAME.fullmatch(source)
+    return Path(source).exists() or suffix_of(Path(source)) in _SUFFIXES or not _HUB_NAME.fullmatch(source)
 
 
-def _suffix(path: Path) -> str:
+def suffix_of(path: Path) -> str:
+    """What a name ends in, without .gz: ".csv"."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def _read_file(path: Path, wanted: Sequence[str]) -> Table:
     """A file, by its suffix."""
-    suffix = _suffix(path)
+    suffix = suffix_of(path)
     if path.is_file() and suffix not in _SUFFIXES:
         raise ArgumentError(
             f"{path}: expected a name that ends in {', '.join(_SUFFIXES)} (or one of these and .gz). "
             f"Received: {suffix or 'none of them'}"
         )
-    try:
+    with readable(path):
         data = path.read_bytes()
-    except OSError as error:
-        why = "no such file" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
-        raise FileError(f"{path}: {why}; expected a file to read") from error
     fingerprint = hashlib.sha256(data).hexdigest()
-    if path.name.lower().endswith(".gz"):
-        try:
+    if is_packed(path):
+        with readable(path):
             data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise FileError(f"{path}: not a whole gzip file: {str(error).lower()}") from error
     name = str(path)
     if suffix == ".parquet":
         return _of_columns(name, _with_datasets("parquet", path), fingerprint)
-    text = _decode(data, name)
+    text = decode(data, name)
     if suffix in (".csv", ".tsv"):
         return _separated(path, text, wanted, fingerprint)
     if suffix == ".txt":
@@ -115,40 +118,56 @@ def _read_file(path: Path, wanted: Sequence[str]) -> Table:
     return _of_json(name, text, lines=suffix != ".json", fingerprint=fingerprint)
 
 
-def _decode(data: bytes, name: str) -> str:
+def is_packed(path: Path) -> bool:
+    """Whether a file is gzipped, by its name."""
+    return path.name.lower().endswith(".gz")
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """What goes wrong while a file is read becomes a FileError that says so."""
     try:
-        return data.decode("utf-8").removeprefix("\ufeff")  # Excel begins a file with a byte-order mark
+        yield
+    except FileError:
+        raise
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise FileError(f"{path}: not a whole gzip file: {str(error).lower()}") from error
+    except OSError as error:
+        why = "no such file" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
+        raise FileError(f"{path}: {why}; expected a file to read") from error
+
+
+def decode(data: bytes, name: str, line: int = 1) -> str:
+    """The text of a file, or of a part of it that begins with this line. Raises FileError if it is not UTF-8."""
+    try:
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        line += data.count(b"\n", 0, error.start)
         raise FileError(
             f"{name} is not UTF-8: received byte 0x{data[error.start]:02x} in line {line}; "
             "save it as UTF-8 first, for example with iconv"
         ) from error
+    return text.removeprefix("\ufeff") if line == 1 else text  # Excel begins a file with a byte-order mark
 
 
 def _separated(path: Path, text: str, wanted: Sequence[str], fingerprint: str) -> Table:
-    """A CSV or TSV file. `survey` finds out how it is written; `datasets` then reads it so, every cell as text."""
-    found = survey(text, str(path), wanted, tabs=_suffix(path) == ".tsv")
-    if not found.lines:
-        return Table(str(path), {name: [] for name in found.names}, [], "line", fingerprint, found.headed)
-    columns = _with_datasets(
-        "csv",
-        path,
-        text=found.names,
-        sep=found.separator,
-        quoting=found.quoting,
-        header=0 if found.headed else None,
-        names=list(found.names),
-        encoding="utf-8-sig",
-        na_filter=False,  # NA, null and None are words, and may be labels
-        skip_blank_lines=False,  # a blank line is a row too, so that rows can be numbered by lines
-    )
-    if len(columns[found.names[0]]) != len(found.lines):
-        raise FileError(
-            f"{path}: {len(found.lines)} rows by its lines, {len(columns[found.names[0]])} by its cells; "
-            "it is not a CSV file that can be read without guessing"
-        )
-    return Table(str(path), columns, list(found.lines), "line", fingerprint, found.headed)
+    """A CSV or TSV file; every cell is text: NA, null and 01 are words, and may be labels."""
+    name = str(path)
+
+    def lines() -> Iterable[str]:
+        return io.StringIO(text, newline="")
+
+    layout = separated.survey(lines, name, wanted, tabs=suffix_of(path) == ".tsv")
+    return of_rows(name, layout, list(separated.rows(lines(), layout, name)), fingerprint)
+
+
+def of_rows(
+    name: str, layout: separated.Layout, found: Sequence[tuple[int, list[str]]], fingerprint: str = ""
+) -> Table:
+    """Rows of a CSV or TSV file, each with its line."""
+    cells = [row for _, row in found]
+    columns = {column: [row[place] for row in cells] for place, column in enumerate(layout.names)}
+    return Table(name, columns, [line for line, _ in found], "line", fingerprint, layout.headed)
 
 
 def _of_json(name: str, text: str, *, lines: bool, fingerprint: str) -> Table:
@@ -158,9 +177,9 @@ def _of_json(name: str, text: str, *, lines: bool, fingerprint: str) -> Table:
         # Not splitlines: JSON may hold U+2028 as it is.
         for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
-                rows.append(_parse(line, name, number))
+                rows.append(parse_row(line, name, number))
                 numbers.append(number)
-        return _numbered(name, rows, numbers, "line", fingerprint)
+        return Table(name, transposed(rows), numbers, "line", fingerprint)
     whole = _parse(text, name, 1)
     if isinstance(whole, dict) and isinstance(whole.get("data"), list):
         whole = whole["data"]
@@ -168,28 +187,39 @@ def _of_json(name: str, text: str, *, lines: bool, fingerprint: str) -> Table:
         return _of_columns(name, whole, fingerprint)
     if not isinstance(whole, list):
         raise FileError(f"{name}: expected a list of objects, received {type(whole).__name__}")
-    return _numbered(name, whole, list(range(len(whole))), "row", fingerprint)
+    rows = [_as_row(each, name, "row", number) for number, each in enumerate(whole)]
+    return Table(name, transposed(rows), list(range(len(whole))), "row", fingerprint)
+
+
+def parse_row(line: str, name: str, number: int) -> dict[Any, Any]:
+    """The object in a line of a JSON lines file. Raises FileError if there is none."""
+    return _as_row(_parse(line, name, number), name, "line", number)
+
+
+def _as_row(row: Any, name: str, unit: str, number: int) -> dict[Any, Any]:
+    if not isinstance(row, dict):
+        raise FileError(f'{name}: {unit} {number}: expected an object, such as {{"text": "…"}}. Received: {row!r:.40}')
+    return row
 
 
 def _parse(text: str, name: str, line: int) -> Any:
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except json.JSONDecodeError as error:
         raise FileError(f"{name}: line {line + error.lineno - 1} is not JSON: {error.msg.lower()}") from error
+    if "\\ud" in text.lower():  # maybe half a pair: no character, which nothing can read or write
+        try:
+            json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(error.object[error.start]):04x}"
+            line += text.count("\n", 0, text.lower().find(half))
+            raise FileError(f"{name}: line {line}: {half} is half a surrogate pair, and no character") from error
+    return found
 
 
-def _numbered(name: str, rows: Sequence[Any], numbers: list[int], unit: str, fingerprint: str) -> Table:
-    for row, number in zip(rows, numbers, strict=True):
-        if not isinstance(row, dict):
-            raise FileError(
-                f'{name}: {unit} {number}: expected an object, such as {{"text": "…"}}. Received: {row!r:.40}'
-            )
-    return Table(name, _transposed(rows), numbers, unit, fingerprint)
-
-
-def _transposed(rows: Sequence[Mapping[Any, Any]]) -> dict[str, list[Any]]:
-    """Objects as columns; None where an object lacks a name."""
-    names = dict.fromkeys(name for row in rows for name in row)
+def transposed(rows: Sequence[Mapping[Any, Any]], names: Iterable[Any] | None = None) -> dict[str, list[Any]]:
+    """Objects as columns of these names, or of all that they have; None where an object lacks one."""
+    names = dict.fromkeys(name for row in rows for name in row) if names is None else names
     return {str(name): [row.get(name) for row in rows] for name in names}
 
 
@@ -220,16 +250,12 @@ def _fingerprint(columns: Mapping[str, Sequence[Any]]) -> str:
     return found.hexdigest()
 
 
-def _with_datasets(kind: str, path: Path, **how: Any) -> dict[str, list[Any]]:
+def _with_datasets(kind: str, path: Path) -> dict[str, list[Any]]:
     """The columns of a local file. It is streamed, and the locks lie in a folder that is removed: no cache is left."""
     with _quiet() as datasets, tempfile.TemporaryDirectory(prefix="headwise-") as folder:
-        if "text" in how:
-            how["features"] = datasets.Features({name: datasets.Value("string") for name in how.pop("text")})
         try:
             return _columns(
-                datasets.load_dataset(
-                    kind, data_files=str(path), split="train", streaming=True, cache_dir=folder, **how
-                )
+                datasets.load_dataset(kind, data_files=str(path), split="train", streaming=True, cache_dir=folder)
             )
         except Exception as error:  # pandas, Arrow and fsspec each have their own
             said = " ".join(str(error).split()) or type(error).__name__
@@ -292,17 +318,24 @@ def _of_dataset(name: str, rows: Any) -> Table:
 
 def _columns(rows: Dataset | IterableDataset) -> dict[str, list[Any]]:
     """All columns as Python has them; a class is its name, not its number."""
-    import datasets
-
     features = rows.features or {}
     columns: dict[str, list[Any]] = {name: [] for name in features}
     for table in rows.with_format("arrow").iter(batch_size=_BATCH):
         for name in table.column_names:
             columns.setdefault(name, []).extend(table[name].to_pylist())
-    for name, feature in features.items():
-        if isinstance(feature, datasets.ClassLabel):
-            columns[name] = [None if each is None or each < 0 else feature.names[each] for each in columns[name]]
-    return columns
+    return columns | {name: named(columns[name], names) for name, names in classes(features).items()}
+
+
+def classes(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The columns that have numbers of classes, and the names of these."""
+    import datasets
+
+    return {name: feature.names for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)}
+
+
+def named(numbers: Sequence[int | None], names: Sequence[str]) -> list[str | None]:
+    """Classes by their names; None where there is none."""
+    return [None if each is None or each < 0 else names[each] for each in numbers]
 
 
 @contextlib.contextmanager

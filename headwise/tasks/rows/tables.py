@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
@@ -16,7 +16,7 @@ from headwise.errors import ArgumentError
 if TYPE_CHECKING:
     from headwise.tasks.rows.sources import Table
 
-_LISTED = 12  # numbers of rows in one sentence
+LISTED = 12  # numbers of rows in one sentence
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Data:
         left_out: the rows that were not taken, and why, a sentence each.
         fingerprint: of what was read, the same for the same content.
         unit: what `numbers` count: "line" of a text file, or "row", from 0, of anything else.
+        reasons: why rows were left out -> their numbers.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Data:
     left_out: tuple[str, ...] = ()
     fingerprint: str = ""
     unit: str = "row"
+    reasons: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -54,18 +56,19 @@ class Data:
             reasons: the place of a row (0 is the first of this data) -> why, such as "no text".
 
         Raises:
-            ArgumentError: nothing is left.
+            NoUsableRows: nothing is left.
         """
         if not reasons:
             return self
         by_reason: dict[str, list[int]] = {}
         for row in sorted(reasons):
             by_reason.setdefault(reasons[row], []).append(self.numbers[row])
-        sentences = tuple(_left_out(numbers, reason, self.unit) for reason, numbers in by_reason.items())
+        sentences = tuple(left_out(len(numbers), numbers, reason, self.unit) for reason, numbers in by_reason.items())
         kept = [row for row in range(len(self)) if row not in reasons]
+        whole = replace(self, left_out=(*self.left_out, *sentences), reasons={**self.reasons, **by_reason})
         if not kept:
-            raise ArgumentError(f"{self.name}: no row can be used: {'; '.join((*self.left_out, *sentences))}")
-        return replace(self.take(kept), left_out=(*self.left_out, *sentences))
+            raise NoUsableRows(whole)
+        return whole.take(kept)
 
     def split(self, share: float, seed: int) -> tuple[Data, Data]:
         """The rows in two parts, the second with `share` of them (at least one each), drawn at random.
@@ -85,6 +88,14 @@ class Data:
         chosen = set(second)
         first = [row for row in range(len(self)) if row not in chosen]
         return self.take(first), replace(self.take(second), left_out=())
+
+
+class NoUsableRows(ArgumentError):  # noqa: N818 (nothing went wrong but the data)
+    """All rows were left out. `data` has them, and why."""
+
+    def __init__(self, data: Data) -> None:
+        super().__init__(f"{data.name}: no row can be used: {'; '.join(data.left_out)}")
+        self.data = data
 
 
 def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] = ()) -> Data:
@@ -140,19 +151,19 @@ def find_column(table: Table, column: str) -> str:
 
 
 def as_text(cell: Any) -> str:
-    """A cell as text: numbers as they are written (whole ones without .0), "" where there is nothing."""
+    """A cell as text: numbers as they are written (whole ones without .0), "" where there is nothing, or a list."""
     if isinstance(cell, str):
         return cell
-    if cell is None or cell != cell or type(cell).__name__ in ("NAType", "NaTType"):
+    if isinstance(cell, list | dict) or cell is None or cell != cell or type(cell).__name__ in ("NAType", "NaTType"):
         return ""
     if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
         return str(int(cell))
     return str(cell)
 
 
-def _left_out(numbers: Sequence[int], reason: str, unit: str) -> str:
-    """`3 rows left out: no text (lines 4, 9, 17)`."""
-    shown = ", ".join(map(str, numbers[:_LISTED]))
-    more = f" and {len(numbers) - _LISTED} more" if len(numbers) > _LISTED else ""
-    rows, units = ("row", unit) if len(numbers) == 1 else ("rows", f"{unit}s")
-    return f"{len(numbers)} {rows} left out: {reason} ({units} {shown}{more})"
+def left_out(count: int, numbers: Sequence[int], reason: str, unit: str, what: str = "left out") -> str:
+    """`3 rows left out: no text (lines 4, 9, 17)`. Of `numbers` the first few are named."""
+    shown = ", ".join(map(str, numbers[:LISTED]))
+    more = f" and {count - LISTED} more" if count > LISTED else ""
+    rows, units = ("row", unit) if count == 1 else ("rows", f"{unit}s")
+    return f"{count} {rows} {what}: {reason} ({units} {shown}{more})"

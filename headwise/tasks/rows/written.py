@@ -1,32 +1,99 @@
-"""Columns written to a file: CSV, TSV, JSON lines, JSON or Parquet, by its suffix."""
+"""Columns written to a file: CSV, TSV, JSON lines, JSON or Parquet, by its suffix; whole, or in parts to be joined."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import ArgumentError, FileError
+from headwise.errors import ArgumentError, FileError, HeadwiseError
 from headwise.files import replacing
 
 Columns = Mapping[str, Sequence[Any]]
+
+STREAMED = (".csv", ".tsv", ".jsonl", ".parquet")  #: what can be written in parts
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_INSTEAD = 'write JSON lines instead: a name that ends in ".jsonl"'
 
 
 def write_table(path: Path, columns: Columns) -> None:
     """Write columns of one length. The file is there whole, or not at all. `read_table` reads the same rows from it.
 
     Raises:
-        ArgumentError: a suffix of another kind of file.
+        ArgumentError: a suffix of another kind of file; a column with values that Parquet cannot have in one column.
         FileError: it cannot be written.
     """
     write = writer_of(path)
+    with _written(path) as part:
+        write(part, columns)
+
+
+def write_part(path: Path, columns: Columns, arrow: Columns) -> None:
+    """Write some of the rows of a file, for `join_parts` to join with the others. It is there whole, or not at all.
+
+    Args:
+        path: ends in one of `STREAMED`.
+        arrow: Arrow's own arrays of some of the columns, which Parquet keeps the types of.
+
+    Raises:
+        ArgumentError: a column with values that Parquet cannot have in one column.
+        FileError: it cannot be written.
+    """
+    suffix = path.suffix.lower()
+    with _written(path) as part:
+        if suffix == ".parquet":
+            _parquet(part, {**columns, **arrow})
+        elif suffix in _SEPARATORS:
+            _separated(part, _of_rows(columns), _SEPARATORS[suffix])
+        else:
+            _WRITERS[suffix](part, columns)
+
+
+def join_parts(target: Path, parts: Sequence[Path], columns: Sequence[str]) -> None:
+    """Write one file of parts that `write_part` wrote, in their order. Only one of them is in memory at a time.
+
+    A column that has nothing in some parts, or whole numbers in some and fractions in others, has the type that fits
+    all of them.
+
+    Raises:
+        ArgumentError: parts with values that Parquet cannot have in one column.
+        FileError: it cannot be written.
+    """
+    suffix = target.suffix.lower()
+    with _written(target) as whole:
+        if suffix == ".parquet":
+            _join_parquet(whole, parts)
+            return
+        if suffix in _SEPARATORS:
+            _separated(whole, [columns], _SEPARATORS[suffix])
+        with whole.open("ab") as out:
+            for path in parts:
+                with path.open("rb") as part:
+                    shutil.copyfileobj(part, out, 1 << 20)
+
+
+def schema_with(part: Path, schema: Any) -> Any:
+    """The Arrow schema that fits a part in Parquet and those before it, whose schema is given; None = there were none.
+
+    Raises:
+        ArgumentError: nothing fits them.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    own = parquet.read_schema(part)
+    if schema is None or own == schema:
+        return own
     try:
-        with replacing(path) as part:
-            write(part, columns)
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from error
+        return pyarrow.unify_schemas([schema, own], promote_options="permissive")
+    except pyarrow.ArrowException as error:
+        said = " ".join(str(error).split())
+        raise ArgumentError(f"Parquet has one type a column, received {said:.200}; {_INSTEAD}") from error
 
 
 def writer_of(path: Path) -> Callable[[Path, Columns], None]:
@@ -36,14 +103,32 @@ def writer_of(path: Path) -> Callable[[Path, Columns], None]:
     return _WRITERS[path.suffix.lower()]
 
 
-def _separated(separator: str) -> Callable[[Path, Columns], None]:
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[Path]:
+    try:
+        with replacing(path) as part:
+            yield part
+    except HeadwiseError:
+        raise
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from error
+
+
+def _separated(path: Path, rows: Iterable[Sequence[Any]], separator: str) -> None:
+    with path.open("w", encoding="utf-8", newline="") as out:
+        table = csv.writer(out, delimiter=separator, lineterminator="\n")
+        table.writerows([_cell(cell) for cell in row] for row in rows)
+
+
+def _with_header(separator: str) -> Callable[[Path, Columns], None]:
     def write(path: Path, columns: Columns) -> None:
-        with path.open("w", encoding="utf-8", newline="") as out:
-            table = csv.writer(out, delimiter=separator, lineterminator="\n")
-            table.writerow(columns)
-            table.writerows([_cell(cell) for cell in row] for row in zip(*columns.values(), strict=True))
+        _separated(path, [list(columns), *_of_rows(columns)], separator)
 
     return write
+
+
+def _of_rows(columns: Columns) -> Iterator[tuple[Any, ...]]:
+    return zip(*columns.values(), strict=True)
 
 
 def _cell(cell: Any) -> Any:
@@ -54,25 +139,62 @@ def _cell(cell: Any) -> Any:
 
 def _json_lines(path: Path, columns: Columns) -> None:
     with path.open("w", encoding="utf-8") as out:
-        for row in zip(*columns.values(), strict=True):
-            out.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=str) + "\n")
+        for row in _of_rows(columns):
+            out.write(json.dumps(_object(columns, row), ensure_ascii=False, default=str) + "\n")
 
 
 def _json(path: Path, columns: Columns) -> None:
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows = [_object(columns, row) for row in _of_rows(columns)]
     path.write_text(json.dumps(rows, ensure_ascii=False, indent=1, default=str) + "\n", encoding="utf-8")
 
 
-def _parquet(path: Path, columns: Columns) -> None:
-    import datasets
+def _object(columns: Columns, row: Sequence[Any]) -> dict[str, Any]:
+    """A row as JSON has it, which has no NaN and no infinity."""
+    return {name: _finite(cell) for name, cell in zip(columns, row, strict=True)}
 
-    rows = datasets.Dataset.from_dict({name: list(cells) for name, cells in columns.items()})
-    rows.data.to_pandas().to_parquet(path, index=False)  # not to_parquet of datasets, which shows a bar
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list) else value
+
+
+def _parquet(path: Path, columns: Columns) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({name: _array(name, cells) for name, cells in columns.items()}), path)
+
+
+def _array(name: str, cells: Sequence[Any]) -> Any:
+    """A column as Arrow has it."""
+    import pyarrow
+
+    if isinstance(cells, pyarrow.Array | pyarrow.ChunkedArray):
+        return cells
+    try:
+        return pyarrow.array(cells)
+    except (pyarrow.ArrowException, OverflowError) as error:
+        kinds = ", ".join(sorted({type(cell).__name__ for cell in cells if cell is not None}))
+        raise ArgumentError(f"column {name!r}: Parquet has one type a column, received {kinds}; {_INSTEAD}") from error
+
+
+def _join_parquet(path: Path, parts: Sequence[Path]) -> None:
+    from pyarrow import parquet
+
+    schema = None
+    for part in parts:
+        schema = schema_with(part, schema)
+    with parquet.ParquetWriter(path, schema) as out:
+        for part in parts:
+            out.write_table(parquet.read_table(part, partitioning=None).cast(schema))
 
 
 _WRITERS: dict[str, Callable[[Path, Columns], None]] = {
-    ".csv": _separated(","),
-    ".tsv": _separated("\t"),
+    ".csv": _with_header(","),
+    ".tsv": _with_header("\t"),
     ".jsonl": _json_lines,
     ".json": _json,
     ".parquet": _parquet,

@@ -143,6 +143,12 @@ def test_data_that_was_read_is_given_back() -> None:
     assert read_table(data, BOTH) is data
 
 
+def test_a_list_is_no_text() -> None:
+    data = read_table([{"text": ["a", "b"]}, {"text": "a"}, {"text": {"a": 1}}], {"text": "text"}, texts=["text"])
+    assert data.columns["text"] == ["a"]
+    assert data.left_out == ("2 rows left out: no text (rows 0, 2)",)
+
+
 def test_numbers_become_text_where_text_is_expected() -> None:
     assert [as_text(cell) for cell in (3, 3.0, 2.5, True, None, float("nan"), "3.0")] == [
         *("3", "3", "2.5", "True", "", "", "3.0")

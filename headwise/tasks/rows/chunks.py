@@ -1,0 +1,307 @@
+"""The rows of a file that need not fit into memory: CSV, TSV, JSON lines or Parquet, some rows at a time.
+
+A file is looked through once, which finds what is wrong in any of its rows, its columns, and where each chunk begins.
+A chunk can then be read without those before it, by any process that has the file. Each is a `Table`, with the rows as
+`open_table` gives those of the whole file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from headwise.errors import ArgumentError, FileError
+from headwise.tasks.rows import separated
+from headwise.tasks.rows.separated import Layout
+from headwise.tasks.rows.sources import (
+    Table,
+    classes,
+    decode,
+    is_packed,
+    named,
+    of_rows,
+    parse_row,
+    readable,
+    suffix_of,
+    transposed,
+)
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+_BATCH = 10_000  # rows that are unpacked at a time
+
+Tell = Callable[[int, int], None]  # bytes of the file that were looked through, and all
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Where some rows are: the number of the first, from 0, and how many; of text also its line, and its first byte."""
+
+    first: int
+    rows: int
+    line: int = 0
+    offset: int = 0
+
+
+_BEGINNING = Chunk(0, 0, line=1)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is to know of a file to read any of its chunks.
+
+    Args:
+        columns: all that any row has, in the order in which they come.
+        layout: of a CSV or TSV file.
+    """
+
+    path: Path
+    columns: tuple[str, ...]
+    chunks: tuple[Chunk, ...]
+    layout: Layout | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(chunk.rows for chunk in self.chunks)
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the path, as JSON has it."""
+        layout = self.layout
+        return {
+            "columns": list(self.columns),
+            "chunks": [[chunk.first, chunk.rows, chunk.line, chunk.offset] for chunk in self.chunks],
+            "layout": layout and [list(layout.names), layout.separator, layout.quoting, layout.headed],
+        }
+
+    @classmethod
+    def from_json(cls, path: Path, content: Mapping[str, Any]) -> Found:
+        names, *rest = content["layout"] or ((),)
+        chunks = tuple(Chunk(*each) for each in content["chunks"])
+        layout = Layout(tuple(names), *rest) if rest else None
+        return cls(path, tuple(content["columns"]), chunks, layout)
+
+
+def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lambda done, total: None) -> Found:
+    """Find the chunks of a file, of so many rows each.
+
+    Args:
+        wanted: the columns that will be asked for, as `open_table` takes them.
+
+    Raises:
+        FileError: no such file, or a row that cannot be read; says which.
+        ArgumentError: no such kind of file, no rows in it.
+    """
+    suffix = suffix_of(path)
+    if suffix not in SUFFIXES or (suffix == ".parquet" and is_packed(path)):
+        raise ArgumentError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}. Received: {path.name}")
+    if suffix == ".parquet":
+        with _parquet(path) as file:
+            total, names = file.metadata.num_rows, tuple(file.schema_arrow.names)
+        firsts = range(0, total, rows)
+        found = Found(path, names, tuple(Chunk(first, min(rows, total - first)) for first in firsts))
+    else:
+        with readable(path):
+            found = _separated(path, wanted, rows, tell) if suffix in (".csv", ".tsv") else _json(path, rows, tell)
+    if not found.chunks:
+        raise ArgumentError(f"{path}: there are no rows in it")
+    return found
+
+
+def layout_of(path: Path, wanted: Sequence[str]) -> Layout:
+    """How a CSV or TSV file is written. Raises FileError, as `look_through`."""
+    with readable(path), contextlib.ExitStack() as files:
+
+        def lines() -> Iterable[str]:
+            return _Lines(files.enter_context(_open(path)), str(path))
+
+        return separated.survey(lines, str(path), wanted, tabs=suffix_of(path) == ".tsv")
+
+
+def _separated(path: Path, wanted: Sequence[str], most: int, tell: Tell) -> Found:
+    layout = layout_of(path, wanted)
+    with _open(path) as file:
+        lines = _Lines(file, str(path))
+        chunks = _cut(separated.rows(lines, layout, str(path)), lines, most, path, tell)
+    return Found(path, layout.names, chunks, layout)
+
+
+def _json(path: Path, most: int, tell: Tell) -> Found:
+    columns: dict[str, None] = {}
+
+    def rows() -> Iterator[None]:
+        for _, row in _objects(lines):
+            yield columns.update(dict.fromkeys(row))
+
+    with _open(path) as file:
+        lines = _Lines(file, str(path), returns=False)
+        chunks = _cut(rows(), lines, most, path, tell)
+    return Found(path, tuple(columns), chunks)
+
+
+def _objects(lines: _Lines) -> Iterator[tuple[int, dict[Any, Any]]]:
+    """Each row of JSON lines, and its line."""
+    for text in lines:
+        if text.strip():
+            yield lines.number, parse_row(text.removesuffix("\n"), lines.name, lines.number)
+
+
+def _cut(rows: Iterable[object], lines: _Lines, most: int, path: Path, tell: Tell) -> tuple[Chunk, ...]:
+    """Chunks of `most` rows: one begins where the last row of that before it has ended."""
+    size = 0 if is_packed(path) else path.stat().st_size
+    chunks: list[Chunk] = []
+    begun = _BEGINNING
+    count = 0
+    for count, _ in enumerate(rows, start=1):
+        if count - begun.first == most:
+            chunks.append(replace(begun, rows=most))
+            begun = Chunk(count, 0, line=lines.number + 1, offset=lines.offset)
+            tell(lines.offset, size)
+    return (*chunks, replace(begun, rows=count - begun.first)) if count > begun.first else tuple(chunks)
+
+
+class _Lines:
+    """The lines of a file, with their ends, from where it stands; it knows where the last one ended.
+
+    Args:
+        returns: whether a carriage return by itself ends a line too.
+    """
+
+    def __init__(self, file: IO[bytes], name: str, begin: Chunk = _BEGINNING, *, returns: bool = True) -> None:
+        self.name, self.returns = name, returns
+        self.number, self.offset = begin.line - 1, begin.offset
+        self._file = file
+
+    def __iter__(self) -> Iterator[str]:
+        for read in iter(self._file.readline, b""):
+            for line in read.splitlines(keepends=True) if self.returns and b"\r" in read else (read,):
+                self.number += 1
+                self.offset += len(line)
+                yield decode(line, self.name, self.number)
+
+
+class Reader:
+    """Reads the chunks of a file, in any order; quickest in theirs. Close it, or use it as a context."""
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+        self._file: Any = None
+        self._tables: Iterator[Any] = iter(())  # chunks of a Parquet file
+        self._next = -1  # which of them comes next
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def read(self, number: int) -> Table:
+        """The rows of a chunk, with all columns of the file.
+
+        Raises:
+            FileError: it cannot be read, or is not as it was when it was looked through.
+        """
+        found, chunk = self.found, self.found.chunks[number]
+        name = str(found.path)
+        if suffix_of(found.path) == ".parquet":
+            return self._of_parquet(number, chunk)
+        with readable(found.path):
+            if self._file is None:
+                self._file = _open(found.path)
+            self._file.seek(chunk.offset)
+            lines = _Lines(self._file, name, chunk, returns=found.layout is not None)
+            if found.layout is None:
+                rows = list(islice(_objects(lines), chunk.rows))
+                numbers = [line for line, _ in rows]
+                table = Table(name, transposed([row for _, row in rows], found.columns), numbers, "line")
+            else:
+                cells = separated.rows(lines, found.layout, name, line=chunk.line)
+                table = of_rows(name, found.layout, list(islice(cells, chunk.rows)))
+        return self._checked(table, chunk)
+
+    def _of_parquet(self, number: int, chunk: Chunk) -> Table:
+        path = self.found.path
+        if self._file is None:
+            self._file = _parquet(path)
+        with _arrow_errors(path):
+            if self._next != number:
+                self._tables = _tables(self._file, self.found.chunks[number:])
+            table = next(self._tables)
+        self._next = number + 1
+        columns = {name: table[name].to_pylist() for name in table.column_names}
+        arrow = {name: table[name] for name in table.column_names}
+        for name, names in _classes(self._file.schema_arrow).items():
+            columns[name] = named(columns[name], names)
+            del arrow[name]
+        numbers = list(range(chunk.first, chunk.first + table.num_rows))
+        return self._checked(Table(str(path), columns, numbers, arrow=arrow), chunk)
+
+    def _checked(self, table: Table, chunk: Chunk) -> Table:
+        if len(table.numbers) != chunk.rows:
+            raise FileError(f"{self.found.path}: has changed while it was read; begin again with --restart")
+        return table
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path) if is_packed(path) else path.open("rb")  # type: ignore[return-value]
+
+
+def _parquet(path: Path) -> Any:
+    from pyarrow import parquet
+
+    with readable(path):
+        path.open("rb").close()
+    with _arrow_errors(path):
+        return parquet.ParquetFile(path, buffer_size=1 << 20)  # otherwise it holds a whole column of a row group
+
+
+@contextlib.contextmanager
+def _arrow_errors(path: Path) -> Iterator[None]:
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        raise FileError(f"{path}: cannot be read as parquet: {' '.join(str(error).split()):.200}") from error
+
+
+def _batches(file: Any, first: int) -> Iterator[Any]:
+    """The rows of a Parquet file from this one on, as record batches."""
+    group = 0
+    while group < file.metadata.num_row_groups and first >= (rows := file.metadata.row_group(group).num_rows):
+        first -= rows
+        group += 1
+    for batch in file.iter_batches(batch_size=_BATCH, row_groups=list(range(group, file.metadata.num_row_groups))):
+        if first < batch.num_rows:
+            yield batch.slice(first)
+        first = max(first - batch.num_rows, 0)
+
+
+def _tables(file: Any, chunks: Sequence[Chunk]) -> Iterator[Any]:
+    """The rows of chunks that follow each other, as Arrow tables."""
+    import pyarrow
+
+    batches = _batches(file, chunks[0].first)
+    held: list[Any] = []
+    for chunk in chunks:
+        while sum(batch.num_rows for batch in held) < chunk.rows and (batch := next(batches, None)) is not None:
+            held.append(batch)
+        table = pyarrow.Table.from_batches(held, file.schema_arrow)
+        yield table.slice(0, chunk.rows)
+        held = table.slice(chunk.rows).to_batches()
+
+
+def _classes(schema: Any) -> dict[str, list[str]]:
+    """The names of classes, where `datasets` wrote the file."""
+    if b"huggingface" not in (schema.metadata or {}):
+        return {}
+    import datasets
+
+    return classes(datasets.Features.from_arrow_schema(schema))
