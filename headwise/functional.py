@@ -19,6 +19,7 @@ from headwise.records.record import AttentionRecord
 Listener = Callable[[AttentionCall, Tensor], object]
 
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_listeners", default=())
+_traced: ContextVar[tuple[Listener, ...]] = ContextVar("headwise_traced", default=())
 _running: ContextVar[bool] = ContextVar("headwise_running", default=False)
 
 
@@ -99,10 +100,14 @@ def attention(
     torch.compile and torch.export trace it whole, on the kernels "sdpa", "decode" and "reference".
     """
     call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
-    if torch.compiler.is_compiling():  # compiled code has no records, and nobody listens to it
+    if torch.compiler.is_compiling():  # compiled code has no records
         if record:
             raise RecordError("record=True: compiled and exported code makes no records. Call it uncompiled")
-        return choose(call, kernel).run(call)
+        out = choose(call, kernel).run(call)
+        if not torch.compiler.is_dynamo_compiling():  # torch.export runs Python as it is, once
+            for listener in _traced.get():
+                listener(call, out)
+        return out
     running = _running.set(True)
     try:
         with as_written(call.q.device):
@@ -136,12 +141,18 @@ def plan(
 
 
 @contextlib.contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Inside this context every `attention` call of this thread or task hands itself and its output to `listener`."""
+def listening(listener: Listener, *, traced: bool = False) -> Iterator[None]:
+    """Inside this context every `attention` call of this thread or task hands itself and its output to `listener`.
+
+    With `traced` also a call that `torch.export` traces: what the listener computes of it becomes part of the program.
+    """
     token = _listeners.set((*_listeners.get(), listener))
+    traced_token = _traced.set((*_traced.get(), listener)) if traced else None
     try:
         yield
     finally:
+        if traced_token is not None:
+            _traced.reset(traced_token)
         _listeners.reset(token)
 
 

@@ -149,7 +149,7 @@ class Forecast(Task[ForecastOptions]):
         """
         series = [
             torch.from_numpy(((values_TC - facts["mean"]) / facts["spread"]).astype(np.float32).T.copy())
-            for values_TC, facts in self._series(data)
+            for values_TC, facts in self.scales(data)
         ]
         return SeriesWindows(series, _least(self.options, targets), last=not targets)
 
@@ -194,11 +194,9 @@ class Forecast(Task[ForecastOptions]):
         """
         data = self._read(inputs, targets=False)
         step, horizon = step_of(data), self.options.horizon
-        y_NCFO = torch.cat([y for y, _, _ in self._forecasts(self.encode(data, targets=False))])
+        y_NCFO = torch.cat([y for y, _, _ in self.forecasts(self.encode(data, targets=False))])
         found: list[dict[str, Any]] = []
-        for number, ((name, rows), (_, facts)) in enumerate(
-            zip(rows_of(data).items(), self._series(data), strict=True)
-        ):
+        for number, ((name, rows), (_, facts)) in enumerate(zip(rows_of(data).items(), self.scales(data), strict=True)):
             ahead: dict[str, list[Any]] = {"step": list(range(1, horizon + 1))}
             if step is not None:
                 ahead = {"time": [str(time) for time in step.after(data.columns[TIME][rows[-1]], horizon)]}
@@ -217,14 +215,14 @@ class Forecast(Task[ForecastOptions]):
         data = self._read(source, targets=True)
         windows = self.encode(data)
         units_C, naive_C = (
-            torch.tensor(np.array([facts[word] for _, facts in self._series(data)])) for word in ("spread", "naive")
+            torch.tensor(np.array([facts[word] for _, facts in self.scales(data)])) for word in ("spread", "naive")
         )
         own = ForecastSums(self.channels, self.quantiles)
         baselines = {"last value": ForecastSums(self.channels, self.quantiles)}
         if 1 < self.season <= self.options.context:
             seasonal = f"seasonal naive, {self.season} steps"
             baselines[seasonal] = ForecastSums(self.channels, self.quantiles)
-        for y_NCFO, batch_NCS, places in self._forecasts(windows):
+        for y_NCFO, batch_NCS, places in self.forecasts(windows):
             context_NCS, truth_NCF = batch_NCS.split((self.options.context, self.options.horizon), dim=-1)
             which = windows.series[places]
             scale = units_C[which], (naive_C / units_C)[which]
@@ -267,14 +265,14 @@ class Forecast(Task[ForecastOptions]):
         """The task as it was learned, with random weights."""
         return cls._make(options, state["channels"], state["series"], state["season"])
 
-    # What these are made of.
+    # What these are made of. A server asks for `scales` and `forecasts` too.
 
     def _read(self, source: Any, targets: bool) -> Data:
         if isinstance(source, Data):
             return source
         return read_series(source, self.options, least=_least(self.options, targets), columns=self.channels)
 
-    def _series(self, data: Data) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    def scales(self, data: Data) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         """The values [T, C] of each series, and their scale: as learned, or of a series that is new, its own."""
         lacking = [name for name in self.channels if VALUE + name not in data.columns]
         if lacking:
@@ -286,7 +284,7 @@ class Forecast(Task[ForecastOptions]):
             facts = self.facts.get(name) or _facts(values_TC, self.season, self.options)
             yield values_TC, {word: np.array(values) for word, values in facts.items()}
 
-    def _forecasts(self, windows: SeriesWindows) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
+    def forecasts(self, windows: SeriesWindows) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
         """[N, C, F, O] with its quantiles in order, the windows [N, C, S + F], and their places; on the CPU."""
         channels = len(self.channels)
         self.eval()

@@ -22,7 +22,7 @@ from headwise.tasks.matching.candidates import Candidates, batch_of_images, batc
 from headwise.tasks.matching.contrast import contrastive, others, paired
 from headwise.tasks.options.match import MatchOptions
 from headwise.tasks.rows.gallery import Gallery, Question, questions
-from headwise.tasks.rows.pictures import Pixels, digest, name_of, read_picture
+from headwise.tasks.rows.pictures import Pixels, digest, name_of, read_picture, why_not
 from headwise.tasks.rows.tables import Data, read_table
 from headwise.tasks.scores import Scores
 from headwise.tasks.scoring.retrieval import DEPTHS, recall, recall_by_chance
@@ -87,7 +87,7 @@ class Match(Task[MatchOptions]):
                     name = names.setdefault(digest(pixels.tobytes()), name) if name == f"image {number}" else name
                     pixels = found.setdefault(name, pixels)
             except HeadwiseError as error:
-                unusable[row] = _why_not(image, error)
+                unusable[row] = why_not(image, error)
             columns["name"].append(name)
             columns["pixels"].append(pixels)
         return replace(data, columns=columns).without(unusable)
@@ -366,12 +366,3 @@ def _accuracy(found: Candidates, right_UT: Tensor) -> float:
     belong = found.match(images.to(device), texts.to(device)).cpu() > 0
     not_others = found.match(images.to(device), others.to(device)).cpu()[has_other] <= 0
     return float(torch.cat((belong, not_others)).float().mean())
-
-
-def _why_not(image: Any, error: HeadwiseError) -> str:
-    """Why a row is left out, without what only this one image has."""
-    if image is None or (isinstance(image, str) and not image.strip()) or (isinstance(image, float) and image != image):
-        return "no image"
-    if isinstance(image, str | Path):
-        return "no such image" if isinstance(error.__cause__, FileNotFoundError) else "an image that cannot be read"
-    return str(error)

@@ -64,8 +64,12 @@ def restore(folder: Path, kind: type[TaskT]) -> TaskT:
     folder = folder.expanduser()
     config = read_config(folder, kind)
     if not (folder / WEIGHTS).is_file():
-        unfinished = ": its training was stopped before its first validation. Go on with it: resume=True, or --resume"
-        raise CheckpointError(f"{folder} has no {WEIGHTS}{unfinished if (folder / LAST).is_file() else ''}")
+        why = ""
+        if (folder / LAST).is_file():
+            why = ": its training was stopped before its first validation. Go on with it: resume=True, or --resume"
+        elif (folder / "export.json").is_file():
+            why = ": it is an export. `headwise serve` runs it, and in Python headwise.export.load.load"
+        raise CheckpointError(f"{folder} has no {WEIGHTS}{why}")
     task = rebuild(folder, config, kind)
     load_weights(task, folder / WEIGHTS)
     on_gpu = task.options.accelerator != "cpu" and torch.cuda.is_available()

@@ -1,0 +1,226 @@
+"""card.md: what an export is, where it comes from, how near it is to the model, how quick, and how it is called."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import nn
+
+from headwise.errors import FileError
+from headwise.export import calling
+from headwise.export.exported import Exported
+from headwise.export.graph import Value
+from headwise.export.manifest import GraphFile, Manifest
+from headwise.export.speed import Timing, machine
+from headwise.export.torch.programs import PACKAGE
+from headwise.files import replacing
+from headwise.tasks.classify import Classify
+from headwise.tasks.scores import Scores
+from headwise.tasks.task import Task
+from headwise.tasks.training.run import CONFIG
+
+NAME = "card.md"
+
+KINDS = {"onnx": "ONNX", "torch": "PyTorch program", "savedmodel": "TensorFlow SavedModel"}
+WHAT = {  # of each task
+    "classify": "Reads a text, or two, and tells which of its labels fits.",
+    "answer": "Reads a question and a context, and finds the words of the context that answer it.",
+    "translate": "Reads a text and writes it in another language.",
+    "summarize": "Reads a text and writes a short one that says the same.",
+    "reply": "Reads what was said and writes what is said next.",
+    "forecast": "Reads the past of a series of numbers and writes its future, with quantiles.",
+    "match": "Makes vectors of images and of texts, and tells whether a text is of an image.",
+    "language": "Says what a token may have been, or what comes next.",
+    "tensors": "A function of tensors, of no task.",
+}
+
+
+def write(
+    exported: Exported,
+    subject: Task[Any] | nn.Module,
+    *,
+    source: str,
+    scores: Scores | None = None,
+    speed: Sequence[Timing] = (),
+) -> Path:
+    """Write the card into an export's folder.
+
+    Args:
+        exported: what was written and compared.
+        subject: the task or module that it was made of.
+        source: what it was made of, as a person names it: a run folder, a checkpoint.
+        scores: of the task, on what was held out.
+        speed: of calls, beside PyTorch; none = it was not measured, and the card says so.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    path = exported.folder / NAME
+    parts = [
+        _head(exported, source),
+        _origin(exported.folder, scores),
+        _model(subject),
+        _graphs(exported.manifest.graphs),
+        _files(exported),
+        _speed(speed),
+        _calling(exported, subject),
+        _versions(exported),
+        _notes(exported.manifest.notes),
+    ]
+    try:
+        with replacing(path) as part:
+            part.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
+    except OSError as cause:
+        raise FileError(f"cannot write {path}: {cause.strerror or cause}") from cause
+    return path
+
+
+def _head(exported: Exported, source: str) -> str:
+    manifest = exported.manifest
+    kind = KINDS[manifest.kind]
+    said = "" if manifest.task == "tensors" else f"{manifest.task}: "
+    options = ", ".join(f"{name} {value}" if isinstance(value, str) else name for name, value in _chosen(manifest))
+    made = f"Made by `headwise export` of `{source}`, as {kind}, precision {manifest.precision}"
+    return f"# {said}{Path(source).name}\n\n{WHAT[manifest.task]}\n\n{made}{f' ({options})' if options else ''}."
+
+
+def _chosen(manifest: Manifest) -> list[tuple[str, Any]]:
+    """The options that were chosen: words, and what is on."""
+    return [(name, value) for name, value in manifest.options.items() if value is True or isinstance(value, str)]
+
+
+def _origin(folder: Path, scores: Scores | None) -> str:
+    """The data it was trained on, and the scores on what was held out."""
+    parts = []
+    path = folder / CONFIG
+    config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    data = config.get("data") or {}
+    rows = [
+        (part, told["name"], f"{told['rows']:,}", told["fingerprint"])
+        for part, told in data.items()
+        if isinstance(told, dict)
+    ]
+    if rows:
+        parts.append("## Data\n\n" + _table(("part", "name", "rows", "fingerprint"), rows))
+        remarks = [
+            each for told in data.values() if told for each in (*told.get("left_out", ()), *told.get("remarks", ()))
+        ]
+        parts += ["\n".join(f"- {remark}." for remark in remarks)] if remarks else []
+    if scores is not None:
+        names = list(scores.baselines)
+        found = [
+            (name, _number(value), *(_number(scores.baselines[each].get(name)) for each in names))
+            for name, value in scores.values.items()
+        ]
+        held = f"## Scores\n\nOf the model in PyTorch, on {scores.count:,} held-out row{'s' * (scores.count != 1)}."
+        parts += [held, _table(("score", "model", *names), found)]
+    return "\n\n".join(parts)
+
+
+def _model(subject: Task[Any] | nn.Module) -> str:
+    model: Any = subject.model if isinstance(subject, Task) else subject
+    count = sum(parameter.numel() for parameter in model.parameters())
+    encoder = getattr(model, "encoder", None)
+    parts = [type(model).__name__, *([type(encoder).__name__] if isinstance(encoder, nn.Module) else [])]
+    config = getattr(model, "config", None) or getattr(encoder, "config", None)
+    said = f"## Model\n\n{' on '.join(parts)}, {count:,} parameters."
+    return said + (f"\n\n```text\n{config}\n```" if config is not None else "")
+
+
+def _graphs(graphs: Sequence[GraphFile]) -> str:
+    """What each takes and gives, and how near it is to PyTorch."""
+    parts = ["## Graphs"]
+    for graph in graphs:
+        values = [("input", *_told(value)) for value in graph.inputs] + [("output", *_told(v)) for v in graph.outputs]
+        opset = "" if graph.opset is None else f", opset {graph.opset}"
+        parts.append(f"`{graph.file}`{opset}\n\n" + _table(("", "name", "dtype", "shape"), values))
+    rows = [
+        (
+            f"`{graph.file}`",
+            found.output,
+            f"{found.largest:.2e}",
+            f"{found.relative:.2e}",
+            f"{graph.tolerance:g}",
+            "" if found.agreement is None else f"{found.agreement:.2%}",
+        )
+        for graph in graphs
+        for found in graph.differences
+    ]
+    heads = ("file", "output", "largest difference", "in spreads", "tolerance", "same entry largest")
+    return "\n\n".join(
+        [
+            *parts,
+            "Compared with the model in PyTorch (float32) on real inputs where there were any, and on random ones. A "
+            "spread is the standard deviation of the model's values.",
+            _table(heads, rows),
+        ]
+    )
+
+
+def _told(value: Value) -> tuple[str, str, str]:
+    return value.name, str(value.dtype).removeprefix("torch."), f"[{', '.join(map(str, value.axes))}]"
+
+
+def _files(exported: Exported) -> str:
+    rows = [(f"`{name}`", _size(size)) for name, size in exported.files.items() if name != NAME]
+    return "## Files\n\n" + _table(("file", "size"), rows)
+
+
+def _speed(timings: Sequence[Timing]) -> str:
+    if not timings:
+        return "## Speed\n\nIt was not measured."
+    runtimes = list(dict.fromkeys(name for timing in timings for name in timing.seconds))
+    rows = [
+        (each.graph, str(each.batch), str([*each.shape]), *(_milliseconds(each.seconds.get(name)) for name in runtimes))
+        for each in timings
+    ]
+    threads = timings[0].threads
+    said = (
+        f"Milliseconds of one call on the CPU of the machine that made it ({machine()}; PyTorch with {threads} "
+        f"thread{'s' * (threads > 1)}), the median of a short run in which they took turns."
+    )
+    return f"## Speed\n\n{said}\n\n" + _table(("graph", "batch", "first input", *runtimes), rows)
+
+
+def _calling(exported: Exported, subject: Task[Any] | nn.Module) -> str:
+    labels = tuple(subject.labels) if isinstance(subject, Classify) else ()
+    said = (
+        f"## How to call it\n\nIn this folder, without headwise:\n\n```python\n{calling.example(exported, labels)}```"
+    )
+    packages = [graph.file for graph in exported.manifest.graphs if graph.file.endswith(PACKAGE)]
+    if packages:
+        loading = f'torch._inductor.aoti_load_package("{packages[0]}")'
+        said += f"\n\nWhat AOTInductor compiled is loaded by `{loading}`. It takes contiguous tensors."
+    if labels and exported.manifest.kind == "savedmodel":
+        said += '\n\nThe signature "classify" takes the same, and gives `classes` and `scores`: labels, probabilities.'
+    return said
+
+
+def _versions(exported: Exported) -> str:
+    versions = {**exported.manifest.versions, "python": platform.python_version()}
+    return "## Versions\n\n" + _table(("", "version"), [*versions.items()])
+
+
+def _notes(notes: Sequence[str]) -> str:
+    return "## Notes and limits\n\n" + "\n".join(f"- {note}" for note in notes) if notes else ""
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1000 * seconds:.2f}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

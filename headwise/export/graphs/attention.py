@@ -1,0 +1,81 @@
+"""The graph of a module of `headwise.nn`, with its mask inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.export.graph import Graph, Value
+from headwise.export.graphs.axes import axes_of, sizes_of_words
+from headwise.export.graphs.tokens import SIZES
+from headwise.masks import Mask
+from headwise.nn import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    LatentAttention,
+    MultiHeadAttention,
+    MultiHeadLatentAttention,
+)
+
+MODULES = (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    LatentAttention,
+    MultiHeadAttention,
+    MultiHeadLatentAttention,
+)
+
+
+def graph(module: nn.Module, mask: Mask | Tensor | None) -> Graph:
+    """model: hidden [batch, length, dim], padding bool [batch, length] → output.
+
+    A decoder reads memory [batch, memory_length, memory_dim] too, as its second input.
+
+    Args:
+        module: one of `MODULES`.
+        mask: which query may attend to which key, always; None = each to all.
+    """
+    width = module.input_dim if isinstance(module, LatentAttention) else module.dim
+    hidden = Value("hidden", torch.float32, ("batch", "length", int(width)))  # type: ignore[arg-type]
+    padding = Value("padding", torch.bool, ("batch", "length"))
+    memory = _memory(module)
+    inputs = (hidden, *memory, padding)
+    drawn = torch.Generator().manual_seed(0)
+    examples = []
+    for number, (batch, length) in enumerate(SIZES):
+        sizes = {"batch": batch, "length": length, "memory_length": 7 + 2 * number}
+        shapes = [[sizes[axis] if isinstance(axis, str) else axis for axis in value.axes] for value in inputs[:-1]]
+        real = torch.ones(batch, length, dtype=torch.bool)
+        real[1:, length - length // 3 :] = False
+        examples.append((*(torch.randn(shape, generator=drawn) for shape in shapes), real))
+    called = _Called(module.eval(), mask)
+    with torch.no_grad():
+        outputs = [called(*given) for given in examples]
+    output = Value("output", torch.float32, axes_of("output", outputs, sizes_of_words(inputs, examples)))
+    return Graph("model", called, inputs, (output,), examples)
+
+
+def _memory(module: nn.Module) -> tuple[Value, ...]:
+    layer: Any = module.layers[0] if isinstance(module, Decoder) else module
+    if not isinstance(layer, DecoderLayer):
+        return ()
+    return (Value("memory", torch.float32, ("batch", "memory_length", int(layer.cross_attention.kdim))),)  # type: ignore[arg-type]
+
+
+class _Called(nn.Module):
+    """A module with its mask, as a function of tensors alone."""
+
+    def __init__(self, module: nn.Module, mask: Mask | Tensor | None) -> None:
+        super().__init__()
+        self.module, self.mask = module, mask
+
+    def forward(self, hidden: Tensor, *given: Tensor) -> Tensor:
+        *memory, padding = given
+        out: Tensor = self.module(hidden, *memory, mask=self.mask, padding=padding)
+        return out

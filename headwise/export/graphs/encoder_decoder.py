@@ -1,0 +1,155 @@
+"""The graphs of a model that reads a text and writes another: "encoder", run once, and "decoder", run for each token.
+
+The encoder also projects what it read for each layer of the decoder, once: a step then costs one token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from headwise.export.graph import Graph, Value
+from headwise.export.graphs.past import Past, pairs, values_of
+from headwise.models.encoder_decoder import EncoderDecoder
+from headwise.nn import DecoderLayer, MultiHeadAttention
+from headwise.tasks.text.padding import padded
+from headwise.tasks.text_to_text import TextToText
+
+TEXTS = 4  # that are tried, at most
+SOURCE_IDS = Value("source_ids", torch.int64, ("batch", "source"))
+SOURCE_PADDING = Value("source_padding", torch.bool, ("batch", "source"))  # True = a real token
+
+
+@torch.no_grad()
+def graphs(task: TextToText[Any], texts: Sequence[str] = ()) -> tuple[Graph, ...]:
+    """The two graphs.
+
+        encoder: source_ids, source_padding → cross_keys_0, cross_values_0 … of each layer; memory where it copies
+        decoder: target_ids, source_padding, [source_ids, memory,] past_keys_0, past_values_0 …, cross_keys_0 …
+                 → logits, keys_0, values_0 …
+
+    The decoder reads [batch, length] tokens after those of which the past is; at first the past has no tokens, and the
+    keys and values that come out are the past of the next step. A model that copies has log-probabilities as logits.
+
+    Args:
+        task: trained, on the CPU.
+        texts: real sources, for the examples. Random ids are tried too.
+    """
+    model = task.model.eval()
+    encoder, decoder = EncoderGraph(model), DecoderGraph(model)
+    sources = _sources(task, texts)
+    copied = (SOURCE_IDS, Value("memory", torch.float32, ("batch", "source", model.config.dim)))[: 2 * encoder.copies]
+    layers, heads, width = _sizes(model)
+    cross = values_of("cross_", layers, heads, "source", width)
+    return (
+        Graph("encoder", encoder, (SOURCE_IDS, SOURCE_PADDING), (*cross, *copied[1:]), sources),
+        Graph(
+            "decoder",
+            decoder,
+            (
+                Value("target_ids", torch.int64, ("batch", "length")),
+                SOURCE_PADDING,
+                *copied,
+                *values_of("past_", layers, heads, "past", width),
+                *cross,
+            ),
+            (
+                Value("logits", torch.float32, ("batch", "length", model.target_embedding.num_embeddings)),
+                *values_of("", layers, heads, "present", width),
+            ),
+            _steps(encoder, decoder, sources, task.target_vocabulary.begin),
+        ),
+    )
+
+
+class EncoderGraph(nn.Module):
+    """Keys and values of the source, for each layer of the decoder, and the memory itself if the model copies."""
+
+    def __init__(self, model: EncoderDecoder) -> None:
+        super().__init__()
+        self.model = model
+        self.copies = model.copy is not None
+
+    def forward(self, source_ids: Tensor, source_padding: Tensor) -> tuple[Tensor, ...]:
+        memory = self.model.encode(source_ids, source_padding)
+        found: list[Tensor] = []
+        for layer in self.model.decoder.layers:
+            # Contiguous: the decoder reads them as they are, and what AOTInductor compiles reads nothing else.
+            found += [x.contiguous() for x in _cross_attention(layer).project(memory, "kv")]
+        return (*found, memory) if self.copies else tuple(found)
+
+
+class DecoderGraph(nn.Module):
+    """Logits of what follows, and the keys and values of all tokens so far."""
+
+    def __init__(self, model: EncoderDecoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, target_ids: Tensor, source_padding: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        model = self.model
+        if model.copy is not None:
+            source_ids, memory, *given = given  # type: ignore[assignment]
+        else:
+            # Every layer has its keys and values already: nothing reads it but its shape.
+            source_ids = memory = given[-1].new_zeros(
+                (*source_padding.shape, _cross_attention(model.decoder.layers[0]).kdim)
+            )
+        count = 2 * len(model.decoder.layers)
+        past = Past(pairs(given[:count]), pairs(given[count:]))
+        hidden = model.decode(target_ids, memory, source_padding, past)
+        return (model.logits(hidden, memory, source_ids, source_padding), *past.present)
+
+
+def _cross_attention(layer: nn.Module) -> MultiHeadAttention:
+    attention = cast(DecoderLayer, layer).cross_attention
+    assert isinstance(attention, MultiHeadAttention)
+    return attention
+
+
+def _sizes(model: EncoderDecoder) -> tuple[int, int, int]:
+    """Layers of the decoder, heads and the width of a head."""
+    heads = model.config.num_heads
+    return model.config.decoder_layers, heads, model.config.dim // heads
+
+
+def _sources(task: TextToText[Any], texts: Sequence[str]) -> list[tuple[Tensor, Tensor]]:
+    """Batches of source ids and their padding: the real texts, random ids of several lengths, and a single row."""
+    vocabulary = task.source_vocabulary
+    longest = task.options.max_source_length
+    real = vocabulary.encode(list(texts)[:TEXTS], longest, keep=task.keep)
+    drawn = torch.Generator().manual_seed(0)
+    most = min(9, longest)
+    random = [torch.randint(len(vocabulary), (length,), generator=drawn).tolist() for length in (most, 3, most - 2)]
+    batches = [real if len(real) > 1 else real * 2, random, random[:1]]
+    return [_batch(rows, vocabulary.pad) for rows in batches if rows]
+
+
+def _batch(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
+    ids = padded(rows, pad)
+    lengths = torch.tensor([len(row) for row in rows])
+    return ids, torch.arange(ids.shape[1]) < lengths[:, None]
+
+
+def _steps(
+    encoder: EncoderGraph, decoder: DecoderGraph, sources: Sequence[tuple[Tensor, Tensor]], begin: int
+) -> list[tuple[Tensor, ...]]:
+    """For each batch of sources a first step, with no past, and one of several tokens after what it wrote before."""
+    found = []
+    for source_ids, source_padding in sources:
+        *cross, last = encoder(source_ids, source_padding)
+        cross, copied = (cross, (source_ids, last)) if encoder.copies else ([*cross, last], ())
+        past = [each[:, :, :0] for each in cross]
+        ids = torch.full((len(source_ids), 1), begin)
+        first = (ids, source_padding, *copied, *past, *cross)
+        written = [ids]
+        for _ in range(4):
+            logits, *past = decoder(written[-1], source_padding, *copied, *past, *cross)
+            written.append(logits[:, -1:].argmax(-1))
+        # The last two are read at once, after three.
+        past = [each[:, :, :3] for each in past]
+        found += [(torch.cat(written[3:], 1), source_padding, *copied, *past, *cross), first]
+    return found

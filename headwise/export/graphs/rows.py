@@ -1,0 +1,35 @@
+"""Real inputs of a graph: what a part of a model is given while a task predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MOST = 4  # batches are enough to compare on
+
+
+def inputs_of(module: nn.Module, predict: Callable[[], object], most: int = MOST) -> list[tuple[Tensor, ...]]:
+    """The tensors that `module` is called with, by position, while `predict()` runs, which is then stopped."""
+    found: list[tuple[Tensor, ...]] = []
+
+    def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
+        found.append(tuple(each.detach().cpu() for each in args if isinstance(each, Tensor)))
+        if len(found) == most:
+            raise _Enough
+
+    hook = module.register_forward_pre_hook(keep)
+    try:
+        with torch.no_grad():
+            predict()
+    except _Enough:
+        pass
+    finally:
+        hook.remove()
+    return found
+
+
+class _Enough(Exception):  # noqa: N818 (nothing is wrong)
+    pass

@@ -1,0 +1,45 @@
+"""Graphs that read tokens: their inputs, which are those of a Hugging Face BERT, and examples of them.
+
+input_ids, attention_mask, token_type_ids: int64 [batch, length]; a mask has 1 for tokens, 0 for padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headwise.export.graph import Value
+
+IDS = Value("input_ids", torch.int64, ("batch", "length"))
+MASK = Value("attention_mask", torch.int64, ("batch", "length"))
+TYPES = Value("token_type_ids", torch.int64, ("batch", "length"))
+
+SIZES = ((3, 12), (1, 5), (2, 31))  # of random examples: batch and length
+
+
+def random_tokens(vocabulary: int, longest: int | None, types: int = 2) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Ids, masks and types, the same every time; all but the first row of each have padding behind them.
+
+    Args:
+        vocabulary: ids are below this.
+        longest: how many tokens are read at most; None = any number.
+        types: how many token types there are.
+    """
+    drawn = torch.Generator().manual_seed(0)
+    found = []
+    for batch, length in SIZES:
+        length = min(length, longest or length)
+        ids = torch.randint(vocabulary, (batch, length), generator=drawn)
+        lengths = torch.tensor([length, *torch.randint(1, length + 1, (batch - 1,), generator=drawn).tolist()])
+        places = torch.arange(length)
+        mask = (places < lengths[:, None]).long()
+        found.append((ids, mask, ((places >= length // 2) * mask if types > 1 else torch.zeros_like(ids))))
+    return found
+
+
+def whole(real: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+    """Real inputs as examples: bool as int64, and a single row twice, or what is traced might hold for one row only."""
+    found = [tuple(x.long() if x.dtype == torch.bool else x for x in given) for given in real]
+    return [tuple(x.repeat(2, *[1] * (x.dim() - 1)) if len(x) == 1 else x for x in given) for given in found]

@@ -1,0 +1,1 @@
+"""Graphs as ONNX: written, checked in ONNX Runtime against PyTorch, and run there."""

@@ -1,0 +1,186 @@
+"""How attention is written in ONNX: as the standard operator `Attention`, or as the plain operators it stands for."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from headwise.errors import ArgumentError
+
+Form = Literal["op", "plain"]
+Asked = Literal["auto", "op", "plain"]
+
+# Attention is there from 23 on. Plain graphs are for older runtimes: 20 is the first with Gelu.
+OPSETS: dict[Form, int] = {"op": 23, "plain": 20}
+
+
+def choose(asked: str) -> tuple[Form, str]:
+    """The form, and why, in a sentence.
+
+    Args:
+        asked: "op", "plain", or "auto": the operator where the installed ONNX Runtime computes it rightly.
+
+    Raises:
+        ArgumentError: another word.
+    """
+    if asked not in ("auto", "op", "plain"):
+        raise ArgumentError(f"attention: expected auto, op or plain, received {asked!r}")
+    opset = {form: f"(opset {number})" for form, number in OPSETS.items()}
+    if asked == "op":
+        return "op", f"Attention is the standard operator {opset['op']}, as asked for."
+    if asked == "plain":
+        return "plain", f"Attention is plain operators {opset['plain']}, as asked for."
+    import onnxruntime
+
+    reason = wrong_with_op()
+    version = f"ONNX Runtime {onnxruntime.__version__}"
+    if reason is None:
+        return "op", f"Attention is the standard operator {opset['op']}: {version} computes it rightly."
+    return "plain", f"Attention is plain operators {opset['plain']}: of the operator, {version} {reason}."
+
+
+def translations(form: Form) -> dict[Callable[..., Any], Callable[..., Any]]:
+    """What `torch.onnx.export` is to write for PyTorch's attention.
+
+    Its own plain operators (torch 2.13) put the least number of a dtype for what is forbidden, not -inf: a query that
+    may attend to nothing then gets the mean of all values in place of 0.
+    """
+    return {torch.ops.aten.scaled_dot_product_attention.default: _as_op if form == "op" else _as_plain}
+
+
+def _as_op(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """As PyTorch's own translation, but a mask over keys alone is given a row for each query.
+
+    The standard lets a mask be broadcast; ONNX Runtime 1.31 refuses one that has a single row.
+    """
+    import onnxscript
+
+    op: Any = onnxscript.opset23  # whose types know of no tensors that are still to come
+    if attn_mask is not None and attn_mask.shape[-2] == 1 and query.shape[-2] != 1:
+        one = op.Constant(value_ints=[1])
+        rows = op.Shape(query, start=2, end=3)
+        attn_mask = op.Expand(attn_mask, op.Concat(one, rows, one, axis=0))
+    out, *_ = op.Attention(query, key, value, attn_mask, scale=scale, is_causal=int(is_causal))
+    return out
+
+
+def _as_plain(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """softmax(scale · q kᵀ + mask) v, and 0 for a query that may attend to nothing."""
+    import onnxscript
+
+    op: Any = onnxscript.opset20
+
+    def integers(*numbers: int) -> Any:
+        return op.Constant(value_ints=list(numbers))
+
+    def number(x: float) -> Any:
+        return op.CastLike(op.Constant(value_float=x), query)
+
+    if enable_gqa and (groups := query.shape[1] // key.shape[1]) > 1:  # query heads in a row share a key head
+        copies = integers(1, 1, groups, 1, 1)
+        key, value = (
+            op.Reshape(op.Expand(op.Unsqueeze(x, integers(2)), copies), integers(0, query.shape[1], -1, x.shape[-1]))
+            for x in (key, value)
+        )
+    scaled = op.Mul(query, number(query.shape[-1] ** -0.5 if scale is None else scale))
+    scores = op.MatMul(scaled, op.Transpose(key, perm=[0, 1, 3, 2]))
+    if is_causal:
+        zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
+        rows, cols = (op.Range(zero, op.Squeeze(op.Shape(x, start=2, end=3)), one) for x in (query, key))
+        seen = op.LessOrEqual(op.Unsqueeze(cols, integers(0)), op.Unsqueeze(rows, integers(1)))
+        return op.MatMul(op.Softmax(op.Where(seen, scores, number(-math.inf)), axis=-1), value)
+    if attn_mask is None:
+        return op.MatMul(op.Softmax(scores, axis=-1), value)
+    if str(attn_mask.dtype) == "BOOL":
+        scores = op.Where(attn_mask, scores, number(-math.inf))
+        most = op.ReduceMax(op.Cast(attn_mask, to=6), integers(-1))  # 6 is INT32
+        empty = op.Equal(most, op.Cast(op.Constant(value_int=0), to=6))
+    else:
+        scores = op.Add(scores, attn_mask)
+        empty = op.Equal(op.ReduceMax(attn_mask, integers(-1)), number(-math.inf))
+    return op.Where(empty, number(0.0), op.MatMul(op.Softmax(scores, axis=-1), value))
+
+
+@functools.cache
+def wrong_with_op() -> str | None:
+    """What the installed ONNX Runtime does wrong with the operator, as the end of a sentence; None = nothing.
+
+    Small calls of each kind that models make are run, and compared with PyTorch: grouped heads, values of another
+    width, causal and other masks, biases, and a query that may attend to nothing, whose output is 0.
+    """
+    for name, tensors, is_causal in _calls():
+        q, k, v, *mask = tensors
+        added = mask[0] if mask else None
+        expected = scaled_dot_product_attention(q, k, v, added, is_causal=is_causal, enable_gqa=True)
+        try:
+            given = _run_op([tensor.numpy() for tensor in tensors], is_causal)
+        except Exception as cause:  # ONNX Runtime's errors have no class in common
+            return f"refuses {name} ({' '.join(str(cause).split())[:120]})"
+        if not np.allclose(given, expected.numpy(), atol=1e-5):
+            return f"computes something else for {name}"
+    return None
+
+
+def _calls() -> Iterator[tuple[str, list[torch.Tensor], bool]]:
+    """Name, tensors (q, k, v and a mask or bias), and whether it is causal."""
+    drawn = torch.Generator().manual_seed(0)
+
+    def qkv(rows: int = 5) -> list[torch.Tensor]:
+        shapes = ((2, 4, rows, 8), (2, 2, 7, 8), (2, 2, 7, 6))
+        return [torch.randn(shape, generator=drawn) for shape in shapes]
+
+    yield "grouped heads", qkv(), False
+    yield "a causal mask", qkv(7), True
+    some = torch.rand(2, 1, 5, 7, generator=drawn) > 0.4
+    some[..., 0] = True
+    yield "a mask for each example", [*qkv(), some], False
+    yield "a mask for each head", [*qkv(), torch.cat([some[:1]] * 4, 1)], False
+    none = some.clone()
+    none[0, 0, 2] = False
+    yield "a query that may attend to nothing", [*qkv(), none], False
+    yield "a bias", [*qkv(), torch.randn(1, 4, 5, 7, generator=drawn).masked_fill(~some[:1], -torch.inf)], False
+    yield "one query", [*qkv(1), some[:, :, :1]], False
+
+
+def _run_op(arrays: list[np.ndarray], is_causal: bool) -> np.ndarray:
+    import onnx
+    import onnxruntime
+    from onnx import helper
+
+    names = ["q", "k", "v", "mask"][: len(arrays)]
+    types = [helper.np_dtype_to_tensor_dtype(array.dtype) for array in arrays]
+    inputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in zip(names, types, strict=True)]
+    output = helper.make_tensor_value_info("out", onnx.TensorProto.FLOAT, None)
+    node = helper.make_node("Attention", names, ["out"], is_causal=int(is_causal))
+    graph = helper.make_graph([node], "attention", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSETS["op"])], ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    (out,) = session.run(None, dict(zip(names, arrays, strict=True)))
+    return np.asarray(out)

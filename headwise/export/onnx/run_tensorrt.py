@@ -1,0 +1,73 @@
+"""Run the graphs of this folder on TensorRT, through ONNX Runtime, and compare them with the processor.
+
+    python run_tensorrt.py [PROVIDER]
+
+Needs numpy, TensorRT and an ONNX Runtime that was built for it (pip install onnxruntime-gpu); not headwise. Shapes are
+those of tensorrt.json: engines are built for all between "min" and "max", and run at "opt".
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+PROVIDER = "TensorrtExecutionProvider"
+
+
+def main(provider: str = PROVIDER) -> int:
+    """Each graph in turn. Returns the exit status: 1 where there is no such provider."""
+    there = onnxruntime.get_available_providers()
+    if provider not in there:
+        print(f"this ONNX Runtime has no {provider}, only {', '.join(there)}: nothing was run", file=sys.stderr)
+        return 1
+    folder = Path(__file__).resolve().parent
+    for graph in json.loads((folder / "tensorrt.json").read_text(encoding="utf-8")):
+        inputs = _inputs(graph)
+        expected, _ = _run(folder / graph["file"], ["CPUExecutionProvider"], inputs)
+        given, seconds = _run(folder / graph["file"], [(provider, _options(graph, provider))], inputs)
+        apart = [float(np.abs(x.astype(np.float64) - y).max(initial=0.0)) for x, y in zip(expected, given)]  # noqa: B905
+        told = f"{1000 * seconds:.2f} ms a call on {provider}, at most {max(apart):.2e} from the processor"
+        print(f"{graph['file']}: {told}")
+    return 0
+
+
+def _options(graph: dict[str, Any], provider: str) -> dict[str, str]:
+    """The shapes that an engine is built for, as the provider wants them spelled."""
+    if provider != PROVIDER:
+        return {}
+    return {
+        f"trt_profile_{word}_shapes": ",".join(
+            f"{name}:{'x'.join(map(str, shape))}" for name, shape in graph[word].items()
+        )
+        for word in ("min", "opt", "max")
+    }
+
+
+def _inputs(graph: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Of the usual shapes: noise; 0 and 1 where there are whole numbers, which every model has as ids and in masks."""
+    drawn = np.random.default_rng(0)
+    found = {}
+    for name, shape in graph["opt"].items():
+        dtype = np.dtype(graph["dtypes"][name])
+        noise = drawn.standard_normal(shape) if dtype.kind == "f" else np.ones(shape)
+        found[name] = noise.astype(dtype)
+    return found
+
+
+def _run(path: Path, providers: list[Any], inputs: dict[str, np.ndarray]) -> tuple[list[np.ndarray], float]:
+    """The outputs, and the seconds that the second call took: the first one builds the engine."""
+    session = onnxruntime.InferenceSession(str(path), providers=providers)
+    session.run(None, inputs)
+    begin = time.perf_counter()
+    found = session.run(None, inputs)
+    return found, time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:2]))

@@ -1,0 +1,245 @@
+"""`Session`: a graph in an ONNX file, as a function of tensors or of named arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
+from headwise.export.graph import Value
+from headwise.export.manifest import GraphFile
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+MISSING = 'ONNX Runtime is not installed: pip install "headwise[export]"'
+_DTYPES = {  # as ONNX Runtime names what a tensor holds
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.float16: "float16",
+    torch.int64: "int64",
+    torch.int32: "int32",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.bool: "bool",
+}
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How ONNX Runtime runs a graph.
+
+    Args:
+        threads: that share the work of one call; None = as many as PyTorch has, `torch.get_num_threads()`.
+        optimization: how much it rewrites a graph while it is loaded.
+        arena: whether memory is kept for the next call: quicker, but it does not shrink after a large one.
+        spin: whether threads wait for the next call by running on: quicker for one model that has the machine to
+            itself, slower where several share it.
+        providers: what runs it, the first that can: names of ONNX Runtime.
+
+    Raises:
+        ArgumentError: a value that there is none of.
+    """
+
+    threads: int | None = None
+    optimization: Literal["all", "extended", "basic", "none"] = "all"
+    arena: bool = True
+    spin: bool = False
+    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
+            raise ArgumentError(f"threads: expected a whole number above 0, or None, received {self.threads!r}")
+        if self.optimization not in ("all", "extended", "basic", "none"):
+            raise ArgumentError(f"optimization: expected all, extended, basic or none, received {self.optimization!r}")
+
+
+class Session:
+    """A graph that ONNX Runtime runs. It may be pickled: whoever unpickles it opens the file anew.
+
+    ONNX Runtime does not survive a fork: start processes by spawn, or load the export in each.
+
+    Args:
+        folder: of the export.
+        graph: what its export.json says of the graph.
+        runtime: how it is run.
+
+    Raises:
+        ArgumentError: ONNX Runtime is not installed, or has no such provider.
+        CheckpointError: the file is missing, damaged, or not what export.json says.
+    """
+
+    def __init__(self, folder: Path, graph: GraphFile, runtime: Runtime | None = None) -> None:
+        self.path = folder / graph.file
+        self.graph = graph
+        self.runtime = runtime or Runtime()
+        self._session: onnxruntime.InferenceSession | None = self._open()
+
+    @property
+    def name(self) -> str:
+        """Of the graph."""
+        return self.graph.name
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """What it takes."""
+        return self.graph.inputs
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """What it gives."""
+        return self.graph.outputs
+
+    def giving(self, *names: str) -> Callable[..., tuple[Tensor, ...]]:
+        """The graph as a function of tensors: its inputs by position, cast to their dtypes, to these outputs.
+
+        Raises:
+            CheckpointError: it has no such output, which whoever asks needs.
+        """
+        there = [value.name for value in self.outputs]
+        if missing := [name for name in names if name not in there]:
+            raise CheckpointError(
+                f"{self.path} has no output {missing[0]!r}, only {', '.join(there)}: export the model again"
+            )
+
+        def call(*tensors: Tensor) -> tuple[Tensor, ...]:
+            given = {
+                value.name: tensor.detach().to(value.dtype).contiguous().numpy()
+                for value, tensor in zip(self.inputs, tensors, strict=True)
+            }
+            return tuple(torch.from_numpy(array) for array in self._run(names, given))
+
+        return call
+
+    def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs by name, for inputs by name.
+
+        Raises:
+            ArgumentError: an input that is missing, or that there is none of; values that the graph cannot take.
+            DtypeError, ShapeError: an array of another dtype or shape.
+        """
+        self.check(arrays)
+        names = [value.name for value in self.outputs]
+        given = {value.name: np.asarray(arrays[value.name], order="C") for value in self.inputs}
+        return dict(zip(names, self._run(names, given), strict=True))
+
+    def check(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """That these are the inputs of the graph. Raises as `run`."""
+        names = [value.name for value in self.inputs]
+        if list(arrays) != names and set(arrays) != set(names):
+            wrong = [f"no {name!r}" for name in names if name not in arrays]
+            wrong += [f"{name!r}, which there is none of" for name in arrays if name not in names]
+            raise ArgumentError(f"expected the inputs {', '.join(names)}: received {wrong[0]}")
+        sizes: dict[str, tuple[int, str]] = {}
+        for value in self.inputs:
+            _check_value(value, arrays[value.name], sizes)
+
+    def _run(self, names: Sequence[str], given: dict[str, np.ndarray]) -> list[np.ndarray]:
+        _check_process()
+        if self._session is None:
+            self._session = self._open()
+        try:
+            found: list[np.ndarray] = self._session.run(names, given)
+        except Exception as cause:  # its errors have no class in common but this one
+            said = " ".join(str(cause).split())
+            raise ArgumentError(f"{self.path.name}: ONNX Runtime cannot compute this: {said}") from cause
+        return found
+
+    def _open(self) -> onnxruntime.InferenceSession:
+        try:
+            import onnxruntime
+        except ImportError as cause:
+            raise ArgumentError(MISSING) from cause
+        _check_process()
+        if not self.path.is_file():
+            raise CheckpointError(f"{self.path} is missing, though export.json names it: export the model again")
+        runtime = self.runtime
+        if lacking := [name for name in runtime.providers if name not in onnxruntime.get_available_providers()]:
+            there = ", ".join(onnxruntime.get_available_providers())
+            raise ArgumentError(f"providers: this ONNX Runtime has no {lacking[0]}. It has {there}")
+        try:
+            session = onnxruntime.InferenceSession(str(self.path), _options(runtime), providers=list(runtime.providers))
+        except Exception as cause:  # as above
+            said = " ".join(str(cause).split())
+            raise CheckpointError(
+                f"cannot load {self.path} into ONNX Runtime {onnxruntime.__version__}, it is damaged or of another "
+                f"version: {said}"
+            ) from cause
+        self._check_file(session)
+        return session
+
+    def _check_file(self, session: onnxruntime.InferenceSession) -> None:
+        """That the file has the inputs and outputs that export.json speaks of."""
+        sides = ((self.inputs, session.get_inputs(), "inputs"), (self.outputs, session.get_outputs(), "outputs"))
+        for values, there, what in sides:
+            said = {value.name: f"tensor({_DTYPES.get(value.dtype)})" for value in values}
+            has = {each.name: each.type for each in there}
+            if said != has:
+                odd = sorted(said.items() ^ has.items())[0][0]
+                raise CheckpointError(
+                    f"{self.path} is not what export.json says: of its {what} {odd!r} is {has.get(odd, 'not there')}, "
+                    f"expected {said.get(odd, 'none of that name')}. Export the model again"
+                )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_session": None}
+
+
+_processes: list[int] = []  # that which opened a session first
+
+
+def _check_process() -> None:
+    """That this is no fork of a process that has used ONNX Runtime: it would wait for threads that are not there."""
+    if not _processes:
+        _processes.append(os.getpid())
+    if _processes[0] != os.getpid():
+        raise ArgumentError(
+            "ONNX Runtime was used before this process was forked, and does not work in it: start processes by spawn, "
+            'multiprocessing.get_context("spawn")'
+        )
+
+
+def _options(runtime: Runtime) -> onnxruntime.SessionOptions:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = runtime.threads or torch.get_num_threads()
+    options.inter_op_num_threads = 1
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = {
+        "all": levels.ORT_ENABLE_ALL,
+        "extended": levels.ORT_ENABLE_EXTENDED,
+        "basic": levels.ORT_ENABLE_BASIC,
+        "none": levels.ORT_DISABLE_ALL,
+    }[runtime.optimization]
+    options.enable_cpu_mem_arena = runtime.arena
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(runtime.spin)))
+    options.log_severity_level = 4  # whatever goes wrong is raised, and said there
+    return options
+
+
+def _check_value(value: Value, array: np.ndarray, sizes: dict[str, tuple[int, str]]) -> None:
+    """That an array is of the dtype and shape of an input. `sizes`: of the axes that any size may have, as seen."""
+    axes = ", ".join(map(str, value.axes))
+    dtype = np.dtype(str(value.dtype).removeprefix("torch."))
+    if not isinstance(array, np.ndarray) or array.dtype != dtype:
+        received = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise DtypeError(f"{value.name}: expected {dtype} [{axes}], received {received}")
+    fixed = [isinstance(axis, str) or axis == size for axis, size in zip(value.axes, array.shape, strict=False)]
+    if array.ndim != len(value.axes) or not all(fixed):
+        raise ShapeError(f"{value.name}: expected [{axes}], received {list(array.shape)}")
+    for axis, size in zip(value.axes, array.shape, strict=True):
+        if isinstance(axis, str):
+            first, where = sizes.setdefault(axis, (size, value.name))
+            if size != first:
+                raise ShapeError(
+                    f"{value.name}: expected [{axes}] with {axis} = {first}, as {where} has it, "
+                    f"received {list(array.shape)}"
+                )

@@ -1,0 +1,113 @@
+"""A recipe for TensorRT beside the model: `tensorrt.sh` builds engines, `run_tensorrt.py` runs it in ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from headwise.export.comparing import check, compare, expectations
+from headwise.export.graph import Graph, Value
+from headwise.export.manifest import GraphFile
+from headwise.export.onnx.check import outputs
+from headwise.models.bert import Bert
+
+PROVIDER = "TensorrtExecutionProvider"
+SCRIPT, SHAPES, PROGRAM = "tensorrt.sh", "tensorrt.json", "run_tensorrt.py"
+BATCH, LENGTH = (8, 32), (128, 512)  # of an open axis: the size to tune for, and the largest
+
+Sizes = dict[str, tuple[int, int, int]]  # of each word: least, usual, largest
+
+
+def write(folder: Path, files: Sequence[GraphFile], graphs: Sequence[Graph], tolerance: float) -> list[str]:
+    """Write the recipe; where ONNX Runtime has TensorRT, run each graph there too, and compare it with the model.
+
+    Returns sentences that say what was run, or that nothing was. OSError passes through.
+
+    Raises:
+        ExportError: TensorRT cannot run a graph, or is further from the model than the tolerance.
+    """
+    import onnxruntime
+
+    sizes = [_sizes(graph) for graph in graphs]
+    (folder / SCRIPT).write_text(_script(files, sizes), encoding="utf-8")
+    (folder / SCRIPT).chmod(0o755)
+    told = [_told(file, each) for file, each in zip(files, sizes, strict=True)]
+    (folder / SHAPES).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    shutil.copyfile(Path(__file__).with_name(PROGRAM), folder / PROGRAM)
+
+    there = onnxruntime.get_available_providers()
+    if PROVIDER not in there:
+        return [
+            f"TensorRT was not run: this ONNX Runtime has no {PROVIDER}, only {', '.join(there)}. {SCRIPT} and "
+            f"{PROGRAM} are the recipe for a machine that has it."
+        ]
+    notes = []
+    for file, graph in zip(files, graphs, strict=True):
+        given = outputs(folder, file, graph, (PROVIDER, "CPUExecutionProvider"))
+        expected = expectations(graph)
+        found = [
+            compare(value.name, [each[number] for each in expected], [each[number] for each in given])
+            for number, value in enumerate(graph.outputs)
+        ]
+        check(f"{graph.name} on TensorRT", found, tolerance)
+        furthest = max(found, key=lambda each: each.relative)
+        notes.append(f"TensorRT ran {file.file}: {furthest}.")
+    return notes
+
+
+def _sizes(graph: Graph) -> Sizes:
+    """How large each open axis may be: as the examples have it at least, and as a BERT inside can read at most."""
+    longest = min(
+        (part.config.max_positions for part in graph.module.modules() if isinstance(part, Bert)), default=LENGTH[1]
+    )
+    found: Sizes = {}
+    for number, value in enumerate(graph.inputs):
+        for place, axis in enumerate(value.axes):
+            if isinstance(axis, str):
+                least = min(1, *(given[number].shape[place] for given in graph.examples))
+                usual, largest = BATCH if axis == "batch" else LENGTH
+                largest = largest if axis == "batch" else min(largest, longest)
+                found[axis] = (least, min(usual, largest), largest)
+    return found
+
+
+def _shapes(inputs: Iterable[Value], sizes: Sizes, which: int) -> dict[str, list[int]]:
+    return {
+        value.name: [sizes[axis][which] if isinstance(axis, str) else axis for axis in value.axes] for value in inputs
+    }
+
+
+def _told(file: GraphFile, sizes: Sizes) -> dict[str, object]:
+    """What `run_tensorrt.py` reads of a graph."""
+    return {
+        "file": file.file,
+        "dtypes": {value.name: str(value.dtype).removeprefix("torch.") for value in file.inputs},
+        **{word: _shapes(file.inputs, sizes, which) for which, word in enumerate(("min", "opt", "max"))},
+    }
+
+
+def _script(files: Sequence[GraphFile], sizes: Sequence[Sizes]) -> str:
+    lines = [
+        "#!/bin/sh",
+        "# Builds a TensorRT engine of each graph, for shapes from --minShapes to --maxShapes, tuned for --optShapes:",
+        "# change them to what you send. Where trtexec does not know the operator Attention, export the model again",
+        "# with --attention plain. Models of int8 are for processors: give trtexec that of fp32 or fp16.",
+        "set -e",
+        'cd "$(dirname "$0")"',
+    ]
+    for file, each in zip(files, sizes, strict=True):
+        engine = Path(file.file).with_suffix(".plan").name
+        lines += ["", f"trtexec --onnx={file.file} --saveEngine={engine} \\"]
+        spelled = [
+            ",".join(
+                f"{name}:{'x'.join(map(str, shape))}"
+                for name, shape in _shapes(file.inputs, each, which).items()
+                if any(isinstance(axis, str) for value in file.inputs if value.name == name for axis in value.axes)
+            )
+            for which in range(3)
+        ]
+        options = [f"--{word}Shapes={text}" for word, text in zip(("min", "opt", "max"), spelled, strict=True) if text]
+        lines += [f"  {option} \\" for option in options] + ['  "$@"']
+    return "\n".join(lines) + "\n"

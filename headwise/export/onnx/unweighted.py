@@ -1,0 +1,49 @@
+"""Tasks without weights: what a task is made of but for its numbers, which lie in a file that another runtime reads."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
+
+
+@contextlib.contextmanager
+def unweighted() -> Iterator[None]:
+    """A model that is made in this context has parameters without memory, whose values nobody may ask for."""
+
+    def without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        return None if parameter is None else nn.Parameter(parameter.to("meta"), requires_grad=False)
+
+    hook = register_module_parameter_registration_hook(without_memory)  # type: ignore[arg-type]
+    try:
+        with _NoInitialisation():
+            yield
+    finally:
+        hook.remove()
+
+
+def stand_in(model: nn.Module) -> None:
+    """Parameters of the same shapes on the CPU, of one number each that is none: whatever comes of it is NaN too.
+
+    Other than on the meta device, tensors that go with them (`parameter.device`) are real.
+    """
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            number = torch.full((), math.nan, dtype=parameter.dtype)
+            setattr(module, name, nn.Parameter(number.expand(parameter.shape), requires_grad=False))
+
+
+class _NoInitialisation(TorchFunctionMode):
+    """Skips `torch.nn.init`, which has nothing to fill here."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)

@@ -1,0 +1,1 @@
+"""Models as TensorFlow SavedModels, by way of their Keras twins."""

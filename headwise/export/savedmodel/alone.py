@@ -1,0 +1,39 @@
+"""Run as a script: what a SavedModel computes in a process that has TensorFlow and neither Keras, headwise nor PyTorch.
+
+    python alone.py saved_model_folder request.npz answer.npz
+
+The request holds the inputs of each example, the answer the outputs, under names such as "0/logits".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder
+    sys.modules |= dict.fromkeys(("headwise", "keras", "torch"))  # type: ignore[arg-type]  # importing one fails
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+
+
+def main(folder: str, request: str, answer: str) -> None:
+    """Run the signature that is served by default on each example."""
+    served = tf.saved_model.load(folder).signatures["serving_default"]
+    examples: dict[str, dict[str, tf.Tensor]] = {}
+    with np.load(request) as given:
+        for key in given.files:
+            number, _, name = key.partition("/")
+            examples.setdefault(number, {})[name] = tf.constant(given[key])
+    found = {
+        f"{number}/{name}": output.numpy()
+        for number, inputs in examples.items()
+        for name, output in served(**inputs).items()
+    }
+    np.savez(answer, **found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,95 @@
+"""A model's Keras twin written as a SavedModel. Run as a module, because Keras has one backend a process:
+
+KERAS_BACKEND=tensorflow python -m headwise.export.savedmodel.convert request.pt answer.json
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+import torch
+
+from headwise.errors import ExportError, HeadwiseError
+from headwise.export.savedmodel.request import Request
+from headwise.export.savedmodel.twins import twin_of
+from headwise.export.speed import Runs, Timing, measure
+
+
+def main(request: str, answer: str) -> None:
+    """The answer has what `write` gave, or a sentence that says why the model cannot be written."""
+    try:
+        found = write(torch.load(request, weights_only=False))
+    except HeadwiseError as error:
+        found = {"refused": str(error)}
+    Path(answer).write_text(json.dumps(found), encoding="utf-8")
+
+
+def write(asked: Request) -> dict[str, Any]:
+    """The SavedModel: what wrote it, by name and version, and how long it and PyTorch take.
+
+    Raises:
+        ExportError: the graph does not have the inputs and outputs of the twin.
+        HeadwiseError: a part of the model that has no twin.
+    """
+    twin = twin_of(asked.model, asked.mask)
+    names = [value.name for value in asked.inputs]
+    if set(names) != set(inspect.signature(type(twin).call).parameters) - {"self"}:
+        raise ExportError(f"the twin of {type(asked.model).__name__} in Keras does not take {', '.join(names)}")
+
+    def serve(*tensors: Any) -> dict[str, Any]:
+        found = twin(**dict(zip(names, tensors, strict=True)))
+        return {value.name: x for value, x in zip(asked.outputs, found, strict=True)}
+
+    def classify(*tensors: Any) -> dict[str, Any]:
+        return _classified(serve(*tensors)["logits"], asked.labels)
+
+    serve(*(tf.constant(x.numpy()) for x in asked.example))  # now every part has its variables
+    signature = [
+        tf.TensorSpec([None if isinstance(axis, str) else axis for axis in value.axes], _dtype(value.dtype), value.name)
+        for value in asked.inputs
+    ]
+    archive = keras.export.ExportArchive()
+    # Without archive.track(twin): it would write the variables, which the endpoints bring along, a second time.
+    archive.add_endpoint("serve", serve, signature)  # which is "serving_default" too
+    if asked.labels:
+        archive.add_endpoint("classify", classify, signature)
+    archive.write_out(asked.folder, verbose=False)
+    return {
+        "versions": {"tensorflow": tf.__version__, "keras": keras.__version__},
+        "speed": [timing.to_json() for timing in _speed(asked, names)],
+    }
+
+
+def _dtype(dtype: torch.dtype) -> Any:
+    return getattr(tf, str(dtype).removeprefix("torch."))
+
+
+def _classified(logits_BC: Any, labels: Sequence[str]) -> dict[str, Any]:
+    """As TensorFlow names them: the classes [B, C], and how likely each is [B, C]."""
+    scores = tf.nn.softmax(logits_BC)
+    return {"classes": tf.broadcast_to(tf.constant(list(labels))[None], tf.shape(scores)), "scores": scores}
+
+
+@torch.no_grad()
+def _speed(asked: Request, names: Sequence[str]) -> list[Timing]:
+    if not asked.batches:
+        return []
+    served = tf.saved_model.load(asked.folder).signatures["serving_default"]
+
+    def run(*tensors: torch.Tensor) -> Any:
+        return served(**{name: tf.constant(x.numpy()) for name, x in zip(names, tensors, strict=True)})
+
+    runs: Runs = {"PyTorch": asked.module, "TensorFlow": run}
+    found = [measure(runs, inputs, "model", batch) for batch, inputs in asked.batches.items()]
+    return found
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

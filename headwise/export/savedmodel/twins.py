@@ -1,0 +1,298 @@
+"""Whole models as Keras computes them: parts with twins in `headwise.keras`, joined as `headwise.models` joins them.
+
+Imports Keras, on whichever backend. Dimension letters: B batch, S sequence, M model, C classes, V vocabulary; of a
+forecaster N series, K patches, P patch length, F future, O outputs a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+from keras import ops
+from torch import nn
+
+from headwise import masks, models
+from headwise import nn as torch_nn
+from headwise.errors import ArgumentError
+from headwise.keras import (
+    Bert,
+    EncoderLayer,
+    LatentAttention,
+    MultiHeadAttention,
+    MultiHeadLatentAttention,
+    positions,
+)
+from headwise.masks import Mask
+from headwise.models.patch_forecaster import MIN_VARIANCE
+from headwise.nn import Encoder
+from headwise.nn.norm import LayerNorm, RMSNorm
+
+Tensor = Any  # of Keras's backend
+
+
+class Twin(keras.layers.Layer):
+    """A model whose parts are Keras layers. Called with the model's inputs by position, it gives a tuple of outputs."""
+
+    def __init__(self) -> None:
+        super().__init__(dtype="float32", autocast=False)
+
+
+class BertTwin(Twin):
+    """Of a `Bert`: the last hidden state [B, S, M], and [B, M] where it has a pooler."""
+
+    def __init__(self, model: models.Bert) -> None:
+        super().__init__()
+        self.bert = Bert.from_torch(model, dtype="float32")
+
+    def call(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
+        pools = self.bert.pooler is not None
+        found = self.bert(input_ids, attention_mask, token_type_ids, return_pooled=pools)
+        return found if pools else (found,)
+
+
+class SmallTwin(Twin):
+    """Of a `SmallEncoder`: what each token has become [B, S, M]."""
+
+    def __init__(self, model: models.SmallEncoder) -> None:
+        super().__init__()
+        self.word, self.token_type = _embedding(model.word), _embedding(model.token_type)
+        self.stack = Stack(model.encoder)
+
+    def call(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
+        x_BSM = self.word(input_ids) + self.token_type(token_type_ids)
+        return (self.stack(x_BSM, query_mask=ops.cast(attention_mask, "bool")),)
+
+
+class LatentTwin(Twin):
+    """Of a `LatentEncoder`: what the latents have read [B, N, M]."""
+
+    def __init__(self, model: models.LatentEncoder) -> None:
+        super().__init__()
+        self.word, self.token_type = _embedding(model.word), _embedding(model.token_type)
+        self.position = positions.Sinusoidal.from_torch(model.position)
+        self.latents = LatentAttention.from_torch(model.latents)
+
+    def call(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
+        x_BSM = self.word(input_ids) + self.token_type(token_type_ids)
+        place_SM = self.position(ops.arange(ops.shape(input_ids)[1], dtype="int32"))
+        return (self.latents(x_BSM + place_SM, query_mask=ops.cast(attention_mask, "bool")),)
+
+
+class ClassifierTwin(Twin):
+    """Of a `TextClassifier`: logits [B, C]."""
+
+    def __init__(self, model: models.TextClassifier) -> None:
+        super().__init__()
+        self.encoder: Any = twin_of(model.encoder)
+        self.head = _dense(model.head)
+        self.pooling = "all" if type(model.encoder) is models.LatentEncoder else model.pooling
+
+    def call(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
+        hidden_BSM, *_ = self.encoder(input_ids, attention_mask, token_type_ids)
+        if self.pooling == "all":
+            pooled_BM = ops.mean(hidden_BSM, axis=1)
+        elif self.pooling == "cls":
+            pooled_BM = hidden_BSM[:, 0]
+        else:
+            real_BS1 = ops.cast(attention_mask, "bool")[..., None]
+            kept_BSM = ops.where(real_BS1, hidden_BSM, ops.zeros_like(hidden_BSM))
+            pooled_BM = ops.sum(kept_BSM, axis=1) / ops.sum(ops.cast(real_BS1, "float32"), axis=1)
+        return (self.head(pooled_BM),)
+
+
+class SpanTwin(Twin):
+    """Of a `SpanReader`: logits of the first and the last token of the answer, [B, S] twice."""
+
+    def __init__(self, model: models.SpanReader) -> None:
+        super().__init__()
+        self.encoder: Any = twin_of(model.encoder)
+        self.head = _dense(model.head)
+
+    def call(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
+        hidden_BSM, *_ = self.encoder(input_ids, attention_mask, token_type_ids)
+        logits_BS2 = self.head(hidden_BSM)
+        return logits_BS2[..., 0], logits_BS2[..., 1]
+
+
+class MaskedTwin(Twin):
+    """Of a `MaskedLanguageModel`: logits of every token [B, S, V]."""
+
+    def __init__(self, model: models.MaskedLanguageModel) -> None:
+        super().__init__()
+        self.bert = Bert.from_torch(model.bert, dtype="float32")
+        self.transform, self.norm = _dense(model.transform), _norm(model.norm)
+        self.bias = self.add_weight(shape=tuple(model.bias.shape), name="bias", initializer="zeros")
+        self.bias.assign(_array(model.bias))
+
+    def call(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        hidden_BSM = self.bert(input_ids, attention_mask)
+        x_BSM = self.norm(ops.gelu(self.transform(hidden_BSM), approximate=False))
+        table_VM = ops.convert_to_tensor(self.bert.embeddings.word.embeddings)
+        return (ops.matmul(x_BSM, ops.transpose(table_VM)) + self.bias,)
+
+
+class ForecasterTwin(Twin):
+    """Of a `PatchForecaster`: the forecast [N, F, O]."""
+
+    def __init__(self, model: models.PatchForecaster) -> None:
+        super().__init__()
+        self.config = model.config
+        self.embed, self.head, self.direct = _dense(model.embed), _dense(model.head), _dense(model.direct)
+        self.position = positions.Learned.from_torch(model.position)
+        self.stack = Stack(model.encoder)
+
+    def call(self, context: Tensor) -> tuple[Tensor, ...]:
+        centre_N1, spread_N1 = _scale(context, self.config.centre)
+        given_NS = (context - centre_N1) / spread_N1
+        places_K = ops.arange(self.config.num_patches, dtype="int32")
+        x_NKM = self.stack(self.embed(_patches(given_NS, self.config)) + self.position(places_K))
+        flat = ops.reshape(x_NKM, (-1, self.config.num_patches * self.config.dim))
+        y_NFO = ops.reshape(self.head(flat) + self.direct(given_NS), (-1, self.config.horizon, _outputs(self.config)))
+        return (y_NFO * spread_N1[..., None] + centre_N1[..., None],)
+
+
+class CausalForecasterTwin(Twin):
+    """Of a `CausalPatchForecaster`: the forecast [N, F, O], each patch from the point forecasts of those before."""
+
+    def __init__(self, model: models.CausalPatchForecaster) -> None:
+        super().__init__()
+        self.config = model.config
+        self.embed, self.head = _dense(model.embed), _dense(model.head)
+        self.stack = Stack(model.decoder)
+
+    def call(self, context: Tensor) -> tuple[Tensor, ...]:
+        config = self.config
+        centre_N1, spread_N1 = _scale(context, config.centre)
+        read_NKP = _patches((context - centre_N1) / spread_N1, config)
+        written: list[Tensor] = []
+        for _ in range(-(-config.horizon // config.patch_length)):
+            last_N1M = self.stack(self.embed(read_NKP), attention_mask=masks.causal())[:, -1:]
+            written.append(ops.reshape(self.head(last_N1M), (-1, config.patch_length, _outputs(config))))
+            read_NKP = ops.concatenate([read_NKP, written[-1][:, None, :, 0]], axis=1)
+        y_NFO = ops.concatenate(written, axis=1)[:, : config.horizon]
+        return (y_NFO * spread_N1[..., None] + centre_N1[..., None],)
+
+
+class AttentionTwin(Twin):
+    """Of a module of `headwise.nn` in which a sequence attends to itself: [B, S, M], or the latents [B, N, M]."""
+
+    def __init__(self, module: nn.Module, mask: Mask | None) -> None:
+        super().__init__()
+        if isinstance(module, Encoder):
+            self.layer: Any = Stack(module)
+        else:
+            self.layer = LAYERS[type(module)].from_torch(module)
+        self.mask = mask
+
+    def call(self, hidden: Tensor, padding: Tensor) -> tuple[Tensor, ...]:
+        return (self.layer(hidden, query_mask=padding, attention_mask=self.mask),)
+
+
+class Stack(keras.layers.Layer):
+    """The layers of an `Encoder` and the norm behind the last."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__(dtype="float32", autocast=False)
+        self.layers = [EncoderLayer.from_torch(layer) for layer in encoder.layers]
+        self.norm = None if encoder.norm is None else _norm(encoder.norm)
+
+    def call(self, x_BSM: Tensor, query_mask: Tensor | None = None, attention_mask: Mask | None = None) -> Tensor:
+        for layer in self.layers:
+            x_BSM = layer(x_BSM, query_mask=query_mask, attention_mask=attention_mask)
+        return x_BSM if self.norm is None else self.norm(x_BSM)
+
+
+LAYERS: dict[type[nn.Module], Any] = {
+    torch_nn.EncoderLayer: EncoderLayer,
+    torch_nn.LatentAttention: LatentAttention,
+    torch_nn.MultiHeadAttention: MultiHeadAttention,
+    torch_nn.MultiHeadLatentAttention: MultiHeadLatentAttention,
+}
+TWINS: dict[type[nn.Module], Callable[[Any], Twin]] = {
+    models.Bert: BertTwin,
+    models.SmallEncoder: SmallTwin,
+    models.LatentEncoder: LatentTwin,
+    models.TextClassifier: ClassifierTwin,
+    models.SpanReader: SpanTwin,
+    models.MaskedLanguageModel: MaskedTwin,
+    models.PatchForecaster: ForecasterTwin,
+    models.CausalPatchForecaster: CausalForecasterTwin,
+}
+
+
+def twin_of(model: nn.Module, mask: Mask | None = None) -> Twin:
+    """The Keras twin of a model, with its weights, float32; of a module of `headwise.nn` with a mask, if it has one.
+
+    Raises:
+        ArgumentError: a model that has none.
+        HeadwiseError: a part that was replaced, or an option that Keras's side has not.
+    """
+    if type(model) in (*LAYERS, Encoder):
+        return AttentionTwin(model, mask)
+    if type(model) not in TWINS:
+        raise ArgumentError(f"{type(model).__name__} has no twin in Keras")
+    return TWINS[type(model)](model)
+
+
+def _array(x: torch.Tensor) -> np.ndarray:
+    return x.detach().float().cpu().numpy()
+
+
+def _dense(module: nn.Linear) -> keras.layers.Dense:
+    _check_plain(module, nn.Linear)
+    made = keras.layers.Dense(module.out_features, use_bias=module.bias is not None, dtype="float32")
+    made.build((None, module.in_features))
+    made.kernel.assign(_array(module.weight).T)
+    if module.bias is not None:
+        made.bias.assign(_array(module.bias))
+    return made
+
+
+def _embedding(module: nn.Embedding) -> keras.layers.Embedding:
+    _check_plain(module, nn.Embedding)
+    made = keras.layers.Embedding(module.num_embeddings, module.embedding_dim, dtype="float32")
+    made.build()
+    made.embeddings.assign(_array(module.weight))
+    return made
+
+
+def _norm(module: Any) -> keras.layers.Layer:
+    _check_plain(module, nn.LayerNorm, LayerNorm, nn.RMSNorm, RMSNorm)
+    kind = keras.layers.RMSNormalization if isinstance(module, nn.RMSNorm) else keras.layers.LayerNormalization
+    made = kind(epsilon=module.eps, dtype="float32")
+    made.build((None, None, *module.normalized_shape))
+    if isinstance(module, nn.RMSNorm):
+        made.scale.assign(_array(module.weight))
+    else:
+        made.gamma.assign(_array(module.weight))
+        made.beta.assign(np.zeros(module.normalized_shape) if module.bias is None else _array(module.bias))
+    return made
+
+
+def _check_plain(module: nn.Module, *kinds: type[nn.Module]) -> None:
+    """A part that somebody put in its place may compute something else."""
+    if type(module) not in kinds:
+        raise ArgumentError(
+            f"expected a plain {kinds[0].__name__}, which has a twin in Keras. Received: {type(module).__name__}"
+        )
+
+
+def _scale(context_NS: Tensor, centre: str) -> tuple[Tensor, Tensor]:
+    """What is taken from each context, and what it is divided by, [N, 1] each."""
+    mean_N1 = ops.mean(context_NS, axis=1, keepdims=True)
+    variance_N1 = ops.mean(ops.square(context_NS - mean_N1), axis=1, keepdims=True)
+    return mean_N1 if centre == "mean" else context_NS[:, -1:], ops.sqrt(variance_N1 + MIN_VARIANCE)
+
+
+def _patches(x_NS: Tensor, config: models.PatchForecasterConfig) -> Tensor:
+    """[N, K, P], the last patch at the end."""
+    return ops.take(x_NS, np.array([range(*span) for span in config.spans], np.int32), axis=1)
+
+
+def _outputs(config: models.PatchForecasterConfig) -> int:
+    """O."""
+    return 1 + config.num_quantiles

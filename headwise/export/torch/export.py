@@ -1,0 +1,160 @@
+"""`export`: a task or a model as programs of PyTorch, each of which was run without headwise and compared."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from headwise.errors import ArgumentError, ExportError, FileError
+from headwise.export import manifest, task_files
+from headwise.export.comparing import check, compare, expectations
+from headwise.export.exported import Exported
+from headwise.export.folder import replacing_folder
+from headwise.export.graph import Graph
+from headwise.export.graphs import graphs_of
+from headwise.export.graphs.weights import with_weights
+from headwise.export.manifest import GraphFile, Manifest
+from headwise.export.torch import programs
+from headwise.export.torch.fresh import run_alone
+from headwise.export.tracing import longest, trace
+from headwise.masks import Mask
+from headwise.tasks.task import Task
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TOLERANCES = {"fp32": 1e-4, "bf16": 0.5, "fp16": 5e-2}  # in spreads: bf16 has 8 bits of each number, fp16 has 11
+
+
+def export(
+    subject: Task[Any] | nn.Module,
+    out: str | Path,
+    *,
+    precision: str = "fp32",
+    weights: bool = False,
+    aoti: bool | None = None,
+    rows: Any = None,
+    mask: Mask | Tensor | None = None,
+    examples: Sequence[tuple[Tensor, ...]] = (),
+    tolerance: float | None = None,
+    run: str | Path | None = None,
+) -> Exported:
+    """Write a task or a model as programs of `torch.export`, and compare what they compute in a process of their own.
+
+    NAME.pt2 is what `torch.export.load` reads, NAME.aoti.pt2 what `torch._inductor.aoti_load_package` reads.
+
+    Args:
+        subject: a task, a model or a module, as `graphs_of` takes them. It is put on the CPU, and into eval mode.
+        out: a folder that is new, empty, or an export, which is then replaced.
+        precision: "fp32", "bf16" or "fp16": weights and computation, while inputs and outputs stay float32.
+        weights: whether the graphs also return the attention weights of every layer.
+        aoti: whether AOTInductor compiles packages too; None = where there is a C++ compiler.
+        rows: real inputs to compare on, as `task.predict` takes them. Random ones are compared on anyway.
+        mask, examples: of what is no task, as for `graphs_of`.
+        tolerance: how far an output may be from the model's, in units of the spread of its values; None = 1e-4 of fp32,
+            0.5 of bf16, 0.05 of fp16.
+        run: the run folder that the task is of: its config.yaml and scores.json go with it.
+
+    Returns:
+        Where it is, its files, and the difference of each output of each graph.
+
+    Raises:
+        ArgumentError: options that there are none of, or a folder that is not empty.
+        ExportError: it cannot be traced, compiled or run, or computes something else. Nothing is left behind then.
+        FileError: it cannot be written.
+    """
+    if precision not in DTYPES:
+        raise ArgumentError(
+            f"precision: expected one of {', '.join(DTYPES)} for torch, received {precision!r}"
+            + ("; int8 is there for onnx" if precision == "int8" else "")
+        )
+    compiles, note = _whether(aoti)
+    limit = TOLERANCES[precision] if tolerance is None else tolerance
+    out = Path(out).expanduser()
+    with replacing_folder(out) as folder:
+        graphs = graphs_of(subject, rows, mask=mask, examples=examples)
+        if weights:
+            graphs = tuple(with_weights(graph) for graph in graphs)
+        traced = [trace(graph, DTYPES[precision]) for graph in graphs]
+        ends = {axis: most for pair in zip(graphs, traced, strict=True) for axis, most in longest(*pair).items()}
+        notes = [note, *(f"The axis {axis} is at most {most}." for axis, most in ends.items())]
+        try:
+            files = [_save(folder, graph, program, limit) for graph, program in zip(graphs, traced, strict=True)]
+            asked = list(zip(files, graphs, strict=True))
+            if compiles:
+                packages, said = _compile(folder, files, traced, must=aoti is True)
+                asked += zip(packages, graphs, strict=bool(packages))
+                notes[0] = said
+            checked = _checked(folder, asked)
+        except OSError as cause:
+            raise FileError(f"cannot write {out}: {cause.strerror or cause}") from cause
+        task = subject if isinstance(subject, Task) else None
+        name = "tensors" if task is None else task.name
+        if task is not None:
+            task_files.write(folder, task, None if run is None else Path(run).expanduser())
+        if rows is None and not examples and name != "match":
+            notes.append(task_files.RANDOM_ONLY)
+        versions = {each: importlib.metadata.version(each) for each in ("headwise", "torch")}
+        options = {"weights": weights, "aoti": len(checked) > len(graphs)}
+        manifest.write(folder, Manifest("torch", name, precision, checked, tuple(notes), versions, options))
+    return Exported.load(out)
+
+
+def _whether(aoti: bool | None) -> tuple[bool, str]:
+    """Whether packages are compiled, and what is to be said where they are not."""
+    compiler = programs.compiler()
+    if aoti is True and compiler is None:
+        raise ArgumentError("aoti: AOTInductor needs a C++ compiler, and there is none: install g++, or set CXX")
+    if aoti is False:
+        return False, "No AOTInductor package was asked for."
+    if compiler is None:
+        return False, "No AOTInductor package was made: there is no C++ compiler here (g++, or what CXX names)."
+    return True, ""
+
+
+def _save(folder: Path, graph: Graph, program: ExportedProgram, limit: float) -> GraphFile:
+    path = folder / f"{graph.name}.pt2"
+    programs.save(program, path)
+    return GraphFile(graph.name, path.name, graph.inputs, graph.outputs, (), limit)
+
+
+def _compile(
+    folder: Path, files: Sequence[GraphFile], traced: Sequence[ExportedProgram], *, must: bool
+) -> tuple[list[GraphFile], str]:
+    """The packages, or none and why: where nobody asked for them, they need not be."""
+    found = []
+    try:
+        for file, program in zip(files, traced, strict=True):
+            path = folder / f"{file.name}{programs.PACKAGE}"
+            programs.compile_package(program, path)
+            found.append(replace(file, name=f"{file.name}.aoti", file=path.name))
+    except ExportError as cause:
+        if must:
+            raise
+        for file in found:
+            (folder / file.file).unlink()
+        return [], f"No AOTInductor package was made: {cause}."
+    return found, (
+        "The AOTInductor packages are compiled for processors like the one they were made on. They check nothing: of "
+        "tensors that are not contiguous, or too long, they compute something else, and do not say so."
+    )
+
+
+def _checked(folder: Path, asked: Sequence[tuple[GraphFile, Graph]]) -> tuple[GraphFile, ...]:
+    """Each file with its differences. Raises ExportError if one is too large."""
+    answers = run_alone([(folder / file.file, graph.examples) for file, graph in asked])
+    found = []
+    for (file, graph), given in zip(asked, answers, strict=True):
+        expected = expectations(graph)
+        differences = tuple(
+            compare(value.name, [each[place] for each in expected], [each[place] for each in given])
+            for place, value in enumerate(graph.outputs)
+        )
+        check(file.file, differences, file.tolerance)
+        found.append(replace(file, differences=differences))
+    return tuple(found)
