@@ -14,7 +14,21 @@ from itertools import takewhile
 import click
 
 import headwise
-from headwise.cli import compare, doctor, evaluate, gradcheck, plot, predict, stats, train, view, watch, worksheet
+from headwise.cli import (
+    compare,
+    doctor,
+    evaluate,
+    export,
+    gradcheck,
+    plot,
+    predict,
+    serve,
+    stats,
+    train,
+    view,
+    watch,
+    worksheet,
+)
 from headwise.errors import HeadwiseError, TrainingInterrupted
 
 BAD_INPUT = 2
@@ -75,3 +89,5 @@ command.add_command(worksheet.worksheet)
 command.add_command(train.train)
 command.add_command(evaluate.evaluate)
 command.add_command(predict.predict)
+command.add_command(export.export)
+command.add_command(serve.serve)

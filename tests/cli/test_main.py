@@ -22,8 +22,8 @@ def options(verb: click.Command) -> dict[str, list[str]]:
 
 def test_the_verbs_and_their_options_are_pinned() -> None:
     assert sorted(command.commands) == [
-        *("compare", "doctor", "evaluate", "gradcheck", "plot", "predict", "stats", "train", "view", "watch"),
-        "worksheet",
+        *("compare", "doctor", "evaluate", "export", "gradcheck", "plot", "predict", "serve", "stats", "train", "view"),
+        *("watch", "worksheet"),
     ]
     assert options(command) == {"version": ["--version"], "debug": ["--debug"]}
     assert options(command.commands["view"]) == {
@@ -124,6 +124,46 @@ def test_the_verbs_and_their_options_are_pinned() -> None:
         "context": ["--context"],
         "file": ["--file"],
         "out": ["--out"],
+        "chunk": ["--chunk"],
+        "restart": ["--restart"],
+        "engine": ["--engine"],
+        "workers": ["--workers"],
+        "ray_address": ["--ray-address"],
+        "debug": ["--debug"],
+    }
+    assert options(command.commands["export"]) == {
+        "source": ["source"],
+        "kind": ["--to"],
+        "out": ["--out"],
+        "attention": ["--attention"],
+        "precision": ["--precision"],
+        "weights": ["--weights"],
+        "tolerance": ["--tolerance"],
+        "examples": ["--examples"],
+        "aoti": ["--aoti"],
+        "no_speed": ["--no-speed"],
+        "debug": ["--debug"],
+    }
+    assert options(command.commands["serve"]) == {
+        "models": ["models"],
+        "backend": ["--backend"],
+        "precision": ["--precision"],
+        "workers": ["--workers"],
+        "threads": ["--threads"],
+        "max_batch": ["--max-batch"],
+        "max_delay_ms": ["--max-delay-ms"],
+        "max_queue": ["--max-queue"],
+        "max_tokens": ["--max-tokens"],
+        "max_body": ["--max-body"],
+        "timeout": ["--timeout"],
+        "host": ["--host"],
+        "port": ["--port"],
+        "grpc_port": ["--grpc-port"],
+        "tensorflow_port": ["--tensorflow-port"],
+        "token_file": ["--token-file"],
+        "tls_cert": ["--tls-cert"],
+        "tls_key": ["--tls-key"],
+        "drain": ["--drain"],
         "debug": ["--debug"],
     }
     assert options(command.commands["worksheet"]) == {
@@ -279,6 +319,8 @@ def test_a_terminal_without_unicode_is_no_error() -> None:
         (["train", "forecast", "--help"], {}),
         (["predict", "--help"], {}),
         (["evaluate", "--help"], {}),
+        (["export", "--help"], {}),
+        (["serve", "--help"], {}),
         ([], {"_HEADWISE_COMPLETE": "bash_complete", "COMP_WORDS": "headwise v", "COMP_CWORD": "1"}),
     ],
     ids=[
@@ -297,6 +339,8 @@ def test_a_terminal_without_unicode_is_no_error() -> None:
         "train forecast help",
         "predict help",
         "evaluate help",
+        "export help",
+        "serve help",
         "completion",
     ],
 )
@@ -318,6 +362,7 @@ def test_answers_without_importing_anything_heavy(arguments: list[str], environm
     assert done.stdout
     heavy = {"torch", "numpy", "rich", "tokenizers", "safetensors", "huggingface_hub", "transformers"}
     heavy |= {"pytorch_lightning", "datasets", "torchmetrics", "sacrebleu", "pandas"}
+    heavy |= {"onnx", "onnxruntime", "tensorflow", "keras", "kserve", "fastapi", "grpc", "ray"}
     assert heavy.isdisjoint(done.stderr.split())
 
 

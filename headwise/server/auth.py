@@ -1,0 +1,103 @@
+"""Who may ask: with a token, only who knows it; without one, nobody that a page elsewhere sent.
+
+A page of any site can make a browser post to 127.0.0.1, and a name of that site may be made to lead here. Browsers say
+where a page is from (Origin) and whom they think they ask (Host): a request that names another is refused.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from hmac import compare_digest
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from headwise.errors import ArgumentError, FileError, RequestRefused
+from headwise.server.routes.refusal import refusal
+
+# To all: what probes ask, and the page, which itself holds nothing and asks its reader for the token.
+OPEN = frozenset({"/livez", "/readyz", "/v2/health/live", "/v2/health/ready", "/docs"})
+FORBIDDEN = 403
+_SHORTEST = 16
+
+
+class Auth:
+    """ASGI middleware: refuses requests without the token, from pages of other sites, or under another's name.
+
+    Args:
+        token: None = whoever reaches the server may ask.
+        local: whether it listens on this machine alone, where only a name of this machine can be meant.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str | None, local: bool) -> None:
+        self._app, self._token, self._local = app, token, local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            why = self._foreign(headers)
+            if why is not None:
+                await refusal(RequestRefused("unauthorized", why), FORBIDDEN)(scope, receive, send)
+                return
+            if scope["path"] not in OPEN and not is_token(self._token, headers.get("authorization")):
+                error = RequestRefused("unauthorized", "expected the server's token: Authorization: Bearer TOKEN")
+                await refusal(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _foreign(self, headers: Headers) -> str | None:
+        host = headers.get("host", "")
+        origin = headers.get("origin")
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            site = host if origin is None else urlsplit(origin).netloc
+        except ValueError:
+            return "expected a host and an origin that are addresses"
+        if self._local and host and not is_local(name):
+            return "this server answers to names of its own machine only: localhost or 127.0.0.1"
+        return None if site == host else "this server answers no pages of other sites"
+
+
+def is_token(token: str | None, authorization: str | None) -> bool:
+    """Whether an Authorization of a request holds the token, where there is one."""
+    if token is None:
+        return True
+    scheme, _, given = (authorization or "").partition(" ")
+    return scheme.lower() == "bearer" and compare_digest(given.strip().encode(), token.encode())
+
+
+def is_local(host: str) -> bool:
+    """Whether a name or address is that of this machine to itself."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def read_token(path: Path | None, environment: str | None) -> str | None:
+    """The token of a file (its first line), or else that of the environment; None where there is neither.
+
+    Raises:
+        FileError: the file cannot be read. ArgumentError: a token that is too short, or that no header can hold.
+    """
+    if path is not None:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise FileError(f"--token-file {path}: cannot be read: {why}") from error
+        token, source = text.strip(), f"--token-file {path}"
+    elif environment is not None:
+        token, source = environment.strip(), "HEADWISE_TOKEN"
+    else:
+        return None
+    if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
+        raise ArgumentError(
+            f"{source}: expected one line of at least {_SHORTEST} letters, digits and signs without blanks, received "
+            f"{len(token)} characters; python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
+        )
+    return token

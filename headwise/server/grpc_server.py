@@ -1,0 +1,138 @@
+"""The servers over gRPC: made, watched and guarded as those over HTTP are."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from headwise.errors import FileError
+from headwise.server.auth import is_token
+from headwise.server.listening import address, check_free
+from headwise.server.metrics import Metrics
+from headwise.server.observing import Noted, current
+from headwise.server.settings import Settings
+from headwise.server.watching import log_request, request_id
+
+OPEN = frozenset({"/inference.GRPCInferenceService/ServerLive", "/inference.GRPCInferenceService/ServerReady"})
+
+
+def make(settings: Settings, metrics: Metrics) -> grpc.aio.Server:
+    """A server without services or port."""
+    return grpc.aio.server(
+        interceptors=[Watching(metrics, settings.token)],
+        options=[
+            ("grpc.max_receive_message_length", settings.max_body),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_metadata_size", 16 * 2**10),
+            ("grpc.so_reuseport", 0),  # else two servers may share a port, and neither knows
+        ],
+    )
+
+
+def bind(server: grpc.aio.Server, settings: Settings, port: int, option: str) -> int:
+    """Bind a server to a port (0 = any that is free), and give it. Raises FileError, as `listening.bind`."""
+    check_free(settings.host, port, option)
+    where = address(settings.host, port)
+    try:
+        if settings.tls_cert is None or settings.tls_key is None:
+            return server.add_insecure_port(where)
+        pair = (settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())
+        return server.add_secure_port(where, grpc.ssl_server_credentials([pair]))
+    except RuntimeError as error:
+        raise FileError(f"{option} {port}: the port cannot be used; choose another one, or 0 for any free") from error
+
+
+class Watching(grpc.aio.ServerInterceptor):
+    """Wants the token, and tells each call to the log and the metrics."""
+
+    def __init__(self, metrics: Metrics, token: str | None) -> None:
+        self._metrics, self._token = metrics, token
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None:  # no such method: gRPC says so
+            return None
+        method = handler_call_details.method
+        metadata = {str(key): value for key, value in handler_call_details.invocation_metadata or ()}
+        given = metadata.get("authorization")
+        known = method in OPEN or is_token(self._token, given if isinstance(given, str) else None)
+        wanted = metadata.get("x-request-id")
+        call = _Call(self._metrics, method, request_id(wanted if isinstance(wanted, str) else None), known)
+        if handler.response_streaming:
+            make = (
+                grpc.stream_stream_rpc_method_handler
+                if handler.request_streaming
+                else grpc.unary_stream_rpc_method_handler
+            )
+            inner = handler.stream_stream or handler.unary_stream
+            return make(call.streaming(inner), handler.request_deserializer, handler.response_serializer)
+        make = (
+            grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
+        )
+        inner = handler.stream_unary or handler.unary_unary
+        return make(call.single(inner), handler.request_deserializer, handler.response_serializer)
+
+
+class _Call:
+    def __init__(self, metrics: Metrics, method: str, id: str, known: bool) -> None:
+        self._metrics, self._method, self._known = metrics, method, known
+        self._noted = Noted(id)
+
+    def single(self, inner: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(request: Any, context: Any) -> Any:
+            began = self._begin()
+            code = "OK"
+            try:
+                await self._check(context)
+                return await inner(request, context)
+            except BaseException as error:
+                code = _code(error, context)
+                raise
+            finally:
+                self._end(began, code)
+
+        return call
+
+    def streaming(self, inner: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+        async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+            began = self._begin()
+            code = "OK"
+            try:
+                await self._check(context)
+                async for response in inner(request, context):
+                    yield response
+            except BaseException as error:
+                code = _code(error, context)
+                raise
+            finally:
+                self._end(began, code)
+
+        return call
+
+    async def _check(self, context: Any) -> None:
+        if not self._known:
+            says = "expected the server's token in the metadata: authorization: Bearer TOKEN"
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, says)
+
+    def _begin(self) -> float:
+        current.set(self._noted)  # of the task of this call alone
+        self._metrics.begin("grpc")
+        return time.perf_counter()
+
+    def _end(self, began: float, code: str) -> None:
+        seconds = time.perf_counter() - began
+        self._metrics.end("grpc", self._method, code, seconds)
+        log_request(self._noted, "grpc", self._method, code, seconds)
+
+
+def _code(error: BaseException, context: Any) -> str:
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return "CANCELLED"
+    code = context.code()
+    if isinstance(code, int):
+        code = next((each for each in grpc.StatusCode if each.value[0] == code), None)
+    return "UNKNOWN" if code is None or code is grpc.StatusCode.OK else str(code.name)

@@ -1,0 +1,50 @@
+"""A question and a context to the words of the context that answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headwise.server.interface import Column, Description, Row
+from headwise.server.interfaces.cells import text_of
+from headwise.server.interfaces.task_interface import TaskInterface
+from headwise.tasks.answer import SEPARATOR, Answer
+from headwise.viewer import Input, inputs_of
+
+NO_ANSWER = -1  # as the start of an answer that there is not
+
+
+class AnswerInterface(TaskInterface[Answer, tuple[str, str]]):
+    """`question`, `context` -> `answer`, `start`, `probability`."""
+
+    def describe(self) -> Description:
+        return Description(
+            task=self.task.name,
+            platform=self.platform,
+            inputs=(
+                Column("question", "BYTES", says="what is asked"),
+                Column("context", "BYTES", says="the text that has the answer, of any length"),
+            ),
+            outputs=(
+                Column("answer", "BYTES", says="as it stands in the context; empty where there is none"),
+                Column("start", "INT64", says=f"its first character in the context; {NO_ANSWER} where there is none"),
+                Column("probability", "FP32", says="of that answer, or of none"),
+            ),
+            explains=self.has_records,
+            example={
+                "question": "Who wrote the book?",
+                "context": "The book was written by Mary Shelley. It came out in 1818.",
+            },
+        )
+
+    def read(self, row: Row) -> tuple[str, str]:
+        return text_of(row, "question"), text_of(row, "context")
+
+    def size(self, asked: tuple[str, str]) -> int:
+        return 3 + sum(len(pieces.ids) for pieces in self.task.subwords.pieces(asked))
+
+    def run(self, asked: Sequence[tuple[str, str]]) -> list[Row]:
+        found = self.task.predict(list(asked))
+        return [{**each, "start": NO_ANSWER if each["start"] is None else each["start"]} for each in found]
+
+    def look(self, asked: tuple[str, str]) -> list[Input]:
+        return inputs_of(self.task.look([f" {SEPARATOR} ".join(asked)]))

@@ -1,0 +1,113 @@
+"""A BERT as it is: ids to hidden states and their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from headwise.capture import watch
+from headwise.errors import ArgumentError, CheckpointError
+from headwise.models import Bert
+from headwise.models.checkpoint import resolve
+from headwise.server.interface import Column, Description, Row
+from headwise.server.interfaces import unpadded
+from headwise.server.interfaces.answering import Answering
+from headwise.server.interfaces.cells import array_of
+from headwise.server.interfaces.precision import Precision
+from headwise.text import Tokenizer, as_tokens
+from headwise.viewer import Input, inputs_of
+
+IDS = Column("input_ids", "INT64", (-1,), "tokens")
+MASK = Column("attention_mask", "INT64", (-1,), "1 for tokens, 0 for padding after them", optional=True)
+TYPES = Column("token_type_ids", "INT64", (-1,), "which text of a pair each is from: 0, 1", optional=True)
+
+
+@dataclass(frozen=True)
+class Ids:
+    """The real tokens of a row, and how many it has with padding."""
+
+    ids: list[int]
+    types: list[int]
+    length: int
+
+
+class BertTensors(Answering[Ids]):
+    """`input_ids`, `attention_mask`, `token_type_ids` -> `last_hidden_state`, `embedding`.
+
+    Args:
+        path: a folder or a hub id.
+
+    Raises:
+        CheckpointError: it is not a BERT's.
+    """
+
+    def __init__(self, path: str | Path, precision: Precision) -> None:
+        folder = resolve(path)
+        self.bert, self.precision = Bert.from_pretrained(folder), precision
+        try:
+            self.tokenizer: Tokenizer | None = Tokenizer.from_pretrained(folder)
+        except CheckpointError:  # nothing here needs it but the names of tokens
+            self.tokenizer = None
+        config = self.bert.config
+        words = "a warm, funny film"
+        example = self.tokenizer.encode(words).ids if self.tokenizer else tuple(range(min(8, config.vocab_size)))
+        self.description = Description(
+            task="tensors",
+            platform="headwise_torch",
+            inputs=(IDS, MASK, TYPES),
+            outputs=(
+                Column("last_hidden_state", "FP32", (-1, config.hidden_size), "of each token; 0 for padding"),
+                Column("embedding", "FP32", (config.hidden_size,), "their mean, padding left out"),
+            ),
+            explains=True,
+            example={"input_ids": np.array(example, dtype=np.int64)},
+        )
+
+    def read(self, row: Row) -> Ids:
+        ids = array_of(row, IDS)
+        arrays = {column.name: array_of(row, column) for column in (MASK, TYPES) if row.get(column.name) is not None}
+        for name, array in arrays.items():
+            if len(array) != len(ids):
+                raise ArgumentError(f"{name}: expected {len(ids)} numbers, as input_ids, received {len(array)}")
+        mask = arrays.get("attention_mask", np.ones_like(ids))
+        types = arrays.get("token_type_ids", np.zeros_like(ids))
+        real = int(mask.sum())
+        if real < 1 or not np.array_equal(mask, np.arange(len(ids)) < real):
+            raise ArgumentError("attention_mask: expected 1 for tokens, at least one, and 0 for padding after them")
+        config = self.bert.config
+        if real > config.max_positions:
+            raise ArgumentError(f"input_ids: this model reads at most {config.max_positions} tokens, received {real}")
+        _check_numbers("input_ids", ids[:real], config.vocab_size)
+        _check_numbers("token_type_ids", types[:real], config.num_token_types)
+        return Ids(ids[:real].tolist(), types[:real].tolist(), len(ids))
+
+    def size(self, asked: Ids) -> int:
+        return asked.length
+
+    def run(self, asked: Sequence[Ids]) -> list[Row]:
+        found: list[Row] = []
+        hidden = unpadded.read(self.bert, [each.ids for each in asked], [each.types for each in asked])
+        for each, hidden_SM in zip(asked, hidden, strict=True):
+            whole = torch.zeros(each.length, hidden_SM.shape[1])
+            whole[: len(hidden_SM)] = hidden_SM.float()
+            found.append({"last_hidden_state": whole.numpy(), "embedding": hidden_SM.float().mean(0).numpy()})
+        return found
+
+    def look(self, asked: Ids) -> list[Input]:
+        names = [self._name(id_) for id_ in asked.ids]
+        with torch.no_grad(), watch(self.bert, tokens=as_tokens([names])) as seen:
+            self.bert(torch.tensor([asked.ids]), token_type_ids=torch.tensor([asked.types]))
+        return inputs_of(seen)
+
+    def _name(self, id_: int) -> str:
+        return str(id_) if self.tokenizer is None else str(self.tokenizer.backend.id_to_token(id_))
+
+
+def _check_numbers(name: str, numbers: np.ndarray, size: int) -> None:
+    if numbers.min() < 0 or numbers.max() >= size:
+        odd = numbers[(numbers < 0) | (numbers >= size)][0]
+        raise ArgumentError(f"{name}: expected numbers from 0 to {size - 1}, received {odd}")

@@ -1,0 +1,77 @@
+"""The cells of a row, as the kind that their column promises, or an error that names the column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from headwise.errors import ArgumentError, DtypeError, ShapeError
+from headwise.server.interface import Column, Row
+from headwise.text.tokenizer import check_text
+
+DTYPES: dict[str, Any] = {
+    "BOOL": np.bool_,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP32": np.float32,
+    "FP64": np.float64,
+}
+
+
+def check_names(row: Row, columns: Sequence[Column]) -> None:
+    """Raise ArgumentError unless a row has the columns that it must have, and no other."""
+    names = [column.name for column in columns]
+    if unknown := [name for name in row if name not in names]:
+        raise ArgumentError(f"{unknown[0]!r:.60}: there is no such column; expected {', '.join(names)}")
+    if missing := [column.name for column in columns if not column.optional and row.get(column.name) is None]:
+        raise ArgumentError(f"{missing[0]}: it is missing; a row has {', '.join(names)}")
+
+
+def text_of(row: Row, name: str) -> str:
+    """A cell that is text, and not empty. Raises DtypeError, ArgumentError."""
+    value = row[name]
+    if not isinstance(value, str):
+        raise DtypeError(f"{name}: expected a text, received {type(value).__name__}")
+    try:
+        check_text(value)
+    except ArgumentError as cause:
+        raise ArgumentError(f"{name}: expected valid Unicode, received half of a surrogate pair") from cause
+    if not value.strip():
+        raise ArgumentError(f"{name}: expected a text, received an empty one")
+    return value
+
+
+def array_of(row: Row, column: Column) -> np.ndarray:
+    """A cell that is an array of numbers, in the column's dtype. Raises DtypeError, ShapeError, ArgumentError."""
+    name, dtype = column.name, DTYPES[column.datatype]
+    try:
+        found = np.asarray(row[name])
+    except ValueError as cause:  # lists of different lengths
+        raise ShapeError(f"{name}: expected {_shape(column)}, received lists of different lengths") from cause
+    kinds = {"b": "b", "i": "iu", "f": "fiu"}[np.dtype(dtype).kind]
+    if found.dtype.kind not in kinds:
+        raise DtypeError(f"{name}: expected {column.datatype}, received {found.dtype}")
+    fits = found.ndim == len(column.shape) and all(
+        size > 0 and want in (-1, size) for size, want in zip(found.shape, column.shape, strict=True)
+    )
+    if not fits:
+        raise ShapeError(f"{name}: expected {_shape(column)}, received {list(found.shape)}")
+    cast = found.astype(dtype, copy=False)
+    if found.dtype.kind in "iu" and dtype in (np.int32, np.int64) and not np.array_equal(cast, found):
+        raise ArgumentError(f"{name}: a number that {column.datatype} cannot hold")
+    return cast
+
+
+def texts_of(row: Row, name: str) -> list[str]:
+    """A cell that is a list of texts, none of them empty. Raises DtypeError, ArgumentError."""
+    found = np.asarray(row[name], dtype=object)
+    if found.ndim != 1:
+        raise ShapeError(f"{name}: expected [-1], -1 = any size, received {list(found.shape)}")
+    return [text_of({name: each}, name) for each in found.tolist()]
+
+
+def _shape(column: Column) -> str:
+    said = ", -1 = any size but 0" if -1 in column.shape else ""
+    return f"{list(column.shape)}{said}"

@@ -1,0 +1,79 @@
+"""A text, or two texts, to a label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.models import Bert
+from headwise.server.interface import Column, Description, Row
+from headwise.server.interfaces import unpadded
+from headwise.server.interfaces.cells import text_of
+from headwise.server.interfaces.task_interface import TaskInterface
+from headwise.tasks.classify import Classify, Example
+from headwise.tasks.rows.tables import Data
+from headwise.viewer import Input, inputs_of
+
+NAMES = {"text": "text", "pair": "text_pair"}  # the task's name for a text -> its column
+EXAMPLE = {"text": "a warm, funny film", "text_pair": "a cold, sad one"}
+
+
+class ClassifyInterface(TaskInterface[Classify, dict[str, str]]):
+    """`text`, and of pairs `text_pair` -> `label`, `probability`, `probabilities`."""
+
+    def describe(self) -> Description:
+        task, pairs = self.task, self.task.options.text_pair is not None
+        says = {"text": "the text to classify", "text_pair": "the second text"}
+        self.columns = {name: column for name, column in NAMES.items() if name == "text" or pairs}
+        labels = tuple(task.labels)
+        return Description(
+            task=task.name,
+            platform=self.platform,
+            inputs=tuple(Column(column, "BYTES", says=says[column]) for column in self.columns.values()),
+            outputs=(
+                Column("label", "BYTES", says="the most probable label"),
+                Column("probability", "FP32", says="of that label"),
+                Column("probabilities", "FP32", (len(labels),), says="of each label, in their order"),
+            ),
+            labels=labels,
+            explains=self.has_records,
+            example={column: EXAMPLE[column] for column in self.columns.values()},
+        )
+
+    def read(self, row: Row) -> dict[str, str]:
+        return {name: text_of(row, column) for name, column in self.columns.items()}
+
+    def size(self, asked: dict[str, str]) -> int:
+        return 1 + sum(len(pieces.ids) + 1 for pieces in self.task.subwords.pieces(list(asked.values())))
+
+    def run(self, asked: Sequence[dict[str, str]]) -> list[Row]:
+        columns = {name: [each[name] for each in asked] for name in self.columns}
+        examples = self.task.encode(Data("rows", columns, [*range(len(asked))]), targets=False)
+        found_NC = self._logits(examples).float().softmax(-1)
+        probabilities, best = found_NC.max(-1)
+        labels = self.description.labels
+        return [
+            {"label": labels[number], "probability": share, "probabilities": shares}
+            for number, share, shares in zip(best.tolist(), probabilities.tolist(), found_NC.numpy(), strict=True)
+        ]
+
+    def look(self, asked: dict[str, str]) -> list[Input]:
+        return inputs_of(self.task.look([" [SEP] ".join(asked.values())]))
+
+    def _logits(self, examples: Sequence[Example]) -> Tensor:
+        """[N, C] on the CPU."""
+        task = self.task
+        model: Any = task.model
+        if self.backend == "torch" and isinstance(model.encoder, Bert) and task.device.type == "cpu":
+            hidden = unpadded.read(model.encoder, [each.ids for each in examples], [each.types for each in examples])
+            pooled = [x_SM[0] if model.pooling == "cls" else x_SM.mean(0) for x_SM in hidden]
+            return model.head(torch.stack(pooled))
+        logits_NC = torch.empty(len(examples), len(task.labels))
+        for batch, places in task.batches(examples):
+            logits_NC[places] = (
+                model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]).float().cpu()
+            )
+        return logits_NC

@@ -1,0 +1,50 @@
+"""What the heads did with a row: their statistics as JSON has them, or the page that shows them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headwise.viewer import Input, facts_of, write_page
+from headwise.viewer.page import ESTIMATED_ROWS
+
+
+def statistics(inputs: Sequence[Input]) -> dict[str, Any]:
+    """The numbers of the viewer, for each layer a list with a number a head; None where there is no such number.
+
+    Returns:
+        "statistics": what each number is: "key", "name", "unit", "about".
+        "inputs": for each what was read at once: "name", and "stacks": layers that share their tokens: "name", "kind"
+        ("self" or "cross"), "rows" and "columns" (the tokens that look, and those that are looked at), and "layers":
+        "name", "number", "heads", and "statistics": key -> a number a head.
+    """
+    facts = facts_of(inputs, title="", rows=ESTIMATED_ROWS)
+    told = []
+    for shown, fact in zip(inputs, facts["inputs"], strict=True):
+        stacks = []
+        for stack, of_stack in zip(shown.stacks, fact["stacks"], strict=True):
+            layers = [
+                {"name": each["name"], "number": each["number"], "heads": each["heads"], "statistics": each["stats"]}
+                for each in of_stack["layers"]
+            ]
+            stacks.append(
+                {
+                    "name": stack.name,
+                    "kind": stack.kind,
+                    "rows": list(stack.rows.tokens.labels),
+                    "columns": list(stack.cols.tokens.labels),
+                    "layers": layers,
+                }
+            )
+        told.append({"name": shown.name, "stacks": stacks})
+    return {"statistics": facts["statistics"], "inputs": told}
+
+
+def page(inputs: Sequence[Input], *, title: str) -> str:
+    """The HTML of the viewer's page, as `headwise view` writes it."""
+    with tempfile.TemporaryDirectory(prefix="headwise-") as folder:
+        path = Path(folder) / "page.html"
+        write_page(path, inputs, title=title)
+        return path.read_text(encoding="utf-8")

@@ -1,0 +1,118 @@
+"""An ONNX export that is no task's: its tensors as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from headwise.errors import CheckpointError
+from headwise.export.graph import Value
+from headwise.export.manifest import Manifest
+from headwise.export.onnx.session import Runtime, Session
+from headwise.server.interface import Column, Datatype, Description, Row
+from headwise.server.interfaces.answering import Answering
+from headwise.server.interfaces.cells import DTYPES, array_of
+
+DATATYPES: dict[torch.dtype, Datatype] = {
+    torch.bool: "BOOL",
+    torch.int32: "INT32",
+    torch.int64: "INT64",
+    torch.float16: "FP32",  # no protocol here has less; a session casts
+    torch.float32: "FP32",
+    torch.float64: "FP64",
+}
+LENGTH = 8  # of axes that may be of any size, in the example
+
+Arrays = dict[str, np.ndarray]
+
+
+class OnnxTensors(Answering[Arrays]):
+    """The inputs of a graph -> its outputs. Where all of them begin with the same open axis, a row is one place of it,
+    and rows of equal shapes are run together; else a row is a whole call.
+
+    Args:
+        folder: of the export.
+        manifest: what its export.json says.
+        threads: of ONNX Runtime; 0 = as many as PyTorch has.
+
+    Raises:
+        CheckpointError: several graphs, which only their task knows how to call; dtypes that no protocol has.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
+        if len(manifest.graphs) != 1:
+            raise CheckpointError(
+                f"{folder}: expected one graph to serve, received {', '.join(each.name for each in manifest.graphs)}. "
+                "Export the run of a task instead, which says how they belong together"
+            )
+        (graph,) = manifest.graphs
+        self.session = Session(folder, graph, Runtime(threads=threads or None))
+        values = (*graph.inputs, *graph.outputs)
+        firsts = {value.axes[0] if value.axes else 0 for value in values}
+        self.batched = len(firsts) == 1 and isinstance(next(iter(firsts)), str)
+        self.inputs, self.outputs = (
+            tuple(self._column(value, folder) for value in side) for side in (graph.inputs, graph.outputs)
+        )
+        self.description = Description(
+            task="tensors",
+            platform="headwise_onnx",
+            inputs=self.inputs,
+            outputs=self.outputs,
+            example={column.name: _cell(_ones(column)) for column in self.inputs},
+        )
+
+    def read(self, row: Row) -> Arrays:
+        found = {}
+        for column, value in zip(self.inputs, self.session.inputs, strict=True):
+            array = array_of(row, column).astype(_numpy(value.dtype), copy=False)
+            found[column.name] = array[None] if self.batched else array
+        self.session.check(found)
+        return found
+
+    def size(self, asked: Arrays) -> int:
+        """The longest of the axes that may be of any size."""
+        sizes = [
+            size
+            for value in self.session.inputs
+            for axis, size in zip(value.axes, asked[value.name].shape, strict=True)
+            if isinstance(axis, str)
+        ]
+        return max(sizes, default=1)
+
+    def run(self, asked: Sequence[Arrays]) -> list[Row]:
+        groups: dict[object, list[int]] = {}
+        for place, each in enumerate(asked):
+            alike = tuple(array.shape for array in each.values()) if self.batched else place
+            groups.setdefault(alike, []).append(place)
+        found: list[Row] = [{} for _ in asked]
+        for places in groups.values():
+            given = {name: np.concatenate([asked[place][name] for place in places]) for name in asked[places[0]]}
+            outputs = self.session.run(given if self.batched else asked[places[0]])
+            for column in self.outputs:
+                array = outputs[column.name].astype(DTYPES[column.datatype], copy=False)
+                for row, place in enumerate(places):
+                    found[place][column.name] = _cell(array[row] if self.batched else array)
+        return found
+
+    def _column(self, value: Value, folder: Path) -> Column:
+        if value.dtype not in DATATYPES:
+            raise CheckpointError(f"{folder}: {value.name} is {value.dtype}, which the protocols here have no word for")
+        axes = value.axes[1:] if self.batched else value.axes
+        shape = tuple(-1 if isinstance(axis, str) else axis for axis in axes)
+        return Column(value.name, DATATYPES[value.dtype], shape, f"[{', '.join(map(str, axes))}]" if axes else "")
+
+
+def _numpy(dtype: torch.dtype) -> np.dtype:
+    return np.dtype(str(dtype).removeprefix("torch."))
+
+
+def _ones(column: Column) -> np.ndarray:
+    return np.ones([LENGTH if size == -1 else size for size in column.shape], DTYPES[column.datatype])
+
+
+def _cell(array: np.ndarray) -> object:
+    """As a row has it: a Python number where the shape is ()."""
+    return array if array.ndim else array.item()

@@ -1,0 +1,137 @@
+"""`open_interface`: what a folder is, and the interface of what is in it."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headwise.errors import ArgumentError, CheckpointError, HeadwiseError
+from headwise.export import manifest
+from headwise.server.interface import Interface
+from headwise.server.interfaces import precision as precisions
+from headwise.server.interfaces.answering import Answering
+from headwise.tasks.training.run import CONFIG
+
+BACKENDS = ("auto", "torch", "onnx")
+
+# A task -> its interface, which is in the module of the first name here.
+INTERFACES = {
+    "classify": ("classify", "ClassifyInterface"),
+    "answer": ("answer", "AnswerInterface"),
+    "language": ("language", "LanguageInterface"),
+    "translate": ("text_to_text", "TextToTextInterface"),
+    "summarize": ("text_to_text", "TextToTextInterface"),
+    "reply": ("text_to_text", "TextToTextInterface"),
+    "forecast": ("forecast", "ForecastInterface"),
+    "match": ("match", "MatchInterface"),
+}
+
+
+def open_interface(path: str | Path, *, backend: str = "auto", precision: str = "fp32", threads: int = 0) -> Interface:
+    """The interface of a trained run, of an ONNX export, or of a BERT checkpoint.
+
+    Args:
+        path: the folder of a run, or of what `headwise export --to onnx` wrote; or a BERT: a folder, or a hub id.
+        backend: "torch" for runs and checkpoints, "onnx" for ONNX exports; "auto" = as the folder has it.
+        precision: what PyTorch computes in: "fp32", or "bf16" where the processor has it. An export has its own.
+        threads: of PyTorch or ONNX Runtime; 0 = as many as it takes by itself.
+
+    Raises:
+        CheckpointError: nothing that can be served, or not with this backend.
+        ArgumentError: an unknown backend, or a precision that cannot be had here.
+    """
+    if backend not in BACKENDS:
+        raise ArgumentError(f"backend: expected one of {', '.join(BACKENDS)}, received {backend!r}")
+    if threads < 0:
+        raise ArgumentError(f"threads: expected 0 (as many as there are cores) or more, received {threads}")
+    if threads:
+        torch.set_num_threads(threads)
+    opened = _open(path, backend, precision, threads)
+    opened.threads = threads
+    return _checked(opened) if opened.precision != "fp32" else opened
+
+
+def _open(path: str | Path, backend: str, precision: str, threads: int) -> Answering[Any]:
+    folder = Path(path).expanduser()
+    if manifest.is_export(folder):
+        return _of_export(folder, backend, precision, threads)
+    if backend == "onnx":
+        raise CheckpointError(
+            f"{path} is no ONNX export, which backend onnx needs: make one with "
+            f"headwise export {path} --to onnx --out DIR, and serve DIR; or choose backend torch"
+        )
+    if (folder / CONFIG).is_file():
+        return _of_run(folder, precision)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise CheckpointError(
+            f"{folder} is nothing that can be served: expected a run folder (with {CONFIG}, as headwise train writes "
+            f"it), an ONNX export (with {manifest.NAME}), or a BERT (with config.json and model.safetensors)"
+        )
+    return _of_bert(path, precision)
+
+
+def _of_run(folder: Path, precision: str) -> Answering[Any]:
+    from headwise import tasks
+
+    task = tasks.load(folder)
+    return _of_task(task, "torch", precisions.check(precision, task.device))
+
+
+def _of_export(folder: Path, backend: str, precision: str, threads: int) -> Answering[Any]:
+    found = manifest.read(folder)
+    if found.kind != "onnx":
+        raise CheckpointError(
+            f"{folder} is an export to {found.kind}, and headwise serves exports to onnx: make one with "
+            "headwise export RUN --to onnx --out DIR, or serve the run itself"
+        )
+    if backend == "torch":
+        raise CheckpointError(f"{folder} is an ONNX export: serve it with backend onnx, or serve the run it is of")
+    if precision not in ("fp32", found.precision):
+        raise ArgumentError(
+            f"precision: {folder} was exported in {found.precision}, received {precision!r}. Leave it out, or make "
+            f"another: headwise export RUN --to onnx --precision {precision} --out DIR"
+        )
+    if found.task == "tensors":
+        from headwise.server.interfaces.onnx_tensors import OnnxTensors
+
+        return OnnxTensors(folder, found, threads)
+    from headwise.export.load import load
+    from headwise.export.onnx.session import Runtime
+
+    return _of_task(load(folder, Runtime(threads=threads or None)), "onnx", "fp32")
+
+
+def _of_bert(path: str | Path, precision: str) -> Answering[Any]:
+    from headwise.server.interfaces.bert_tensors import BertTensors
+
+    return BertTensors(path, precisions.check(precision, torch.device("cpu")))
+
+
+def _of_task(task: Any, backend: str, precision: precisions.Precision) -> Answering[Any]:
+    module, name = INTERFACES[task.name]
+    kind = getattr(importlib.import_module(f"headwise.server.interfaces.{module}"), name)
+    made: Answering[Any] = kind(task, backend, precision)
+    return made
+
+
+def _checked(opened: Answering[Any]) -> Answering[Any]:
+    """The interface, if its model answers in bfloat16 about as it does in float32."""
+    description, precision = opened.description, opened.precision
+    if description.streams:
+        raise ArgumentError(
+            f"precision: {description.task} writes a text token by token, where a small error leads to another text: "
+            f"expected fp32, received {precision!r}"
+        )
+    assert description.example is not None
+    answers: list[Any] = []
+    for each in ("fp32", precision):
+        opened.precision = each
+        (answer,) = opened.answer([description.example])
+        if isinstance(answer, HeadwiseError):
+            raise answer
+        answers.append(answer)
+    precisions.compare(description.outputs, *answers)
+    return opened

@@ -1,0 +1,60 @@
+"""A text to another text: a translation, a summary, a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from headwise.server.interface import Column, Description, Row
+from headwise.server.interfaces.cells import text_of
+from headwise.server.interfaces.task_interface import TaskInterface
+from headwise.tasks.rows.tables import Data
+from headwise.tasks.text_to_text import TextToText
+from headwise.viewer import Input, inputs_of
+
+SAYS = {"translate": "the text to translate", "summarize": "the text to sum up", "reply": "what was said"}
+
+
+class TextToTextInterface(TaskInterface[TextToText[Any], str]):
+    """`text` -> the text that is written, under the name that the task has for it, and its `score`."""
+
+    def describe(self) -> Description:
+        task = self.task
+        says = SAYS[task.name] + ("; of a dialogue each turn is a line" if self._is_dialogue else "")
+        ranked = ", by which a beam search ranks it" if not task.options.sample and task.options.beams > 1 else ""
+        return Description(
+            task=task.name,
+            platform=self.platform,
+            inputs=(Column("text", "BYTES", says=says),),
+            outputs=(
+                Column(task.writes, "BYTES", says=f"the {task.writes}"),
+                Column("score", "FP32", says=f"its log-probability{ranked}"),
+            ),
+            streams=True,
+            explains=self.has_records,
+            example={"text": "Two dogs play in the snow."},
+        )
+
+    @property
+    def _is_dialogue(self) -> bool:
+        return getattr(self.task.options, "dialogue", None) is not None
+
+    def read(self, row: Row) -> str:
+        """The source as the task reads it: of a dialogue its turns, without empty lines."""
+        data = Data("rows", {"dialogue" if self._is_dialogue else "source": [text_of(row, "text")]}, [0])
+        (source,) = self.task.pairs(data, self.task.options, targets=False).sources
+        return source
+
+    def size(self, asked: str) -> int:
+        return len(self.task.source_vocabulary.encode([asked])[0])
+
+    def run(self, asked: Sequence[str]) -> list[Row]:
+        if self.task.options.sample:  # what is drawn depends on the place among several: everyone is the first
+            return [row for text in asked for row in self.task.predict([text])]
+        return self.task.predict(list(asked))
+
+    def write(self, asked: str) -> Iterator[str]:
+        return self.task.stream([asked])  # in a list: a text alone may be the name of a file, which would be read
+
+    def look(self, asked: str) -> list[Input]:
+        return inputs_of(self.task.look([asked]))

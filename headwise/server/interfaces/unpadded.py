@@ -1,0 +1,69 @@
+"""A BERT reads texts of unlike lengths in one pass without padding: one after another, each a document of its own.
+
+Linear maps then see only real tokens, and attention goes over each document by itself (`masks.documents`, kernel
+"packed"). Of 32 texts of 5 to 60 words that leaves out a third of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from headwise import masks
+from headwise.models import Bert
+
+TOKENS = 4096  # of a pass
+
+
+def read(bert: Bert, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> list[Tensor]:
+    """The last hidden states of each text [S, M], S its own length.
+
+    Args:
+        bert: on the CPU, in eval mode.
+        ids: of the tokens of each text, at least one.
+        types: which text of a pair each token is from; None = all of the first.
+    """
+    found: list[Tensor] = [torch.empty(0)] * len(ids)
+    for places in _passes([len(each) for each in ids]):
+        lengths = [len(ids[place]) for place in places]
+        hidden_TM = _pass(
+            bert,
+            torch.tensor([id_ for place in places for id_ in ids[place]]),
+            None if types is None else torch.tensor([type_ for place in places for type_ in types[place]]),
+            lengths,
+        )
+        for place, hidden_SM in zip(places, hidden_TM.split(lengths), strict=True):
+            found[place] = hidden_SM
+    return found
+
+
+def _passes(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """The places of texts that are read together."""
+    places: list[int] = []
+    total = 0
+    for place, length in enumerate(lengths):
+        if places and total + length > TOKENS:
+            yield places
+            places, total = [], 0
+        places.append(place)
+        total += length
+    if places:
+        yield places
+
+
+def _pass(bert: Bert, ids_T: Tensor, types_T: Tensor | None, lengths: Sequence[int]) -> Tensor:
+    """[T, M] of the tokens of all texts."""
+    if len(set(lengths)) == 1:  # nothing would be padded
+        shape = (len(lengths), lengths[0])
+        return bert(ids_T.view(shape), None, None if types_T is None else types_T.view(shape)).flatten(0, 1)
+    places_T = torch.cat([torch.arange(length) for length in lengths])
+    documents_T = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    embed = bert.embeddings
+    types = torch.zeros_like(ids_T) if types_T is None else types_T
+    x_BTM = embed.norm(embed.word(ids_T) + embed.token_type(types) + embed.position(places_T))[None]
+    mask = masks.documents(documents_T)
+    for layer in bert.layers:
+        x_BTM = layer(x_BTM, mask=mask)
+    return x_BTM[0]

@@ -1,0 +1,136 @@
+"""How a request comes in: not too large, not too slow, and let go of when its client is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from collections.abc import Callable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headwise.errors import RequestRefused
+from headwise.server.routes.refusal import refusal
+
+GONE = 499  # in the log: the client was gone before its answer
+TOO_SLOW = 408
+UNKNOWN_CODING = 415
+
+
+class Limits:
+    """ASGI middleware: reads the body, at most `most` bytes of it, sent and unpacked, before anything else runs.
+
+    What runs inside gets the whole body at once, and is cancelled when the client disconnects.
+
+    Args:
+        most: bytes.
+        patience: seconds for the body to arrive.
+    """
+
+    def __init__(self, app: ASGIApp, *, most: int, patience: float) -> None:
+        self._app, self._most, self._patience = app, most, patience
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            body = await asyncio.wait_for(self._body(Headers(scope=scope), receive), self._patience)
+            body = self._unpacked(scope, body)
+        except RequestRefused as error:
+            await refusal(error)(scope, receive, send)
+        except asyncio.TimeoutError:
+            late = RequestRefused("timeout", f"the body did not arrive within {self._patience:g} s")
+            await refusal(late, TOO_SLOW)(scope, receive, send)
+        except _UnknownCoding as error:
+            await refusal(RequestRefused("bad_input", str(error)), UNKNOWN_CODING)(scope, receive, send)
+        except _Gone:
+            scope["gone"] = True
+        else:
+            await self._run(scope, body, receive, send)
+
+    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+        announced = headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > self._most:
+            raise self._too_large(f"{int(announced):,} bytes")
+        chunks, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _Gone
+            chunks.append(chunk := message.get("body", b""))
+            size += len(chunk)
+            if size > self._most:
+                raise self._too_large("more")
+            if not message.get("more_body"):
+                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _unpacked(self, scope: Scope, body: bytes) -> bytes:
+        coding = Headers(scope=scope).get("content-encoding", "identity").strip().lower()
+        if coding == "identity":
+            return body
+        if coding not in ("gzip", "deflate"):
+            raise _UnknownCoding("the body's Content-Encoding: expected gzip, deflate or none, received another")
+        unpacking = zlib.decompressobj(wbits=47)  # either, told by its head
+        try:
+            plain = unpacking.decompress(body, self._most + 1)
+        except zlib.error as error:
+            raise RequestRefused("bad_input", f"the body is not {coding}, as its Content-Encoding says") from error
+        if len(plain) > self._most:
+            raise self._too_large("more, unpacked")
+        if not unpacking.eof or unpacking.unused_data:
+            raise RequestRefused("bad_input", f"the body is not one whole {coding} stream")
+        headers = MutableHeaders(scope=scope)
+        del headers["content-encoding"]
+        headers["content-length"] = str(len(plain))
+        return plain
+
+    def _too_large(self, received: str) -> RequestRefused:
+        return RequestRefused("too_large", f"the body: expected at most {self._most:,} bytes, received {received}")
+
+    async def _run(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        gone = asyncio.ensure_future(_disconnect(receive))
+        given = answered = False
+
+        async def give() -> Message:
+            nonlocal given
+            if not given:
+                given = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await asyncio.shield(gone)
+
+        async def pass_on(message: Message) -> None:
+            nonlocal answered
+            answered = message["type"] == "http.response.body" and not message.get("more_body")
+            await send(message)
+
+        work = asyncio.ensure_future(self._app(scope, give, pass_on))
+        try:
+            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done() and not answered:
+                scope["gone"] = True
+                work.cancel()
+            if scope.get("gone"):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await work
+            else:
+                await work
+        finally:
+            work.cancel()
+            gone.cancel()
+
+
+class _Gone(Exception):  # noqa: N818
+    """The client left while it was sending."""
+
+
+class _UnknownCoding(Exception):  # noqa: N818
+    """A Content-Encoding that is not known here."""
+
+
+async def _disconnect(receive: Callable[[], object]) -> Message:
+    while True:
+        message: Message = await receive()  # type: ignore[misc]
+        if message["type"] == "http.disconnect":
+            return message

@@ -1,0 +1,59 @@
+"""Logs: a line of JSON for each request, and for what goes wrong.
+
+No line holds what a client wrote: not a text, not a path, not a query. Messages of errors may quote a row, so of an
+error that nobody expected the log has its class and where it was raised.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from datetime import datetime, timezone
+from typing import Any, TextIO
+
+logger = logging.getLogger("headwise.server")
+NAMES = (logger.name, "uvicorn", "grpc", "asyncio", "kserve", "fastapi")  #: whose lines these are
+
+
+def set_up(stream: TextIO | None = None, *, debug: bool = False) -> None:
+    """Send the server's lines, and the warnings of the packages that it stands on, to `stream` (standard error).
+
+    With `debug`, errors come with their messages and whole tracebacks, which may quote what clients wrote.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(_Lines(debug))
+    for name in NAMES:
+        other = logging.getLogger(name)
+        other.handlers, other.propagate = [handler], False
+        other.setLevel(logging.INFO if other is logger else logging.WARNING)
+
+
+def told(level: int, event: str, error: BaseException | None = None, **fields: Any) -> None:
+    """Write a line. `fields` that are None are left out."""
+    if logger.isEnabledFor(level):
+        logger.log(level, event, exc_info=error, extra={"fields": fields})
+
+
+class _Lines(logging.Formatter):
+    def __init__(self, debug: bool) -> None:
+        super().__init__()
+        self._debug = debug
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {"time": time.replace("+00:00", "Z"), "level": record.levelname.lower()}
+        if record.name == logger.name:
+            line["event"] = record.getMessage()
+        else:  # what asyncio tells of a task goes on with what it held
+            line |= {"event": record.name, "says": record.getMessage().partition("\n")[0]}
+        line |= {name: value for name, value in getattr(record, "fields", {}).items() if value is not None}
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            line["error"] = type(error).__name__
+            frames = traceback.extract_tb(error.__traceback__)[-6:]
+            line["at"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+            if self._debug:
+                line["traceback"] = "".join(traceback.format_exception(error))
+        return json.dumps(line, ensure_ascii=False)

@@ -1,0 +1,102 @@
+"""What Prometheus reads at /metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from headwise.server.engine import Engine
+from headwise.server.pool.statistics import Statistics
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_MODEL = ["model", "version"]
+
+
+class Metrics:
+    """The numbers of one server, in a registry of their own. Labels have few values: routes, not paths."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "headwise_requests",
+            "Requests that were answered, by protocol, route and status (of HTTP) or code (of gRPC).",
+            ("protocol", "route", "code"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "headwise_request_seconds",
+            "From the head of a request to the end of its answer.",
+            ("protocol", "route"),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._in_flight = Gauge(
+            "headwise_requests_in_flight", "Requests that are being answered.", ("protocol",), registry=self._registry
+        )
+
+    def begin(self, protocol: str) -> None:
+        """A request came."""
+        self._in_flight.labels(protocol).inc()
+
+    def end(self, protocol: str, route: str, code: str, seconds: float) -> None:
+        """It was answered."""
+        self._in_flight.labels(protocol).dec()
+        self._requests.labels(protocol, route, code).inc()
+        self._seconds.labels(protocol, route).observe(seconds)
+
+    def tell_engine(self, engine: Engine, statistics: Statistics | None) -> None:
+        """Show which models are loaded and, of a pool, its numbers, as they are at each look."""
+        self._registry.register(_Asked(lambda: _of_models(engine)))
+        if statistics is not None:
+            self._registry.register(_Asked(lambda: _of_pool(statistics)))
+
+    def text(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self._registry)
+
+
+class _Asked:
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self.collect = collect
+
+    def describe(self) -> list[Any]:
+        return []  # else it would be asked when it is registered
+
+
+def _of_models(engine: Engine) -> Iterable[Metric]:
+    ready = GaugeMetricFamily("headwise_model_ready", "1: a worker has it loaded.", labels=[*_MODEL, "task"])
+    for served in engine.models():
+        ready.add_metric([served.name, served.version, served.description.task], float(served.ready))
+    yield ready
+
+
+def _of_pool(statistics: Statistics) -> Iterable[Metric]:
+    yield GaugeMetricFamily("headwise_workers", "Worker processes that can answer.", statistics.workers)
+    yield CounterMetricFamily("headwise_worker_restarts", "Workers that died and were replaced.", statistics.restarts)
+    loads = CounterMetricFamily("headwise_model_loads", "Times that a model was loaded.", labels=["outcome"])
+    loads.add_metric(["ok"], statistics.loads - statistics.failed_loads)
+    loads.add_metric(["failed"], statistics.failed_loads)
+    yield loads
+    waiting = GaugeMetricFamily("headwise_queue_rows", "Rows that wait for a worker.", labels=_MODEL)
+    working = GaugeMetricFamily("headwise_worker_rows", "Rows that workers have.", labels=_MODEL)
+    rows = CounterMetricFamily("headwise_rows", "Rows by what came of them.", labels=[*_MODEL, "outcome"])
+    batches = HistogramMetricFamily("headwise_batch_rows", "Rows of a batch.", labels=_MODEL)
+    queued = HistogramMetricFamily("headwise_queue_seconds", "How long a row waited for a worker.", labels=_MODEL)
+    computed = HistogramMetricFamily("headwise_model_seconds", "How long a worker took for a batch.", labels=_MODEL)
+    for labels, numbers in ((list(key), numbers) for key, numbers in sorted(statistics.models.items())):
+        waiting.add_metric(labels, numbers.waiting)
+        working.add_metric(labels, numbers.in_flight)
+        for outcome, count in sorted(numbers.outcomes.items()):
+            rows.add_metric([*labels, outcome], count)
+        for family, histogram in (
+            (batches, numbers.batch_rows),
+            (queued, numbers.queue_seconds),
+            (computed, numbers.model_seconds),
+        ):
+            family.add_metric(labels, histogram.cumulative(), histogram.total)
+    yield from (waiting, working, rows, batches, queued, computed)

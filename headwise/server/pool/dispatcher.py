@@ -1,0 +1,226 @@
+"""`Dispatcher`: gives what waits to workers that have nothing to do, and takes what they answer.
+
+A worker gets its next batch the moment it has answered the one before: what came meanwhile. So batches grow with the
+load by themselves. Only a worker that stands idle may wait a little for more rows, and only if more rows are expected:
+as many as were there of late, less those that other workers have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+from headwise.errors import RefusalKind, RequestRefused
+from headwise.server.logs import told
+from headwise.server.pool.crew import Crew
+from headwise.server.pool.messages import Message
+from headwise.server.pool.process import Worker
+from headwise.server.pool.rows import Batch, Model, Request, Stream, Waiting
+from headwise.server.pool.statistics import Statistics
+from headwise.server.settings import Settings
+
+_STREAMS = 8  # that one worker writes at once; a batch waits for a step of each
+_FADE = 0.9  # how slowly `Model.level` forgets
+_DIED = "the worker process that had this request died before it answered; another takes its place"
+_UNSENT = "the request cannot be sent to a worker; the server's log says why"
+
+
+class Dispatcher:
+    """Between queues and workers.
+
+    Args:
+        settled: called with a model that has nothing to do any more.
+    """
+
+    def __init__(
+        self, settings: Settings, opener: str, statistics: Statistics, settled: Callable[[Model], None]
+    ) -> None:
+        self._settings, self._settled = settings, settled
+        self.crew = Crew(settings, opener, statistics, self._receive, self.wake, self._fail)
+        self._woken = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._number = 0
+
+    async def start(self) -> None:
+        """Start the workers. Raises OSError where a process cannot be started."""
+        self._loop = asyncio.get_running_loop()
+        await self.crew.start()
+
+    def wake(self) -> None:
+        """Something waits, or a worker is free: see to it once all that the loop has at hand has been handled."""
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon(self._dispatch)
+
+    def number(self) -> int:
+        """A number that no batch and no stream has had."""
+        self._number += 1
+        return self._number
+
+    # To workers
+
+    def _dispatch(self) -> None:
+        self._woken = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.crew.lost:
+            self.refuse_all(f"there is no worker any more: {self.crew.gave_up[-1]}")
+            return
+        self._give_streams()
+        now, soonest = self._loop.time(), math.inf
+        # The model whose oldest row has waited longest comes first, so that none starves another.
+        models = [model for model in self.crew.models.values() if model.queue]
+        for model in sorted(models, key=_since) if len(models) > 1 else models:
+            while model.queue:
+                free = [worker for worker in self.crew.of(model) if worker.batch is None]
+                if not free:
+                    break
+                due = self._due(model, len(free))
+                if due > now:
+                    soonest = min(soonest, due)
+                    break
+                worker = min(free, key=lambda worker: len(worker.streams))
+                self._give_batch(worker, model, math.ceil(len(model.queue) / len(free)), now)
+        if soonest < math.inf:
+            self._timer = self._loop.call_at(soonest, self.wake)
+
+    def _due(self, model: Model, free: int) -> float:
+        """When the next batch of the model should begin; not later than now if nothing more is to be waited for."""
+        waiting = len(model.queue)
+        model.level = max(model.level, waiting + model.in_batches)
+        expected = min(model.level - model.in_batches, self._settings.max_batch * free)
+        if waiting > expected - 0.5 or next(iter(model.queue)).request.kind != "batch":
+            return 0.0
+        return _since(model) + self._settings.max_delay_ms / 1000
+
+    def _give_batch(self, worker: Worker, model: Model, share: int, now: float) -> None:
+        rows = model.take(min(share, self._settings.max_batch))
+        model.level *= _FADE
+        batch = Batch(self.number(), model, rows)
+        kind = rows[0].request.kind
+        try:
+            given = [waiting.row for waiting in rows] if kind == "batch" else rows[0].row
+            worker.send(kind, batch.number, model.key, given)
+        except Exception as error:
+            told(logging.ERROR, "rows cannot be sent to a worker", error, model=model.name)
+            self._refuse(model, rows, "failed", _UNSENT)
+            return
+        worker.batch, worker.heard = batch, now
+        model.give(len(rows))
+        for waiting in rows:
+            model.numbers.queue_seconds.observe(now - waiting.since)
+
+    def _give_streams(self) -> None:
+        for model in self.crew.models.values():
+            while model.streams:
+                free = [worker for worker in self.crew.of(model) if len(worker.streams) < _STREAMS]
+                if not free:
+                    break
+                stream = next(iter(model.streams))
+                model.remove_stream(stream)
+                self._give_stream(min(free, key=lambda worker: len(worker.streams)), stream)
+
+    def _give_stream(self, worker: Worker, stream: Stream) -> None:
+        now = self._loop.time()
+        try:
+            worker.send("stream", stream.number, stream.model.key, stream.row)
+        except Exception as error:
+            told(logging.ERROR, "a row cannot be sent to a worker", error, model=stream.model.name)
+            stream.pieces.put_nowait(RequestRefused("failed", _UNSENT))
+            return
+        stream.worker = worker
+        worker.streams[stream.number], worker.heard = stream, now
+        stream.model.give(0, streams=1)
+        stream.model.numbers.queue_seconds.observe(now - stream.since)
+
+    # From workers
+
+    def _receive(self, worker: Worker, message: Message) -> None:
+        kind, number, *said = message
+        if kind == "piece":
+            if (stream := worker.streams.get(number)) is not None:
+                stream.pieces.put_nowait(said[0])
+        elif kind == "end":
+            if (stream := worker.streams.pop(number, None)) is not None:
+                self._end_stream(stream, said[0])
+        elif worker.batch is not None and worker.batch.number == number:
+            batch, worker.batch = worker.batch, None
+            seconds, answers = said
+            self._dispatch()  # first of all the worker gets its next batch
+            self._take(batch, seconds, answers if kind == "answers" else [answers])
+
+    def _take(self, batch: Batch, seconds: float, answers: list[Any]) -> None:
+        model, rows = batch.model, batch.rows
+        model.numbers.batch_rows.observe(len(rows))
+        model.numbers.model_seconds.observe(seconds)
+        each = seconds / len(rows)
+        model.row_seconds = 0.8 * model.row_seconds + 0.2 * each if model.row_seconds else each
+        model.give(-len(rows))
+        for waiting, answer in zip(rows, answers, strict=True):
+            request = waiting.request
+            if not request.future.done():  # else its caller is gone, and has been counted
+                model.numbers.ended(answer.kind if isinstance(answer, RequestRefused) else "ok")
+                request.take(waiting.at, answer)
+        self._check_settled(model)
+
+    def _refuse(self, model: Model, rows: list[Waiting], kind: RefusalKind, why: str) -> None:
+        for request in {waiting.request: None for waiting in rows}:
+            if not request.future.done():
+                request.future.set_exception(RequestRefused(kind, why))
+        self._check_settled(model)
+
+    def _end_stream(self, stream: Stream, error: RequestRefused | None) -> None:
+        stream.worker = None
+        stream.pieces.put_nowait(error)
+        stream.model.give(0, streams=-1)
+        self._check_settled(stream.model)
+        self.wake()
+
+    # Refusals
+
+    def forget(self, model: Model, request: Request) -> None:
+        """Nobody waits for a request any more: its rows leave the queue; those that a worker has are left to it."""
+        model.remove(request.rows)
+        self._check_settled(model)
+
+    def forget_stream(self, stream: Stream) -> None:
+        """Nobody reads a stream any more."""
+        stream.model.remove_stream(stream)
+        if stream.worker is not None and stream.worker.alive:
+            stream.worker.send("cancel", stream.number)  # its "end" follows
+        self._check_settled(stream.model)
+
+    def refuse_all(self, why: str) -> None:
+        """Refuse all that waits, and all that workers have."""
+        for worker in self.crew.workers:
+            self._fail(worker, why)
+        for model in list(self.crew.models.values()):
+            for stream in list(model.streams):
+                model.remove_stream(stream)
+                stream.pieces.put_nowait(RequestRefused("unavailable", why))
+            rows = list(model.queue)
+            model.remove(rows)
+            self._refuse(model, rows, "unavailable", why)
+
+    def _fail(self, worker: Worker, why: str = _DIED) -> None:
+        """What a worker has is lost. It is not given to another, which it might kill too."""
+        batch, worker.batch = worker.batch, None
+        if batch is not None:
+            batch.model.give(-len(batch.rows))
+            self._refuse(batch.model, batch.rows, "unavailable", why)
+        streams, worker.streams = worker.streams, {}
+        for stream in streams.values():
+            self._end_stream(stream, RequestRefused("unavailable", why))
+        self.wake()
+
+    def _check_settled(self, model: Model) -> None:
+        if not model.busy:
+            self._settled(model)
+
+
+def _since(model: Model) -> float:
+    return next(iter(model.queue)).since

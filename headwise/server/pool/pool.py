@@ -1,0 +1,301 @@
+"""`Pool`: the `Engine` of `headwise serve`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headwise.errors import HeadwiseError, RequestRefused
+from headwise.server.engine import Served
+from headwise.server.interface import Description, Row
+from headwise.server.pool.dispatcher import Dispatcher
+from headwise.server.pool.rows import Kind, Model, Request, Stream
+from headwise.server.pool.statistics import Outcome, Statistics
+from headwise.server.pool.versions import versions
+from headwise.server.settings import Settings
+
+OPENER = "headwise.server.interfaces:open_interface"
+
+
+class Pool:
+    """Worker processes that run models, and the queues in front of them. All methods belong to one event loop.
+
+    Rows of different requests share batches. A row that a model fails on, a worker that dies, a queue that is full, a
+    caller who loses patience or goes away: each touches its own rows only. Every error is a RequestRefused.
+
+    Args:
+        opener: "module:function", called in the workers to open a model:
+            function(path, backend=…, precision=…, threads=…) -> Interface.
+    """
+
+    def __init__(self, settings: Settings, *, opener: str = OPENER) -> None:
+        self.settings = settings
+        self.statistics = Statistics()
+        self._models: dict[str, dict[str, Model]] = {}  # by name, then version, the newest last
+        self._paths: dict[str, Path] = {}
+        self._started = self._stopping = False
+        self._changing = asyncio.Lock()  # which models there are
+        self._idle = asyncio.Event()
+        self._dispatcher = Dispatcher(settings, opener, self.statistics, self._settle)
+        self._crew = self._dispatcher.crew
+
+    async def start(self, models: Mapping[str, Path]) -> None:
+        """Start the workers and load the models, by name.
+
+        Raises:
+            RequestRefused: "bad_input", a model cannot be loaded; "unavailable", no worker can be started. Nothing is
+                left running.
+        """
+        try:
+            await self._dispatcher.start()
+            self._started = True
+            for name, path in models.items():
+                await self.load(name, path)
+        except OSError as error:
+            await self.stop()
+            said = f"cannot start a worker process: {error.strerror or error}"
+            raise RequestRefused("unavailable", said) from error
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def drain(self, seconds: float | None = None) -> bool:
+        """Take no more requests, and wait until those that were accepted are answered.
+
+        Args:
+            seconds: at most; None = as the settings have it.
+
+        Returns:
+            Whether all are.
+        """
+        self._stopping = True
+        if not self._started:
+            return True
+        self._idle.clear()
+        if not self._busy():
+            return True
+        try:
+            await asyncio.wait_for(self._idle.wait(), self.settings.drain if seconds is None else seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """End the workers. A request that is not answered yet is "unavailable": `drain` first."""
+        self._stopping = True
+        self._dispatcher.refuse_all("the server has stopped, and this request was not answered in time")
+        await self._crew.stop()
+
+    # What is there
+
+    @property
+    def live(self) -> bool:
+        """False once every worker has failed to start too often: only a new process can help."""
+        return not (self._started and self._crew.lost)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model can answer, no worker was given up, and the server is not stopping."""
+        if not self._started or self._stopping or self._crew.gave_up:
+            return False
+        return all(self._crew.of(model) for there in self._models.values() for model in there.values())
+
+    def models(self) -> list[Served]:
+        """All that is loaded, by name and version."""
+        return [self._served(model) for name in sorted(self._models) for model in self._models[name].values()]
+
+    def find(self, name: str, version: str | None = None) -> Served:
+        """The model of this name; without a version the newest. Raises RequestRefused "not_found"."""
+        return self._served(self._find(name, version))
+
+    def _served(self, model: Model) -> Served:
+        return Served(model.name, model.version, model.description, ready=bool(self._crew.of(model)))
+
+    def _find(self, name: str, version: str | None) -> Model:
+        there = self._models.get(name)
+        if there is None:
+            raise self._missing(name)
+        if version is None:
+            return next(reversed(there.values()))
+        if version not in there:
+            raise RequestRefused(
+                "not_found", f"there is no version {version!r} of {name!r}. Loaded: {_listed(list(there))}"
+            )
+        return there[version]
+
+    def _missing(self, name: str) -> RequestRefused:
+        return RequestRefused("not_found", f"there is no model {name!r}. Loaded: {_listed(sorted(self._models))}")
+
+    # Requests
+
+    async def answer(
+        self, name: str, version: str | None, rows: Sequence[Row], *, timeout: float | None = None
+    ) -> list[Row | HeadwiseError]:
+        """As `Engine.answer`. A timeout can only be shorter than that of the settings."""
+        model = self._admit(name, version, len(rows))
+        return await self._ask(model, "batch", rows, timeout) if rows else []
+
+    async def explain(
+        self, name: str, version: str | None, row: Row, *, page: bool = False, timeout: float | None = None
+    ) -> dict[str, Any] | str:
+        """As `Engine.explain`."""
+        model = self._admit(name, version, 1)
+        [answer] = await self._ask(model, "page" if page else "explain", [row], timeout)
+        if isinstance(answer, RequestRefused):
+            raise answer
+        return answer
+
+    async def stream(
+        self, name: str, version: str | None, row: Row, *, timeout: float | None = None
+    ) -> AsyncIterator[str]:
+        """As `Engine.stream`. The time runs until the last piece. To stop reading early, close the iterator."""
+        model = self._admit(name, version, 1)
+        loop = asyncio.get_running_loop()
+        stream = Stream(self._dispatcher.number(), model, row, loop.time())
+        model.put_stream(stream)
+        seconds = self._patience(timeout)
+        timer = loop.call_later(seconds, stream.pieces.put_nowait, _timeout(seconds))
+        self._dispatcher.wake()
+        outcome: Outcome = "cancelled"
+        try:
+            while isinstance(piece := await stream.pieces.get(), str):
+                yield piece
+            outcome = "ok" if piece is None else piece.kind
+            if piece is not None:
+                raise piece
+        finally:
+            timer.cancel()
+            model.numbers.ended(outcome)
+            self._dispatcher.forget_stream(stream)
+
+    async def _ask(self, model: Model, kind: Kind, rows: Sequence[Row], timeout: float | None) -> list[Any]:
+        loop = asyncio.get_running_loop()
+        request = Request(loop.create_future(), kind, rows, loop.time())
+        model.put(request.rows)
+        seconds = self._patience(timeout)
+        timer = loop.call_later(seconds, _expire, request.future, seconds)
+        self._dispatcher.wake()
+        outcome: Outcome = "cancelled"
+        try:
+            await request.future
+        except RequestRefused as error:
+            outcome = error.kind
+            raise
+        finally:
+            timer.cancel()
+            if request.left:
+                model.numbers.ended(outcome, request.left)
+                self._dispatcher.forget(model, request)
+            request.rows.clear()  # each knows its request: they would outlive it until the next collection of cycles
+        return request.answers
+
+    def _patience(self, timeout: float | None) -> float:
+        return self.settings.timeout if timeout is None else min(timeout, self.settings.timeout)
+
+    def _admit(self, name: str, version: str | None, rows: int) -> Model:
+        if not self._started or self._stopping:
+            state = "is stopping" if self._started else "is not ready yet"
+            raise RequestRefused("unavailable", f"the server {state}", retry_after=1.0)
+        model = self._find(name, version)
+        if self._crew.lost:
+            model.numbers.ended("unavailable", rows)
+            raise RequestRefused("unavailable", f"there is no worker any more: {self._crew.gave_up[-1]}")
+        most = self.settings.max_queue
+        if rows > most:
+            model.numbers.ended("too_large", rows)
+            raise RequestRefused("too_large", f"expected at most {most} rows in a request. Received: {rows}")
+        if model.waiting + rows > most:
+            model.numbers.ended("busy", rows)
+            said = f"{model.waiting} rows wait for {name!r} already, of at most {most}: try again in a while"
+            workers = len(self._crew.workers) or 1
+            seconds = min(60.0, max(1.0, model.waiting * model.row_seconds / workers))
+            raise RequestRefused("busy", said, retry_after=seconds)
+        return model
+
+    # Models
+
+    async def load(self, name: str, path: Path | None = None) -> None:
+        """As `Engine.load`: in every worker, while the old one answers; then all requests that come go to the new one.
+
+        A folder of versions is loaded whole, and takes the place of all versions that were there.
+        """
+        async with self._changing:
+            if self._stopping:
+                raise RequestRefused("unavailable", "the server is stopping: nothing is loaded any more")
+            self.statistics.loads += 1
+            try:
+                fresh = await self._open(name, path)
+            except BaseException:
+                self.statistics.failed_loads += 1
+                raise
+            for model in fresh:
+                self._crew.keep(model)
+            old = self._models.get(name, {})
+            self._models[name] = {model.version: model for model in fresh}
+            for model in old.values():
+                self._retire(model)
+
+    async def unload(self, name: str) -> None:
+        """As `Engine.unload`: returns when they are answered."""
+        async with self._changing:
+            if name not in self._models:
+                raise self._missing(name)
+            old = self._models.pop(name)
+            for model in old.values():
+                self._retire(model)
+        for model in old.values():
+            await model.settled.wait()
+
+    async def _open(self, name: str, path: Path | None) -> list[Model]:
+        if path is None and name not in self._paths:
+            raise RequestRefused(
+                "not_found", f"there was never a model {name!r}: the command that started the server names them"
+            )
+        path = self._paths[name] if path is None else path
+        opened: list[tuple[int, str, Path, Description]] = []
+        try:
+            for version, folder in versions(path).items():
+                key = self._crew.key()
+                opened.append((key, version, folder, await self._crew.load(key, folder)))
+        except BaseException:
+            for key, *_ in opened:
+                self._crew.drop(key)
+            raise
+        self._paths[name] = path
+        return [
+            Model(key, name, version, folder, description, self.statistics.of(name, version))
+            for key, version, folder, description in opened
+        ]
+
+    def _retire(self, model: Model) -> None:
+        model.retired = True
+        if not model.busy:
+            self._settle(model)
+
+    def _settle(self, model: Model) -> None:
+        """Called whenever a model has nothing to do."""
+        if model.retired and not model.settled.is_set():
+            model.settled.set()
+            self._crew.drop(model.key)
+            if model.version not in self._models.get(model.name, {}):
+                self.statistics.models.pop((model.name, model.version), None)
+        if self._stopping and not self._busy():
+            self._idle.set()
+
+    def _busy(self) -> bool:
+        return any(model.busy for model in self._crew.models.values())
+
+
+def _expire(future: asyncio.Future[None], seconds: float) -> None:
+    if not future.done():
+        future.set_exception(_timeout(seconds))
+
+
+def _timeout(seconds: float) -> RequestRefused:
+    return RequestRefused("timeout", f"there was no answer within {seconds:g} seconds")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"

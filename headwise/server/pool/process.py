@@ -1,0 +1,207 @@
+"""`Worker`: a worker process, as the pool sees it: what it was given, what it has loaded, and whether it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from headwise.errors import RequestRefused
+from headwise.server.interface import Description
+from headwise.server.pool.messages import LENGTH, Message, pack
+
+if TYPE_CHECKING:
+    from headwise.server.pool.rows import Batch, Stream
+
+# The module search path goes through the environment, so that a list of processes stays legible.
+_BOOT = (
+    "import os, sys; sys.path[:] = os.environ.pop('HEADWISE_WORKER_PATH').split(os.pathsep); "
+    "from headwise.server.pool.worker import main; main()"
+)
+_PATIENCE = 5.0  # seconds that a process has to end by itself
+
+
+class Worker(asyncio.Protocol):
+    """A worker process and the socket that leads to it. All methods belong to one event loop.
+
+    Args:
+        received: called with each message that is not about loading.
+        gone: called once when the process has ended, or its end of the socket has; `why` then says how.
+    """
+
+    def __init__(self, received: Callable[[Worker, Message], None], gone: Callable[[Worker], None]) -> None:
+        self._received, self._gone = received, gone
+        self._buffer = bytearray()
+        self._loop = asyncio.get_running_loop()
+        self._loads: dict[int, asyncio.Future[Description]] = {}
+        self.batch: Batch | None = None  # the one that it has
+        self.streams: dict[int, Stream] = {}
+        self.loaded: set[int] = set()  # keys of models
+        self.alive = False
+        self.up = False  # it has said that it runs
+        self.served = False  # whether it has ever had every model loaded
+        self.ended = asyncio.Event()
+        self.heard = self._loop.time()  # when it last said something, or began to work
+        self.why = ""  # it was ended, where that was decided here
+
+    async def start(self, threads: int, setup: Message) -> None:
+        """Start the process. Raises OSError where that cannot be."""
+        if os.name != "posix":
+            raise OSError("workers need sockets that a process inherits, which Linux and macOS have")
+        ours, theirs = socket.socketpair()
+        # Libraries read these when they are imported. RAYON: of tokenizers.
+        number = str(threads)
+        variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+        environment = {**os.environ, **dict.fromkeys(variables, number)}
+        environment["HEADWISE_WORKER_PATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _BOOT, str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,  # what a library prints must not come between lines of the server's own
+                    env=environment,
+                    start_new_session=True,  # Ctrl-C does not reach it even before it can ignore that
+                )
+            except OSError:
+                ours.close()
+                raise
+        self.pid = self._process.pid
+        self.alive = True
+        try:
+            await self._loop.create_unix_connection(lambda: self, sock=ours)
+        except BaseException:
+            ours.close()
+            self._process.kill()
+            self._process.wait()
+            raise
+        self.send(*setup)
+
+    # Messages
+
+    def send(self, *message: Any) -> None:
+        """Raises what pickle does for a message that cannot be sent."""
+        self._transport.write(pack(message))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = self._loop.time()
+        self._buffer += data
+        while (end := self._end_of_first()) is not None:
+            try:
+                message = pickle.loads(self._buffer[LENGTH.size : end])
+            except Exception as error:
+                self.kill(f"what it sent cannot be read: {type(error).__name__}: {error}")
+                return
+            del self._buffer[:end]
+            self._handle(message)
+
+    def _end_of_first(self) -> int | None:
+        if len(self._buffer) < LENGTH.size:
+            return None
+        end = LENGTH.size + int(LENGTH.unpack_from(self._buffer)[0])
+        return end if len(self._buffer) >= end else None
+
+    def _handle(self, message: Message) -> None:
+        if message[0] == "up":
+            self.up = True
+            return
+        if message[0] not in ("loaded", "refused"):
+            self._received(self, message)
+            return
+        kind, key, said = message
+        waiting = self._loads.pop(key, None)
+        if waiting is None or waiting.done():
+            return
+        if kind == "loaded":
+            self.loaded.add(key)
+            waiting.set_result(said)
+        else:
+            waiting.set_exception(RequestRefused("bad_input", said))
+
+    # Models
+
+    def load(self, key: int, path: Path) -> asyncio.Future[Description]:
+        """The description, once the model is loaded. RequestRefused: "bad_input", it cannot be; "unavailable", the
+        process ended meanwhile."""
+        loading: asyncio.Future[Description] = self._loop.create_future()
+        self._loads[key] = loading
+        self.send("load", key, path)
+        return loading
+
+    def loads(self, key: int) -> bool:
+        """Whether it is being loaded."""
+        return key in self._loads
+
+    def drop(self, key: int) -> None:
+        """Let go of a model that nothing is asked of any more, or that is still being loaded."""
+        self.loaded.discard(key)
+        if (loading := self._loads.pop(key, None)) is not None:
+            loading.cancel()
+        if self.alive:
+            self.send("drop", key)
+
+    # The end
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.alive = False
+        self.loaded.clear()
+        self._buffer.clear()
+        self._gone(self)
+        self._reaping = self._loop.create_task(self._reap())
+
+    async def _reap(self) -> None:
+        try:
+            for _ in range(int(_PATIENCE / 0.02)):
+                if self._process.poll() is not None:
+                    break
+                await asyncio.sleep(0.02)  # its socket is closed: it ends any moment
+            else:
+                self._process.kill()
+        finally:
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
+            self.why = self.why or _how(self._process.returncode)
+            self._end_loads()
+            self.ended.set()
+
+    def _end_loads(self) -> None:
+        loads, self._loads = self._loads, {}
+        for loading in loads.values():
+            if not loading.done():
+                said = f"the worker process that was to load it is gone: {self.why}"
+                loading.set_exception(RequestRefused("unavailable", said))
+
+    def end(self) -> None:
+        """Close the socket: the process then ends by itself. `ended` is set when it has."""
+        self._transport.close()
+
+    def kill(self, why: str) -> None:
+        """End the process now, as it does not do what it should."""
+        self.why = why
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._transport.abort()
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"it ended with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    memory = ": perhaps this machine is out of memory" if name == "SIGKILL" else ""
+    return f"it was ended by {name}{memory}"

@@ -1,0 +1,218 @@
+"""The process that runs models. It starts light; what a model needs is imported when the model is loaded.
+
+Three threads. One reads the socket, and ends the process when the other end is gone, whatever else goes on: a worker
+never outlives its pool. One loads models, so that those that are there go on answering. The main thread calls them; it
+takes one step of each stream between two batches, so that a long text does not hold up short answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import importlib
+import logging
+import os
+import pickle
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from headwise.errors import HeadwiseError, RequestRefused
+from headwise.server.interface import Interface, Row
+from headwise.server.pool.answering import answers_of, failure, refusal, value_of
+from headwise.server.pool.messages import LENGTH, Message, pack
+
+_FRAMES = 6  # of a traceback, that go into the log
+
+
+def main() -> None:
+    """Run as `python -c … DESCRIPTOR`, of a socket that is already connected; its first message says how to open."""
+    # Ctrl-C in a terminal reaches the whole group of processes, and some supervisors send SIGTERM to every process:
+    # the pool decides when a worker ends, after it has answered.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.enable()
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)  # what a model starts must not keep the socket open
+    pipe = socket.socket(fileno=descriptor)
+    with pipe.makefile("rb") as reading:
+        worker = _Worker(pipe, *_read(reading))
+        try:
+            worker.run(reading)
+        except BaseException as error:  # its message, which Python would print, may quote what a client wrote
+            with contextlib.suppress(OSError):  # the pool is gone
+                worker.tell("the worker cannot go on", error)
+            os._exit(1)
+
+
+class _Worker:
+    def __init__(self, pipe: socket.socket, opener: str, options: dict[str, Any], max_tokens: int | None) -> None:
+        self._pipe, self._writing = pipe, threading.Lock()
+        self._opener, self._options, self._max_tokens = opener, options, max_tokens
+        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._loads: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._models: dict[int, Interface] = {}
+        self._streams: dict[int, Iterator[str]] = {}
+
+    def run(self, reading: BinaryIO) -> None:
+        """Never returns: the reading thread ends the process."""
+        forwarding = logging.Handler()
+        forwarding.emit = self._forward  # type: ignore[method-assign]
+        logging.getLogger("headwise").addHandler(forwarding)
+        self._send("up")
+        threading.Thread(target=self._receive, args=(reading,), name="receive", daemon=True).start()
+        threading.Thread(target=self._load_all, name="load", daemon=True).start()
+        while True:
+            try:
+                message = self._inbox.get(block=not self._streams)
+            except queue.Empty:
+                pass
+            else:
+                self._handle(message)
+                del message  # its rows may be large
+            for number in list(self._streams):
+                self._step(number)
+
+    def _receive(self, reading: BinaryIO) -> None:
+        try:
+            while True:
+                message = _read(reading)
+                (self._loads if message[0] in ("load", "drop") else self._inbox).put(message)
+        except (EOFError, OSError):
+            os._exit(0)
+        except BaseException as error:
+            self.tell("what the pool sent cannot be read", error)
+            os._exit(1)
+
+    def _send(self, *message: Any) -> None:
+        packed = pack(message)
+        with self._writing:
+            self._pipe.sendall(packed)
+
+    def tell(self, what: str, error: BaseException) -> None:
+        """Write into the log what has gone wrong, without the error's message, which may quote what a client wrote."""
+        frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+        at = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+        self._send("log", logging.ERROR, what, {"raised": type(error).__qualname__, "at": at})
+
+    def _forward(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):  # a line less
+            self._send("log", record.levelno, record.getMessage(), getattr(record, "fields", {}))
+
+    # Models
+
+    def _load_all(self) -> None:
+        while True:
+            kind, key, *rest = self._loads.get()
+            if kind == "load":
+                # In a thread that ends. OpenMP keeps threads for each that has computed, and once they are more than
+                # the cores, all of them sleep at once: a sentence then takes twice as long.
+                loading = threading.Thread(target=self._load, args=(key, rest[0]), name="load one", daemon=True)
+                loading.start()
+                loading.join()
+            else:
+                self._models.pop(key, None)
+                gc.collect()
+
+    def _load(self, key: int, path: Path) -> None:
+        with contextlib.suppress(OSError):  # the pool is gone
+            try:
+                module, _, name = self._opener.partition(":")
+                opened: Interface = getattr(importlib.import_module(module), name)(path, **self._options)
+                description = opened.description
+                if description.example is not None:
+                    [answer] = opened.answer([description.example])  # what a model does only once, it does now
+                    if isinstance(answer, HeadwiseError):
+                        raise answer
+                gc.collect()
+                self._models[key] = opened
+                self._send("loaded", key, description)
+            except HeadwiseError as error:
+                self._send("refused", key, _line(str(error)))
+            except BaseException as error:  # also of a module that calls sys.exit
+                self.tell(f"{path} cannot be loaded", error)
+                self._send("refused", key, f"{path} cannot be loaded: {type(error).__name__}: {_line(str(error))}")
+
+    # Requests
+
+    def _handle(self, message: Message) -> None:
+        kind, number, *rest = message
+        if kind == "cancel":
+            self._end(number)
+            return
+        key, given = rest
+        model, begun = self._models[key], time.perf_counter()
+        if kind == "batch":
+            answers = answers_of(model, given, self._max_tokens, self.tell)
+            self._give("answers", number, time.perf_counter() - begun, answers)
+        elif kind == "stream":
+            self._begin(number, model, given)
+        else:
+            ask: Callable[[Row], Any] = model.page if kind == "page" else model.explain
+            value = value_of(ask, model, given, self._max_tokens, self.tell)
+            self._give("value", number, time.perf_counter() - begun, value)
+
+    def _give(self, kind: str, number: int, seconds: float, given: Any) -> None:
+        try:
+            self._send(kind, number, seconds, given)
+        except OSError:
+            raise
+        except Exception as error:  # it cannot be pickled
+            self.tell("a model's answer cannot be sent", error)
+            failed = RequestRefused("failed", "the model's answer cannot be sent; the server's log says why")
+            self._send(kind, number, seconds, [failed] * len(given) if kind == "answers" else failed)
+
+    def _begin(self, number: int, model: Interface, row: Row) -> None:
+        begun = value_of(lambda row: iter(model.stream(row)), model, row, self._max_tokens, self.tell)
+        if isinstance(begun, RequestRefused):
+            self._send("end", number, begun)
+        else:
+            self._streams[number] = begun
+
+    def _step(self, number: int) -> None:
+        stream = self._streams[number]
+        try:
+            self._send("piece", number, next(stream))
+        except StopIteration:
+            self._end(number)
+        except HeadwiseError as error:
+            self._end(number, refusal(error))
+        except Exception as error:
+            self.tell("a stream ended early", error)
+            self._end(number, failure())
+
+    def _end(self, number: int, error: RequestRefused | None = None) -> None:
+        """End a stream: it is done, or nobody reads it. Nothing if it has ended already."""
+        stream = self._streams.pop(number, None)
+        if stream is None:
+            return
+        try:
+            close = getattr(stream, "close", None)
+            if close is not None:
+                close()
+        except Exception as cause:
+            self.tell("a stream could not be closed", cause)
+        self._send("end", number, error)
+
+
+def _read(reading: BinaryIO) -> Any:
+    return pickle.loads(_exactly(reading, LENGTH.unpack(_exactly(reading, LENGTH.size))[0]))
+
+
+def _exactly(reading: BinaryIO, size: int) -> bytes:
+    found = reading.read(size)
+    if len(found) < size:
+        raise EOFError
+    return found
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,32 @@
+"""The answers to a request that succeeds or fails as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headwise.errors import HeadwiseError, RequestRefused
+from headwise.server.engine import Engine, Served
+from headwise.server.interface import Row
+from headwise.server.protocols.errors import refusal
+
+
+async def answers(engine: Engine, served: Served, rows: Sequence[Row], *, timeout: float | None = None) -> list[Row]:
+    """The answers to all rows. The protocols here have no errors of single rows: one bad row fails its request.
+
+    Raises:
+        RequestRefused: of the request, or of the first row that cannot be used, with its number.
+    """
+    found = await engine.answer(served.name, served.version, rows, timeout=timeout)
+    good: list[Row] = []
+    for number, answer in enumerate(found):
+        if isinstance(answer, HeadwiseError):
+            raise _of_row(refusal(answer), number, len(found)) from answer
+        good.append(answer)
+    return good
+
+
+def _of_row(refused: RequestRefused, number: int, rows: int) -> RequestRefused:
+    if rows == 1:
+        return refused
+    message = f"row {number} of {rows}, counted from 0: {refused}"
+    return RequestRefused(refused.kind, message, retry_after=refused.retry_after)

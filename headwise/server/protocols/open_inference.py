@@ -1,0 +1,214 @@
+"""The Open Inference Protocol, whatever carries it: requests as rows, answers as outputs, and what it says of models.
+
+The extensions are Triton's, because its clients ask for them: binary tensors, repository, configuration.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import headwise
+from headwise.errors import RequestRefused
+from headwise.server.engine import Engine, Served
+from headwise.server.interface import Column, Row
+from headwise.server.protocols.columns import (
+    DTYPES,
+    array_of,
+    arrays_of,
+    check_names,
+    check_shape,
+    check_size,
+    column_of,
+    flat,
+    rows_of,
+)
+from headwise.server.protocols.errors import piece
+from headwise.server.protocols.sdk import InferInput, InferOutput
+
+NAME = "headwise"
+VERSION = headwise.__version__
+HTTP_EXTENSIONS = ("binary_tensor_data", "model_repository", "model_configuration")
+GRPC_EXTENSIONS = ("model_repository", "model_configuration")
+
+# Triton's numbers of the datatypes; their names are TYPE_… in a configuration.
+CONFIG_TYPES = {
+    "TYPE_BOOL": 1,
+    "TYPE_INT32": 8,
+    "TYPE_INT64": 9,
+    "TYPE_FP32": 11,
+    "TYPE_FP64": 12,
+    "TYPE_STRING": 13,
+}
+
+
+def request_rows(served: Served, inputs: Sequence[InferInput]) -> list[Row]:
+    """The rows of a request. Raises RequestRefused."""
+    columns = served.description.inputs
+    check_names(columns, [given.name for given in inputs])
+    return rows_of(columns, {given.name: _array(column_of(columns, given.name), given) for given in inputs})
+
+
+def _array(column: Column, given: InferInput) -> np.ndarray:
+    if given.datatype != column.datatype:
+        raise RequestRefused(
+            "bad_input",
+            f"input {column.name}: expected the datatype {column.datatype}. Received: {piece(given.datatype)}",
+        )
+    if any(name.startswith("shared_memory") for name in given.parameters or {}):
+        raise RequestRefused(
+            "bad_input", f"input {column.name}: this server has no shared memory; send the data itself"
+        )
+    check_shape(column, given.shape)
+    if given._raw_data is None:
+        return _listed(column, given)
+    return _raw(column, given)
+
+
+def _listed(column: Column, given: InferInput) -> np.ndarray:
+    """Of a list, of elements or of lists."""
+    values = given.data
+    if not isinstance(values, list):
+        raise RequestRefused("bad_input", f"input {column.name}: expected data, a list")
+    if any(isinstance(value, list) for value in values):
+        values = flat(values, given.shape)
+        if values is None:
+            raise RequestRefused(
+                "bad_input", f"input {column.name}: the lists of its data have not the shape {piece(list(given.shape))}"
+            )
+    check_size(column, given.shape, len(values))
+    if column.binary and any(isinstance(value, str) for value in values):
+        raise RequestRefused("bad_input", f"input {column.name}: JSON cannot hold bytes; send it as binary data")
+    return array_of(column, values, f"input {column.name}").reshape(given.shape)
+
+
+def _raw(column: Column, given: InferInput) -> np.ndarray:
+    """Of bytes."""
+    if column.datatype != "BYTES":
+        size = np.dtype(DTYPES[column.datatype]).itemsize
+        if len(given._raw_data) % size:
+            raise RequestRefused(
+                "bad_input",
+                f"input {column.name}: {len(given._raw_data)} bytes are not whole elements of {size} bytes, "
+                f"as {column.datatype} has",
+            )
+        check_size(column, given.shape, len(given._raw_data) // size)
+    elif len(given._raw_data) < 4 * math.prod(given.shape):  # before anything is made of it
+        raise RequestRefused(
+            "bad_input", f"input {column.name}: {len(given._raw_data)} bytes are too few for {piece(list(given.shape))}"
+        )
+    try:
+        array = given.as_numpy()
+    except (struct.error, ValueError) as error:
+        raise RequestRefused(
+            "bad_input",
+            f"input {column.name}: its bytes are not elements, each behind its length (4 bytes, little-endian), "
+            f"of the shape {piece(list(given.shape))}",
+        ) from error
+    return array.view(np.uint8) != 0 if column.datatype == "BOOL" else array
+
+
+def check_outputs(served: Served, wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Raise RequestRefused, before anything is computed, for an output that there is not, or that is wanted in a way
+    that there is not.
+
+    Args:
+        wanted: names and parameters.
+    """
+    seen: set[str] = set()
+    for name, parameters in wanted:
+        column_of(served.description.outputs, name, "output")
+        if name in seen:
+            raise RequestRefused("bad_input", f"output {name}: it is wanted more than once")
+        seen.add(name)
+        for key in parameters:
+            if key == "classification" or key.startswith("shared_memory"):
+                raise RequestRefused("bad_input", f"output {name}: this server does not know {key}; leave it out")
+
+
+def outputs(served: Served, rows: Sequence[Row], names: Sequence[str]) -> list[InferOutput]:
+    """The outputs of these names, none = all, with arrays as their data."""
+    return [
+        InferOutput(name, list(array.shape), column_of(served.description.outputs, name, "output").datatype, array)
+        for name, array in arrays_of(served.description, rows, names).items()
+    ]
+
+
+def timeout_of(parameters: Mapping[str, Any]) -> float | None:
+    """Seconds, of Triton's request parameter "timeout", in microseconds; 0 = no wish."""
+    wished = parameters.get("timeout", 0)
+    if isinstance(wished, bool) or not isinstance(wished, int) or wished < 0:
+        raise RequestRefused("bad_input", "parameter timeout: expected microseconds, a whole number")
+    return wished / 1e6 if wished else None
+
+
+def metadata(engine: Engine, served: Served) -> dict[str, Any]:
+    """What the protocol says of a model."""
+
+    def tensors(columns: Sequence[Column]) -> list[dict[str, Any]]:
+        return [{"name": c.name, "datatype": c.datatype, "shape": [-1, *c.shape]} for c in columns]
+
+    return {
+        "name": served.name,
+        "versions": [other.version for other in engine.models() if other.name == served.name],
+        "platform": served.description.platform,
+        "inputs": tensors(served.description.inputs),
+        "outputs": tensors(served.description.outputs),
+    }
+
+
+def config(served: Served) -> dict[str, Any]:
+    """Triton's configuration of a model: no greatest batch, so the shapes are with the rows."""
+
+    def tensors(columns: Sequence[Column]) -> list[dict[str, Any]]:
+        return [{"name": c.name, "data_type": _config_type(c), "dims": [-1, *c.shape]} for c in columns]
+
+    inputs = tensors(served.description.inputs)
+    for tensor, column in zip(inputs, served.description.inputs, strict=True):
+        tensor["optional"] = column.optional
+    return {
+        "name": served.name,
+        "platform": served.description.platform,
+        "backend": NAME,
+        "max_batch_size": 0,
+        "input": inputs,
+        "output": tensors(served.description.outputs),
+        "model_transaction_policy": {"decoupled": served.description.streams},
+    }
+
+
+def _config_type(column: Column) -> str:
+    return "TYPE_STRING" if column.datatype == "BYTES" else f"TYPE_{column.datatype}"
+
+
+def index(engine: Engine, only_ready: bool) -> list[dict[str, str]]:
+    """The models and their states, as Triton's repository has them."""
+    return [
+        {
+            "name": served.name,
+            "version": served.version,
+            "state": "READY" if served.ready else "UNAVAILABLE",
+            "reason": "" if served.ready else "it is being loaded",
+        }
+        for served in engine.models()
+        if served.ready or not only_ready
+    ]
+
+
+def model_ready(engine: Engine, name: str, version: str | None) -> bool:
+    """Whether a model can answer; one that is unknown cannot."""
+    try:
+        return engine.find(name, version).ready
+    except RequestRefused:
+        return False
+
+
+def check_load(parameters: Mapping[str, Any]) -> None:
+    """Raise RequestRefused for what a client cannot say of a model that is to be loaded."""
+    for name in parameters:
+        if name == "config" or name.startswith("file:"):
+            raise RequestRefused("bad_input", f"parameter {piece(name)}: a model is loaded as it lies on the server")

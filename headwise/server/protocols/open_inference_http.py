@@ -1,0 +1,173 @@
+"""The Open Inference Protocol over HTTP: `/v2/…`."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict
+
+from headwise.errors import RequestRefused
+from headwise.server.engine import Engine, Served
+from headwise.server.protocols import open_inference as oip
+from headwise.server.protocols.answers import answers
+from headwise.server.protocols.errors import piece
+from headwise.server.protocols.routes import ERRORS, Route, add_of_model, checked, json_body, json_of, parsed
+from headwise.server.protocols.sdk import InferenceError, InferInput, InferResponse, RequestedOutput, models
+
+JSON_LENGTH = "Inference-Header-Content-Length"  # of the JSON, where bytes stand behind it
+
+
+class Tensor(models.RequestInput):
+    """One input: a value for each row, in `data` or as bytes behind the JSON."""
+
+    data: list[Any] | None = None
+
+
+class Infer(models.InferenceRequest):
+    """Rows, as a tensor for each input; and which outputs are wanted, else all."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a text"]}]}
+        }
+    )
+
+    inputs: list[Tensor]
+
+
+class Wish(BaseModel):
+    """What Triton's requests about the repository hold."""
+
+    ready: bool = False
+    parameters: dict[str, Any] = {}
+
+
+_WISH = json_body(Wish, required=False)
+
+
+def router(engine: Engine) -> APIRouter:
+    """The routes of the protocol, for an application with `Limits` around it."""
+    routes = APIRouter(prefix="/v2", tags=["Open Inference Protocol"], route_class=Route, responses=ERRORS)
+
+    @routes.get("", response_model=models.ServerMetadataResponse, summary="About the server")
+    async def server_metadata() -> Response:
+        return json_of({"name": oip.NAME, "version": oip.VERSION, "extensions": oip.HTTP_EXTENSIONS})
+
+    @routes.get("/health/live", response_model=models.ServerLiveResponse, summary="Whether the process works")
+    async def server_live() -> Response:
+        return json_of({"live": engine.live}, 200 if engine.live else 503)
+
+    @routes.get("/health/ready", response_model=models.ServerReadyResponse, summary="Whether every model can answer")
+    async def server_ready() -> Response:
+        return json_of({"ready": engine.ready}, 200 if engine.ready else 503)
+
+    @routes.get("/models", response_model=models.ListModelsResponse, summary="The names of the models")
+    async def list_models() -> Response:
+        return json_of({"models": sorted({served.name for served in engine.models()})})
+
+    async def model_metadata(_: Request, name: str, version: str | None) -> Response:
+        return json_of(oip.metadata(engine, engine.find(name, version)))
+
+    async def model_ready(_: Request, name: str, version: str | None) -> Response:
+        served = engine.find(name, version)
+        return json_of({"name": served.name, "ready": served.ready}, 200 if served.ready else 503)
+
+    async def model_config(_: Request, name: str, version: str | None) -> Response:
+        return json_of(oip.config(engine.find(name, version)))
+
+    async def infer(request: Request, name: str, version: str | None) -> Response:
+        return await _infer(engine, request, engine.find(name, version))
+
+    add_of_model(routes, "", model_metadata, "About a model", response_model=models.ModelMetadataResponse)
+    add_of_model(routes, "/ready", model_ready, "Whether a model can answer", response_model=models.ModelReadyResponse)
+    add_of_model(routes, "/config", model_config, "Triton's configuration of a model")
+    add_of_model(
+        routes,
+        "/infer",
+        infer,
+        "What a model makes of tensors",
+        methods=["POST"],
+        response_model=models.InferenceResponse,
+        openapi_extra={"requestBody": json_body(Infer)},
+    )
+
+    @routes.post("/repository/index", summary="The models and their states", openapi_extra={"requestBody": _WISH})
+    async def repository_index(request: Request) -> Response:
+        return json_of(oip.index(engine, (await _wish(request)).ready))
+
+    @routes.post("/repository/models/{name}/load", summary="Load a model anew", openapi_extra={"requestBody": _WISH})
+    async def repository_load(request: Request, name: str) -> Response:
+        oip.check_load((await _wish(request)).parameters)
+        await engine.load(name)
+        return json_of({"name": name, "load": True})
+
+    @routes.post("/repository/models/{name}/unload", summary="Let go of a model", openapi_extra={"requestBody": _WISH})
+    async def repository_unload(request: Request, name: str) -> Response:
+        await _wish(request)
+        await engine.unload(name)
+        return json_of({"name": name, "unload": True})
+
+    return routes
+
+
+async def _infer(engine: Engine, request: Request, served: Served) -> Response:
+    asked, inputs = _request(await request.body(), request.headers.get(JSON_LENGTH))
+    parameters = asked.parameters or {}
+    oip.check_outputs(served, [(output.name, output.parameters or {}) for output in asked.outputs or []])
+    wanted = {output.name: output.parameters or {} for output in asked.outputs or []}
+    rows = oip.request_rows(served, inputs)
+    answered = await answers(engine, served, rows, timeout=oip.timeout_of(parameters))
+
+    outputs = oip.outputs(served, answered, list(wanted))
+    default = parameters.get("binary_data_output", False)
+    binary = [
+        RequestedOutput(o.name, {"binary_data": wanted.get(o.name, {}).get("binary_data", default) is True})
+        for o in outputs
+    ]
+    answer = InferResponse(
+        asked.id or str(uuid.uuid4()), served.name, outputs, served.version, requested_outputs=binary
+    )
+    try:
+        content, json_length = answer.to_rest()
+    except InferenceError as error:
+        raise RequestRefused("bad_input", "an output is not text: ask for it as binary data") from error
+    if json_length is None:
+        return json_of(content)
+    return Response(content, media_type="application/octet-stream", headers={JSON_LENGTH: str(json_length)})
+
+
+def _request(whole: bytes, header: str | None) -> tuple[Infer, list[InferInput]]:
+    """The request, and its inputs with their data."""
+    length = len(whole) if header is None else int(header) if header.isdecimal() and len(header) < 20 else -1
+    if not 0 <= length <= len(whole):
+        raise RequestRefused(
+            "bad_input", f"{JSON_LENGTH}: expected 0 to {len(whole)}, the size of the body. Received: {piece(header)}"
+        )
+    asked = checked(Infer, parsed(whole[:length]))
+    inputs, start = [], length
+    for given in asked.inputs:
+        tensor = InferInput(given.name, given.shape, given.datatype, given.data, given.parameters or {})
+        size = tensor.parameters.get("binary_data_size")
+        if size is not None:
+            if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= len(whole) - start:
+                raise RequestRefused(
+                    "bad_input",
+                    f"input {piece(given.name)}: expected a binary_data_size from 0 to {len(whole) - start}, the bytes "
+                    f"that are left behind the JSON. Received: {piece(size)}",
+                )
+            if given.data is not None:
+                raise RequestRefused("bad_input", f"input {piece(given.name)}: it has data, and a binary_data_size too")
+            tensor._raw_data = whole[start : start + size]
+            start += size
+        inputs.append(tensor)
+    if start != len(whole):
+        raise RequestRefused("bad_input", f"{len(whole) - start} bytes behind the JSON belong to no input")
+    return asked, inputs
+
+
+async def _wish(request: Request) -> Wish:
+    whole = await request.body()
+    wish: Wish = checked(Wish, parsed(whole)) if whole.strip() else Wish()
+    return wish

@@ -1,0 +1,204 @@
+"""TensorFlow Serving's REST API: `/v1/models/NAME…`. KServe's first protocol has the same shape.
+
+Values come in rows, `{"instances": [{"text": "a"}, {"text": "b"}]}`, or in columns, `{"inputs": {"text": ["a", "b"]}}`;
+where there is one input, without its name. The answer is of the same kind. Bytes are `{"b64": "…"}`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict
+
+from headwise.errors import RequestRefused
+from headwise.server.engine import Engine, Served
+from headwise.server.interface import Column, Row
+from headwise.server.protocols import tensorflow_serving as tf
+from headwise.server.protocols.answers import answers
+from headwise.server.protocols.columns import array_of, cell_of, check_count, check_names, flat, rows_of
+from headwise.server.protocols.errors import piece
+from headwise.server.protocols.routes import ERRORS, Route, add_of_model, checked, json_body, json_of, parsed
+
+
+class Predict(BaseModel):
+    """What to predict, in rows or in columns."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"instances": [{"text": "a text"}]}})
+
+    signature_name: str = ""
+    instances: list[Any] | None = None
+    inputs: Any = None
+
+
+class Classify(BaseModel):
+    """What to classify; what all examples share may stand in `context`."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"examples": [{"text": "a text"}]}})
+
+    signature_name: str = ""
+    context: dict[str, Any] = {}
+    examples: list[dict[str, Any]]
+
+
+def router(engine: Engine) -> APIRouter:
+    """The routes of the protocol, for an application with `Limits` around it."""
+    routes = APIRouter(prefix="/v1", tags=["TensorFlow Serving"], route_class=Route, responses=ERRORS)
+
+    @routes.get("/models", summary="The names of the models")
+    async def v1_models() -> Response:
+        return json_of({"models": sorted({served.name for served in engine.models()})})
+
+    async def v1_status(_: Request, name: str, version: str | None) -> Response:
+        found = tf.statuses(engine, name, version)
+        status = [_status(served) for served in found]
+        return json_of({"model_version_status": status, "name": name, "ready": found[0].ready})  # KServe's, TF's: both
+
+    async def v1_metadata(_: Request, name: str, version: str | None) -> Response:
+        served = engine.find(name, version)
+        return json_of(
+            {
+                "model_spec": {"name": served.name, "signature_name": "", "version": served.version},
+                "metadata": {"signature_def": {"signature_def": {tf.SIGNATURE: tf.signature(served.description)}}},
+            }
+        )
+
+    async def v1_predict(request: Request, name: str, version: str | None) -> Response:
+        served = engine.find(name, version)
+        asked = checked(Predict, parsed(await request.body()))
+        tf.check_signature(asked.signature_name)
+        if (asked.instances is None) == (asked.inputs is None):
+            raise RequestRefused("bad_input", 'expected either "instances", rows, or "inputs", columns')
+        rows = _of_columns(served, asked.inputs) if asked.instances is None else _of_rows(served, asked.instances)
+        answered = await answers(engine, served, rows)
+        if asked.instances is None:
+            return json_of({"outputs": _in_columns(served.description.outputs, answered)})
+        return json_of({"predictions": [_in_row(served.description.outputs, row) for row in answered]})
+
+    async def v1_classify(request: Request, name: str, version: str | None) -> Response:
+        served = engine.find(name, version)
+        tf.classifier(served.description)
+        asked = checked(Classify, parsed(await request.body()))
+        tf.check_signature(asked.signature_name)
+        rows = _of_rows(served, [asked.context | example for example in asked.examples])
+        answered = await answers(engine, served, rows)
+        return json_of({"result": tf.classes(served, answered)})
+
+    async def v1_regress(_: Request, name: str, version: str | None) -> Response:
+        engine.find(name, version)
+        raise tf.refuse_to_regress()
+
+    for verb, function, summary, asked in (  # first, else the verb is taken for a part of the name
+        ("predict", v1_predict, "What a model makes of rows or columns", Predict),
+        ("classify", v1_classify, "How likely each label is", Classify),
+        ("regress", v1_regress, "Refused: no model regresses", Classify),
+    ):
+        extra = {"requestBody": json_body(asked)}
+        add_of_model(routes, f":{verb}", function, summary, methods=["POST"], openapi_extra=extra)
+    add_of_model(routes, "", v1_status, "The state of a model")
+    add_of_model(routes, "/metadata", v1_metadata, "The inputs and outputs of a model")
+    return routes
+
+
+def _status(served: Served) -> dict[str, Any]:
+    return {
+        "version": served.version,
+        "state": "AVAILABLE" if served.ready else "LOADING",
+        "status": {"error_code": "OK", "error_message": ""},
+    }
+
+
+def _of_rows(served: Served, instances: Sequence[Any]) -> list[Row]:
+    check_count(len(instances))
+    return [_row(served.description.inputs, instance, number) for number, instance in enumerate(instances)]
+
+
+def _of_columns(served: Served, given: Any) -> list[Row]:
+    named = _named(served.description.inputs, given)
+    for name, values in named.items():
+        if not isinstance(values, list):
+            raise RequestRefused("bad_input", f"input {piece(name)}: expected a list, of one value for each row")
+    if len({len(values) for values in named.values()}) > 1:
+        raise RequestRefused("bad_input", "expected as many rows in each input")
+    check_count(len(next(iter(named.values()), [])))
+    return _of_rows(served, [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)])
+
+
+def _row(columns: Sequence[Column], instance: Any, number: int) -> Row:
+    """One row. It has the inputs that it has, and lists as long as they are: it need not be like the others."""
+    try:
+        named = _named(columns, instance)
+        check_names(columns, list(named))
+        return rows_of(columns, {c.name: _array(c, named[c.name]) for c in columns if c.name in named})[0]
+    except RequestRefused as error:
+        raise RequestRefused(error.kind, f"row {number}, counted from 0: {error}") from error
+
+
+def _named(columns: Sequence[Column], value: Any) -> dict[str, Any]:
+    """Values by name: as they came, or of the one input that there is."""
+    if isinstance(value, dict) and set(value) != {"b64"}:
+        return value
+    must = [column for column in columns if not column.optional]
+    if len(columns) > 1 and len(must) != 1:
+        names = ", ".join(column.name for column in columns)
+        raise RequestRefused("bad_input", f"expected an object with the inputs {names}")
+    return {(must or columns)[0].name: value}
+
+
+def _array(column: Column, value: Any) -> np.ndarray:
+    """The value of one row as an array [1, *shape] of a column's dtype."""
+    shape, level = [1], [value]
+    for _ in column.shape:  # the sizes that each first list has; flat() finds out whether all have
+        level = level[0] if level and isinstance(level[0], list) else []
+        shape.append(len(level))
+    elements = flat([value], shape)
+    fits = all(size > 0 and want in (-1, size) for want, size in zip(column.shape, shape[1:], strict=True))
+    if elements is None or not fits:
+        expected = "one value, not a list" if not column.shape else f"a list of the shape {list(column.shape)}"
+        raise RequestRefused(
+            "bad_input", f"input {column.name}: expected {expected}{', where -1 is any size' * (-1 in column.shape)}"
+        )
+    if column.datatype == "BYTES":
+        elements = [_bytes(column, element) if isinstance(element, dict) else element for element in elements]
+        if column.binary and not all(isinstance(element, bytes) for element in elements):
+            raise RequestRefused("bad_input", f'input {column.name}: expected bytes, {{"b64": "…"}}')
+    return array_of(column, elements, f"input {column.name}").reshape(shape)
+
+
+def _bytes(column: Column, element: dict[str, Any]) -> bytes:
+    encoded = element.get("b64")
+    if not isinstance(encoded, str) or len(element) != 1:
+        raise RequestRefused("bad_input", f'input {column.name}: expected a value, or {{"b64": "…"}}')
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise RequestRefused(
+            "bad_input", f"input {column.name}: its b64 is not base64: {piece(encoded, 20)}"
+        ) from error
+
+
+def _in_row(columns: Sequence[Column], row: Row) -> Any:
+    """The outputs that the row has, by name, or the only one that there is."""
+    cells = {column.name: (column, cell_of(column, row)) for column in columns}
+    values = {name: _plain(*cell) for name, cell in cells.items() if cell[1] is not None}
+    return values if len(columns) > 1 else values[columns[0].name]
+
+
+def _in_columns(columns: Sequence[Column], rows: Sequence[Row]) -> Any:
+    values = {column.name: [_plain(column, cell_of(column, row)) for row in rows] for column in columns}
+    return values if len(columns) > 1 else values[columns[0].name]
+
+
+def _plain(column: Column, cell: Any) -> Any:
+    """As JSON has it."""
+    if isinstance(cell, np.ndarray) and column.datatype != "BYTES":
+        return np.ascontiguousarray(cell)  # so float32 is written with its own digits
+    if isinstance(cell, np.ndarray):
+        cell = cell.tolist()
+    if isinstance(cell, list):
+        return [_plain(column, part) for part in cell]
+    return {"b64": base64.b64encode(cell).decode()} if isinstance(cell, bytes) else cell

@@ -1,0 +1,86 @@
+"""What a plain request asks: which model, and the row or rows, from its query and its body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+
+from headwise.errors import RequestRefused
+from headwise.server.engine import Engine, Served
+from headwise.server.interface import Row
+from headwise.server.routes.rows import read_object, row_of
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A plain request.
+
+    Args:
+        cells: the rows as they came.
+        several: whether they came as {"rows": […]}, and are to be answered so.
+        stream: whether the text is wanted piece by piece.
+    """
+
+    served: Served
+    cells: list[Any]
+    several: bool
+    stream: bool
+
+    def row(self) -> Row:
+        """The only row."""
+        return row_of(self.cells[0], self.served.description)
+
+
+async def read(request: Request, engine: Engine, candidates: Iterable[Served], what: str) -> Asked:
+    """The request to one of `candidates`, which are `what` ("models that classify"), for the sentences of errors.
+
+    The query, or the body beside the columns, may name the "model"; the body may ask to "stream". A column of one of
+    these names is the column.
+
+    Raises:
+        RequestRefused: "bad_input", "not_found".
+    """
+    body = read_object(await request.body())
+    candidates = list(candidates)
+    columns = {column.name for served in candidates for column in served.description.inputs}
+    name = request.query_params.get("model")
+    if "model" in body and "model" not in columns:
+        named = body.pop("model")
+        if not isinstance(named, str):
+            raise RequestRefused("bad_input", "'model': expected the name of a model")
+        if name is not None and name != named:
+            raise RequestRefused("bad_input", "the query and the body name different models")
+        name = named
+    served = choose(engine, candidates, name, request.query_params.get("version"), what)
+    stream = "text/event-stream" in request.headers.get("accept", "")
+    if "stream" in body and "stream" not in columns:
+        stream = body.pop("stream")
+        if not isinstance(stream, bool):
+            raise RequestRefused("bad_input", "'stream': expected true or false")
+    if "rows" not in body or "rows" in columns:
+        return Asked(served, [body], False, stream)
+    rows = body.pop("rows")
+    if not isinstance(rows, list) or not rows:
+        raise RequestRefused("bad_input", "'rows': expected a list of at least one row")
+    if body:
+        raise RequestRefused("bad_input", "expected the columns of one row, or 'rows' and nothing beside it")
+    return Asked(served, rows, True, stream)
+
+
+def choose(engine: Engine, candidates: list[Served], name: str | None, version: str | None, what: str) -> Served:
+    """The model of this name, or the only one. Raises as `read`."""
+    names = sorted({served.name for served in candidates})
+    if name is None:
+        if len(names) > 1:
+            raise RequestRefused(
+                "bad_input", f'there are several {what}: name one in "model" or ?model=, of {", ".join(names)}'
+            )
+        name = names[0]
+    elif name not in names:
+        is_there = any(served.name == name for served in engine.models())
+        received = f"{name!r}, which is none" if is_there else "another name"
+        raise RequestRefused("not_found", f"{what}: expected one of {', '.join(names)}, received {received}")
+    return engine.find(name, version)

@@ -1,0 +1,52 @@
+"""Text as it is written, as server-sent events.
+
+    data: {"translation": "Zwei "}
+
+    data: {"translation": "Hunde"}
+
+    event: done
+    data: {"translation": "Zwei Hunde"}
+
+An error that comes between is an event too: `event: error` with what other routes answer with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from starlette.responses import StreamingResponse
+
+from headwise.server.routes.refusal import told
+
+TYPE = "text/event-stream"
+
+
+async def events(pieces: AsyncIterator[str], column: str) -> StreamingResponse:
+    """The response that streams `pieces` of a column.
+
+    Raises what they raise before the first of them, so that it has a status.
+    """
+    first = [await anext(pieces, "")]
+    return StreamingResponse(_events(first, pieces, column), media_type=TYPE, headers={"Cache-Control": "no-store"})
+
+
+async def _events(first: list[str], pieces: AsyncIterator[str], column: str) -> AsyncIterator[str]:
+    async with aclosing(pieces):  # type: ignore[type-var]  # a client that leaves stops what is being written
+        try:
+            for piece in first:
+                yield _event({column: piece})
+            async for piece in pieces:
+                first.append(piece)
+                yield _event({column: piece})
+        except Exception as error:  # the status is sent: whatever it is, the client has to learn of it here
+            yield _event(told(error), "error")
+            return
+        yield _event({column: "".join(first)}, "done")
+
+
+def _event(content: dict[str, Any], name: str | None = None) -> str:
+    data = f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
+    return data if name is None else f"event: {name}\n{data}"

@@ -1,0 +1,75 @@
+"""What a person reads: the index, and the page at /docs, which asks this server alone."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+from headwise.server.engine import Engine, Served
+from headwise.server.routes.rows import plain
+
+DOCS = Path(__file__).with_name("docs.html").read_text(encoding="utf-8")
+
+
+def _hashes(tag: str) -> str:
+    parts = re.findall(rf"<{tag}>(.*?)</{tag}>", DOCS, re.DOTALL)
+    return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}'" for part in parts)
+
+
+# Nothing but what the page itself holds, and answers of this server.
+POLICY = (
+    f"default-src 'none'; script-src {_hashes('script')}; style-src {_hashes('style')}; connect-src 'self'; "
+    "img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def index(engine: Engine, address: str, *, token: bool) -> dict[str, Any]:
+    """What is loaded, and a line for a shell to try each route."""
+    address = address.rstrip("/")
+    bearer = ' -H "Authorization: Bearer $HEADWISE_TOKEN"' if token else ""
+    models = []
+    names: dict[str, set[str]] = {}
+    for served in engine.models():
+        names.setdefault(served.description.task, set()).add(served.name)
+    for served in engine.models():
+        several = len(names[served.description.task]) > 1
+        models.append(_model(served, address, bearer, several))
+    return {
+        "models": models,
+        "routes": {
+            "docs": f"{address}/docs",
+            "openapi": f"{address}/openapi.json",
+            "explain": f"{address}/explain",
+            "open inference protocol": f"{address}/v2",
+            "tensorflow serving": f"{address}/v1",
+            "live": f"{address}/livez",
+            "ready": f"{address}/readyz",
+            "metrics": f"{address}/metrics",
+        },
+    }
+
+
+def _model(served: Served, address: str, bearer: str, several: bool) -> dict[str, Any]:
+    description = served.description
+    row = {name: plain(cell) for name, cell in (description.example or {}).items()}
+    if several:
+        row["model"] = served.name
+    curl = f"curl{bearer} {address}/{description.task} -d {shlex.quote(json.dumps(row, ensure_ascii=False))}"
+    return {
+        "name": served.name,
+        "version": served.version,
+        "task": description.task,
+        "platform": description.platform,
+        "ready": served.ready,
+        "takes": [column.name for column in description.inputs],
+        "gives": [column.name for column in description.outputs],
+        "streams": description.streams,
+        "explains": description.explains,
+        "try": curl,
+    }

@@ -1,0 +1,75 @@
+"""`POST /classify {"text": …}`: a plain route for each task, for rows as JSON has them."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from headwise.errors import HeadwiseError, RequestRefused
+from headwise.server.engine import Engine
+from headwise.server.interface import Description, Row
+from headwise.server.routes.ask import Asked, read
+from headwise.server.routes.events import events
+from headwise.server.routes.refusal import told
+from headwise.server.routes.rows import cells_of, plain, row_of
+
+
+def routes(engine: Engine) -> list[str]:
+    """The tasks that can be asked now: of what is loaded."""
+    return sorted({served.description.task for served in engine.models()})
+
+
+async def answer(request: Request, engine: Engine, task: str) -> Response:
+    """The answer to one row, or {"rows": […]} to several, each with an answer or an error of its own.
+
+    Raises:
+        HeadwiseError: of the whole request; where there is one row, its own.
+    """
+    candidates = [served for served in engine.models() if served.description.task == task]
+    asked = await read(request, engine, candidates, f"models of the task {task}")
+    served = asked.served
+    if asked.stream:
+        if not served.description.streams:
+            raise RequestRefused("bad_input", f"{served.name} writes no text piece by piece: leave 'stream' out")
+        if asked.several:
+            raise RequestRefused("bad_input", "'stream': expected one row; several cannot be streamed")
+        return await events(engine.stream(served.name, served.version, asked.row()), served.description.written)
+    if asked.several:
+        return JSONResponse({"rows": await _each(engine, asked)})
+    (answered,) = await engine.answer(served.name, served.version, [asked.row()])
+    if isinstance(answered, HeadwiseError):
+        raise answered
+    return JSONResponse(cells_of(answered, served.description))
+
+
+async def explain(request: Request, engine: Engine) -> Response:
+    """The statistics of one row's attention, or with ?page=true (or Accept: text/html) the page that shows it."""
+    candidates = [served for served in engine.models() if served.description.explains]
+    if not candidates:
+        raise RequestRefused("not_found", "no model that is loaded can explain its answers")
+    asked = await read(request, engine, candidates, "models that explain")
+    if asked.several or asked.stream:
+        raise RequestRefused("bad_input", "expected the columns of one row, which is explained as a whole")
+    page = request.query_params.get("page")
+    if page not in (None, "true", "false"):
+        raise RequestRefused("bad_input", "?page=: expected true or false")
+    wanted = page == "true" if page is not None else "text/html" in request.headers.get("accept", "")
+    told_ = await engine.explain(asked.served.name, asked.served.version, asked.row(), page=wanted)
+    return HTMLResponse(told_) if isinstance(told_, str) else JSONResponse(plain(told_))
+
+
+async def _each(engine: Engine, asked: Asked) -> list[dict[str, object]]:
+    """The answers to several rows; one that cannot be read has its error, and the others are asked."""
+    description = asked.served.description
+    found = [_read(cells, description) for cells in asked.cells]
+    rows = [row for row in found if not isinstance(row, HeadwiseError)]
+    answers = iter(await engine.answer(asked.served.name, asked.served.version, rows) if rows else ())
+    whole = [row if isinstance(row, HeadwiseError) else next(answers) for row in found]
+    return [told(each) if isinstance(each, HeadwiseError) else cells_of(each, description) for each in whole]
+
+
+def _read(cells: object, description: Description) -> Row | RequestRefused:
+    try:
+        return row_of(cells, description)
+    except RequestRefused as error:
+        return error

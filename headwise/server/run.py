@@ -1,0 +1,231 @@
+"""The process of `headwise serve`: workers, HTTP and gRPC in one event loop, until the last request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said in a sentence, not by its C++
+
+from headwise.server import logs
+from headwise.server.auth import is_local
+from headwise.server.listening import address, bind, check_tls
+from headwise.server.metrics import Metrics
+from headwise.server.settings import Settings
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from headwise.server.engine import Engine
+
+Say = Callable[[str], None]
+_FAREWELL = 0.5  # seconds in which clients with open connections are asked to connect elsewhere
+
+
+def serve(models: Mapping[str, Path], settings: Settings, *, say: Say = print, debug: bool = False) -> None:
+    """Serve until SIGTERM or Ctrl-C; then finish what was accepted, and return.
+
+    The first signal stops it gently: it is not ready any more, answers ask clients to connect elsewhere, then nothing
+    new is accepted, and what was has `settings.drain` seconds. The second ends the process at once, with exit code 1.
+
+    Args:
+        models: name -> run folder or export.
+        say: told a few lines for a person: what is served, and where.
+        debug: errors in the log with their messages, which may quote what clients wrote.
+
+    Raises:
+        ArgumentError, FileError, CheckpointError, …: settings or models that cannot be used; nothing runs then.
+    """
+    loop = _event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(_Process(models, settings, say, debug).run())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+class _Process:
+    def __init__(self, models: Mapping[str, Path], settings: Settings, say: Say, debug: bool) -> None:
+        self._models, self._settings, self._say, self._debug = models, settings, say, debug
+        self._told = asyncio.Event()  # to stop
+        self._metrics = Metrics()
+
+    async def run(self) -> None:
+        check_tls(self._settings)
+        self._heed_signals()
+        async with contextlib.AsyncExitStack() as stack:
+            # What may be refused comes before what takes long.
+            listener = stack.enter_context(bind(self._settings.host, self._settings.http_port, "--port"))
+            servers = await self._grpc(stack)
+            logs.set_up(debug=self._debug)
+            engine = await self._loaded(stack)
+            if engine is None:  # told to stop before it had begun
+                return
+            await self._until_told(engine, listener, servers)
+
+    async def _until_told(self, engine: Engine, listener: socket.socket, servers: dict[str, Any]) -> None:
+        from headwise.server.app import create
+        from headwise.server.observing import Observed
+        from headwise.server.protocols import open_inference_grpc, tensorflow_grpc
+
+        app = create(engine, self._settings, self._metrics, self._told.is_set)
+        observed = Observed(engine, self._settings.timeout, self._told.is_set)
+        for name, (server, _) in servers.items():
+            (open_inference_grpc if name == "grpc" else tensorflow_grpc).add(server, observed)
+            await server.start()
+        http = _http_server(app, self._settings)
+        serving = asyncio.ensure_future(http.serve([listener]))
+        telling = asyncio.ensure_future(self._told.wait())
+        try:
+            while not http.started and not serving.done():
+                await asyncio.sleep(0.005)
+            self._say_where(engine, listener, servers)
+            await asyncio.wait((serving, telling), return_when=asyncio.FIRST_COMPLETED)
+            if self._told.is_set():
+                await self._drain(http, listener, servers, serving)
+            await serving
+        finally:
+            telling.cancel()
+            await asyncio.gather(*(server.stop(0) for server, _ in servers.values()))
+
+    async def _drain(
+        self, http: uvicorn.Server, listener: socket.socket, servers: dict[str, Any], serving: asyncio.Future[None]
+    ) -> None:
+        """Finish what was accepted."""
+        began = time.monotonic()
+        logs.told(logging.INFO, "draining", seconds=self._settings.drain)
+        calls = [asyncio.ensure_future(server.stop(self._settings.drain)) for server, _ in servers.values()]
+        end = began + min(_FAREWELL, self._settings.drain)
+        while time.monotonic() < end and select.select([listener], [], [], 0)[0]:
+            await asyncio.sleep(0)  # clients that are connected, as they see it, and wait to be accepted
+        for server in http.servers:
+            server.close()
+        # A request may be on its way on every open connection. Closing them now would lose it: so each answer that is
+        # given now closes its connection, and only then those that are idle are closed too.
+        while http.server_state.connections and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        http.config.timeout_graceful_shutdown = max(0, self._settings.drain - (time.monotonic() - began))  # type: ignore[assignment]
+        http.should_exit = True
+        await asyncio.gather(serving, *calls)
+        logs.told(logging.INFO, "drained", ms=round((time.monotonic() - began) * 1000))
+
+    async def _loaded(self, stack: contextlib.AsyncExitStack) -> Engine | None:
+        """The workers with their models; None where a signal came first."""
+        starting = asyncio.ensure_future(stack.enter_async_context(_pool(self._models, self._settings)))
+        telling = asyncio.ensure_future(self._told.wait())
+        try:
+            await asyncio.wait((starting, telling), return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                return None
+            engine = starting.result()
+        finally:
+            telling.cancel()
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        self._metrics.tell_engine(engine, getattr(engine, "statistics", None))
+        return engine
+
+    async def _grpc(self, stack: contextlib.AsyncExitStack) -> dict[str, Any]:
+        """The servers over gRPC, bound and not started, each with its port."""
+        ports = {"grpc": self._settings.grpc_port, "tensorflow": self._settings.tensorflow_port}
+        wanted = {name: port for name, port in ports.items() if port is not None}
+        servers: dict[str, Any] = {}
+        if wanted:
+            from headwise.server import grpc_server
+
+            for name, port in wanted.items():
+                server = grpc_server.make(self._settings, self._metrics)
+                stack.push_async_callback(server.stop, 0)
+                servers[name] = server, grpc_server.bind(server, self._settings, port, f"--{name}-port")
+        return servers
+
+    def _heed_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def heed() -> None:
+            if self._told.is_set():
+                os._exit(1)  # the workers see their pipes close, and end
+            self._told.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, heed)
+
+    def _say_where(self, engine: Engine, listener: socket.socket, servers: dict[str, Any]) -> None:
+        settings = self._settings
+        for served in engine.models():
+            version = "" if served.version == "1" else f", version {served.version}"
+            self._say(f"{served.name}{version}: {served.description.task}, {served.description.platform}")
+        scheme = "http" if settings.tls_cert is None else "https"
+        port = listener.getsockname()[1]
+        self._say(f"HTTP: {scheme}://{address(settings.host, port)} (the page: /docs)")
+        names = {"grpc": "Open Inference Protocol over gRPC", "tensorflow": "TensorFlow Serving over gRPC"}
+        for name, (_, bound) in servers.items():
+            self._say(f"{names[name]}: {address(settings.host, bound)}")
+        if not is_local(settings.host) and settings.token is None:
+            self._say(
+                f"warning: whoever reaches {settings.host} may ask, load and unload models: set --token-file, or leave "
+                "--host out"
+            )
+        if not is_local(settings.host) and settings.token is not None and settings.tls_cert is None:
+            self._say("warning: without --tls-cert and --tls-key, the token and all texts can be read on their way")
+        self._say("Ready. Ctrl-C stops it, after what it has accepted.")
+
+
+@contextlib.asynccontextmanager
+async def _pool(models: Mapping[str, Path], settings: Settings) -> AsyncIterator[Engine]:
+    from headwise.server.pool.pool import Pool
+
+    pool = Pool(settings)
+    await pool.start(models)  # which leaves nothing behind where it fails
+    try:
+        yield pool
+    finally:
+        await pool.stop()
+
+
+def _http_server(app: Any, settings: Settings) -> uvicorn.Server:
+    import uvicorn
+
+    from headwise.server.connections import protocol
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Any:
+            yield  # they are the process's
+
+    return Server(
+        uvicorn.Config(
+            app,
+            http=protocol(),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+        )
+    )
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    if sys.platform != "win32":
+        with contextlib.suppress(ImportError):
+            import uvloop
+
+            return uvloop.new_event_loop()
+    return asyncio.new_event_loop()

@@ -1,0 +1,117 @@
+"""`Settings`: everything about `headwise serve` that can be chosen, checked before anything is started."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from headwise.errors import ArgumentError
+
+Backend = Literal["auto", "torch", "onnx"]
+Precision = Literal["fp32", "bf16", "fp16", "int8"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a server runs its models and what it lets in.
+
+    Args:
+        workers: processes that run models; each has them all.
+        threads: of each worker; None = the cores of this machine, shared out evenly.
+        backend: what runs the models: "torch", "onnx", or "auto": ONNX Runtime for exports to ONNX, else PyTorch.
+        precision: of its numbers: "fp32", "bf16", "fp16" or "int8". A backend refuses what it cannot do.
+        max_batch: the most rows that a model is given at once.
+        max_delay_ms: how long a row may wait for others to share its batch with. It waits only while others are
+            expected: a lone client never does.
+        max_queue: rows that may wait for one model. With more, a request is "busy".
+        max_tokens: the most tokens of one row, None = any number. It is checked in the worker, row by row.
+        max_body: bytes of a request.
+        timeout: seconds from when a request is accepted until it must be answered; of a stream, until its last piece.
+        drain: seconds that accepted requests have, to finish, when the server is told to stop.
+        host: address to listen at; "127.0.0.1" is this machine alone.
+        http_port: of every protocol over HTTP. 0 = any free one, as with the other ports.
+        grpc_port: of the Open Inference Protocol over gRPC; None = none.
+        tensorflow_port: of TensorFlow Serving's gRPC, where its clients look for it; None = none.
+        token: what a request must bear ("Authorization: Bearer …"); None = nothing.
+        tls_cert, tls_key: files in PEM, both or neither.
+
+    Raises:
+        ArgumentError: a value that makes no sense.
+    """
+
+    workers: int = 1
+    threads: int | None = None
+    backend: Backend = "auto"
+    precision: Precision = "fp32"
+    max_batch: int = 32
+    max_delay_ms: float = 2.0
+    max_queue: int = 1024
+    max_tokens: int | None = 4096
+    max_body: int = 16 * 2**20
+    timeout: float = 60.0
+    drain: float = 30.0
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int | None = 8001
+    tensorflow_port: int | None = 8500
+    token: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("workers", self.workers),
+            ("threads", self.threads),
+            ("max_batch", self.max_batch),
+            ("max_queue", self.max_queue),
+            ("max_tokens", self.max_tokens),
+            ("max_body", self.max_body),
+        ):
+            if value is not None and value < 1:
+                raise ArgumentError(f"{name} must be at least 1. Received: {value}")
+        # "not (… <= …)", so that NaN is refused too
+        if not 0 <= self.max_delay_ms <= 10_000:
+            raise ArgumentError(f"max_delay_ms must be from 0 to 10000. Received: {self.max_delay_ms}")
+        if not 0 < self.timeout <= 86_400:
+            raise ArgumentError(f"timeout must be more than 0 and at most 86400 seconds. Received: {self.timeout}")
+        if not 0 <= self.drain <= 86_400:
+            raise ArgumentError(f"drain must be from 0 to 86400 seconds. Received: {self.drain}")
+        for name, word, words in (("backend", self.backend, Backend), ("precision", self.precision, Precision)):
+            if word not in get_args(words):
+                raise ArgumentError(f"{name} must be one of {', '.join(get_args(words))}. Received: {word!r}")
+        self._check_network()
+
+    def _check_network(self) -> None:
+        ports = {"http_port": self.http_port, "grpc_port": self.grpc_port, "tensorflow_port": self.tensorflow_port}
+        taken: dict[int, str] = {}
+        for name, port in ports.items():
+            if port is None:
+                continue
+            if not 0 <= port <= 65_535:
+                raise ArgumentError(f"{name} must be from 0 to 65535. Received: {port}")
+            if port and port in taken:
+                raise ArgumentError(f"{name} and {taken[port]} must differ. Received: {port} for both")
+            taken[port] = name
+        if not self.host:
+            raise ArgumentError("host must be an address to listen at, such as 127.0.0.1. Received: ''")
+        if self.token is not None and (not self.token.isascii() or self.token.split() != [self.token]):
+            raise ArgumentError("token must be printable ASCII without spaces, and not empty")  # never shown
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("tls_cert", "tls_key") if self.tls_key is None else ("tls_key", "tls_cert")
+            raise ArgumentError(f"TLS needs a certificate and its key. Received: {given} without {missing}")
+        for name, path in (("tls_cert", self.tls_cert), ("tls_key", self.tls_key)):
+            if path is not None and not path.is_file():
+                raise ArgumentError(f"{name}: there is no file {path}")
+
+    @property
+    def worker_threads(self) -> int:
+        """Threads that each worker computes with."""
+        return self.threads or max(1, _cores() // self.workers)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

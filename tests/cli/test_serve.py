@@ -1,0 +1,84 @@
+"""`headwise serve`: what it refuses before anything is started. tests/server/test_run.py has one that serves."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headwise.cli import serve as command
+from headwise.errors import ArgumentError
+
+from .conftest import Run
+
+FREE = ("--port", "0", "--grpc-port", "off", "--tensorflow-port", "off")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "films").mkdir()
+    return tmp_path / "films"
+
+
+def test_models_have_the_names_of_their_folders_or_those_given(folder: Path) -> None:
+    assert command.named([str(folder), f"other={folder}"]) == {"films": folder, "other": folder}
+    (folder.parent / "latest").symlink_to(folder)
+    assert list(command.named([str(folder.parent / "latest"), f"{folder}/../films"])) == ["latest", "films"]
+    odd = folder / "a=b"
+    odd.mkdir()
+    assert command.named([f"name={odd}"]) == {"name": odd}
+    with pytest.raises(ArgumentError, match="'a=b' is no name for a model"):
+        command.named([str(odd)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nothing"], "nothing: there is no such folder"),
+        (["a=nothing"], "nothing: there is no such folder"),
+        (["films", "films=films"], "there are two models of the name 'films'"),
+        (["a/b=films"], "'a/b' is no name for a model"),
+        (["films", "--backend", "onnx", "--workers", "0"], "workers must be at least 1"),
+        (["films", "--port", "8001", "--grpc-port", "8001"], "must differ"),
+        (["films", "--grpc-port", "on"], "expected 0 to 65535, or off; received 'on'"),
+        (["films", "--grpc-port", "70000"], "expected 0 to 65535, or off; received '70000'"),
+        (["films", "--token-file", "none"], "--token-file none: cannot be read: No such file"),
+        (["films", "--token-file", "short"], "expected one line of at least 16"),
+        (["films", "--tls-cert", "short"], "TLS needs a certificate and its key"),
+        (["films", *FREE, "--tls-cert", "short", "--tls-key", "short"], "expected a certificate and its key in PEM"),
+        (["films", *FREE, "--host", "192.0.2.1"], "--host 192.0.2.1: it is no address of this machine"),
+        (["films", *FREE, "--host", "no such host"], "--host no such host: there is no such address"),
+    ],
+)
+def test_what_cannot_be_served_gets_one_sentence(run: Run, folder: Path, arguments: list[str], says: str) -> None:
+    (folder.parent / "short").write_text("abc", encoding="utf-8")
+    result = run("serve", *arguments)
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
+    assert says in result.err
+
+
+@pytest.mark.parametrize("option", ["--port", "--grpc-port", "--tensorflow-port"])
+def test_a_port_in_use_is_named(run: Run, folder: Path, option: str) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        arguments = dict(zip(FREE[::2], FREE[1::2], strict=True)) | {option: port}
+        result = run("serve", folder, *(word for pair in arguments.items() for word in pair))
+    assert (result.code, result.out) == (2, "")
+    assert result.err == (
+        f"headwise: {option} {port}: the port is in use; choose another one, or 0 for any that is free\n"
+    )
+
+
+def test_help_waits_for_nothing_heavy() -> None:
+    code = (
+        "import sys; from headwise.cli import main; main(['serve', '--help']); "
+        "print({'torch', 'fastapi', 'grpc', 'uvicorn'} & set(sys.modules))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.endswith("set()\n")
+    assert "--max-delay-ms" in told.stdout

@@ -1,0 +1,154 @@
+"""What holds for every task: the example can be answered, a bad row fails alone, heads can be looked at."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headwise.errors import ArgumentError, HeadwiseError, RequestRefused
+from headwise.server.interface import Column
+from headwise.server.interfaces.answering import Answering
+from headwise.server.interfaces.cells import DTYPES
+from tests.server.interfaces.conftest import RUNS
+
+Opened = Callable[[str], Answering[Any]]
+
+
+def fits(column: Column, value: Any) -> bool:
+    """Whether a cell is what the contract says of its column."""
+    if column.datatype == "BYTES" and column.shape:
+        return value.dtype == object and all(isinstance(each, str) for each in value.flat)
+    if column.datatype == "BYTES":
+        return isinstance(value, str)
+    if not column.shape:
+        return isinstance(value, int if column.datatype == "INT64" else float)
+    sizes = zip(column.shape, value.shape, strict=True)
+    return value.dtype == DTYPES[column.datatype] and all(want in (-1, size) for want, size in sizes)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_task_answers_its_own_example_in_the_columns_that_it_promises(opened: Opened, name: str) -> None:
+    interface = opened(name)
+    told = interface.description
+    assert told.platform == "headwise_torch"
+    assert told.example is not None
+    assert interface.tokens(told.example) > 0
+    (row,) = interface.answer([told.example])
+    assert not isinstance(row, HeadwiseError)
+    columns = {column.name: column for column in told.outputs}
+    assert set(row) <= set(columns)
+    assert {column.name for column in told.outputs if not column.optional} <= set(row)
+    for column, value in row.items():
+        assert fits(columns[column], value), column
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_row_that_cannot_be_used_fails_alone(opened: Opened, name: str) -> None:
+    interface = opened(name)
+    example = interface.description.example
+    assert example is not None
+    (alone,) = interface.answer([example])
+    first = interface.description.inputs[0].name
+    given = [example, {}, {**example, "other": 1}, {**example, first: 3.5}, example]
+    good, missing, unknown, wrong, last = interface.answer(given)
+    for error in (missing, unknown, wrong):
+        assert isinstance(error, HeadwiseError)
+        assert not isinstance(error, RequestRefused)
+    assert first in str(wrong)
+    for row in (good, last):
+        assert not isinstance(row, HeadwiseError)
+        for column, value in alone.items():  # type: ignore[union-attr]
+            np.testing.assert_array_equal(row[column], value) if isinstance(value, str) else None
+            if column not in ("time", "best") and not isinstance(value, str):
+                np.testing.assert_allclose(row[column], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name not in ("forecast", "series")])
+@pytest.mark.parametrize("text", ["", " \n\t ", "half \ud83d of a pair", None, b"bytes"])
+def test_a_text_that_is_none_is_told_by_its_column(opened: Opened, name: str, text: Any) -> None:
+    interface = opened(name)
+    column = interface.description.inputs[-1].name
+    row = {**(interface.description.example or {}), column: text}
+    if name == "match" and text is None:
+        return  # it may lack one of its two
+    (error,) = interface.answer([row])
+    assert isinstance(error, ArgumentError | TypeError)
+    assert str(error).startswith(f"{column}: ")
+    with pytest.raises((ArgumentError, TypeError), match=column):
+        interface.tokens(row)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_statistics_of_every_head_are_plain_json_with_names_of_tokens(opened: Opened, name: str) -> None:
+    interface = opened(name)
+    assert interface.description.explains
+    told = json.loads(json.dumps(interface.explain(interface.description.example or {}), allow_nan=False))
+    assert {"entropy", "distance", "sink", "strongest"} <= {each["key"] for each in told["statistics"]}
+    layers = 0
+    for shown in told["inputs"]:
+        for stack in shown["stacks"]:
+            assert all(isinstance(label, str) for label in stack["rows"] + stack["columns"])
+            for layer in stack["layers"]:
+                layers += 1
+                assert len(layer["statistics"]["entropy"]) == layer["heads"]
+                assert all(
+                    0 <= value <= math.log(len(stack["columns"])) + 1e-3 for value in layer["statistics"]["entropy"]
+                )
+    assert layers
+
+
+@pytest.mark.parametrize("name", ["classify", "answer", "translate", "forecast", "match"])
+def test_the_page_is_that_of_the_viewer(opened: Opened, name: str) -> None:
+    interface = opened(name)
+    page = interface.page(interface.description.example or {})
+    assert page.startswith("<!doctype html>") or page.lower().startswith("<!doctype html>")
+    assert 'id="facts"' in page
+    assert "input0-stack0-layer0-group0" in page
+
+
+def test_one_that_fails_for_a_reason_of_its_own_is_told_apart_and_logged_without_its_text(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    interface = opened("classify")
+    encode, passes = interface.task.encode, []  # type: ignore[attr-defined]
+
+    def fail(data: Any, *, targets: bool = True) -> Any:
+        passes.append(len(data))
+        if "poison" in data.columns["text"]:
+            raise RuntimeError("secret poison")
+        return encode(data, targets=targets)
+
+    monkeypatch.setattr(interface.task, "encode", fail)  # type: ignore[attr-defined]
+    rows = [{"text": text} for text in ("ant", "bee", "poison", "cat", "dog", "elk", "fox", "gnu")]
+    with caplog.at_level(logging.ERROR, "headwise.server"):
+        answers = interface.answer(rows)
+    assert [isinstance(answer, HeadwiseError) for answer in answers] == [
+        text == "poison" for text in ("ant", "bee", "poison", "cat", "dog", "elk", "fox", "gnu")
+    ]
+    assert isinstance(answers[2], RequestRefused)
+    assert answers[2].kind == "failed"
+    assert passes == [8, 4, 2, 2, 1, 1, 4]  # halves, not each by itself
+    assert "RuntimeError" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_nothing_is_answered_with_nothing(opened: Opened) -> None:
+    assert opened("classify").answer([]) == []
+
+
+def test_the_threads_that_were_asked_for_are_those_of_whoever_calls(opened: Opened) -> None:
+    interface, before = opened("classify"), torch.get_num_threads()
+    try:
+        interface.threads = before + 1
+        interface.answer([{"text": "ant"}])
+        assert torch.get_num_threads() == before + 1
+    finally:
+        interface.threads = 0
+        torch.set_num_threads(before)

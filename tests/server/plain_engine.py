@@ -1,0 +1,83 @@
+"""What the tests of the application talk to: the engine of the protocols' tests, which here explains too."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import cache
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from headwise.errors import RequestRefused
+from headwise.server import logs
+from headwise.server.app import create
+from headwise.server.interface import Row
+from headwise.server.settings import Settings
+from tests.server.protocols.engines import InProcess
+
+LOCAL = "http://127.0.0.1"
+
+
+class Explaining(InProcess):
+    """Text "late" is explained too late."""
+
+    async def explain(
+        self, name: str, version: str | None, row: Row, *, page: bool = False, timeout: float | None = None
+    ) -> dict[str, Any] | str:
+        if row["text"] == "late":
+            raise RequestRefused("timeout", "it took longer than 1 s")
+        return f"<!doctype html><p>{len(row['text'])}" if page else {"layers": [{"entropy": float("nan")}]}
+
+
+@asynccontextmanager
+async def client(
+    settings: Settings | None = None, engine: InProcess | None = None, **headers: str
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the application, in the process."""
+    app = create(engine, settings) if engine else _app(settings or Settings())
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=LOCAL, headers=headers) as asking:
+        yield asking
+
+
+@cache
+def _app(settings: Settings) -> FastAPI:
+    """One for all who want the same: to make one takes a while."""
+    return create(Explaining(), settings)
+
+
+@contextmanager
+def logged() -> Iterator[io.StringIO]:
+    """What the server logs meanwhile."""
+    loggers = [logging.getLogger(name) for name in logs.NAMES]
+    kept = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
+    stream = io.StringIO()
+    logs.set_up(stream)
+    try:
+        yield stream
+    finally:
+        for logger, (handlers, propagate, level) in zip(loggers, kept, strict=True):
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
+
+
+def scope(path: str, headers: Mapping[str, str] | None = None, method: str = "POST") -> dict[str, Any]:
+    """The scope of a request, for what httpx cannot do: to send slowly, and to leave."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "scheme": "http",
+        "query_string": b"",
+        "headers": [(key.lower().encode(), value.encode()) for key, value in (headers or {}).items()],
+        "client": ("127.0.0.1", 50000),
+        "server": ("127.0.0.1", 8000),
+    }

@@ -1,0 +1,63 @@
+"""A row that a model fails on fails alone, and nothing that it says gets into the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from headwise.errors import RequestRefused
+from tests.server.pool.conftest import Run, Start, until
+
+
+def test_only_the_rows_fail_that_are_to_blame(start: Start, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    pool = start(max_tokens=3)
+    rows = [{"text": str(number)} for number in range(12)]
+    rows[2]["do"] = rows[7]["do"] = "raise"
+    rows[4]["do"] = "refuse"
+    rows[9]["text"] = "one two three four"
+    with caplog.at_level(logging.ERROR, "headwise.server"):
+        answers = run(pool.answer("m", None, rows))
+        run(until(lambda: len(caplog.records) == 2))
+    kinds = {at: answer.kind for at, answer in enumerate(answers) if isinstance(answer, RequestRefused)}
+    assert kinds == {2: "failed", 4: "bad_input", 7: "failed", 9: "too_large"}
+    assert all(answers[at]["text"] == rows[at]["text"] for at in range(12) if at not in kinds)
+    assert str(answers[2]) == "the model failed on this row; the server's log says where"
+    assert str(answers[4]) == "expected another text"
+    assert str(answers[9]) == "expected at most 3 tokens. Received: 4"
+    assert pool.statistics.of("m", "1").outcomes == {"ok": 8, "failed": 2, "bad_input": 1, "too_large": 1}
+    record = caplog.records[0]
+    assert record.getMessage() == "the model failed on a row"
+    assert record.fields["raised"] == "KeyError"
+    assert any("models.py" in line for line in record.fields["at"])
+    assert "secret" not in str(record.__dict__)
+
+
+def test_the_requests_beside_a_bad_one_are_answered(start: Start, run: Run) -> None:
+    pool = start()
+
+    async def ask() -> None:
+        bad = [pool.answer("m", None, [{"text": "bad", "do": "raise"}]) for _ in range(3)]
+        good = [pool.answer("m", None, [{"text": str(number)}]) for number in range(20)]
+        answers = [answer for (answer,) in await asyncio.gather(*bad, *good)]
+        assert [answer.kind for answer in answers[:3]] == ["failed"] * 3
+        assert [answer["text"] for answer in answers[3:]] == [str(number) for number in range(20)]
+
+    run(ask())
+
+
+def test_a_row_that_cannot_be_sent_fails_and_the_worker_goes_on(start: Start, run: Run) -> None:
+    pool = start()
+    with pytest.raises(RequestRefused, match="cannot be sent to a worker") as caught:
+        run(pool.answer("m", None, [{"text": lambda: None}]))
+    assert caught.value.kind == "failed"
+    assert run(pool.answer("m", None, [{"text": "a"}]))[0]["text"] == "a"
+
+
+def test_an_answer_that_cannot_be_sent_fails_and_the_worker_goes_on(start: Start, run: Run) -> None:
+    pool = start()
+    (answer,) = run(pool.answer("m", None, [{"text": "a", "do": "answer a lock"}]))
+    assert isinstance(answer, RequestRefused)
+    assert answer.kind == "failed"
+    assert run(pool.answer("m", None, [{"text": "a"}]))[0]["text"] == "a"

@@ -1,0 +1,133 @@
+"""TensorFlow Serving's REST API, and what KServe's first protocol shares with it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.server.protocols.clients import Addresses
+
+Ask = Callable[..., Any]
+IMAGE = {"b64": base64.b64encode(b"\xff\xd8\x00").decode()}
+
+
+@pytest.fixture(scope="module")
+def ask(server: Addresses) -> Ask:
+    """What the server answers; a pair of status and sentence where it refuses."""
+
+    def ask(path: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            with urllib.request.urlopen(f"http://{server.http}/v1/models{path}", data=data, timeout=30) as response:
+                return json.load(response)
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, json.load(refused)["error"]
+
+    return ask
+
+
+def test_tells_of_models_and_versions(ask: Ask) -> None:
+    found = ask("/words")
+    state = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+    assert found["model_version_status"] == [{"version": "2", **state}, {"version": "1", **state}]
+    assert (found["name"], found["ready"]) == ("words", True)  # KServe's
+    assert ask("/words/versions/1")["model_version_status"] == [{"version": "1", **state}]
+    assert "words" in ask("")["models"]
+    assert ask("/words/versions/9") == (404, "no model 'words' of version '9'")
+    assert ask("/nobody") == (404, "no model 'nobody'")
+
+
+def test_tells_of_the_signature(ask: Ask) -> None:
+    found = ask("/words/versions/1/metadata")
+    assert found["model_spec"] == {"name": "words", "signature_name": "", "version": "1"}
+    signature = found["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert signature["method_name"] == "tensorflow/serving/predict"
+    assert signature["inputs"]["text"]["dtype"] == "DT_STRING"
+    dims = signature["outputs"]["probabilities"]["tensor_shape"]["dim"]
+    assert [dim["size"] for dim in dims] == ["-1", "2"]
+
+
+SHORT = {"label": "short", "probabilities": [0.8, 0.2], "tokens": ["a"]}
+
+
+def test_answers_rows_with_rows(ask: Ask) -> None:
+    assert ask("/words:predict", {"instances": ["a"]}) == {"predictions": [SHORT]}
+    named = {"signature_name": "serving_default", "instances": [{"text": "a"}, {"text": {"b64": "YQ=="}}]}
+    assert ask("/words/versions/1:predict", named) == {"predictions": [SHORT, SHORT]}
+
+
+def test_answers_columns_with_columns(ask: Ask) -> None:
+    columns = {"label": ["short", "short"], "probabilities": [[0.8, 0.2]] * 2, "tokens": [["a"], ["a"]]}
+    assert ask("/words:predict", {"inputs": ["a", "a"]}) == {"outputs": columns}
+    assert ask("/words:predict", {"inputs": {"text": ["a", "a"]}}) == {"outputs": columns}
+
+
+def test_leaves_the_name_out_where_there_is_one_output(ask: Ask) -> None:
+    assert ask("/one:predict", {"instances": [1, {"x": 2.5}]}) == {"predictions": [2, 5]}
+    assert ask("/one:predict", {"inputs": [1, 2.5]}) == {"outputs": [2, 5]}
+
+
+def test_rows_may_have_what_is_optional_or_not(ask: Ask) -> None:
+    rows = [[1, 2, 3], {"ids": [1, 2, 3], "scale": 2, "on": True, "image": IMAGE}]
+    assert ask("/mixed:predict", {"instances": rows}) == {
+        "predictions": [
+            {"total": 6, "scaled": [1, 2, 3], "size": 0, "was_on": False},
+            {"total": 6, "scaled": [2, 4, 6], "size": 3, "was_on": True},
+        ]
+    }
+
+
+def test_classifies(ask: Ask) -> None:
+    found = ask("/words:classify", {"examples": [{"text": "a"}, {"text": "a" * 12}]})
+    assert [[label for label, _ in row] for row in found["result"]] == [["short", "long"]] * 2
+    assert [score for _, score in found["result"][1]] == [0.25, 0.75]
+    shared = ask("/words:classify", {"context": {"text": "a" * 12}, "examples": [{}, {"text": "a"}]})
+    assert [row[1][1] > 0.5 for row in shared["result"]] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/words:predict", {}, 'expected either "instances", rows, or "inputs", columns'),
+        ("/words:predict", {"instances": ["a"], "inputs": ["a"]}, 'expected either "instances"'),
+        ("/words:predict", {"instances": []}, "expected one row or more"),
+        ("/words:predict", {"inputs": {"text": []}}, "expected one row or more"),
+        ("/words:predict", {"inputs": {}}, "expected one row or more"),
+        ("/words:predict", {"instances": "a"}, "instances: Input should be a valid list"),
+        ("/words:predict", {"instances": ["a"], "signature_name": "other"}, "one signature, serving_default"),
+        ("/words:predict", {"inputs": "a"}, "expected a list, of one value for each row"),
+        ("/words:predict", {"instances": ["a", 5]}, "row 1, counted from 0: input text: expected text"),
+        ("/words:predict", {"instances": [{"word": "a"}]}, "input 'word': this model has no such input, only text"),
+        ("/words:predict", {"instances": [["a"]]}, "input text: expected one value, not a list"),
+        ("/words:predict", {"instances": [{"b64": "!"}]}, "its b64 is not base64"),
+        ("/words:predict", {"instances": [{"b64": "/w=="}]}, "it is not UTF-8 text"),
+        ("/words:predict", {"instances": [{"text": {"b64": 5}}]}, "expected a value, or"),
+        ("/words:predict", {"instances": ["bad"]}, "text: it has 99 tokens"),
+        ("/words:predict", {"instances": ["good", "bad"]}, "row 1 of 2, counted from 0: text: it has 99 tokens"),
+        ("/mixed:predict", {"instances": [{"scale": 1}]}, "input ids: it is missing"),
+        ("/mixed:predict", {"instances": [[1, 2]]}, "expected a list of the shape [3]"),
+        ("/mixed:predict", {"instances": [[1, 2, [3]]]}, "expected a list of the shape [3]"),
+        ("/mixed:predict", {"instances": [5]}, "expected a list of the shape [3]"),
+        ("/mixed:predict", {"instances": [[1, 2, 3.5]]}, "expected whole numbers. Received: a number with a fraction"),
+        ("/mixed:predict", {"instances": [[1, 2, True]]}, "expected whole numbers. Received: true or false"),
+        ("/mixed:predict", {"instances": [{"ids": [1, 2, 3], "scale": 1e300}]}, "too large for FP32"),
+        ("/mixed:predict", {"instances": [{"ids": [1, 2, 3], "image": "text"}]}, 'expected bytes, {"b64": "…"}'),
+        ("/mixed:predict", {"inputs": {"ids": [[1, 2, 3]], "scale": [1, 2]}}, "expected as many rows in each input"),
+        ("/mixed:classify", {"examples": [{}]}, "this model does not classify, its task is tensors"),
+        ("/words:classify", {"examples": []}, "expected one row or more"),
+        ("/words:classify", {}, "examples: Field required"),
+        ("/words:regress", {"examples": [{}]}, "no model here has a signature that regresses"),
+    ],
+)
+def test_refuses_what_does_not_fit_with_a_sentence(ask: Ask, path: str, body: Any, words: str) -> None:
+    status, sentence = ask(path, body)
+    assert status == 400
+    assert words in sentence
+    assert len(sentence) < 250

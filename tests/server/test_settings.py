@@ -1,0 +1,59 @@
+"""Settings are checked before anything is started."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwise.errors import ArgumentError
+from headwise.server.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"workers": 0}, "workers must be at least 1. Received: 0"),
+        ({"threads": 0}, "threads must be at least 1. Received: 0"),
+        ({"max_batch": -1}, "max_batch must be at least 1. Received: -1"),
+        ({"max_queue": 0}, "max_queue must be at least 1"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"max_body": 0}, "max_body must be at least 1"),
+        ({"max_delay_ms": -0.5}, "max_delay_ms must be from 0 to 10000. Received: -0.5"),
+        ({"max_delay_ms": math.nan}, "max_delay_ms must be from 0 to 10000. Received: nan"),
+        ({"timeout": 0.0}, "timeout must be more than 0"),
+        ({"timeout": math.inf}, "timeout must be more than 0 and at most 86400 seconds. Received: inf"),
+        ({"drain": -1.0}, "drain must be from 0 to 86400 seconds. Received: -1.0"),
+        ({"backend": "jax"}, "backend must be one of auto, torch, onnx. Received: 'jax'"),
+        ({"precision": "fp8"}, "precision must be one of fp32, bf16, fp16, int8. Received: 'fp8'"),
+        ({"http_port": 65_536}, "http_port must be from 0 to 65535. Received: 65536"),
+        ({"grpc_port": 8000}, "grpc_port and http_port must differ. Received: 8000 for both"),
+        ({"host": ""}, "host must be an address to listen at"),
+        ({"tls_cert": Path("cert.pem")}, "TLS needs a certificate and its key. Received: tls_cert without tls_key"),
+        ({"tls_key": Path("key.pem")}, "TLS needs a certificate and its key. Received: tls_key without tls_cert"),
+        ({"tls_cert": Path("no.pem"), "tls_key": Path("no.pem")}, "tls_cert: there is no file no.pem"),
+    ],
+)
+def test_a_value_that_makes_no_sense(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        Settings(**values)
+    assert str(caught.value).startswith(says)
+
+
+@pytest.mark.parametrize("token", ["", "two words", "schlüssel", "line\n"])
+def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(ArgumentError, match="token must be printable ASCII") as caught:
+        Settings(token=token)
+    assert not token or token not in str(caught.value)
+
+
+def test_several_ports_may_be_free_ones() -> None:
+    Settings(http_port=0, grpc_port=0, tensorflow_port=0)
+    Settings(grpc_port=None, tensorflow_port=None)
+
+
+def test_workers_share_the_cores_unless_told_otherwise() -> None:
+    assert Settings(workers=1000).worker_threads == 1
+    assert Settings(workers=2, threads=3).worker_threads == 3
