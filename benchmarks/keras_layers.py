@@ -1,7 +1,7 @@
 """headwise.keras against keras.layers.MultiHeadAttention, on each backend of Keras, with the same weights.
 
-    python benchmarks/keras.py                                        # some 20 minutes
-    python benchmarks/keras.py --backends jax --lengths 128 1024 --rounds 5 --json results.json
+    python benchmarks/keras_layers.py                                        # some 20 minutes
+    python benchmarks/keras_layers.py --backends jax --lengths 128 1024 --rounds 5 --json results.json
 
 Both are 512 wide with 8 heads of 64, float32, self-attention of a batch of two; each backend runs in a process of its
 own. `jit` is tf.function(jit_compile=True), jax.jit or torch.compile; `eager` runs each operation by itself; `graph` is
@@ -29,8 +29,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-
-sys.path.remove(os.path.dirname(os.path.abspath(__file__)))  # where this file would be found as `keras`
 
 BACKENDS = ("tensorflow", "jax", "torch")
 DIM, HEADS, BATCH = 512, 8, 2
