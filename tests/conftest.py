@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 import hypothesis
 import pytest
@@ -47,15 +48,24 @@ def chromium() -> Iterator[object]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        bundled = playwright.chromium.executable_path
-        names = ("chromium", "chromium-browser", "google-chrome")
-        path = next(filter(None, map(shutil.which, names)), bundled if Path(bundled).exists() else None)
-        if path is None:
-            missing = pytest.fail if os.environ.get("CI") else pytest.skip
-            missing("no Chromium here: scripts/install says how to get one")
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = launch_chromium(playwright)
         yield browser
         browser.close()
+
+
+def launch_chromium(playwright: Any) -> Any:
+    """That of playwright or of the system. Where there is none the test is skipped, or fails in CI."""
+    bundled = playwright.chromium.executable_path
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), bundled if Path(bundled).exists() else None)
+    if path is None:
+        missing("no Chromium here: scripts/install says how to get one")
+    return playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+
+
+def missing(what: str) -> NoReturn:
+    """Skip a test that needs what is not here; in CI it fails."""
+    raise (pytest.fail if os.environ.get("CI") else pytest.skip).Exception(what)
 
 
 @pytest.fixture

@@ -51,6 +51,28 @@ def expectations(graph: Graph) -> list[tuple[Tensor, ...]]:
     return [(each,) if isinstance(each, Tensor) else tuple(each) for each in found]
 
 
+def compared(
+    graph: Graph, received: Sequence[tuple[Tensor, ...]], tolerance: float, name: str | None = None
+) -> tuple[Difference, ...]:
+    """How far each output of an export is from the module's, on the graph's examples.
+
+    Args:
+        received: the export's outputs, of each example.
+        tolerance: as for `check`.
+        name: of what was exported, for messages; None = the graph's.
+
+    Raises:
+        ExportError: as `compare` and `check`.
+    """
+    expected = expectations(graph)
+    found = tuple(
+        compare(value.name, [each[place] for each in expected], [each[place] for each in received])
+        for place, value in enumerate(graph.outputs)
+    )
+    check(name or graph.name, found, tolerance)
+    return found
+
+
 def compare(output: str, expected: Sequence[Tensor], received: Sequence[Tensor]) -> Difference:
     """How far one output is from what was expected.
 

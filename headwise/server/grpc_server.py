@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -47,7 +48,10 @@ def bind(server: grpc.aio.Server, settings: Settings, port: int, option: str) ->
 
 
 class Watching(grpc.aio.ServerInterceptor):
-    """Wants the token, and tells each call to the log and the metrics."""
+    """Wants the token, and tells each call to the log and the metrics.
+
+    The services here answer a message with a message, or a stream with a stream.
+    """
 
     def __init__(self, metrics: Metrics, token: str | None) -> None:
         self._metrics, self._token = metrics, token
@@ -62,19 +66,10 @@ class Watching(grpc.aio.ServerInterceptor):
         known = method in OPEN or is_token(self._token, given if isinstance(given, str) else None)
         wanted = metadata.get("x-request-id")
         call = _Call(self._metrics, method, request_id(wanted if isinstance(wanted, str) else None), known)
+        formats = (handler.request_deserializer, handler.response_serializer)
         if handler.response_streaming:
-            make = (
-                grpc.stream_stream_rpc_method_handler
-                if handler.request_streaming
-                else grpc.unary_stream_rpc_method_handler
-            )
-            inner = handler.stream_stream or handler.unary_stream
-            return make(call.streaming(inner), handler.request_deserializer, handler.response_serializer)
-        make = (
-            grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
-        )
-        inner = handler.stream_unary or handler.unary_unary
-        return make(call.single(inner), handler.request_deserializer, handler.response_serializer)
+            return grpc.stream_stream_rpc_method_handler(call.streaming(handler.stream_stream), *formats)
+        return grpc.unary_unary_rpc_method_handler(call.single(handler.unary_unary), *formats)
 
 
 class _Call:
@@ -84,49 +79,36 @@ class _Call:
 
     def single(self, inner: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def call(request: Any, context: Any) -> Any:
-            began = self._begin()
-            code = "OK"
-            try:
-                await self._check(context)
+            async with self._watched(context):
                 return await inner(request, context)
-            except BaseException as error:
-                code = _code(error, context)
-                raise
-            finally:
-                self._end(began, code)
 
         return call
 
     def streaming(self, inner: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
         async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-            began = self._begin()
-            code = "OK"
-            try:
-                await self._check(context)
+            async with self._watched(context):
                 async for response in inner(request, context):
                     yield response
-            except BaseException as error:
-                code = _code(error, context)
-                raise
-            finally:
-                self._end(began, code)
 
         return call
 
-    async def _check(self, context: Any) -> None:
-        if not self._known:
-            says = "expected the server's token in the metadata: authorization: Bearer TOKEN"
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, says)
-
-    def _begin(self) -> float:
+    @contextlib.asynccontextmanager
+    async def _watched(self, context: Any) -> AsyncIterator[None]:
         current.set(self._noted)  # of the task of this call alone
         self._metrics.begin("grpc")
-        return time.perf_counter()
-
-    def _end(self, began: float, code: str) -> None:
-        seconds = time.perf_counter() - began
-        self._metrics.end("grpc", self._method, code, seconds)
-        log_request(self._noted, "grpc", self._method, code, seconds)
+        began, code = time.perf_counter(), "OK"
+        try:
+            if not self._known:
+                says = "expected the server's token in the metadata: authorization: Bearer TOKEN"
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, says)
+            yield
+        except BaseException as error:
+            code = _code(error, context)
+            raise
+        finally:
+            seconds = time.perf_counter() - began
+            self._metrics.end("grpc", self._method, code, seconds)
+            log_request(self._noted, "grpc", self._method, code, seconds)
 
 
 def _code(error: BaseException, context: Any) -> str:

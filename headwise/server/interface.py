@@ -6,12 +6,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from headwise.errors import HeadwiseError
 
 # A row: column name -> str where the column is text, bytes where it is other BYTES, a Python number or bool where its
 # shape is (), else a NumPy array of the column's dtype.
 Row = dict[str, Any]
 Datatype = Literal["BYTES", "BOOL", "INT32", "INT64", "FP32", "FP64"]  # names of the Open Inference Protocol
+
+DTYPES: dict[Datatype, Any] = {  # as NumPy has them
+    "BYTES": np.object_,
+    "BOOL": np.bool_,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP32": np.float32,
+    "FP64": np.float64,
+}
 
 
 @dataclass(frozen=True)

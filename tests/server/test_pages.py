@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import shutil
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, Playwright, sync_playwright
+from playwright.sync_api import sync_playwright
 
 from headwise.server.app import create
 from headwise.server.listening import bind
 from headwise.server.routes.pages import DOCS
 from headwise.server.settings import Settings
+from tests.conftest import launch_chromium
 
 from .plain_engine import Explaining
 
@@ -34,6 +32,7 @@ def address() -> Iterator[str]:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
         thread.start()
         while not server.started:
+            assert thread.is_alive()
             time.sleep(0.01)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         server.should_exit = True
@@ -53,7 +52,7 @@ def test_the_page_asks_for_the_token_and_tries_routes(address: str) -> None:
 
 def _try_routes(address: str) -> None:
     with sync_playwright() as playwright:
-        page = _browser(playwright).new_page()
+        page = launch_chromium(playwright).new_page()
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"{address}/docs")
@@ -76,13 +75,3 @@ def _try_routes(address: str) -> None:
             page.get_by_role("button", name="Save the page").click()
         assert saved.value.suggested_filename == "attention.html"
         assert errors == []
-
-
-def _browser(playwright: Playwright) -> Browser:
-    bundled = playwright.chromium.executable_path
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = next(filter(None, map(shutil.which, names)), bundled if Path(bundled).exists() else None)
-    if path is None:
-        missing = pytest.fail if os.environ.get("CI") else pytest.skip
-        missing("no Chromium here: scripts/install says how to get one")
-    return playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])

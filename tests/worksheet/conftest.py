@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headwise.nn.positions import Rope, Rope2D
+from tests.conftest import missing
 
 from .cases import CASES, Case, exact_rope, exact_rope_2d
 
@@ -29,7 +29,6 @@ def libreoffice(tmp_path_factory: pytest.TempPathFactory) -> Convert:
     """`libreoffice(paths)`: the same, computed anew. Without LibreOffice the test is skipped, or fails in CI."""
     program = shutil.which("soffice") or shutil.which("libreoffice")
     if program is None:
-        missing = pytest.fail if os.environ.get("CI") else pytest.skip
         missing("no LibreOffice here: scripts/install says how to get it")
     # A profile of its own for each worker: two that share one do not start.
     profile = tmp_path_factory.mktemp("libreoffice")

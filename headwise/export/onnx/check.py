@@ -7,7 +7,8 @@ from pathlib import Path
 from torch import Tensor
 
 from headwise.errors import ExportError
-from headwise.export.comparing import Difference, check, compare, expectations
+from headwise.export import comparing
+from headwise.export.comparing import Difference
 from headwise.export.graph import Graph
 from headwise.export.manifest import GraphFile
 from headwise.export.onnx.session import Runtime, Session
@@ -44,14 +45,7 @@ def compared(
         onnx.checker.check_model(str(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as cause:
         raise ExportError(f"{path.name} is no valid ONNX model: {cause}") from cause
-    given = outputs(folder, file, graph, providers)
-    expected = expectations(graph)
-    found = tuple(
-        compare(value.name, [each[number] for each in expected], [each[number] for each in given])
-        for number, value in enumerate(graph.outputs)
-    )
-    check(graph.name, found, tolerance)
-    return found
+    return comparing.compared(graph, outputs(folder, file, graph, providers), tolerance)
 
 
 def outputs(

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from headwise.export.comparing import check, compare, expectations
+from headwise.export.comparing import compared
 from headwise.export.graph import Graph, Value
 from headwise.export.manifest import GraphFile
 from headwise.export.onnx.check import outputs
@@ -46,12 +46,7 @@ def write(folder: Path, files: Sequence[GraphFile], graphs: Sequence[Graph], tol
     notes = []
     for file, graph in zip(files, graphs, strict=True):
         given = outputs(folder, file, graph, (PROVIDER, "CPUExecutionProvider"))
-        expected = expectations(graph)
-        found = [
-            compare(value.name, [each[number] for each in expected], [each[number] for each in given])
-            for number, value in enumerate(graph.outputs)
-        ]
-        check(f"{graph.name} on TensorRT", found, tolerance)
+        found = compared(graph, given, tolerance, f"{graph.name} on TensorRT")
         furthest = max(found, key=lambda each: each.relative)
         notes.append(f"TensorRT ran {file.file}: {furthest}.")
     return notes

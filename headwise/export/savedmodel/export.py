@@ -10,7 +10,7 @@ from torch import nn
 
 from headwise.errors import ArgumentError, FileError
 from headwise.export import manifest, task_files
-from headwise.export.comparing import check, compare, expectations
+from headwise.export.comparing import compared
 from headwise.export.exported import Exported
 from headwise.export.folder import replacing_folder
 from headwise.export.graphs import graphs_of
@@ -79,15 +79,11 @@ def export(
         )
         try:
             found = convert(request)
-            expected, given = expectations(graph), run_alone(folder / VERSION, graph)
+            given = run_alone(folder / VERSION, graph)
         except OSError as cause:
             raise FileError(f"cannot write {out}: {cause.strerror or cause}") from cause
-        differences = tuple(
-            compare(value.name, [each[place] for each in expected], [each[place] for each in given])
-            for place, value in enumerate(graph.outputs)
-        )
         limit = TOLERANCE if tolerance is None else tolerance
-        check(graph.name, differences, limit)
+        differences = compared(graph, given, limit)
         file = GraphFile(graph.name, VERSION, graph.inputs, graph.outputs, differences, limit)
         notes = ["TensorFlow Serving itself was not run: the SavedModel was loaded by TensorFlow."]
         task = subject if isinstance(subject, Task) else None

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from headwise.errors import ArgumentError, ExportError, FileError
 from headwise.export import manifest, task_files
-from headwise.export.comparing import check, compare, expectations
+from headwise.export.comparing import compared
 from headwise.export.exported import Exported
 from headwise.export.folder import replacing_folder
 from headwise.export.graph import Graph
@@ -148,13 +148,7 @@ def _compile(
 def _checked(folder: Path, asked: Sequence[tuple[GraphFile, Graph]]) -> tuple[GraphFile, ...]:
     """Each file with its differences. Raises ExportError if one is too large."""
     answers = run_alone([(folder / file.file, graph.examples) for file, graph in asked])
-    found = []
-    for (file, graph), given in zip(asked, answers, strict=True):
-        expected = expectations(graph)
-        differences = tuple(
-            compare(value.name, [each[place] for each in expected], [each[place] for each in given])
-            for place, value in enumerate(graph.outputs)
-        )
-        check(file.file, differences, file.tolerance)
-        found.append(replace(file, differences=differences))
-    return tuple(found)
+    return tuple(
+        replace(file, differences=compared(graph, given, file.tolerance, file.file))
+        for (file, graph), given in zip(asked, answers, strict=True)
+    )

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from headwise.errors import ArgumentError, HeadwiseError, RequestRefused
+from headwise.server.halving import by_halves
 from headwise.server.interface import Description, Row
 from headwise.server.interfaces import explaining
 from headwise.server.interfaces.cells import check_names
@@ -69,7 +70,7 @@ class Answering(ABC, Generic[Asked]):
                 asked[place] = self._asked(row)
             except Exception as error:  # noqa: PERF203 (each by itself)
                 found[place] = self._told(error)
-        found.update(zip(asked, self._answers(list(asked.values())), strict=True))
+        found.update(zip(asked, by_halves(self._run, list(asked.values()), self._told), strict=True))
         return [found[place] for place in range(len(rows))]
 
     def stream(self, row: Row) -> Iterator[str]:
@@ -90,18 +91,9 @@ class Answering(ABC, Generic[Asked]):
         check_names(row, self.description.inputs)
         return self.read(row)
 
-    def _answers(self, asked: Sequence[Asked]) -> list[Row | HeadwiseError]:
-        """One pass; where it fails, one of each half, until it is known whose fault it is."""
-        if not asked:
-            return []
-        try:
-            with torch.inference_mode(), computing(self.precision, self.device):
-                return [*self.run(asked)]
-        except Exception as error:
-            if len(asked) == 1:
-                return [self._told(error)]
-        middle = len(asked) // 2
-        return [*self._answers(asked[:middle]), *self._answers(asked[middle:])]
+    def _run(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
+        with torch.inference_mode(), computing(self.precision, self.device):
+            return self.run(asked)
 
     def _told(self, error: Exception) -> HeadwiseError:
         if isinstance(error, HeadwiseError):

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError
-from headwise.server.interface import Column, Row
+from headwise.server.interface import DTYPES, Column, Row
 from headwise.text.tokenizer import check_text
-
-DTYPES: dict[str, Any] = {
-    "BOOL": np.bool_,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "FP32": np.float32,
-    "FP64": np.float64,
-}
 
 
 def check_names(row: Row, columns: Sequence[Column]) -> None:

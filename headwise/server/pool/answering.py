@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from headwise.errors import HeadwiseError, RequestRefused
+from headwise.server.halving import by_halves
 from headwise.server.interface import Interface, Row
 
 Log = Callable[[str, BaseException], None]
@@ -16,8 +17,9 @@ def answers_of(model: Interface, rows: Sequence[Row], max_tokens: int | None, lo
     """An answer, or what is wrong, for each row, in order."""
     refused = [too_long(model, row, max_tokens, log) for row in rows]
     fit = [row for row, error in zip(rows, refused, strict=True) if error is None]
-    answers = iter(_answers(model, fit, log))
-    return [next(answers) if error is None else error for error in refused]
+    answers = by_halves(model.answer, fit, lambda error: _failed(error, log))
+    told = ((refusal(answer) if isinstance(answer, HeadwiseError) else answer) for answer in answers)
+    return [next(told) if error is None else error for error in refused]
 
 
 def value_of(
@@ -29,11 +31,8 @@ def value_of(
         return refused
     try:
         return ask(row)
-    except HeadwiseError as error:
-        return refusal(error)
     except Exception as error:
-        log("the model failed on a row", error)
-        return failure()
+        return _failed(error, log)
 
 
 def too_long(model: Interface, row: Row, max_tokens: int | None, log: Log) -> RequestRefused | None:
@@ -57,25 +56,13 @@ def refusal(error: HeadwiseError) -> RequestRefused:
     return error if isinstance(error, RequestRefused) else RequestRefused("bad_input", str(error))
 
 
+def _failed(error: Exception, log: Log) -> RequestRefused:
+    if isinstance(error, HeadwiseError):
+        return refusal(error)
+    log("the model failed on a row", error)
+    return failure()
+
+
 def failure() -> RequestRefused:
     """Not the row's fault, as far as anyone knows."""
     return RequestRefused("failed", "the model failed on this row; the server's log says where")
-
-
-def _answers(model: Interface, rows: Sequence[Row], log: Log) -> list[Row | RequestRefused]:
-    """`model.answer`; where that raises, each half of the rows alone, down to the one that is to blame."""
-    if not rows:
-        return []
-    try:
-        answers = list(model.answer(rows))
-        if len(answers) != len(rows):
-            raise ValueError(f"{len(answers)} answers to {len(rows)} rows")
-        return [refusal(answer) if isinstance(answer, HeadwiseError) else answer for answer in answers]
-    except Exception as error:
-        if len(rows) == 1:
-            if isinstance(error, HeadwiseError):
-                return [refusal(error)]
-            log("the model failed on a row", error)
-            return [failure()]
-    half = len(rows) // 2
-    return [*_answers(model, rows[:half], log), *_answers(model, rows[half:], log)]

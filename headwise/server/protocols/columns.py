@@ -9,18 +9,8 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import RequestRefused
-from headwise.server.interface import Column, Datatype, Description, Row
+from headwise.server.interface import DTYPES, Column, Description, Row
 from headwise.server.protocols.errors import piece
-
-DTYPES: dict[Datatype, type[np.generic]] = {
-    "BYTES": np.object_,
-    "BOOL": np.bool_,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "FP32": np.float32,
-    "FP64": np.float64,
-}
-
 
 MOST_ROWS = 8192  # of one request: while it is read, all others wait
 

@@ -15,9 +15,8 @@ import numpy as np
 import headwise
 from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
-from headwise.server.interface import Column, Row
+from headwise.server.interface import DTYPES, Column, Row
 from headwise.server.protocols.columns import (
-    DTYPES,
     array_of,
     arrays_of,
     check_names,

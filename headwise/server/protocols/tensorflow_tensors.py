@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import RequestRefused
+from headwise.server import interface
 from headwise.server.interface import Column
 from headwise.server.protocols import columns, proto
 from headwise.server.protocols.tensorflow_serving import DTYPES
@@ -80,7 +81,7 @@ def array_of(column: Column, tensor: Any) -> np.ndarray:
         raise RequestRefused("bad_input", f"input {column.name}: it has no shape")
     shape = [dim.size for dim in tensor.tensor_shape.dim]
     columns.check_shape(column, shape)
-    dtype, size = columns.DTYPES[column.datatype], math.prod(shape)
+    dtype, size = interface.DTYPES[column.datatype], math.prod(shape)
     values = getattr(tensor, field)
     if tensor.tensor_content and column.datatype != "BYTES":
         if len(tensor.tensor_content) != size * np.dtype(dtype).itemsize:

@@ -13,8 +13,8 @@ from fastapi.openapi.utils import get_openapi
 
 from headwise.server.auth import OPEN
 from headwise.server.engine import Engine, Served
-from headwise.server.interface import Column
-from headwise.server.routes.rows import DTYPES, plain
+from headwise.server.interface import DTYPES, Column
+from headwise.server.routes.rows import plain
 
 Schema = dict[str, Any]
 

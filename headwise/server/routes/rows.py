@@ -11,16 +11,8 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import RequestRefused
-from headwise.server.interface import Column, Description, Row
+from headwise.server.interface import DTYPES, Column, Description, Row
 
-DTYPES: dict[str, Any] = {
-    "BYTES": object,
-    "BOOL": np.bool_,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "FP32": np.float32,
-    "FP64": np.float64,
-}
 _KINDS: dict[str, Any] = {
     "BYTES": (str,),
     "BOOL": (bool,),

@@ -152,9 +152,15 @@ def test_masks_are_kept_and_a_row_that_sees_nothing_gives_zero(form: str, tmp_pa
     assert found.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["masked", "latent", "causal forecast", "match"])
-def test_every_task_that_reads_in_one_pass(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["answer", "masked", "latent", "forecast", "causal forecast", "match", "causal", "translate"]
+)
+def test_every_task_is_near_to_its_model(name: str, tmp_path: Path) -> None:
     task: Any = {
+        "answer": tiny.answerer,
+        "causal": tiny.causal,
+        "translate": tiny.translator,
+        "forecast": tiny.forecaster,
         "masked": tiny.masked,
         "latent": lambda: tiny.classifier("latent"),
         "causal forecast": lambda: tiny.forecaster("causal"),

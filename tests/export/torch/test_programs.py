@@ -12,11 +12,14 @@ from torch import Tensor, nn
 
 from headwise import nn as modules
 from headwise.errors import ExportError
-from headwise.export.comparing import compare
+from headwise.export.comparing import compare, compared
 from headwise.export.graph import Graph, Value
+from headwise.export.graphs import graphs_of
 from headwise.export.torch import programs
 from headwise.export.torch.fresh import run_alone
 from headwise.export.tracing import trace
+from tests.conftest import missing
+from tests.export import tiny
 
 
 class Reader(nn.Module):
@@ -67,9 +70,21 @@ def test_a_program_runs_any_batch_and_length_where_there_is_no_headwise(graph: G
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half.pt2", "model.pt2"]
 
 
+def test_every_task_is_a_program(tmp_path: Path) -> None:
+    makes = (tiny.classifier, lambda: tiny.classifier("latent"), tiny.answerer, tiny.masked, tiny.causal)
+    others = (tiny.forecaster, lambda: tiny.forecaster("causal"), tiny.matcher, tiny.translator)
+    graphs = [graph for make in (*makes, *others) for graph in graphs_of(make())]
+    paths = [tmp_path / f"{number}.pt2" for number in range(len(graphs))]
+    for graph, path in zip(graphs, paths, strict=True):
+        programs.save(trace(graph), path)
+    found = run_alone([(path, graph.examples) for path, graph in zip(paths, graphs, strict=True)])
+    for graph, given in zip(graphs, found, strict=True):
+        assert compared(graph, given, 1e-5)
+
+
 def test_a_package_is_compiled_and_runs_where_there_is_no_headwise(tmp_path: Path) -> None:
     if programs.compiler() is None:
-        pytest.skip("no C++ compiler here")
+        missing("no C++ compiler here: install g++")
 
     class Scores(nn.Module):
         def forward(self, q: Tensor, k: Tensor) -> Tensor:
