@@ -1,21 +1,21 @@
 """One attention computation with all its arguments, and the scores of any tile of it.
 
 The meaning of every option is written here, once: the reference kernel asks for the whole matrix, a record for the rows
-it needs, the capture of foreign models builds the same object from what it intercepted.
+it needs, the capture of other people's models builds the same object from what it intercepted.
 
     s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias;   s = -inf where the mask forbids
     A = exp(s - lse),   lse = log(Σ exp(s) + exp(sink))
 
-Query head h reads key/value head h // (H / G). Scores are float32, or float64 for float64 inputs.
+Query head h reads key/value head h // (H / G). Scores are float32, or float64 for float64 inputs. A bias of -inf
+forbids as the mask does.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,27 +23,30 @@ from torch import Tensor
 from headwise import shapes
 from headwise.masks import Mask
 from headwise.masks.cellwise import as_mask
+from headwise.options import EVERY, Index, OptionArguments, Options, check_options
+from headwise.softmax import EMPTY, attention_weights
 
-Index = slice | Tensor
-EVERY = slice(None)
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Scores:
-    """Everything that decides the attention weights: all of a call but its values and dropout."""
+class Scores(Options):
+    """Everything that decides the attention weights: all of a call but its values."""
 
     q: Tensor  # [B, H, Q, D]
     k: Tensor  # [B, G, K, D]
-    mask: Mask | None  # aligned to (Q, K); None = every query sees every key
-    bias: Tensor | None  # broadcasts to [B, H, Q, K]
-    scale: float
-    softcap: float | None
-    sinks: Tensor | None  # [H]
+    mask: Mask | None = None  # aligned to (Q, K); None = every query sees every key
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(B, H, Q, K)"""
         return (*self.q.shape[:3], self.k.shape[2])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the scores: float32 or better."""
+        return torch.promote_types(self.q.dtype, torch.float32)
 
     @property
     def heads_per_key_head(self) -> int:
@@ -52,70 +55,43 @@ class Scores:
 
     def scores(self, rows: Index = EVERY, cols: Index = EVERY, heads: Index = EVERY) -> Tensor:
         """The scores of a tile, -inf where the mask forbids: [B, heads, rows, cols], as slices or 1-D index tensors."""
-        key_heads = (
-            None
-            if isinstance(heads, slice) and heads == EVERY
-            else self._positions(1, heads) // self.heads_per_key_head
-        )
-        # (torch.compile cannot follow a cached property.)
-        keys = self.usable(self.k) if torch.compiler.is_compiling() else self._usable_keys
-        q, k = self.q[:, heads][:, :, rows], keys[:, :, cols]
-        dtype = torch.promote_types(q.dtype, torch.float32)
-        with as_written(q.device):
-            s = _products(q.to(dtype), k.to(dtype), key_heads).mul_(self.scale)
+        s = self.part(heads=heads, rows=rows, cols=cols).unmasked()
+        if self.mask is None:
+            return s
+        allowed = self.mask.cells(self._positions(2, rows), self._positions(3, cols))
+        allowed = allowed[:, heads] if allowed.shape[1] > 1 else allowed
+        return s.masked_fill(~allowed, EMPTY)
+
+    def weights(self, rows: Index = EVERY, heads: Index = EVERY) -> Tensor:
+        """The attention weights of whole rows, [B, heads, rows, K]; 0 for an empty row."""
+        sinks = None if self.sinks is None else self.sinks[heads]
+        return attention_weights(self.scores(rows, EVERY, heads), sinks, overwrite=self._overwrites)
+
+    @property
+    def _overwrites(self) -> bool:
+        return not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+    def part(self, *, b: Index = EVERY, heads: Index = EVERY, rows: Index = EVERY, cols: Index = EVERY) -> Scores:
+        """The queries, keys and options of a part of the matrix, without the mask."""
+        q, k = self.q[b][:, heads][:, :, rows], self.k[b][:, self._key_heads(heads)][:, :, cols]
+        return Scores(q, k, None, **self.options_of({"B": b, "H": heads, "Q": rows, "K": cols}))
+
+    def unmasked(self, out: Tensor | None = None) -> Tensor:
+        """The scores without the mask, [B, H, Q, K]; in the buffer `out`, if no gradients are needed."""
+        with as_written(self.q.device):
+            s = products(self.q.to(self.dtype), self.k.to(self.dtype), out)
+            s = s if self.scale == 1.0 else s.mul_(self.scale)
         if self.softcap is not None:
-            s = self.softcap * torch.tanh(s / self.softcap)
+            s = s.div_(self.softcap).tanh_().mul_(self.softcap) if out is not None else capped(s, self.softcap)
         if self.bias is not None:
-            bias = self.bias_tile(rows, cols, heads).to(dtype)
-            s = s + bias
-            if self.bias.shape[-1] == 1 and self.sinks is None:
-                # The softmax does not see what a row has in common, only that adding it may round the scores: finfo.min
-                # makes them all equal. Left in, it would round the log-sum-exp too.
-                s = s - bias.masked_fill(bias == -math.inf, 0.0)
-        if self.mask is not None:
-            allowed = self.mask.cells(self._positions(2, rows), self._positions(3, cols))
-            allowed = allowed[:, heads] if allowed.shape[1] > 1 else allowed
-            s = s.masked_fill(~allowed, -math.inf)
+            bias = self.bias.to(self.dtype)
+            s = s.add_(bias) if out is not None else s + bias
         return s
 
-    def without_values(self) -> Scores:
-        """What a record keeps: the tensors detached, the values left out."""
-
-        def detach(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x.detach()
-
-        q, k = self.q.detach(), self.k.detach()
-        return Scores(q, k, self.mask, detach(self.bias), self.scale, self.softcap, detach(self.sinks))
-
-    def bias_tile(self, rows: Index = EVERY, cols: Index = EVERY, heads: Index = EVERY) -> Tensor:
-        """The part of the bias that falls on a tile: rank 4, size 1 where it is the same for all."""
-        assert self.bias is not None
-        bias = self.bias[(None,) * (4 - self.bias.ndim)]
-        bias = bias[:, heads] if bias.shape[1] > 1 else bias
-        bias = bias[:, :, rows] if bias.shape[2] > 1 else bias
-        return bias[..., cols] if bias.shape[3] > 1 else bias
-
-    def usable(self, x: Tensor) -> Tensor:
-        """Keys or values [B, G, K, ·] with 0 for those that nobody may attend to: what they hold cannot spread.
-
-        (NaN times a weight of 0 is NaN.) Without such keys, or where nothing could spread, this is `x` itself.
-        """
-        used = self.used_keys
-        if used is None:
-            return x
-        if torch.compiler.is_compiling():
-            return x.masked_fill(~used[..., None], 0.0)
-        # Reading is cheaper than copying: a finite sum has only finite terms. On other devices it would have to wait.
-        if x.device.type == "cpu" and bool(x.detach().sum().isfinite()):
-            return x
-        return x.masked_fill(~used[..., None], 0.0)
-
-    @functools.cached_property
-    def _usable_keys(self) -> Tensor:
-        return self.usable(self.k)
-
-    def _positions(self, dim: int, index: Index) -> Tensor:
-        return torch.arange(self.shape[dim], device=self.q.device)[index]
+    def detached(self) -> Scores:
+        """What a record keeps: all but the values, the tensors detached."""
+        options = {**self.options(), **{name: x.detach() for name, x in self.option_tensors().items()}}
+        return Scores(self.q.detach(), self.k.detach(), self.mask, **options)
 
     @property
     def used_keys(self) -> Tensor | None:
@@ -124,88 +100,83 @@ class Scores:
             return None
         q_len, k_len = self.shape[2:]
         low, high = self.mask.band() or (0, 0)
-        if low == -math.inf and high >= k_len - q_len:
+        if low == EMPTY and high >= k_len - q_len:
             return None  # the last query sees every key
-        used = self._traced_used_keys() if torch.compiler.is_compiling() else self.mask.used_keys(q_len, k_len)
+        if torch.compiler.is_compiling():  # by operations alone, which it can follow
+            rows = torch.arange(1 if self.mask.key_only else q_len, device=self.q.device)
+            used: Tensor | None = self.mask.cells(rows, self._positions(3, EVERY)).any(-2)
+        else:
+            used = self.mask.used_keys(q_len, k_len)
         if used is None:
             return None
         if used.shape[1] > 1:
             used = used.unflatten(1, (self.k.shape[1], self.heads_per_key_head)).any(2)
         return used.to(self.k.device)
 
-    def _traced_used_keys(self) -> Tensor:
-        """The used keys [B|1, H|1, K] by operations alone, which torch.compile can follow."""
-        assert self.mask is not None
-        rows = torch.arange(1 if self.mask.key_only else self.shape[2], device=self.q.device)
-        return self.mask.cells(rows, self._positions(3, EVERY)).any(-2)
+    def _key_heads(self, heads: Index) -> Index:
+        """The key heads that these heads read: a slice where each is read by equally many, else one for each head."""
+        if isinstance(heads, slice) and heads == EVERY:
+            return EVERY
+        found = (self._positions(1, heads) // self.heads_per_key_head).tolist() or [0]
+        size = found.count(found[0])
+        regular = len(found) % size == 0 and found == [found[0] + i // size for i in range(len(found))]
+        return slice(found[0], found[-1] + 1) if regular else torch.tensor(found, device=self.k.device)
+
+    def _positions(self, dim: int, index: Index) -> Tensor:
+        return torch.arange(self.shape[dim], device=self.q.device)[index]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttentionCall(Scores):
     """One attention computation: out = dropout(A) v, [B, H, Q, E]."""
 
-    v: Tensor  # [B, G, K, E]
-    dropout: float
+    v: Tensor = dataclasses.field(kw_only=True)  # [B, G, K, E]
 
     @property
     def trains(self) -> bool:
         """Whether a gradient will be asked of this call."""
-        inputs = (self.q, self.k, self.v, self.bias, self.sinks)
-        return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+        if not torch.is_grad_enabled():
+            return False
+        inputs = (self.q, self.k, self.v, *self.option_tensors().values())
+        return any(x.requires_grad for x in inputs)
 
     @property
     def kind(self) -> tuple[Hashable, ...]:
         """What a kernel's choice may depend on: calls of one kind, with one mask, are planned alike."""
-        bias = None if self.bias is None else (self.bias.shape, self.bias.requires_grad)
-        options = (self.softcap is None, self.sinks is None, self.dropout > 0.0, self.trains)
-        return (self.q.shape, self.k.shape, self.v.shape, self.q.dtype, self.q.device, bias, *options)
+        tensors = ((name, x.shape, x.dtype, x.requires_grad) for name, x in self.option_tensors().items())
+        options = (*self.used_options(), self.scale > 0.0, self.trains)
+        return (self.q.shape, self.k.shape, self.v.shape, self.q.dtype, self.q.device, *tensors, *options)
 
 
 def make_call(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Mask | Tensor | None = None,
-    bias: Tensor | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    dropout: float = 0.0,
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | Tensor | None = None, **options: Unpack[OptionArguments]
 ) -> AttentionCall:
     """Check the arguments of `attention` and put them into one object. Raises ShapeError, DtypeError, MaskError."""
     q, k, v = _autocast(q, k, v)
     shapes.check_qkv(q, k, v)
-    shapes.check_numbers(scale, softcap, dropout)
-    if bias is not None:
-        shapes.check_bias(bias, q, k.shape[2])
-    if sinks is not None:
-        shapes.check_sinks(sinks, q)
+    options.setdefault("scale", None)
+    checked = check_options(options, q, k.shape[2])
     if mask is not None:
         mask = fit_mask(mask, q, q.shape[1], q.shape[2], k.shape[2])
-    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    return AttentionCall(q, k, mask, bias, scale, softcap, sinks, v, dropout)
+    return AttentionCall(q, k, mask, v=v, **checked)
 
 
-def attention_weights(scores: Tensor, sinks: Tensor | None, *, overwrite: bool = False) -> Tensor:
-    """exp(s - lse) of whole rows of scores [B, H, Q, K]; a sink takes its share of the sum and gives nothing.
+def products(q: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:
+    """q kᵀ of queries [B, H, Q, D] and keys [B, G, K, D]: [B, H, Q, K], in `out` if that is given."""
+    # The query heads of one key head are put below one another, so that the keys need not be repeated.
+    size = q.shape[1] // k.shape[1]
+    if out is None:
+        groups = q.unflatten(1, (k.shape[1], size))
+        return (groups.flatten(2, 3) @ k.mT).unflatten(2, groups.shape[2:4]).flatten(1, 2)
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            torch.mm(q[b, h], k[b, h // size].mT, out=out[b, h])
+    return out
 
-    With `overwrite` the weights may take the place of the scores, which no gradient then goes through.
-    """
-    # An empty row is computed as if it were full of zeros, then set to 0: so are its gradients, where -inf gives NaN.
-    # (On the CPU a look at the first key tells that there is none; elsewhere a look would wait.)
-    looks = scores.device.type == "cpu" and not torch.compiler.is_compiling()
-    if looks and not bool((scores[..., :1] == -math.inf).any()):
-        empty = None
-    else:
-        empty = (scores == -math.inf).all(-1, keepdim=True)
-        scores = scores.masked_fill(empty, 0.0)
-    if sinks is not None:
-        sink = sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
-        weights = torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1)[..., :-1]
-    else:
-        weights = torch.softmax(scores, dim=-1, out=scores if overwrite else None)
-    return weights if empty is None else weights.masked_fill(empty, 0.0)
+
+def capped(scores: Tensor, softcap: float) -> Tensor:
+    """softcap · tanh(s / softcap)"""
+    return softcap * torch.tanh(scores / softcap)
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -239,12 +210,3 @@ def fit_mask(mask: object, like: Tensor, heads: int | None, q_len: int, k_len: i
     shapes.check_fits(name, "B", mask.batch, like.shape[0])
     shapes.check_fits(name, "H", mask.heads, mask.heads or 0 if heads is None else heads)
     return mask.aligned(q_len, k_len)
-
-
-def _products(q: Tensor, k: Tensor, key_heads: Tensor | None) -> Tensor:
-    """q kᵀ, [B, h, r, c]. `key_heads` [h] says which key head each query head reads; None = all heads, in order."""
-    if key_heads is not None:
-        return q @ k[:, key_heads].mT
-    # The query heads of one key head are put below one another, so that the keys need not be repeated.
-    groups = q.unflatten(1, (k.shape[1], -1))
-    return (groups.flatten(2, 3) @ k.mT).unflatten(2, groups.shape[2:4]).flatten(1, 2)

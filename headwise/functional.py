@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall, as_written, make_call
 from headwise.errors import RecordError
-from headwise.kernels import Plan, choose, make_plan
+from headwise.kernels import Plan, make_plan, run_call
 from headwise.masks import Mask
 from headwise.records.record import AttentionRecord
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from headwise.options import OptionArguments
 
 Listener = Callable[[AttentionCall, Tensor], object]
 
@@ -30,13 +35,9 @@ def attention(
     v: Tensor,
     *,
     mask: Mask | Tensor | None = None,
-    bias: Tensor | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    dropout: float = 0.0,
     kernel: str = "auto",
     record: Literal[False] = False,
+    **options: Unpack[OptionArguments],
 ) -> Tensor: ...
 
 
@@ -47,13 +48,9 @@ def attention(
     v: Tensor,
     *,
     mask: Mask | Tensor | None = None,
-    bias: Tensor | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    dropout: float = 0.0,
     kernel: str = "auto",
     record: Literal[True],
+    **options: Unpack[OptionArguments],
 ) -> tuple[Tensor, AttentionRecord]: ...
 
 
@@ -103,7 +100,7 @@ def attention(
     if torch.compiler.is_compiling():  # compiled code has no records
         if record:
             raise RecordError("record=True: compiled and exported code makes no records. Call it uncompiled")
-        out = choose(call, kernel).run(call)
+        out = run_call(call, kernel)
         if not torch.compiler.is_dynamo_compiling():  # torch.export runs Python as it is, once
             for listener in _traced.get():
                 listener(call, out)
@@ -111,7 +108,7 @@ def attention(
     running = _running.set(True)
     try:
         with as_written(call.q.device):
-            out = choose(call, kernel).run(call)
+            out = run_call(call, kernel)
     finally:
         _running.reset(running)
     for listener in _listeners.get():
@@ -125,19 +122,14 @@ def plan(
     v: Tensor,
     *,
     mask: Mask | Tensor | None = None,
-    bias: Tensor | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    dropout: float = 0.0,
     kernel: str = "auto",
+    **options: Unpack[OptionArguments],
 ) -> Plan:
     """How `attention` with the same arguments would run: the kernel, its cost, and why not the others. Runs nothing.
 
     What the tensors hold does not matter (`torch.empty` will do), their shapes, dtype, device and requires_grad do.
     """
-    call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
-    return make_plan(call, kernel)
+    return make_plan(make_call(q, k, v, mask=mask, **options), kernel)
 
 
 @contextlib.contextmanager

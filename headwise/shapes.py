@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise.errors import ArgumentError, DtypeError, ShapeError
+from headwise.errors import DtypeError, ShapeError
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -26,13 +26,13 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise ShapeError or DtypeError unless q [B,H,Q,D], k [B,G,K,D] and v [B,G,K,E] belong together."""
     for name, x, dims in (("q", q, "[B, H, Q, D]"), ("k", k, "[B, G, K, D]"), ("v", v, "[B, G, K, E]")):
         if not isinstance(x, Tensor):
-            raise DtypeError(f"{name} must be a tensor {dims}. Received: {type(x).__name__}")
+            raise DtypeError(f"{name} must be a tensor {dims}. Received: {name}={type(x).__name__}")
         if x.ndim != 4:
-            raise ShapeError(f"{name} must be {dims}. Received: {name}: {list(x.shape)}")
+            raise ShapeError(f"{name} must be {dims}. Received: {name}={list(x.shape)}")
         if x.dtype not in FLOATS:
-            raise DtypeError(f"{name} must be float16, bfloat16, float32 or float64. Received: {x.dtype}")
+            raise DtypeError(f"{name} must be float16, bfloat16, float32 or float64. Received: {name}={x.dtype}")
     batch, heads, _, head_dim = q.shape
-    received = f"Received: q: {list(q.shape)}, k: {list(k.shape)}, v: {list(v.shape)}"
+    received = f"Received: q={list(q.shape)}, k={list(k.shape)}, v={list(v.shape)}"
     if k.shape[0] != batch or v.shape[0] != batch:
         raise ShapeError(f"q, k and v must have the same batch size B. {received}")
     if k.shape[1:3] != v.shape[1:3]:
@@ -44,52 +44,16 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     if 0 in (batch, heads, head_dim, v.shape[3]):
         raise ShapeError(f"B, H, D and E must be at least 1. {received}")
     if not q.dtype == k.dtype == v.dtype:
-        raise DtypeError(f"q, k and v must have one dtype. Received: q: {q.dtype}, k: {k.dtype}, v: {v.dtype}")
+        raise DtypeError(f"q, k and v must have one dtype. Received: q={q.dtype}, k={k.dtype}, v={v.dtype}")
     if not q.device == k.device == v.device:
-        raise DtypeError(f"q, k and v must be on one device. Received: q: {q.device}, k: {k.device}, v: {v.device}")
-
-
-def check_bias(bias: Tensor, q: Tensor, k_len: int) -> None:
-    """Raise unless `bias` is a float tensor on q's device that broadcasts to [B, H, Q, K] without growing it."""
-    target = (*q.shape[:3], k_len)
-    if not isinstance(bias, Tensor):
-        raise DtypeError(
-            f"bias must be a float tensor that broadcasts to [B, H, Q, K]. Received: {type(bias).__name__}"
-        )
-    if not bias.is_floating_point():
-        hint = ". A bool mask goes in mask=" if bias.dtype == torch.bool else ""
-        raise DtypeError(f"bias must be a float tensor, added to the scores. Received: {bias.dtype}{hint}")
-    check_device("bias", bias.device, q)
-    shape = (1,) * (4 - bias.ndim) + tuple(bias.shape)
-    if len(shape) != 4 or any(size not in (1, wanted) for size, wanted in zip(shape, target, strict=True)):
-        raise ShapeError(f"bias must broadcast to [B, H, Q, K] = {list(target)}. Received: {list(bias.shape)}")
-
-
-def check_sinks(sinks: Tensor, q: Tensor) -> None:
-    """Raise unless `sinks` is a float tensor [H] on q's device."""
-    if not isinstance(sinks, Tensor) or not sinks.is_floating_point():
-        received = sinks.dtype if isinstance(sinks, Tensor) else type(sinks).__name__
-        raise DtypeError(f"sinks must be a float tensor [H], one logit a query head. Received: {received}")
-    if sinks.shape != (q.shape[1],):
-        raise ShapeError(f"sinks must be [H] = [{q.shape[1]}], one logit a query head. Received: {list(sinks.shape)}")
-    check_device("sinks", sinks.device, q)
-
-
-def check_numbers(scale: float | None, softcap: float | None, dropout: float) -> None:
-    """Raise unless scale is finite, softcap positive and dropout a probability below 1."""
-    if scale is not None and not -float("inf") < scale < float("inf"):
-        raise ArgumentError(f"scale must be a finite number, or None for 1/sqrt(D). Received: {scale}")
-    if softcap is not None and not 0.0 < softcap < float("inf"):
-        raise ArgumentError(f"softcap must be a positive number, or None. Received: {softcap}")
-    if not 0.0 <= dropout < 1.0:
-        raise ArgumentError(f"dropout must be a probability in [0, 1). Received: {dropout}")
+        raise DtypeError(f"q, k and v must be on one device. Received: q={q.device}, k={k.device}, v={v.device}")
 
 
 def check_device(name: str, device: torch.device | None, q: Tensor) -> None:
     """Raise DtypeError unless `device` is q's (None = on no device, fits everywhere)."""
     if device is not None and device != q.device:
         raise DtypeError(
-            f'{name} is on another device than q. Expected: {q.device}. Received: {device}. Use .to("{q.device}")'
+            f'{name} must be on the device of q ({q.device}). Received: {name} on {device}. Use .to("{q.device}")'
         )
 
 

@@ -36,7 +36,9 @@ def wrong_output(call: AttentionCall, out: Tensor) -> str | None:
     """Why a record of `call` would be wrong, given the model's own output [B, H, Q, E]; None if it is right."""
     rows = _rows(call.shape[2])
     weights = AttentionRecord(call).weights(rows=rows)
-    v = call.usable(call.v).to(weights.dtype).repeat_interleave(call.heads_per_key_head, 1)
+    used = call.used_keys
+    v = call.v if used is None else call.v.masked_fill(~used[..., None], 0.0)
+    v = v.to(weights.dtype).repeat_interleave(call.heads_per_key_head, 1)
     with as_written(v.device):
         expected = weights @ v
     actual = out[:, :, rows].to(expected.dtype)

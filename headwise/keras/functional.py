@@ -11,7 +11,6 @@ import keras
 import torch
 from keras import ops
 
-from headwise import shapes
 from headwise.errors import ArgumentError, DtypeError, KernelRefused, ShapeError
 from headwise.functional import attention
 from headwise.keras import masking
@@ -22,6 +21,7 @@ from headwise.masks import Mask
 from headwise.masks.cellwise import Dense
 from headwise.masks.mask import And, Not, Or
 from headwise.masks.padding import PaddingKeys
+from headwise.options import check_dropout, check_scale, check_softcap
 
 Listener = Callable[[Call, Tensor], object]
 
@@ -75,7 +75,9 @@ def scaled_dot_product_attention(
     """
     q, k, v = (ops.convert_to_tensor(x) for x in (q, k, v))
     _check(q, k, v, bias, sinks)
-    shapes.check_numbers(scale, softcap, dropout)
+    check_scale(scale)
+    check_softcap(softcap)
+    check_dropout(dropout)
     sizes = (*q.shape[:3], k.shape[2])
     return attend(
         *(q, k, v),

@@ -20,7 +20,7 @@ from headwise.keras.saving import PACKAGE, unwrapped
 from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.head_sizes import HeadSizes
-from headwise.shapes import check_numbers
+from headwise.options import check_scale, check_softcap
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -98,7 +98,8 @@ class MultiHeadAttention(HeadSizes, Layer):
         )
         head_dim = self.head_dim
         options.one_of("kernel", kernel, ALL_KERNELS)
-        check_numbers(scale, softcap, 0.0)
+        check_scale(scale)
+        check_softcap(softcap)
         self.dropout = options.probability("dropout", dropout)
         self.scale, self.softcap, self.kernel = scale, softcap, kernel
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None

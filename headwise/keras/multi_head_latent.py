@@ -20,7 +20,7 @@ from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.multi_head_latent import PATHS, Path
 from headwise.nn.positions import DynamicNTK, Yarn
-from headwise.shapes import check_numbers
+from headwise.options import check_scale
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -102,7 +102,7 @@ class MultiHeadLatentAttention(Layer):
         self.dropout = options.probability("dropout", dropout)
         options.one_of("path", path, PATHS)
         options.one_of("kernel", kernel, ALL_KERNELS)
-        check_numbers(scale, None, 0.0)
+        check_scale(scale)
         self.default_path, self.kernel = path, kernel  # `path` is what Keras calls where a layer stands
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
         self.positions = _checked(positions, num_heads, rope_dim, self.dtype_policy)

@@ -1,5 +1,5 @@
 """The ways to run a call. Each kernel says why it refuses and what it costs; the plan takes the cheapest."""
 
-from headwise.kernels.plan import KERNELS, Plan, choose, make_plan
+from headwise.kernels.plan import KERNELS, Plan, choose, make_plan, run_call
 
-__all__ = ["KERNELS", "Plan", "choose", "make_plan"]
+__all__ = ["KERNELS", "Plan", "choose", "make_plan", "run_call"]

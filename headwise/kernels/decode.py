@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from headwise.call import AttentionCall
-from headwise.kernels import sdpa, tiled
-from headwise.kernels.kernel import Cost, cut_to_values, same_head_dims
+from headwise.kernels import fused, sdpa
+from headwise.kernels.kernel import Cost, cut_to_values, fused_inputs
 
+OPTIONS = frozenset({"bias", "dropout"})
 LEAST_KEYS = 512  # of a part: fewer are not worth another thread
 
 
@@ -25,8 +26,6 @@ def refuse(call: AttentionCall) -> str | None:
         return f"it is for one query a head (the call has Q = {call.shape[2]})"
     if call.heads_per_key_head == 1:
         return "no key head is shared (H = G)"
-    if call.sinks is not None:
-        return "it has no sinks"
     return sdpa.refuse(call)
 
 
@@ -37,20 +36,19 @@ def cost(call: AttentionCall) -> Cost:
 
 def run(call: AttentionCall) -> Tensor:
     """The output, by scaled_dot_product_attention over G heads of H / G queries each."""
-    k, v = call.usable(call.k), call.usable(call.v)
-    if not call.trains and k is call.k and v is call.v and _begins(k, v):
-        q, v = call.q, k  # no copy of the values: the columns of the keys that are none are cut from the output
+    if not call.trains and call.scale > 0.0 and _begins(call.k, call.v):
+        q, k, v, scale = call.q, call.k, call.k, call.scale  # no copy: what is no value is cut from the output
     else:
-        q, k, v = same_head_dims(call, k, v)
+        q, k, v, scale = fused_inputs(call)
     groups = (k.shape[1], call.heads_per_key_head)
     q = q.squeeze(2).unflatten(1, groups)
     mask = sdpa.dense_mask(call)
     if mask is None and (parts := _parts(call)) > 1:
-        out = in_parts(q, k, v, call.scale, parts)
+        out = in_parts(q, k, v, scale, parts)
     else:
         if mask is not None and mask.shape[1] > 1:
             mask = mask.squeeze(2).unflatten(1, groups)
-        out = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=call.dropout, scale=call.scale)
+        out = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=call.dropout, scale=scale)
     return cut_to_values(call, out.flatten(1, 2)[:, :, None])
 
 
@@ -65,9 +63,9 @@ def in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float, parts: int) -> Tenso
     def cut(x: Tensor) -> Tensor:
         return x[0, :, :even].unflatten(1, (parts, length)).transpose(0, 1)
 
-    out, lse = tiled.fused(q.expand(parts, -1, -1, -1), cut(k), cut(v), scale)
+    out, lse = fused.attend(q.expand(parts, -1, -1, -1), cut(k), cut(v), scale)
     if even < k.shape[2]:
-        rest, rest_lse = tiled.fused(q, k[:, :, even:], v[:, :, even:], scale)
+        rest, rest_lse = fused.attend(q, k[:, :, even:], v[:, :, even:], scale)
         out, lse = torch.cat([out, rest]), torch.cat([lse, rest_lse])
     return (out * lse.softmax(0)[..., None]).sum(0, keepdim=True).to(q.dtype)
 

@@ -14,17 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.call import AttentionCall
+from headwise.call import AttentionCall, capped
 from headwise.kernels import reference
 from headwise.kernels.kernel import Blocks, Cost, input_output_bytes, machine, matrix_flops, output_bytes
+from headwise.softmax import add_sinks
 
+OPTIONS = frozenset({"bias", "softcap", "sinks"})
 BLOCK = 128
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Dropout, gradients on the CPU, and empty calls."""
-    if call.dropout:
-        return "FlexAttention has no dropout"
+    """Gradients on the CPU, and empty calls."""
     if call.q.device.type == "cpu" and call.trains:
         return "FlexAttention gives no gradients on the CPU"
     if 0 in call.shape:
@@ -57,7 +57,7 @@ def run(call: AttentionCall) -> Tensor:
             ("flex", *call.shape[2:], device),
             lambda: mask.to_block_mask(*call.shape[2:], block_size=BLOCK, device=device),
         )
-    q, k, v = call.q, call.usable(call.k), call.usable(call.v)
+    q, k, v = call.q, call.k, call.v
     if q.device.type == "cpu":  # FlexAttention looks at requires_grad even under no_grad
         q, k, v = q.detach(), k.detach(), v.detach()
     out, lse = _flex_attention(q.device.type)(
@@ -71,8 +71,7 @@ def run(call: AttentionCall) -> Tensor:
         return_lse=True,
     )
     if call.sinks is not None:
-        # A sink adds exp(sink) to the sum: A exp(lse) / (exp(lse) + exp(sink)).
-        out = out * torch.sigmoid(lse - call.sinks.to(lse.dtype)[None, :, None])[..., None].to(out.dtype)
+        out, _ = add_sinks(out, lse, call.sinks)
     return out
 
 
@@ -80,12 +79,12 @@ def _score_mod(call: AttentionCall) -> Callable[..., Tensor] | None:
     if call.softcap is None and call.bias is None:
         return None
     softcap = call.softcap
-    bias = None if call.bias is None else call.bias_tile()
+    bias = None if call.bias is None else call.options_of({})["bias"]
     sizes = None if bias is None else bias.shape
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         if softcap is not None:
-            score = softcap * torch.tanh(score / softcap)
+            score = capped(score, softcap)
         if bias is not None and sizes is not None:
             index = [i if size > 1 else i * 0 for i, size in zip((b, h, q, k), sizes, strict=True)]
             score = score + bias[tuple(index)].to(score.dtype)

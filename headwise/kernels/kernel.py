@@ -1,10 +1,11 @@
-"""What a kernel is: three functions, `refuse`, `cost` and `run`, in a module of their own."""
+"""What a kernel is: three functions, `refuse`, `cost` and `run`, in a module of their own, and the options it knows."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -21,6 +22,7 @@ class Cost:
     peak: int  # bytes of memory beyond the inputs at the worst moment, the output included
     time: float  # seconds on a nominal core pair: what the plan compares
     blocks: Blocks | None = None  # None where the kernel knows no blocks
+    cutter: str | None = None  # what cut the mask into tiles, if anything did
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +45,10 @@ class Blocks:
 class Kernel(Protocol):
     """One way to run a call."""
 
+    OPTIONS: frozenset[str]  # the options of a call that it supports beside `scale`; calls with others it never gets
+
     def refuse(self, call: AttentionCall) -> str | None:
-        """Why this kernel cannot run this call; None if it can."""
+        """Why this kernel cannot run this call, whose options it supports; None if it can."""
 
     def cost(self, call: AttentionCall) -> Cost:
         """What it would take. Only asked of a kernel that does not refuse."""
@@ -75,21 +79,40 @@ def machine(call: AttentionCall) -> Machine:
     return CPU if call.q.device.type == "cpu" else CUDA
 
 
-def same_head_dims(call: AttentionCall, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The call's q with these k and v, zeros added until D == E, as fused kernels want it; that changes no score.
+def refusal(kernel: Kernel, call: AttentionCall) -> str | None:
+    """Why a kernel cannot run a call; None if it can."""
+    unknown = [name for name in call.used_options() if name not in kernel.OPTIONS]
+    return f"it has no {unknown[0]}" if unknown else kernel.refuse(call)
 
-    The output is then as wide as the wider of the two: `cut_to_values` takes the zeros off.
+
+def fused_inputs(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, float]:
+    """q, k, v and the scale as fused kernels want them: D == E, by zeros that change no score, and a scale above 0.
+
+    (Causal fused kernels multiply -inf by the scale.) The output is as wide as the wider of k and v: `cut_to_values`
+    takes the zeros off.
     """
-    q, d, e = call.q, k.shape[-1], v.shape[-1]
+    q, k, v, scale = call.q, call.k, call.v, call.scale
+    if scale <= 0.0:
+        q, scale = (-q, -scale) if scale < 0.0 else (q * 0.0, 1.0)
+    d, e = k.shape[-1], v.shape[-1]
     if d < e:
         q, k = pad(q, (0, e - d)), pad(k, (0, e - d))
     elif e < d:
         v = pad(v, (0, d - e))
-    return q, k, v
+    return q, k, v, scale
+
+
+def bias_as(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bias in another dtype. What is finite stays finite: finfo.min of a wider dtype is that of the narrower one."""
+    found = bias.to(dtype)
+    if torch.finfo(bias.dtype).max <= torch.finfo(dtype).max:
+        return found
+    limits = torch.finfo(dtype)
+    return torch.where(bias.isinf(), found, found.clamp(limits.min, limits.max))
 
 
 def cut_to_values(call: AttentionCall, out: Tensor) -> Tensor:
-    """An output of `same_head_dims` as wide as the call's values; a needless slice would cost its backward a copy."""
+    """An output of `fused_inputs` as wide as the call's values; a needless slice would cost its backward a copy."""
     width = call.v.shape[-1]
     return out if out.shape[-1] == width else out[..., :width]
 

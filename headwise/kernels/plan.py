@@ -5,20 +5,19 @@ from __future__ import annotations
 import dataclasses
 
 import torch
+from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.errors import ArgumentError, KernelRefused
-from headwise.kernels import banded, block_sparse, decode, flex, packed, reference, sdpa
-from headwise.kernels.kernel import Blocks, Cost, Kernel, matrix_flops
+from headwise.kernels import decode, exact, flex, reference, sdpa, tiled
+from headwise.kernels.kernel import Blocks, Cost, Kernel, matrix_flops, refusal
 from headwise.masks import Mask
 
 # Of two that cost the same, the first is taken.
 KERNELS: dict[str, Kernel] = {
     "decode": decode,
     "sdpa": sdpa,
-    "banded": banded,
-    "packed": packed,
-    "block_sparse": block_sparse,
+    "tiled": tiled,
     "flex": flex,
     "reference": reference,
 }
@@ -37,7 +36,7 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
     """
     if kernel != "auto":
         asked = _named(kernel)
-        reason = asked.refuse(call)
+        reason = refusal(asked, call)
         if torch.compiler.is_compiling() and kernel not in TRACEABLE:
             reason = f"torch.compile and torch.export can only follow {', '.join(TRACEABLE)}"
         if reason is not None:
@@ -46,17 +45,23 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
             )
         return asked
     if torch.compiler.is_compiling():
-        return next(KERNELS[name] for name in TRACEABLE if KERNELS[name].refuse(call) is None)
+        return next(KERNELS[name] for name in TRACEABLE if refusal(KERNELS[name], call) is None)
     if call.mask is None or call.shape[2] == 1:  # a step's lengths do not come again: nothing to remember
         return _cheapest(call)
     return call.mask.remember(("kernel", *call.kind), lambda: _cheapest(call))
 
 
+def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
+    """The output [B, H, Q, E] by the kernel that `choose` takes; NaN and infinity reach only rows that may see them."""
+    call = exact.usable(call)
+    return exact.contained(call, choose(call, kernel).run(call))
+
+
 def _cheapest(call: AttentionCall) -> Kernel:
-    if sdpa.refuse(call) is None and (sdpa.sees_all(call) or sdpa.cost(call).time < WORTH_PLANNING):
+    if refusal(sdpa, call) is None and (sdpa.sees_all(call) or sdpa.cost(call).time < WORTH_PLANNING):
         # Nothing can be skipped, or too little to be worth a look.
-        return sdpa if decode.refuse(call) else decode
-    ready = [candidate for candidate in KERNELS.values() if candidate.refuse(call) is None]
+        return sdpa if refusal(decode, call) else decode
+    ready = [candidate for candidate in KERNELS.values() if refusal(candidate, call) is None]
     return min(ready, key=lambda candidate: candidate.cost(call).time)
 
 
@@ -64,7 +69,7 @@ def make_plan(call: AttentionCall, kernel: str = "auto") -> Plan:
     """What `choose` would choose, with every refusal and every cost. Nothing is run."""
     verdicts = []
     for name, candidate in KERNELS.items():
-        reason = candidate.refuse(call)
+        reason = refusal(candidate, call)
         verdicts.append(Verdict(name, reason, None if reason else candidate.cost(call)))
     chosen = choose(call, kernel)
     name = next(name for name, candidate in KERNELS.items() if candidate is chosen)
@@ -96,6 +101,11 @@ class Plan:
         return cost
 
     @property
+    def cutter(self) -> str | None:
+        """What cuts the mask into tiles, a name of `headwise.tiles.CUTTERS`; None for a kernel without tiles."""
+        return self.cost.cutter
+
+    @property
     def dense_flops(self) -> int:
         """FLOPs of the two matrix products over the whole matrix: 2 · B · H · Q · K · (D + E)."""
         batch, heads, q_len, k_len = self.call.shape
@@ -110,7 +120,7 @@ class Plan:
             ("call", f"q {list(call.q.shape)}  k {list(call.k.shape)}  v {list(call.v.shape)}"),
             ("", f"{str(call.q.dtype).removeprefix('torch.')} on {call.q.device}" + _options(call)),
             ("mask", "none: every query sees every key" if call.mask is None else repr(call.mask)),
-            ("kernel", self.kernel),
+            ("kernel", self.kernel + (f", the mask cut by {self.cutter!r}" if self.cutter else "")),
             ("  flops", f"{_flops(cost.flops)}, {of_dense}"),
             ("  bytes", f"{_bytes(cost.bytes)} read and written"),
             ("  peak", f"{_bytes(cost.peak)} beyond the inputs"),
@@ -154,19 +164,14 @@ def mask_blocks(mask: Mask, q_len: int, k_len: int) -> Blocks:
 
 def _named(kernel: str) -> Kernel:
     if kernel not in KERNELS:
-        raise ArgumentError(f"kernel must be 'auto' or one of {', '.join(KERNELS)}. Received: {kernel!r}")
+        raise ArgumentError(f"kernel must be 'auto' or one of {', '.join(KERNELS)}. Received: kernel={kernel!r}")
     return KERNELS[kernel]
 
 
 def _options(call: AttentionCall) -> str:
-    options = {
-        "bias": None if call.bias is None else list(call.bias.shape),
-        "softcap": call.softcap,
-        "sinks": None if call.sinks is None else "yes",
-        "dropout": call.dropout or None,
-        "gradients": "yes" if call.trains else None,
-    }
-    return "".join(f", {name} {value}" for name, value in options.items() if value is not None)
+    given = {name: getattr(call, name) for name in call.used_options()}
+    shown = [f"{name} {list(x.shape) if isinstance(x, Tensor) else x}" for name, x in given.items()]
+    return "".join(f", {each}" for each in [*shown, *(["gradients"] if call.trains else [])])
 
 
 def _flops(flops: int) -> str:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise.call import AttentionCall, attention_weights
-from headwise.kernels.kernel import (
-    Cost,
-    input_output_bytes,
-    machine,
-    matrix_flops,
-    output_bytes,
-)
+from headwise.call import AttentionCall
+from headwise.kernels.kernel import Cost, input_output_bytes, machine, matrix_flops, output_bytes
+
+OPTIONS = frozenset({"bias", "softcap", "sinks", "dropout"})
 
 
 def refuse(call: AttentionCall) -> str | None:
@@ -31,8 +27,8 @@ def cost(call: AttentionCall) -> Cost:
 
 def run(call: AttentionCall) -> Tensor:
     """softmax(scores) v, with float32 (or better) softmax, and 0 for a query that may attend to nothing."""
-    weights = attention_weights(call.scores(), call.sinks)
+    weights = call.weights()
     if call.dropout:
         weights = torch.dropout(weights, call.dropout, train=True)
-    v = call.usable(call.v).to(weights.dtype).repeat_interleave(call.heads_per_key_head, dim=1)
+    v = call.v.to(weights.dtype).repeat_interleave(call.heads_per_key_head, dim=1)
     return (weights @ v).to(call.q.dtype)

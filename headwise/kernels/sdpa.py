@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -9,30 +10,34 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from headwise.call import AttentionCall
-from headwise.kernels import tiled
+from headwise.kernels import exact, fused, tiled
 from headwise.kernels.kernel import (
     Cost,
+    bias_as,
     cut_to_values,
+    fused_inputs,
     input_output_bytes,
     machine,
     matrix_flops,
     output_bytes,
-    same_head_dims,
 )
-from headwise.kernels.schedule import Run, Schedule, Section, Tile
 from headwise.masks import Extent
+from headwise.softmax import EMPTY
+from headwise.tiles import Run, Tile, TileList
+
+OPTIONS = frozenset({"bias", "sinks", "dropout"})
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Softcaps, sinks where torch gives no log-sum-exp to add them to, and empty calls."""
-    if call.softcap is not None:
-        return "scaled_dot_product_attention has no softcap"
+    """Sinks where torch gives no log-sum-exp to add them to, and empty calls."""
     if 0 in call.shape:
         return "there are no queries or no keys"
     if call.sinks is not None:
         if torch.compiler.is_compiling():
             return "with sinks, torch.compile cannot follow it"
-        reason = tiled.refuse(call)
+        if call.dropout:
+            return "with sinks, it has no dropout"
+        reason = tiled.refuse_tiles(call)
         return None if reason is None else f"with sinks, {reason}"
     return None
 
@@ -53,7 +58,7 @@ def dense_cost(call: AttentionCall, readings: int) -> Cost:
     share = 0.95
     if _needs_dense_mask(call):
         assert call.mask is not None
-        bias = call.bias_tile().shape if call.bias is not None else (1, 1)
+        bias = call.options_of({})["bias"].shape if call.bias is not None else (1, 1)
         dense = max(call.mask.batch or 1, bias[0]) * max(call.mask.heads or 1, bias[1]) * q_len * k_len
         dense_bytes = dense * (1 + call.q.element_size())  # bool, then added to the scores
         moved, peak = moved + 2 * dense_bytes, peak + dense_bytes
@@ -68,23 +73,33 @@ def dense_cost(call: AttentionCall, readings: int) -> Cost:
 def run(call: AttentionCall) -> Tensor:
     """The output, by is_causal, a mask over keys, or a dense mask: the least that says what the mask says."""
     if call.sinks is not None:
-        tile = Tile(0, call.shape[2], (Run(0, call.shape[3], call.mask is not None),))
-        by_example = range(call.shape[0]) if call.mask and call.mask.batch else [None]
-        by_head = range(call.shape[1]) if call.mask and call.mask.heads else [None]
-        return tiled.run(call, Schedule(tuple(Section(b, h, (tile,)) for b in by_example for h in by_head)))
+        return tiled.run_tiles(call, _one_tile_each(call))
     is_causal = _is_causal(call)
-    q, k, v = same_head_dims(call, call.usable(call.k), call.usable(call.v))
+    q, k, v, scale = fused_inputs(call)
+    mask = None if is_causal else dense_mask(call)
+    if call.trains and call.bias is not None and _is_fused(call):  # backward needs a log-sum-exp that is exact
+        out, lse = fused.attend(q, k, v, scale, mask)
+        return exact.rounded_rows(call, cut_to_values(call, out), lse)
+    shared = call.heads_per_key_head > 1
     out = scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=None if is_causal else dense_mask(call),
-        dropout_p=call.dropout,
-        is_causal=is_causal,
-        scale=call.scale,
-        enable_gqa=call.heads_per_key_head > 1,
+        q, k, v, attn_mask=mask, dropout_p=call.dropout, is_causal=is_causal, scale=scale, enable_gqa=shared
     )
     return cut_to_values(call, out)
+
+
+def _one_tile_each(call: AttentionCall) -> TileList:
+    """Each matrix of the mask as one tile."""
+    _, _, q_len, k_len = call.shape
+    batch, heads = (call.mask.batch, call.mask.heads) if call.mask else (None, None)
+    runs = (Run(0, k_len, call.mask is not None),)
+    places = itertools.product(range(batch) if batch else [None], range(heads) if heads else [None])
+    return TileList.of((Tile(0, q_len, runs, b, h) for b, h in places), matrices=(batch or 1) * (heads or 1))
+
+
+def _is_fused(call: AttentionCall) -> bool:
+    """Whether torch runs this call with a bias on its fused CPU kernel, rather than hold the weights."""
+    bias = call.bias
+    return call.q.device.type == "cpu" and not call.dropout and bias is not None and not bias.requires_grad
 
 
 def sees_all(call: AttentionCall) -> bool:
@@ -109,8 +124,10 @@ def dense_mask(call: AttentionCall) -> Tensor | None:
         allowed = call.mask.cells(rows, torch.arange(call.shape[3], device=device))
     if call.bias is None:
         return allowed
-    bias = call.bias_tile().to(call.q.dtype)
-    return bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
+    # On the CPU a float32 mask goes with inputs in half precision.
+    dtype = call.dtype if call.q.device.type == "cpu" else call.q.dtype
+    bias = bias_as(call.options_of({})["bias"], dtype)
+    return bias if allowed is None else bias.masked_fill(~allowed, EMPTY)
 
 
 def _is_causal(call: AttentionCall) -> bool:

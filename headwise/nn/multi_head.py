@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from headwise.call import attention_weights, make_call
+from headwise.call import make_call
 from headwise.errors import ArgumentError, ShapeError
 from headwise.kernels import KERNELS
 from headwise.masks import Mask
@@ -20,8 +20,8 @@ from headwise.nn.norm import NORMS
 from headwise.nn.positions import Positions
 from headwise.nn.state_dict import load_other_names
 from headwise.nn.trace import attend
+from headwise.options import check_scale, check_softcap
 from headwise.records import AttentionRecord
-from headwise.shapes import check_numbers
 
 Places = tuple[Tensor, Tensor] | None  # where queries and keys stand; None where no scheme asks
 
@@ -103,7 +103,8 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         head_dim = self.head_dim
         options.one_of("qk_norm", qk_norm, [None, *NORMS])
         options.one_of("kernel", kernel, ["auto", *KERNELS])
-        check_numbers(scale, softcap, 0.0)
+        check_scale(scale)
+        check_softcap(softcap)
         self.dropout = options.probability("dropout", dropout)
         self.scale, self.softcap, self.kernel = scale, softcap, kernel
         if positions is not None:
@@ -224,7 +225,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         y_BHQE, found = attend("self" if reads_itself else "cross", q, k, v, record=record, **given, **run)
         if self.positions is not None and places is not None and self.positions.uses_values:
             call = make_call(q, k, v, **given)
-            extra = self.positions.values(attention_weights(call.scores(), call.sinks), *places)
+            extra = self.positions.values(call.weights(), *places)
             y_BHQE = y_BHQE if extra is None else y_BHQE + extra.to(y_BHQE.dtype)
         y_BQM = y_BHQE.transpose(1, 2).flatten(2)
         if self.gate is not None:

@@ -19,8 +19,8 @@ from headwise.nn.positions import Rope, Yarn
 from headwise.nn.positions.rope_config import entry
 from headwise.nn.state_dict import take
 from headwise.nn.trace import attend
+from headwise.options import check_scale
 from headwise.records import AttentionRecord
-from headwise.shapes import check_numbers
 
 Path = Literal["auto", "expand", "absorb"]
 PATHS = ("auto", "expand", "absorb")
@@ -120,7 +120,7 @@ class MultiHeadLatentAttention(nn.Module):
         self.dropout = options.probability("dropout", dropout)
         options.one_of("path", path, PATHS)
         options.one_of("kernel", kernel, ["auto", *KERNELS])
-        check_numbers(scale, None, 0.0)
+        check_scale(scale)
         self.path, self.kernel = path, kernel
         self.positions = _checked(positions, num_heads, rope_dim)
         # The one place where YaRN's mscale enters the softmax: both paths use this scale as it is.

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headwise.call import Scores
 from headwise.masks import Extent
 
 if TYPE_CHECKING:
@@ -36,16 +35,8 @@ class Head:
     """
 
     def __init__(self, record: AttentionRecord, example: int, head: int) -> None:
-        one, bias = slice(head, head + 1), record.bias
-        group = head * record.k.shape[1] // record.q.shape[1]
-        if bias is not None:
-            bias = bias[(None,) * (4 - bias.ndim)]
-            bias = bias[example : example + 1] if bias.shape[0] > 1 else bias
-            bias = bias[:, one] if bias.shape[1] > 1 else bias
-        q, k = record.q[example : example + 1, one], record.k[example : example + 1, group : group + 1]
-        sinks = None if record.sinks is None else record.sinks[one]
-        self.scores = Scores(q, k, None, bias, record.scale, record.softcap, sinks)
-        self.dtype = torch.promote_types(q.dtype, torch.float32)
+        self.scores = record.call.part(b=slice(example, example + 1), heads=slice(head, head + 1))
+        self.dtype = self.scores.dtype
         self.mask = record.mask
         self.b = example if record.mask is not None and record.mask.batch else None
         self.h = head if record.mask is not None and record.mask.heads else None

@@ -10,18 +10,20 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from headwise.call import EVERY, AttentionCall, Scores, attention_weights
+from headwise.call import AttentionCall, Scores
 from headwise.errors import ArgumentError, RecordError
 from headwise.masks import Mask
+from headwise.options import EVERY, OPTIONS
 from headwise.records.head import Head
 from headwise.records.notebook import Bundle, mimebundle
 from headwise.records.site import Site
 from headwise.records.statistics import NAMES, Options, Statistics, compute
+from headwise.softmax import attention_weights
 
 # For the log-sum-exps of a few rows so many cells are made at once; if there are more, so many rows of one head.
 BLOCK_CELLS, BLOCK_ROWS = 2**22, 256
@@ -71,56 +73,43 @@ class AttentionRecord:
         row_names: Sequence[str] | None = None,
         col_names: Sequence[str] | None = None,
     ) -> None:
-        self.dropout = call.dropout if isinstance(call, AttentionCall) else 0.0  #: how much of the weights was dropped
         self.site = site
         self.extras = Extras(v=call.v.detach() if values and isinstance(call, AttentionCall) else None)
-        self._call = call.without_values()
-        self._versions = _versions(self._call)
+        self._call = call.detached()
+        self._versions = {name: _version(x) for name, x in _tensors(self._call).items()}
         self.row_names, self.col_names = row_names, col_names
 
     @property
-    def _scores(self) -> Scores:
-        if _versions(self._call) != self._versions:
-            raise RecordError(
-                "q or k was changed in place after the call, so the record can no longer say what the call saw. "
-                "Pass clones (q.clone(), k.clone()), or do not modify them in place"
-            )
+    def call(self) -> Scores:
+        """Queries, keys, mask and options of the call. RecordError if one of their tensors was changed in place."""
+        for name, x in _tensors(self._call).items():
+            if _version(x) != self._versions[name]:
+                raise RecordError(
+                    f"{name} was changed in place after the call, so the record can no longer say what the call saw. "
+                    f"Pass a clone ({name}.clone()), or do not modify it in place"
+                )
         return self._call
 
     @property
     def q(self) -> Tensor:
         """Queries [B, H, Q, D]."""
-        return self._scores.q
+        return self.call.q
 
     @property
     def k(self) -> Tensor:
         """Keys [B, G, K, D]."""
-        return self._scores.k
+        return self.call.k
 
     @property
     def mask(self) -> Mask | None:
         """The mask, aligned to this call's lengths; None = every query sees every key."""
-        return self._scores.mask
+        return self.call.mask
 
-    @property
-    def bias(self) -> Tensor | None:
-        """What was added to the scores; broadcasts to [B, H, Q, K]."""
-        return self._scores.bias
-
-    @property
-    def scale(self) -> float:
-        """The factor on q kᵀ."""
-        return self._scores.scale
-
-    @property
-    def softcap(self) -> float | None:
-        """The bound on the scores, by tanh."""
-        return self._scores.softcap
-
-    @property
-    def sinks(self) -> Tensor | None:
-        """One logit a head, [H]."""
-        return self._scores.sinks
+    def __getattr__(self, name: str) -> Any:
+        """The options of the call: `bias`, `scale`, `softcap`, `sinks`, `dropout` (`headwise.options`)."""
+        if name in OPTIONS:
+            return getattr(self.call, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def v(self) -> Tensor:
@@ -169,7 +158,7 @@ class AttentionRecord:
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(B, H, Q, K)"""
-        return self._scores.shape
+        return self.call.shape
 
     def __repr__(self) -> str:
         batch, heads, q_len, k_len = self.shape
@@ -184,12 +173,12 @@ class AttentionRecord:
         Each choice is None (all), an int (a dimension of 1), a slice or a sequence of ints; negative ones count from
         the end. Raises ArgumentError, naming the valid range, for one that is out of it.
         """
-        return self._scores.scores(self._choose(2, rows), self._choose(3, cols), self._choose(1, heads))
+        return self.call.scores(self._choose(2, rows), self._choose(3, cols), self._choose(1, heads))
 
     def weights(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
         """The attention weights of a tile, [B, heads, rows, cols]; choices as in `scores`. An empty row is 0."""
         row_index, head_index = self._choose(2, rows), self._choose(1, heads)
-        tile = self._scores.scores(row_index, self._choose(3, cols), head_index)
+        tile = self.call.scores(row_index, self._choose(3, cols), head_index)
         if cols is None:
             sinks = None if self.sinks is None else self.sinks[head_index]
             return attention_weights(tile, sinks, overwrite=True)
@@ -288,7 +277,7 @@ class AttentionRecord:
 
     def _compute(self, names: Sequence[str], options: Options | None = None) -> Statistics:
         """One pass; the log-sum-exps, which every pass finds on its way, are kept."""
-        scores, kept = self._scores, self.__dict__.get("lse")
+        scores, kept = self.call, self.__dict__.get("lse")
         if kept is not None and set(names) <= {"lse"}:
             return Statistics(lse=kept)
         found = compute(scores, names, options or Options())
@@ -312,7 +301,7 @@ class AttentionRecord:
             torch.arange(all_heads, device=device)[heads].tolist(),
         )
         if batch * len(numbers) * len(index) * k_len <= BLOCK_CELLS:
-            return self._lse_of(self._scores.scores(index, EVERY, heads), heads)
+            return self._lse_of(self.call.scores(index, EVERY, heads), heads)
         found = torch.empty(batch, len(numbers), len(index), dtype=dtype, device=device)
         for b, (i, number) in itertools.product(range(batch), enumerate(numbers)):
             head = Head(self, b, number)
@@ -354,9 +343,8 @@ def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) 
     return tuple(names)
 
 
-def _versions(scores: Scores) -> tuple[int | None, ...]:
-    """torch's counts of in-place changes; inference tensors have none."""
-    return tuple(_version(x) for x in (scores.q, scores.k, scores.bias, scores.sinks))
+def _tensors(call: Scores) -> dict[str, Tensor]:
+    return {"q": call.q, "k": call.k, **call.option_tensors()}
 
 
 def _version(x: Tensor | None) -> int | None:

@@ -137,17 +137,8 @@ class _Unit(NamedTuple):
 
     def of(self, call: Scores) -> Scores:
         """This part of a call, in float32 or better, without the mask."""
-        dtype = torch.promote_types(call.q.dtype, torch.float32)
-        heads = torch.arange(self.heads.start, self.heads.stop, device=call.q.device)
-        bias = call.bias
-        if bias is not None:
-            bias = bias[(None,) * (4 - bias.ndim)]
-            bias = bias[self.b : self.b + 1] if bias.shape[0] > 1 else bias
-            bias = bias[:, self.heads] if bias.shape[1] > 1 else bias
-        q = call.q[self.b : self.b + 1, self.heads].to(dtype) * call.scale
-        k = call.k[self.b : self.b + 1, heads // call.heads_per_key_head].to(dtype)
-        sinks = None if call.sinks is None else call.sinks[self.heads].to(dtype)
-        return Scores(q, k, None, bias, 1.0, call.softcap, sinks)
+        part = call.part(b=slice(self.b, self.b + 1), heads=self.heads)
+        return dataclasses.replace(part, q=part.q.to(call.dtype) * call.scale, k=part.k.to(call.dtype), scale=1.0)
 
 
 def _units(call: Scores, options: Options) -> list[_Unit]:
@@ -265,13 +256,9 @@ class _Pass:
         """[n, rows, keys], -inf where attention is forbidden and where keys are filled up."""
         shape = (self.n, tile.rows, _width(tile))
         s = self.buffers[0, : math.prod(shape)].view(shape)
-        inner, scores = s[..., : tile.keys], self.scores
-        rows, keys = slice(tile.q_lo, tile.q_hi), slice(tile.k_lo, tile.k_hi)
-        if scores.softcap is None and scores.bias is None:  # products and nothing else: straight into place
-            for h in range(self.n):
-                torch.mm(scores.q[0, h, rows], scores.k[0, h, keys].mT, out=inner[h])
-        else:
-            inner.copy_(scores.scores(rows, keys)[0])
+        inner = s[..., : tile.keys]
+        some = self.scores.part(rows=slice(tile.q_lo, tile.q_hi), cols=slice(tile.k_lo, tile.k_hi))
+        some.unmasked(out=inner[None])
         if shape[2] > tile.keys:
             s[..., tile.keys :] = -math.inf
         for part, pattern in forbidden:

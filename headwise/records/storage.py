@@ -22,6 +22,7 @@ from headwise.call import Scores
 from headwise.errors import FileError, HeadwiseError, RecordError
 from headwise.masks import Mask
 from headwise.masks.description import describe, rebuild
+from headwise.options import check_options
 from headwise.records.coverage import CallSite, Coverage
 from headwise.records.record import AttentionRecord
 from headwise.records.seen import Seen
@@ -182,17 +183,14 @@ class _Reader:
         if q is None or k is None:
             raise RecordError("a record has no q or no k")
         shapes.check_qkv(q, k, k if v is None else v)
-        shapes.check_numbers(number["scale"], number["softcap"], number["dropout"] or 0.0)
-        if x["bias"] is not None:
-            shapes.check_bias(x["bias"], q, k.shape[2])
-        if x["sinks"] is not None:
-            shapes.check_sinks(x["sinks"], q)
+        options = check_options(
+            {"bias": x["bias"], "sinks": x["sinks"], **number, "dropout": number["dropout"] or 0.0}, q, k.shape[2]
+        )
         _check_extras(q, v, x["grad"], x["output_weight"])
         mask = None if entry["mask"] is None else self._mask(entry["mask"], q, k)
-        scores = Scores(q, k, mask, x["bias"], number["scale"] or 0.0, number["softcap"], x["sinks"])
+        scores = Scores(q, k, mask, **options)
         names: dict[str, Any] = {side: self._named(entry[side]) for side in _SIDES if side in entry}
         record = AttentionRecord(scores, site=site, **names)
-        record.dropout = number["dropout"] or 0.0
         record.extras = type(record.extras)(v=v, grad=x["grad"], output_weight=x["output_weight"])
         return record
 

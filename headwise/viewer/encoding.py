@@ -7,6 +7,7 @@ few bits a number as keep every weight within a tolerance, or is refused. No pic
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headwise.call import EVERY, Scores
 from headwise.errors import RecordError
+from headwise.options import EVERY
 from headwise.records import AttentionRecord
 from headwise.viewer.planes import carried_bias, common_to_rows
 from headwise.viewer.threads import on_threads
@@ -102,7 +103,7 @@ class _Rounded:
         if self.wide:
             q, k = q.double(), k.double()
         bias = carried_bias(record)
-        self.record = AttentionRecord(Scores(q, k, record.mask, bias, record.scale, record.softcap, record.sinks))
+        self.record = AttentionRecord(dataclasses.replace(record.call, q=q, k=k, bias=bias))
 
     def error(self, of: AttentionRecord, most: int) -> Tensor:
         """How far the weights are from those of the record at most, [B, G], in at most so many rows."""
@@ -129,8 +130,7 @@ def _round_as_far_as_possible(record: AttentionRecord, name: str) -> _Rounded:
     highest = float(q.norm(dim=-1).amax() * k.norm(dim=-1).amax()) * abs(record.scale)
     highest = min(highest, record.softcap or highest)  # that a score can be
     if highest > LARGE:  # float32 weights would themselves be off
-        bias, options = record.bias, (record.scale, record.softcap, record.sinks)
-        record = AttentionRecord(Scores(record.q.double(), record.k.double(), record.mask, bias, *options))
+        record = AttentionRecord(dataclasses.replace(record.call, q=record.q.double(), k=record.k.double()))
 
     def needed(tried: _Rounded, error: Tensor) -> Tensor:
         """The bits that will do: each halves the error."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headwise.analyses import head_importance
 from headwise.analyses.stack import row_blocks
-from headwise.call import EVERY
+from headwise.options import EVERY
 from headwise.records import AttentionRecord
 from headwise.records.table import SHARE
 from headwise.text import Tokens

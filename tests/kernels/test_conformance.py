@@ -16,8 +16,10 @@ from torch import Tensor
 
 import headwise
 from headwise.call import make_call
-from headwise.kernels import KERNELS, banded, block_sparse, decode, packed, schedule, tiled
+from headwise.kernels import KERNELS, decode, tiled
+from headwise.kernels.kernel import refusal
 from headwise.masks import Mask
+from headwise.tiles import CUTTERS
 from tests.mask_zoo import ZOO, compositions, fits
 
 # Longer than one tile of 64, and no multiple of it.
@@ -38,7 +40,7 @@ def check_every_kernel(
     for name, kernel in KERNELS.items():
         for trains in (True, False):
             given_inputs = inputs if trains else {key: x.detach() for key, x in inputs.items()}
-            reason = kernel.refuse(make_call(**given_inputs, mask=mask, **options))
+            reason = refusal(kernel, make_call(**given_inputs, mask=mask, **options))
             if reason is not None:
                 assert len(reason) > 10, f"{name} must say why it refuses"
                 with pytest.raises(headwise.errors.KernelRefused, match=name):
@@ -179,32 +181,31 @@ def test_tiles_of_any_height_compute_the_same(height: int, offset: int) -> None:
     ids = torch.tensor([-1] * 5 + [0] * 90 + [1] * 60 + [2] * 30 + [1] * 10 + [-1] * 5)
     documents = headwise.masks.documents(ids)
     window = headwise.masks.window(20, 3)
-    grid = (window | documents).aligned(q_len, k_len)
-    schedules = [
-        (window, banded._tiles(window.aligned(q_len, k_len).band(), q_len, k_len, height)),  # type: ignore[arg-type]
-        (documents, packed._tiles(documents.aligned(q_len, k_len), q_len, k_len, height)),
-        *(
-            (mask, packed._tiles(mask.aligned(q_len, k_len), q_len, k_len, height))
-            for mask in [documents & headwise.masks.causal(), headwise.masks.padding([150])]
-        ),
-    ]
     inputs = random_inputs((2, 4, q_len, k_len), dtype=torch.float64)
-    call = make_call(**inputs, mask=grid)
-    schedules.append((grid, block_sparse._tiles(call, grid.grid(q_len, k_len, 4, schedule.WIDTH), 4, height)))
-    for mask, cut in schedules:
+    cases = [
+        (window, "band"),
+        (documents, "documents"),
+        (documents & headwise.masks.causal(), "documents"),
+        (headwise.masks.padding([150]), "documents"),
+        (window | documents, "blocks"),
+        (documents, "blocks"),
+        (window, "blocks"),
+    ]
+    for mask, cutter in cases:
         truth = headwise.attention(**inputs, mask=mask, kernel="reference")
+        cut = CUTTERS[cutter].cut(mask.aligned(q_len, k_len), q_len, k_len, height)
         call = make_call(**inputs, mask=mask)
-        torch.testing.assert_close(tiled.run(call, cut), truth)
+        torch.testing.assert_close(tiled.run_tiles(call, cut), truth)
         with torch.no_grad():
-            torch.testing.assert_close(tiled.run(call, cut), truth)
+            torch.testing.assert_close(tiled.run_tiles(call, cut), truth)
 
 
 @pytest.fixture
 def as_if_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lengths of some hundreds are cut into tiles as lengths of many thousands are."""
-    monkeypatch.setattr(schedule, "MANY_KEYS", 32)
-    for height in (256, 768):
-        monkeypatch.delitem(schedule.HEIGHTS, height)
+    monkeypatch.setattr(tiled, "MANY_KEYS", 32)
+    for cutter in CUTTERS.values():
+        monkeypatch.setattr(cutter, "HEIGHTS", (64,))
 
 
 @pytest.mark.parametrize("name", ["causal", "prefix", "documents, in pieces", "big bird", "padding, lengths"])
@@ -221,23 +222,24 @@ def test_wide_tiles_are_split_and_merged(name: str, bias: bool) -> None:
     check_every_kernel(ZOO[name](*sizes), inputs)
     del inputs["sinks"]
     ran = check_every_kernel(ZOO[name](*sizes), inputs)
-    assert "block_sparse" in ran
+    assert "tiled" in ran
 
 
 @pytest.mark.usefixtures("as_if_long")
 def test_the_wide_tiles_of_that_test_are_split() -> None:
     call = make_call(**random_inputs((2, 4, 200, 200)), mask=headwise.masks.prefix(60))
-    assert any(tile.shared for section in block_sparse.schedule(call).sections for tile in section.tiles)
+    assert any(tile.shared for tile in tiled._schedule(call).tiles)
 
 
-@pytest.mark.parametrize("kernel", ["sdpa", "banded", "block_sparse", "packed", "reference"])
-def test_gradients_are_the_numerical_ones(kernel: str) -> None:
+@pytest.mark.parametrize("case", ["sdpa", "tiled, band", "tiled, documents", "tiled, blocks", "reference"])
+def test_gradients_are_the_numerical_ones(case: str) -> None:
+    kernel, _, cutter = case.partition(", ")
     mask = {
-        "banded": headwise.masks.window(3, 0),
-        "packed": headwise.masks.documents([0, 0, 0, 1, 1, -1]) & headwise.masks.causal(),
-        "block_sparse": headwise.masks.block_sparse(torch.tensor([[True, False], [True, True]]), 64),
-    }.get(kernel, headwise.masks.causal())
-    length = 128 if kernel == "block_sparse" else 6
+        "band": headwise.masks.window(3, 0),
+        "documents": headwise.masks.documents([0, 0, 0, 1, 1, -1]) & headwise.masks.causal(),
+        "blocks": headwise.masks.block_sparse(torch.tensor([[True, False], [True, True]]), 64),
+    }.get(cutter, headwise.masks.causal())
+    length = 128 if cutter == "blocks" else 6
     inputs = random_inputs((1, 2, length, length), key_heads=1, d=3, e=2, dtype=torch.float64)
     sinks = torch.randn(2, dtype=torch.float64, requires_grad=True)
 

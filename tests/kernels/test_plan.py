@@ -23,18 +23,19 @@ def plan_for(mask: masks.Mask | None, length: int = N, **options: object) -> hea
     [
         (None, "sdpa"),
         (masks.causal(), "sdpa"),
-        (masks.window(64, 0), "banded"),
-        (masks.causal() & masks.window(100, 100), "banded"),
-        (masks.documents(torch.arange(8192) // 512), "packed"),
-        (masks.documents(torch.arange(8192) // 512) & masks.causal(), "packed"),
-        (masks.window(64, 64) | masks.global_tokens([0]), "block_sparse"),
-        (masks.big_bird(8192), "block_sparse"),
-        (masks.prefix(100), "block_sparse"),
+        (masks.window(64, 0), "tiled, band"),
+        (masks.causal() & masks.window(100, 100), "tiled, band"),
+        (masks.documents(torch.arange(8192) // 512), "tiled, documents"),
+        (masks.documents(torch.arange(8192) // 512) & masks.causal(), "tiled, documents"),
+        (masks.window(64, 64) | masks.global_tokens([0]), "tiled, blocks"),
+        (masks.big_bird(8192), "tiled, blocks"),
+        (masks.prefix(100), "tiled, blocks"),
     ],
     ids=repr,
 )
 def test_the_cheapest_kernel_that_can_is_chosen(mask: masks.Mask | None, kernel: str) -> None:
-    assert plan_for(mask, 8192).kernel == kernel
+    plan = plan_for(mask, 8192)
+    assert (f"{plan.kernel}, {plan.cutter}" if plan.cutter else plan.kernel) == kernel
 
 
 def test_a_decoding_step_whose_heads_share_keys_reads_them_once() -> None:
@@ -46,13 +47,13 @@ def test_a_decoding_step_whose_heads_share_keys_reads_them_once() -> None:
     assert headwise.plan(q, torch.empty(1, 8, 4096, 64), torch.empty(1, 8, 4096, 64)).kernel == "sdpa"
     assert headwise.plan(torch.empty(1, 8, 2, 64), k, k).kernel == "sdpa"
     long = torch.empty(1, 2, 65536, 64)
-    assert headwise.plan(q, long, long, mask=masks.window(63, 0)).kernel == "banded"  # reads 64 keys
+    assert headwise.plan(q, long, long, mask=masks.window(63, 0)).kernel == "tiled"  # reads 64 keys
 
 
 def test_a_decoding_step_with_a_window_touches_only_the_window() -> None:
     q, k = torch.empty(1, 4, 1, 64), torch.empty(1, 4, 4096, 64)
     step = headwise.plan(q, k, k, mask=masks.window(255, 0))
-    assert step.kernel == "banded"
+    assert step.kernel == "tiled"
     assert step.cost.flops == 4 * 256 * 4 * 64  # heads · keys · (2 · D + 2 · E)
 
 
@@ -64,13 +65,13 @@ def test_dense_flops_by_hand() -> None:
     assert headwise.plan(q, torch.empty(2, 3, 20, 32), v).cost.flops == 2 * 6 * 10 * 20 * (2 * 32 + 2 * 48)
 
 
-def test_banded_flops_and_blocks_by_hand() -> None:
+def test_flops_of_a_band_and_blocks_by_hand() -> None:
     # Tiles of 64 queries; with window(64, 0) the first needs 64 keys, each of the other 15 needs 128.
-    cost = plan_for(masks.window(64, 0), kernel="banded").cost
+    cost = plan_for(masks.window(64, 0), kernel="tiled").cost
     assert cost.flops == 4 * (64 * 64 + 15 * 64 * 128) * 256
     assert cost.blocks == Blocks(64, 64, full=0, partial=16 + 15, skipped=16 * 16 - 31)
     # window(127, 0): the block left of the diagonal is seen whole, the one before it in part.
-    cost = plan_for(masks.window(127, 0), kernel="banded").cost
+    cost = plan_for(masks.window(127, 0), kernel="tiled").cost
     assert cost.blocks == Blocks(64, 64, full=15, partial=16 + 14, skipped=16 * 16 - 45)
 
 
@@ -82,18 +83,18 @@ def test_banded_flops_and_blocks_by_hand() -> None:
 )
 def test_the_blocks_of_a_band_are_those_of_its_grid(mask: masks.Mask, lengths: tuple[int, int]) -> None:
     q, k = torch.empty(1, 1, lengths[0], 8), torch.empty(1, 1, lengths[1], 8)
-    blocks = headwise.plan(q, k, k, mask=mask, kernel="banded").cost.blocks
+    blocks = headwise.plan(q, k, k, mask=mask, kernel="tiled").cost.blocks
     assert blocks is not None
     codes = mask.blocks(*lengths, blocks.height, blocks.width)
     assert blocks == Blocks(blocks.height, 64, *[int((codes == extent).sum()) for extent in (2, 1, 0)])
 
 
-def test_packed_and_block_sparse_flops_by_hand() -> None:
-    cost = plan_for(masks.documents(torch.arange(N) // 256), kernel="packed").cost
+def test_flops_of_documents_and_blocks_by_hand() -> None:
+    cost = plan_for(masks.documents(torch.arange(N) // 256), kernel="tiled").cost
     assert cost.flops == 4 * 4 * 256 * 256 * 256  # heads · documents · 256² cells · (2 D + 2 E)
     layout = torch.eye(16, dtype=torch.bool)
     layout[3, 9] = True
-    cost = plan_for(masks.block_sparse(layout, 64), kernel="block_sparse").cost
+    cost = plan_for(masks.block_sparse(layout, 64), kernel="tiled").cost
     assert cost.flops == 4 * 17 * 64 * 64 * 256
     assert cost.blocks == Blocks(64, 64, full=17, partial=0, skipped=16 * 16 - 17)
 
@@ -137,16 +138,16 @@ def test_the_plan_reads_like_explain() -> None:
         "call            q [1, 4, 8192, 64]  k [1, 4, 8192, 64]  v [1, 4, 8192, 64]",
         "                float32 on cpu",
         "mask            causal(offset=0) & window(256, 0, offset=0)",
-        "kernel          banded",
+        "kernel          tiled, the mask cut by 'band'",
     ]
     assert lines[4] == "  flops         2.64 GFLOP, 3.8% of the dense 68.7 GFLOP"
     assert lines[7] == "  blocks        378 full, 252 partial, 15,754 skipped (of 64 × 64)"
     assert any(line.startswith("  sdpa          could, at ") and "335 MB at the peak" not in line for line in lines)
-    assert "  packed        refuses: the mask is not documents, documents & causal, or padding" in "\n".join(lines)
+    assert "  decode        refuses: it is for one query a head (the call has Q = 8192)" in lines
 
 
 def test_the_plan_counts_the_blocks_of_the_mask_where_the_kernel_counts_none() -> None:
-    plan = plan_for(masks.documents(torch.arange(N) // 256), kernel="packed")
+    plan = plan_for(masks.documents(torch.arange(N) // 256), kernel="tiled")
     assert "  blocks        of the mask: 64 full, 0 partial, 192 empty (64 × 64)" in str(plan)
     plan = plan_for(masks.causal(), kernel="sdpa")
     assert "  blocks        of the mask: 120 full, 16 partial, 120 empty (64 × 64)" in str(plan)
@@ -158,15 +159,14 @@ def test_every_refusal_names_its_cause() -> None:
     plan = headwise.plan(q, q, q, mask=masks.window(4, 0), softcap=30.0)
     refusals = {verdict.kernel: verdict.refusal for verdict in plan.verdicts}
     assert plan.kernel == "reference"
-    assert refusals["sdpa"] == "scaled_dot_product_attention has no softcap"
-    assert refusals["banded"] == refusals["block_sparse"] == "it has no softcap"
+    assert refusals["sdpa"] == refusals["tiled"] == "it has no softcap"
     assert refusals["reference"] is None
     dropped = headwise.plan(q, q, q, mask=masks.window(4, 0), dropout=0.1)
-    assert {v.refusal for v in dropped.verdicts if v.kernel in ("banded", "block_sparse")} == {"it has no dropout"}
+    assert {v.refusal for v in dropped.verdicts if v.kernel == "tiled"} == {"it has no dropout"}
 
 
 def test_a_plan_runs_nothing_and_builds_no_matrix() -> None:
     q = torch.empty(1, 1, 2**18, 8)  # the matrix would have 2^36 cells
     plan = headwise.plan(q, q, q, mask=masks.window(256, 0))
-    assert plan.kernel == "banded"
+    assert plan.kernel == "tiled"
     assert plan.cost.peak < 2**26

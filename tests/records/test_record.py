@@ -179,7 +179,7 @@ def test_a_record_keeps_no_values_and_no_graph() -> None:
     q, k, v = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in range(3))
     _, seen = headwise.attention(q, k, v, record=True)
     assert not seen.weights().requires_grad
-    assert not hasattr(seen._scores, "v")
+    assert not hasattr(seen.call, "v")
     assert seen.q.data_ptr() == q.data_ptr()  # not copied either
 
 
@@ -188,7 +188,7 @@ def test_changing_the_inputs_in_place_is_noticed() -> None:
     _, seen = headwise.attention(q, q, q, record=True)
     seen.entropy()
     q.add_(1)
-    with pytest.raises(RecordError, match=r"changed in place after the call.*Pass clones"):
+    with pytest.raises(RecordError, match=r"changed in place after the call.*Pass a clone"):
         seen.entropy()
     with torch.inference_mode():
         x = torch.randn(1, 2, 5, 8)

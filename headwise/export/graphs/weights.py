@@ -7,7 +7,7 @@ from collections import Counter
 import torch
 from torch import Tensor, nn
 
-from headwise.call import AttentionCall, attention_weights
+from headwise.call import AttentionCall
 from headwise.capture import watch
 from headwise.errors import ExportError
 from headwise.export.graph import Graph, Value
@@ -54,7 +54,7 @@ class _WithWeights(nn.Module):
         weights: list[Tensor] = []
 
         def keep(call: AttentionCall, out: Tensor) -> None:
-            weights.append(attention_weights(call.scores(), call.sinks).float())
+            weights.append(call.weights().float())
 
         with listening(keep, traced=True):
             found = self.module(*inputs)

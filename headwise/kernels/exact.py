@@ -1,0 +1,155 @@
+"""Rows that a fused kernel gets wrong, computed again by the definition. Healthy calls pay for a look at the output.
+
+- NaN and infinity in a key or value must not reach queries that may not see it. A fused kernel multiplies them by a
+  weight of 0, which is NaN. `contained` finds that in the output.
+- Where the log-sum-exp is so large that it rounds, as beside a bias of finfo.min, exp(s - lse) is wrong. Backward and
+  merging need it. `rounded_rows` finds that in the log-sum-exp.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from headwise.call import AttentionCall, as_written, capped
+from headwise.masks.recognise import FAR_BELOW
+from headwise.softmax import EMPTY, attention_weights
+
+CELLS = 2**22  # of scores that are held at a time
+
+
+def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
+    """The output [B, H, Q, E], with the rows computed again whose log-sum-exp [B, H, Q] is too large to be exact."""
+    if call.bias is None:
+        return out
+    large = (lse.abs() >= FAR_BELOW) & (lse != EMPTY)
+    if not bool(large.any()):
+        return out
+    return _replaced(call, out, large)
+
+
+def usable(call: AttentionCall) -> AttentionCall:
+    """The call with 0 for keys and values that nobody may attend to, where the output cannot be looked at.
+
+    On other devices than the CPU a look would wait, and torch.compile cannot look at all.
+    """
+    if not torch.compiler.is_compiling() and call.q.device.type == "cpu":
+        return call
+    used = call.used_keys
+    if used is None:
+        return call
+    k, v = (x.masked_fill(~used[..., None], 0.0) for x in (call.k, call.v))
+    return dataclasses.replace(call, k=k, v=v)
+
+
+def contained(call: AttentionCall, out: Tensor) -> Tensor:
+    """The output [B, H, Q, E], with the rows computed again that NaN reached from a key that they may not see."""
+    if (call.mask is None and call.bias is None) or torch.compiler.is_compiling() or call.q.device.type != "cpu":
+        return out
+    # A finite sum has only finite terms. A gradient can meet a key that the output did not.
+    looked_at = (out, call.k, call.v) if call.trains else (out,)
+    if all(bool(x.detach().sum(dtype=call.dtype).isfinite()) for x in looked_at):
+        return out
+    if call.dropout:  # which weights were dropped is not known
+        return out
+    # A row that sees a key of NaN, or is NaN itself, is NaN throughout: it is right as it is.
+    bad_key = call.k.isnan().any(-1).repeat_interleave(call.heads_per_key_head, 1)[:, :, None]
+    bad_row = call.q.isnan().any(-1)
+    again = ~bad_row if call.trains else ~bad_row & ~out.isfinite().all(-1)
+    if bool(again.any()) and bool(bad_key.any()):
+        again &= ~torch.cat([(_allowed(call, rows) & bad_key).any(-1) for rows in _row_blocks(call)], dim=2)
+    if not bool(again.any()):
+        return out
+    return _replaced(call, out, None if call.trains else again)
+
+
+def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None) -> Tensor:
+    """The output with some rows, bool [B, H, Q], computed again by the definition; None = all rows."""
+    found = []
+    for rows in _row_blocks(call):
+        if again is not None and not bool(again[:, :, rows].any()):
+            found.append(out[:, :, rows])
+            continue
+        given = (call.q, call.k, call.v, call.bias, call.sinks)
+        part = (
+            checkpoint(_of_rows, call, rows, *given, use_reentrant=False)
+            if call.trains
+            else _of_rows(call, rows, *given)
+        )
+        found.append(part if again is None else torch.where(again[:, :, rows, None], part, out[:, :, rows]))
+    return torch.cat(found, dim=2)
+
+
+def _row_blocks(call: AttentionCall) -> list[slice]:
+    batch, heads, q_len, k_len = call.shape
+    height = max(1, CELLS // max(1, batch * heads * k_len))
+    return [slice(i, min(i + height, q_len)) for i in range(0, q_len, height)]
+
+
+def _allowed(call: AttentionCall, rows: slice) -> Tensor:
+    """Which keys some queries may attend to, bool [B|1, H|1, rows, K]: by the mask, and by a bias of -inf."""
+    allowed = torch.ones(1, 1, 1, 1, dtype=torch.bool)
+    if call.mask is not None:
+        allowed = call.mask.cells(torch.arange(call.shape[2])[rows], torch.arange(call.shape[3]))
+    if call.bias is not None:
+        allowed = allowed & (call.options_of({"Q": rows})["bias"] != EMPTY)
+    return allowed
+
+
+def _of_rows(
+    call: AttentionCall, rows: slice, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None
+) -> Tensor:
+    """The output of some rows: no pair that is not allowed has a part in anything, whatever it holds."""
+    call = dataclasses.replace(call, q=q, k=k, v=v, bias=bias, sinks=sinks)
+    allowed = _allowed(call, rows).expand(*call.shape[:2], rows.stop - rows.start, call.shape[3])
+    n = call.heads_per_key_head
+    q, k, v = q[:, :, rows].to(call.dtype), *(x.to(call.dtype).repeat_interleave(n, 1) for x in (k, v))
+    with as_written(q.device):
+        s = _Products.apply(q, k, allowed) * call.scale
+        s = s if call.softcap is None else capped(s, call.softcap)
+        if bias is not None:
+            s = s + call.options_of({"Q": rows})["bias"].to(call.dtype)
+        weights = attention_weights(s.masked_fill(~allowed, EMPTY), sinks).masked_fill(~allowed, 0.0)
+        return _Weighed.apply(weights, v, allowed).to(call.q.dtype)
+
+
+class _Products(torch.autograd.Function):
+    """q kᵀ, whose gradient has a part only in the pairs that are allowed."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, allowed: Tensor) -> Tensor:
+        ctx.save_for_backward(q, k, allowed)
+        return (q @ k.mT).masked_fill_(~allowed, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, allowed = ctx.saved_tensors
+        return weighed(d, k, allowed), weighed(d.mT, q, allowed.mT), None
+
+
+class _Weighed(torch.autograd.Function):
+    """A v, in which only allowed pairs have a part, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
+        ctx.save_for_backward(weights, v, allowed)
+        return weighed(weights, v, allowed)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        weights, v, allowed = ctx.saved_tensors
+        return (d @ v.mT).masked_fill_(~allowed, 0.0), weighed(weights.mT, d, allowed.mT), None
+
+
+def weighed(a: Tensor, x: Tensor, allowed: Tensor) -> Tensor:
+    """a [.., r, c] times x [.., c, e], in which row j of x has a part only in the rows where allowed[.., r, j]."""
+    odd = ~x.isfinite().all(-1, keepdim=True)
+    out = a.masked_fill(~allowed, 0.0) @ x.masked_fill(odd, 0.0)
+    for j in odd[..., 0].flatten(0, -2).any(0).nonzero()[:, 0].tolist():
+        row = torch.where(odd[..., j : j + 1, :], x[..., j : j + 1, :], 0.0)
+        out = out + torch.where(allowed[..., j : j + 1], a[..., j : j + 1] * row, 0.0)
+    return out

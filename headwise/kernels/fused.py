@@ -1,0 +1,244 @@
+"""The torch engine: attention over a list of tiles, forward and backward, on the CPU.
+
+Each tile is one call of torch's fused CPU kernel, which also gives the log-sum-exp; given the whole row's output and
+log-sum-exp, its backward gives the tile's exact share of the gradients (FlashAttention, Dao et al. 2022, section 3.2
+and appendix B). Nothing outside the tiles is computed. A small tile that needs no log-sum-exp is computed from its
+scores, which then stay in the cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.call import AttentionCall
+from headwise.kernels.kernel import bias_as, cut_to_values, fused_inputs
+from headwise.softmax import EMPTY, add_sinks, finite, merge
+from headwise.tiles import Tile, TileList, forbidden
+
+# torch.ops.aten._scaled_dot_product_flash_attention_for_cpu takes any strides, but trusts that of the last dimension to
+# be 1; float32 masks with inputs in half precision; and gives an empty row the log-sum-exp 0.
+_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None, *, causal: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] of one call of torch's fused kernel. `mask`: added, float."""
+    out, lse = _forward(*map(in_rows, (q, k, v)), 0.0, causal, attn_mask=mask, scale=scale)
+    return out, lse
+
+
+def in_rows(x: Tensor) -> Tensor:
+    """x, copied if need be so that its last dimension has stride 1."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def run(call: AttentionCall, tiles: TileList, by_scores: list[bool]) -> tuple[Tensor, Tensor]:
+    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] of a call that is cut into tiles.
+
+    `by_scores` says which tiles are computed from their scores; the log-sum-exp of those is not known (-inf).
+    """
+    q, k, v, scale = fused_inputs(call)
+    q, k, v = map(in_rows, (q, k, v))
+    work = _Work(call, tiles, by_scores, scale)
+    out, lse = _Tiled.apply(q, k, v, call.sinks, work) if call.trains else _attend(q, k, v, call.sinks, work)
+    return cut_to_values(call, out), lse
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """What is computed, apart from the tensors that gradients flow to."""
+
+    call: AttentionCall
+    tiles: TileList
+    by_scores: list[bool]
+    scale: float
+
+    def parts(self) -> Iterator[tuple[_Part, bool]]:
+        """The tiles with their masks; a mask that is the same for many tiles is made once."""
+        patterns: dict[Any, _Pattern] = {}
+        alike = self.tiles.alike and self.call.bias is None
+        for tile, by_scores in zip(self.tiles, self.by_scores, strict=True):
+            pattern = patterns.get(tile.shape) if alike else None
+            if pattern is None:
+                pattern = patterns[tile.shape] = _pattern(self.call, tile)
+            yield _Part(tile, pattern, self.call.heads_per_key_head), by_scores
+
+
+class _Tiled(torch.autograd.Function):
+    """Ties the tiles' own backward to autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, work: _Work) -> tuple[Tensor, Tensor]:
+        out, lse = _attend(q, k, v, sinks, work)
+        ctx.save_for_backward(q, k, v, sinks, out, lse)
+        ctx.mark_non_differentiable(lse)
+        ctx.work = work
+        return out, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, sinks, out, lse = ctx.saved_tensors
+        dq, dk, dv = _attend_backward(in_rows(d_out), q, k, v, out, finite(lse), ctx.work)
+        d_sinks = None
+        if sinks is not None:
+            # The sink is a key whose value is 0: dL/ds = A (dA - Σ A dA), with dA = 0 and Σ A dA = dO · O.
+            share = torch.exp(sinks.to(lse.dtype)[None, :, None] - finite(lse))
+            d_sinks = -(share * (d_out * out).sum(-1, dtype=lse.dtype)).sum((0, 2)).to(sinks.dtype)
+        return dq, dk, dv, d_sinks, None
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, work: _Work) -> tuple[Tensor, Tensor]:
+    shape = (*q.shape[:3], v.shape[-1])
+    out = q.new_empty(shape) if work.tiles.covers(q.shape[2]) else q.new_zeros(shape)
+    lse = q.new_full(q.shape[:3], EMPTY, dtype=work.call.dtype)
+    for part, by_scores in work.parts():
+        if by_scores:
+            part.queries(out).copy_(_weigh(part, q, k, v, work.scale))
+            continue
+        tile_out, tile_lse = _forward(
+            *(part.queries(q), part.keys(k), part.keys(v), 0.0, part.tile.causal),
+            attn_mask=part.pattern.additive,
+            scale=work.scale,
+        )
+        if part.pattern.empty_rows is not None:
+            tile_lse = tile_lse.masked_fill(part.pattern.empty_rows, EMPTY)
+        if part.tile.shared:
+            tile_out, tile_lse = merge(part.queries(out), part.queries(lse), tile_out, tile_lse)
+        part.queries(out).copy_(tile_out)
+        part.queries(lse).copy_(tile_lse)
+    return add_sinks(out, lse, sinks)
+
+
+def _weigh(part: _Part, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """The output of one tile [B, H, rows, E], from its scores."""
+    q, k, v = part.queries(q), part.keys(k), part.keys(v)
+    keys = k.flatten(0, 1).mT
+    grouped = q.reshape(len(keys), -1, q.shape[3])  # the query heads of a key head below one another
+    pattern, additive = part.pattern, None
+    if 4 * part.tile.masked_keys >= part.tile.keys:  # added to all scores on the way, else to a few of them afterwards
+        additive = pattern.additive
+    if additive is not None:
+        additive = additive.expand(*q.shape[:3], -1).reshape(*grouped.shape[:2], -1)
+        scores = torch.baddbmm(additive, grouped, keys, alpha=scale)
+    else:
+        scores = torch.bmm(grouped * scale, keys)
+        by_head = scores.view(*q.shape[:3], -1)
+        for keys_of_piece, piece in pattern.pieces:
+            by_head[..., keys_of_piece] += piece
+    out = torch.bmm(torch.softmax(scores, dim=-1), v.flatten(0, 1)).view(*q.shape[:3], -1)
+    return out if pattern.empty_rows is None else out.masked_fill(pattern.empty_rows[..., None], 0.0)
+
+
+def _attend_backward(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, work: _Work
+) -> tuple[Tensor, Tensor, Tensor]:
+    wide = work.call.dtype
+    dq = torch.zeros_like(q)
+    dk, dv = torch.zeros_like(k, dtype=wide), torch.zeros_like(v, dtype=wide)  # many tiles add to one key
+    for part, _ in work.parts():
+        tile_dq, tile_dk, tile_dv = _backward(
+            *(part.queries(d_out), part.queries(q), part.keys(k), part.keys(v), part.queries(out), part.queries(lse)),
+            *(0.0, part.tile.causal),
+            attn_mask=part.pattern.additive,
+            scale=work.scale,
+        )
+        part.queries(dq).add_(tile_dq)
+        part.add_to_keys(dk, tile_dk)
+        part.add_to_keys(dv, tile_dv)
+    return dq, dk.to(k.dtype), dv.to(v.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pattern:
+    """The mask and bias of a tile."""
+
+    shape: tuple[int, int]  # queries, keys
+    pieces: tuple[tuple[slice, Tensor], ...] = ()  # keys of the tile, and what is added to their scores
+    empty_rows: Tensor | None = None  # queries that may attend to nothing, [queries] or [B|1, H|1, queries], if any
+
+    @functools.cached_property
+    def additive(self) -> Tensor | None:
+        """All pieces as one tensor that broadcasts to [B, H, queries, keys]; None = nothing is added."""
+        if not self.pieces:
+            return None
+        keys, piece = self.pieces[0]
+        if keys == slice(0, self.shape[1]):
+            return piece
+        whole = piece.new_zeros((1, 1, *self.shape))
+        for keys, piece in self.pieces:
+            whole[..., keys] = piece
+        return whole
+
+
+class _Part(NamedTuple):
+    """A tile with its mask: cuts its queries and keys out of the call's tensors."""
+
+    tile: Tile
+    pattern: _Pattern
+    heads_per_key_head: int
+
+    def queries(self, x: Tensor) -> Tensor:
+        """A view of the tile's queries in x [B, H, Q, ...]."""
+        return self._matrices(x, self.tile.h).narrow(2, self.tile.q_lo, self.tile.rows)
+
+    def keys(self, x: Tensor) -> Tensor:
+        """The tile's keys in x [B, G, K, ·]: a view where they are consecutive."""
+        x, tile = self._matrices(x, self._key_head), self.tile
+        if tile.span == tile.keys:
+            return x.narrow(2, tile.k_lo, tile.keys)
+        return torch.cat([x[:, :, run.lo : run.hi] for run in tile.runs], dim=2)
+
+    def add_to_keys(self, total: Tensor, x: Tensor) -> None:
+        """Add the tile's gradient x to the keys [B, G, K, ·] it belongs to."""
+        total = self._matrices(total, self._key_head)
+        at = 0
+        for run in self.tile.runs:
+            total[:, :, run.lo : run.hi] += x[:, :, at : at + run.hi - run.lo]
+            at += run.hi - run.lo
+
+    @property
+    def _key_head(self) -> int | None:
+        return None if self.tile.h is None else self.tile.h // self.heads_per_key_head
+
+    def _matrices(self, x: Tensor, head: int | None) -> Tensor:
+        x = x if self.tile.b is None else x[self.tile.b : self.tile.b + 1]
+        return x if head is None else x[:, head : head + 1]
+
+
+def _pattern(call: AttentionCall, tile: Tile) -> _Pattern:
+    dtype = call.q.dtype if call.bias is None else call.dtype
+    pieces: list[tuple[slice, Tensor]] = []
+    empty = torch.full((tile.rows,), tile.masked_keys == tile.keys)
+    at, rows = 0, torch.arange(tile.q_lo, tile.q_hi, device=call.q.device)
+    for run in tile.runs:
+        keys = slice(at, at + run.hi - run.lo)
+        at = keys.stop
+        if run.masked:
+            assert call.mask is not None
+            hidden = forbidden(call.mask, rows, run, tile.b, tile.h)
+            pieces.append((keys, torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, EMPTY)))
+            empty &= hidden[0, 0].all(1)
+    if call.bias is not None:
+        bias = _bias_of(call, tile, dtype)
+        for keys, piece in pieces:
+            bias[..., keys] += piece
+        pieces, empty = [(slice(0, at), bias)], (bias == EMPTY).all(-1)
+    return _Pattern((tile.rows, tile.keys), tuple(pieces), empty if bool(empty.any()) else None)
+
+
+def _bias_of(call: AttentionCall, tile: Tile, dtype: torch.dtype) -> Tensor:
+    """The bias of a tile, a copy: [B|1, H|1, queries, keys]."""
+    cols = torch.cat([torch.arange(run.lo, run.hi, device=call.q.device) for run in tile.runs])
+    matrix = {dim: slice(at, at + 1) for dim, at in (("B", tile.b), ("H", tile.h)) if at is not None}
+    bias: Tensor = call.options_of({"Q": slice(tile.q_lo, tile.q_hi), "K": cols, **matrix})["bias"]
+    bias = bias_as(bias, dtype).expand(-1, -1, tile.rows, tile.keys)
+    return bias.clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,156 @@
+"""The options of an attention call: what changes the weights beside queries, keys and mask. Each stands here, once.
+
+    s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias;   s = -inf where the mask forbids
+    A = exp(s - lse),   lse = log(Σ exp(s) + exp(sink));   out = dropout(A) v
+
+To add one: a field here with its check, its place in the signature of `attention` and in the reference kernel, and its
+name in `OPTIONS` of each kernel that supports it. All other kernels refuse calls that have it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+
+from headwise.errors import ArgumentError, DtypeError, ShapeError
+from headwise.shapes import check_device
+
+Index = slice | Tensor
+EVERY = slice(None)
+
+
+def check_bias(bias: Any, q: Tensor, k_len: int) -> Tensor | None:
+    """`bias`, if it is a float tensor on q's device that broadcasts to [B, H, Q, K]; else ShapeError or DtypeError."""
+    if bias is None:
+        return None
+    if not isinstance(bias, Tensor):
+        raise DtypeError(
+            f"bias must be a float tensor that broadcasts to [B, H, Q, K]. Received: bias={type(bias).__name__}"
+        )
+    if not bias.is_floating_point():
+        hint = ". A bool mask goes in mask=" if bias.dtype == torch.bool else ""
+        raise DtypeError(f"bias must be a float tensor, added to the scores. Received: bias={bias.dtype}{hint}")
+    check_device("bias", bias.device, q)
+    target = (*q.shape[:3], k_len)
+    shape = (1,) * (4 - bias.ndim) + tuple(bias.shape)
+    if len(shape) != 4 or any(size not in (1, wanted) for size, wanted in zip(shape, target, strict=True)):
+        raise ShapeError(f"bias must broadcast to [B, H, Q, K] = {list(target)}. Received: bias={list(bias.shape)}")
+    return bias
+
+
+def check_scale(scale: float | None, q: Tensor | None = None, k_len: int | None = None) -> float | None:
+    """`scale`, if it is finite; for None 1/√D. Else ArgumentError."""
+    if scale is None:
+        return None if q is None else q.shape[-1] ** -0.5
+    if not -math.inf < scale < math.inf:
+        raise ArgumentError(f"scale must be a finite number, or None for 1/sqrt(D). Received: scale={scale}")
+    return float(scale)
+
+
+def check_softcap(softcap: float | None, q: Tensor | None = None, k_len: int | None = None) -> float | None:
+    """`softcap`, if it is None or a finite number above 0; else ArgumentError."""
+    if softcap is not None and not 0.0 < softcap < math.inf:
+        raise ArgumentError(f"softcap must be a finite number above 0, or None. Received: softcap={softcap}")
+    return softcap
+
+
+def check_sinks(sinks: Any, q: Tensor, k_len: int) -> Tensor | None:
+    """`sinks`, if it is None or a float tensor [H] on q's device; else ShapeError or DtypeError."""
+    if sinks is None:
+        return None
+    if not isinstance(sinks, Tensor) or not sinks.is_floating_point():
+        received = sinks.dtype if isinstance(sinks, Tensor) else type(sinks).__name__
+        raise DtypeError(f"sinks must be a float tensor [H], one logit a query head. Received: sinks={received}")
+    if sinks.shape != (q.shape[1],):
+        raise ShapeError(
+            f"sinks must be [H] = [{q.shape[1]}], one logit a query head. Received: sinks={list(sinks.shape)}"
+        )
+    check_device("sinks", sinks.device, q)
+    return sinks
+
+
+def check_dropout(dropout: float, q: Tensor | None = None, k_len: int | None = None) -> float:
+    """`dropout`, if it is a probability below 1; else ArgumentError."""
+    if not 0.0 <= dropout < 1.0:
+        raise ArgumentError(f"dropout must be a probability in [0, 1). Received: dropout={dropout}")
+    return dropout
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """How an option is checked, and which dimensions of the call its tensor has: "" = it is a number."""
+
+    check: Callable[..., Any]
+    dims: str = ""
+
+
+def _of(check: Callable[..., Any], dims: str = "") -> dict[str, Option]:
+    return {"option": Option(check, dims)}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Options:
+    """The options of a call, checked. A default changes nothing."""
+
+    #: added to the scores; broadcasts to [B, H, Q, K]
+    bias: Tensor | None = dataclasses.field(default=None, metadata=_of(check_bias, "BHQK"))
+    #: factor on q kᵀ
+    scale: float = dataclasses.field(default=1.0, metadata=_of(check_scale))
+    #: bound on the scores, by tanh
+    softcap: float | None = dataclasses.field(default=None, metadata=_of(check_softcap))
+    #: learned sinks: one logit a head, [H]
+    sinks: Tensor | None = dataclasses.field(default=None, metadata=_of(check_sinks, "H"))
+    #: probability with which a weight is dropped
+    dropout: float = dataclasses.field(default=0.0, metadata=_of(check_dropout))
+
+    def options(self) -> dict[str, Any]:
+        """All options by name."""
+        return {name: getattr(self, name) for name in OPTIONS}
+
+    def used_options(self) -> list[str]:
+        """The names of the options that change something; `scale`, which every call has, is not among them."""
+        return [name for name, default in _DEFAULTS if getattr(self, name) != default]
+
+    def option_tensors(self) -> dict[str, Tensor]:
+        """The options that are tensors, by name."""
+        return {name: x for name in TENSORS if (x := getattr(self, name)) is not None}
+
+    def options_of(self, index: dict[str, Index]) -> dict[str, Any]:
+        """The options of a part of the call; `index` says which part, by dimension. Dimensions of size 1 stay."""
+        cut = {name: _cut(x, TENSORS[name], index) for name, x in self.option_tensors().items()}
+        return {**self.options(), **cut}
+
+
+class OptionArguments(TypedDict, total=False):
+    """The options as keyword arguments of `attention` and `plan`."""
+
+    bias: Tensor | None
+    scale: float | None
+    softcap: float | None
+    sinks: Tensor | None
+    dropout: float
+
+
+OPTIONS: dict[str, Option] = {field.name: field.metadata["option"] for field in dataclasses.fields(Options)}
+TENSORS = {name: option.dims for name, option in OPTIONS.items() if option.dims}
+_DEFAULTS = [(field.name, field.default) for field in dataclasses.fields(Options) if field.name != "scale"]
+
+
+def check_options(given: Mapping[str, Any], q: Tensor, k_len: int) -> dict[str, Any]:
+    """The arguments as `Options` takes them. Raises ShapeError, DtypeError or ArgumentError, naming the argument."""
+    return {name: OPTIONS[name].check(value, q, k_len) for name, value in given.items()}
+
+
+def _cut(x: Tensor, dims: str, index: dict[str, Index]) -> Tensor:
+    """The part of a tensor of these dimensions; dimensions that it lacks in front, or that have size 1, are alike."""
+    x = x[(None,) * (len(dims) - x.ndim)]
+    for axis, dim in enumerate(dims):
+        part = index.get(dim, EVERY)
+        if x.shape[axis] > 1 and not (isinstance(part, slice) and part == EVERY):
+            x = x[(EVERY,) * axis + (part,)]
+    return x

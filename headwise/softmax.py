@@ -1,0 +1,116 @@
+"""The softmax of attention: empty rows, learned sinks, the log-sum-exp, and how partial results merge.
+
+A row of scores s is described by two numbers, its highest score and log Σ exp(s - highest). Their sum is the
+log-sum-exp; apart they stay exact where the sum would round, such as beside a bias of finfo.min:
+
+    A = exp((s - highest) - log_sum)
+
+An empty row, one that may attend to nothing, has only scores of -inf. Its weights and its output are 0, its log-sum-exp
+is -inf. A learned sink is a key with this score and the value 0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+EMPTY = -math.inf  # the score of a forbidden pair, and the log-sum-exp of an empty row
+
+
+class Normaliser(NamedTuple):
+    """What turns rows of scores into weights: two tensors [..., rows]."""
+
+    highest: Tensor  # the highest score of a row; 0 for an empty row
+    log_sum: Tensor  # log Σ exp(s - highest); -inf for an empty row
+
+    @classmethod
+    def of(cls, scores: Tensor) -> Normaliser:
+        """That of rows of scores [..., rows, keys]."""
+        if not scores.shape[-1]:
+            return cls.empty(scores[..., :0].sum(-1))
+        highest = finite(scores.amax(-1))
+        return cls(highest, (scores - highest[..., None]).exp_().sum(-1).log_())
+
+    @classmethod
+    def empty(cls, like: Tensor) -> Normaliser:
+        """That of empty rows, of the shape of `like`."""
+        return cls(torch.zeros_like(like), torch.full_like(like, EMPTY))
+
+    @property
+    def lse(self) -> Tensor:
+        """log Σ exp(s), natural logarithm."""
+        return self.highest + self.log_sum
+
+    def merged(self, other: Normaliser) -> Normaliser:
+        """That of rows whose keys are those of both."""
+        mine, theirs = self._or_lowest(), other._or_lowest()
+        highest = torch.maximum(mine, theirs)
+        log_sum = torch.logaddexp(self.log_sum + (mine - highest), other.log_sum + (theirs - highest))
+        return Normaliser(highest.masked_fill(log_sum == EMPTY, 0.0), log_sum)
+
+    def with_sinks(self, sinks: Tensor | None) -> Normaliser:
+        """That of rows which also have a learned sink; `sinks` broadcasts to the rows. -inf = no sink."""
+        if sinks is None:
+            return self
+        sinks = sinks.to(self.highest.dtype).expand_as(self.highest)
+        return self.merged(Normaliser(finite(sinks), torch.where(sinks == EMPTY, EMPTY, torch.zeros_like(sinks))))
+
+    def weights(self, scores: Tensor) -> Tensor:
+        """exp(s - lse) of scores [..., rows, keys], some or all of the keys."""
+        return (scores - self.highest[..., None]).sub_(finite(self.log_sum)[..., None]).exp_()
+
+    def share(self, total: Normaliser) -> Tensor:
+        """exp(lse - lse of the total): how much of the weight these keys have. 0 for an empty row."""
+        return torch.exp((self.highest - total.highest) + (self.log_sum - finite(total.log_sum)))
+
+    def _or_lowest(self) -> Tensor:
+        """The highest score, far below any other for an empty row."""
+        return self.highest.masked_fill(self.log_sum == EMPTY, torch.finfo(self.highest.dtype).min)
+
+
+def attention_weights(scores: Tensor, sinks: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
+    """The weights of whole rows of scores [B, H, Q, K], with sinks [H]. 0 for an empty row, and gradients of 0.
+
+    With `overwrite` the weights may take the place of the scores, which no gradient then goes through.
+    """
+    # An empty row is computed as if it were full of zeros, then set to 0: so are its gradients, where -inf gives NaN.
+    empty = empty_rows(scores)
+    if empty is not None:
+        scores = scores.masked_fill(empty[..., None], 0.0)
+    if sinks is not None:
+        sink = sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
+        weights = torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1)[..., :-1]
+    else:
+        weights = torch.softmax(scores, dim=-1, out=scores if overwrite else None)
+    return weights if empty is None else weights.masked_fill(empty[..., None], 0.0)
+
+
+def empty_rows(scores: Tensor) -> Tensor | None:
+    """Which rows of scores [..., rows, keys] are empty, bool [..., rows]; None if the first key tells that none is."""
+    looks = scores.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere a look would wait
+    if looks and not bool((scores[..., :1] == EMPTY).any()):
+        return None if scores.shape[-1] else torch.ones(scores.shape[:-1], dtype=torch.bool)
+    return (scores == EMPTY).all(-1)
+
+
+def finite(lse: Tensor) -> Tensor:
+    """Log-sum-exps, or highest scores, with 0 in place of -inf: what may be subtracted from the scores of a row."""
+    return lse.masked_fill(lse == EMPTY, 0.0)
+
+
+def merge(out: Tensor, lse: Tensor, more_out: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """The output [..., rows, E] and log-sum-exp [..., rows] over two sets of keys, from those over each."""
+    total = torch.logaddexp(lse, more_lse)
+    share, more_share = (torch.exp(part - finite(total))[..., None].to(out.dtype) for part in (lse, more_lse))
+    return out * share + more_out * more_share, total
+
+
+def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] with sinks [H], from those without: a sink's value is 0."""
+    if sinks is None:
+        return out, lse
+    total = torch.logaddexp(lse, sinks.to(lse.dtype)[None, :, None])
+    return out * torch.exp(lse - finite(total))[..., None].to(out.dtype), total

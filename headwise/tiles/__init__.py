@@ -1,0 +1,48 @@
+"""What is computed of the Q × K matrix: a mask, cut into tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from headwise.masks import Mask
+from headwise.tiles import band, blocks, documents
+from headwise.tiles.runs import WIDTH, forbidden, joined, runs_of_rows, split
+from headwise.tiles.tile import Run, Tile, TileList
+
+__all__ = [
+    "CUTTERS",
+    "WIDTH",
+    "Cutter",
+    "Run",
+    "Tile",
+    "TileList",
+    "cutter_of",
+    "forbidden",
+    "joined",
+    "runs_of_rows",
+    "split",
+]
+
+
+class Cutter(Protocol):
+    """One way to cut a mask into tiles."""
+
+    @property
+    def HEIGHTS(self) -> Sequence[int | None]:  # noqa: N802 (a constant of the module)
+        """The queries of a tile that are worth trying; None = as the mask suggests."""
+
+    def takes(self, mask: Mask) -> bool:
+        """Whether it can cut this mask, which is aligned."""
+
+    def cut(self, mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileList:
+        """The tiles, of at most `height` queries each."""
+
+
+# The first that takes a mask cuts it; the last takes all.
+CUTTERS: dict[str, Cutter] = {"band": band, "documents": documents, "blocks": blocks}
+
+
+def cutter_of(mask: Mask) -> str:
+    """The name of the cutter that cuts this mask."""
+    return next(name for name, cutter in CUTTERS.items() if cutter.takes(mask))

@@ -1,0 +1,32 @@
+"""Windows, causal masks, and these joined by `&`: cut from the band's limits, without looking at the mask."""
+
+from __future__ import annotations
+
+from headwise.masks import Mask
+from headwise.tiles.tile import Run, Tile, TileList
+
+HEIGHTS = (768, 256, 64)
+
+
+def takes(mask: Mask) -> bool:
+    """Whether the mask is one band around the diagonal."""
+    return mask.band() is not None
+
+
+def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileList:
+    """Tiles of `height` queries, over the keys from the first query's lowest to the last query's highest."""
+    band, height = mask.band(), height or min(HEIGHTS)
+    assert band is not None
+    low, high = int(max(band[0], -q_len)), int(min(band[1], k_len))
+    tiles = []
+    for q_lo in range(0, q_len, height):
+        q_hi = min(q_len, q_lo + height)
+        k_lo, k_hi = max(0, q_lo + low), min(k_len, q_hi + high)
+        # The keys that every query of the tile sees; those left and right of them are cut by the mask.
+        inner_lo, inner_hi = max(k_lo, q_hi - 1 + low), min(k_hi, q_lo + high + 1)
+        if inner_lo >= inner_hi:
+            inner_lo = inner_hi = k_lo
+        runs = (Run(k_lo, inner_lo, True), Run(inner_lo, inner_hi, False), Run(inner_hi, k_hi, True))
+        if k_lo < k_hi:
+            tiles.append(Tile(q_lo, q_hi, tuple(run for run in runs if run.lo < run.hi)))
+    return TileList.of(tiles, alike=True, height=height)

@@ -1,0 +1,65 @@
+"""Any mask: cut by asking it about blocks; the blocks in which it allows nothing are in no tile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from headwise.masks import Mask
+from headwise.tiles.runs import WIDTH, joined, runs_of
+from headwise.tiles.tile import Tile, TileList
+
+HEIGHTS = (768, 256, 64)
+
+# The mask is asked about strips of so many queries; about higher ones where there are very many.
+STRIP, LONG_STRIP, LONG = 64, 256, 2**15
+
+
+def takes(mask: Mask) -> bool:
+    """Always."""
+    return True
+
+
+def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileList:
+    """One tile for each `height` queries that may attend to anything, with the blocks of keys that they need."""
+    strip = LONG_STRIP if max(q_len, k_len) > LONG else STRIP
+    height = max(strip, (height or strip) // strip * strip)
+    strips = mask.remember(("strips", q_len, k_len), lambda: list(_strips(mask, q_len, k_len, strip)))
+    groups: dict[tuple[int | None, int | None, int], list[Tile]] = {}
+    for tile in strips:
+        groups.setdefault((tile.b, tile.h, tile.q_lo // height), []).append(tile)
+    tiles = (_joined(group, min(q_len, (i + 1) * height), i * height) for (_, _, i), group in groups.items())
+    return TileList.of(tiles, matrices=(mask.batch or 1) * (mask.heads or 1), height=height)
+
+
+def _joined(strips: list[Tile], q_hi: int, q_lo: int) -> Tile:
+    """The strips as one tile [q_lo, q_hi); strips between them that attend to nothing are empty rows of it."""
+    tile = joined(strips)
+    missing = tile.rows != sum(strip.rows for strip in strips) or (tile.q_lo, tile.q_hi) != (q_lo, q_hi)
+    runs = tuple(run._replace(masked=True) for run in tile.runs) if missing else tile.runs
+    return Tile(q_lo, q_hi, runs, tile.b, tile.h)
+
+
+def _strips(mask: Mask, q_len: int, k_len: int, height: int) -> Iterator[Tile]:
+    """The strips that may attend to anything, one head of one example behind the other."""
+    q_lo, k_lo = torch.arange(0, q_len, height)[:, None], torch.arange(0, k_len, WIDTH)[None, :]
+    q_hi, k_hi = (q_lo + height).clamp(max=q_len), (k_lo + WIDTH).clamp(max=k_len)
+    some = max(1, 2**22 // max(1, k_lo.numel() * (mask.batch or 1) * (mask.heads or 1)))  # at once: memory stays small
+    found: dict[tuple[int, int], list[Tile]] = {}
+    for i in range(0, len(q_lo), some):
+        whole = i == 0 and some >= len(q_lo)
+        codes = (
+            mask.grid(q_len, k_len, height, WIDTH)
+            if whole
+            else mask.rectangles(q_lo[i:][:some], q_hi[i:][:some], k_lo, k_hi)
+        )
+        for b, example in enumerate(codes.numpy()):
+            for h, grid in enumerate(example):
+                for j, row in enumerate(grid, i):
+                    if runs := runs_of(row, 0, k_len):
+                        at = (b if mask.batch else None, h if mask.heads else None)
+                        tile = Tile(j * height, min(q_len, (j + 1) * height), runs, *at)
+                        found.setdefault((b, h), []).append(tile)
+    for tiles in found.values():
+        yield from tiles

@@ -1,0 +1,87 @@
+"""Packed documents and padding: a document sees itself alone, and padding is not computed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+
+from headwise.masks import Mask
+from headwise.masks.band import Band
+from headwise.masks.documents import Documents
+from headwise.masks.extent import Extent
+from headwise.masks.mask import And
+from headwise.masks.padding import PaddingKeys, PaddingLengths
+from headwise.tiles.runs import runs_of
+from headwise.tiles.tile import Run, Tile, TileList
+
+HEIGHTS = (None, 768, 256, 64)  # None: whole documents
+
+
+def takes(mask: Mask) -> bool:
+    """Whether the mask is documents (and causal within them) or padding."""
+    return _documents(mask) is not None or isinstance(mask, PaddingLengths | PaddingKeys)
+
+
+def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileList:
+    """The tiles of each document, or of each example without its padding, of at most `height` queries."""
+    height = max(1, q_len) if height is None else height
+    found = _documents(mask)
+    if found is None:
+        keys = torch.arange(k_len, device=mask.device)
+        real = mask.cells(keys[:1], keys)[:, 0, 0].cpu().numpy() * Extent.ALL
+        rows = [_in_rows(0, q_len, runs_of(row, 0, k_len, 1), height) for row in real]
+    else:
+        documents, causal = found
+        rows = [list(_document_tiles(row, causal, q_len, k_len, height)) for row in documents.ids.tolist()]
+    tiles = (dataclasses.replace(tile, b=b if mask.batch else None) for b, each in enumerate(rows) for tile in each)
+    # All that is masked within a document is the diagonal, which looks the same from every tile.
+    return TileList.of(tiles, matrices=mask.batch or 1, alike=True)
+
+
+def _documents(mask: Mask) -> tuple[Documents, bool] | None:
+    """(the documents, whether attention is causal within them), if that is all the mask says."""
+    parts = mask.parts if isinstance(mask, And) else (mask,)
+    documents = [part for part in parts if isinstance(part, Documents)]
+    causal = [part for part in parts if isinstance(part, Band) and part.left is None and part.right == 0]
+    if len(documents) != 1 or len(parts) != 1 + len(causal):
+        return None
+    if any(part.offset != documents[0].offset for part in causal):
+        return None
+    return documents[0], bool(causal)
+
+
+def _document_tiles(ids: list[int], causal: bool, q_len: int, k_len: int, height: int) -> Iterator[Tile]:
+    """The tiles of one row of packed documents; those of a document in pieces take the keys of all its pieces."""
+    pieces: dict[int, list[Run]] = {}
+    lo = 0
+    for position in range(1, k_len + 1):
+        if position == k_len or ids[position] != ids[lo]:
+            if ids[lo] >= 0:
+                pieces.setdefault(ids[lo], []).append(Run(lo, position, False))
+            lo = position
+    offset = k_len - q_len
+    for runs in pieces.values():
+        for piece in runs:
+            q_lo, q_hi = max(0, piece.lo - offset), piece.hi - offset
+            whole = len(runs) == 1 and q_hi - q_lo == piece.hi - piece.lo <= height
+            if causal and whole:
+                yield Tile(q_lo, q_hi, (piece,), causal=True)
+            elif causal:
+                for lo in range(q_lo, q_hi, height):
+                    hi = min(q_hi, lo + height)
+                    yield from _in_rows(lo, hi, _up_to_diagonal(runs, lo + offset, hi + offset), height)
+            else:
+                yield from _in_rows(q_lo, q_hi, tuple(runs), height)
+
+
+def _in_rows(q_lo: int, q_hi: int, runs: tuple[Run, ...], height: int) -> list[Tile]:
+    return [Tile(lo, min(q_hi, lo + height), runs) for lo in range(q_lo, q_hi, height)] if runs else []
+
+
+def _up_to_diagonal(runs: list[Run], first: int, past: int) -> tuple[Run, ...]:
+    """The keys that queries at the positions [first, past) see: all up to the first's own, and then a triangle."""
+    seen_by_all = [Run(run.lo, min(run.hi, first + 1), False) for run in runs]
+    triangle = [Run(max(run.lo, first + 1), min(run.hi, past), True) for run in runs]
+    return tuple(run for run in seen_by_all + triangle if run.lo < run.hi)

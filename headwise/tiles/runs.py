@@ -1,0 +1,77 @@
+"""Runs of keys: from the extents of blocks, from those of several rows together, and split where that is quicker."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from headwise.masks import Extent, Mask
+from headwise.tiles.tile import Run, Tile
+
+# Keys are taken in blocks of this many: small enough to follow a mask closely.
+WIDTH = 64
+
+
+def runs_of(codes: ArrayLike, first: int, past: int, width: int = WIDTH) -> tuple[Run, ...]:
+    """The runs of keys in [first, past), from the extent codes of its blocks; equal neighbours are joined."""
+    table = np.asarray(codes)
+    starts = np.flatnonzero(np.diff(table, prepend=-1)).tolist()
+    return tuple(
+        Run(first + start * width, min(past, first + stop * width), int(table[start]) == Extent.SOME)
+        for start, stop in zip(starts, [*starts[1:], len(table)], strict=True)
+        if table[start] != Extent.NONE
+    )
+
+
+def runs_of_rows(
+    mask: Mask | None, b: int | None, h: int | None, q_lo: int, q_hi: int, first: int, past: int
+) -> tuple[Run, ...]:
+    """The runs of the keys in [first, past) that the queries [q_lo, q_hi) of one example and head need."""
+    if mask is None or mask.cellwise:  # to ask about blocks would evaluate every cell just as well
+        return (Run(first, past, mask is not None),) if first < past else ()
+    lo = torch.arange(first, past, WIDTH)
+    hi = (lo + WIDTH).clamp(max=past)
+    codes = mask.rectangles(torch.full_like(lo, q_lo), torch.full_like(lo, q_hi), lo, hi)
+    return runs_of(codes[b or 0, h or 0].numpy(), first, past)
+
+
+def joined(tiles: Sequence[Tile]) -> Tile:
+    """Tiles of consecutive queries as one: a key is needed if any of them needs it, and full if it is in all."""
+    first, last = tiles[0], tiles[-1]
+    if len(tiles) == 1:
+        return first
+    runs = np.array([run for tile in tiles for run in tile.runs], np.int64)
+    edges, places = np.unique(runs[:, :2], return_inverse=True)
+    start, stop = places.reshape(-1, 2).T
+    unmasked = runs[:, 2] == 0
+    needed, full = (
+        np.bincount(start[of], minlength=len(edges)) - np.bincount(stop[of], minlength=len(edges))
+        for of in (slice(None), unmasked)
+    )
+    codes = (needed.cumsum() > 0).astype(int) + (full.cumsum() == len(tiles))
+    starts = np.flatnonzero(np.diff(codes, prepend=-1)).tolist()
+    union = tuple(
+        Run(int(edges[start]), int(edges[stop]), bool(codes[start] == Extent.SOME))
+        for start, stop in zip(starts, [*starts[1:], len(codes) - 1], strict=True)
+        if codes[start] != Extent.NONE
+    )
+    return dataclasses.replace(first, q_hi=last.q_hi, runs=union)
+
+
+def split(tile: Tile, many_keys: int) -> tuple[Tile, ...]:
+    """A tile as two if many of its keys need no mask, so that only the others pay for theirs."""
+    if not tile.masked_keys or tile.keys <= many_keys or 2 * tile.masked_keys > tile.keys:
+        return (tile,)
+    parts = [tuple(run for run in tile.runs if run.masked is masked) for masked in (False, True)]
+    return tuple(dataclasses.replace(tile, runs=part, shared=True) for part in parts)
+
+
+def forbidden(mask: Mask, rows: Tensor, run: Run, b: int | None, h: int | None) -> Tensor:
+    """Which pairs of some queries and the keys of a run the mask forbids, bool [B|1, H|1, rows, keys]."""
+    cols = torch.arange(run.lo, run.hi, device=rows.device)
+    return ~mask.cells(rows, cols, b=b if mask.batch else None, h=h if mask.heads else None)
