@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,14 +21,12 @@ from headwise.masks import Mask
 from headwise.records.head import Head
 from headwise.records.notebook import Bundle, mimebundle
 from headwise.records.site import Site
-from headwise.records.statistics import NAMES, Options, Statistics, compute
+from headwise.records.statistics import STATISTICS, Statistics, compute, make
 
 # For the log-sum-exps of a few rows so many cells are made at once; if there are more, so many rows of one head.
 BLOCK_CELLS, BLOCK_ROWS = 2**22, 256
 
 Choice = int | slice | Sequence[int] | None
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass
@@ -202,67 +200,64 @@ class AttentionRecord:
     @functools.cached_property
     def lse(self) -> Tensor:
         """log Σ exp(s), over the keys and the sink, [B, H, Q]; natural log; -inf for a row that attends to nothing."""
-        return _asked(self._compute(("lse",)).lse)
+        return self._ask("lse")
 
-    def statistics(
-        self,
-        *names: str,
-        top: int = 8,
-        offsets: Sequence[int] = (1,),
-        size: int | tuple[int, int] = 64,
-        share: float = 0.9,
-        sink_keys: int = 1,
-        rows: int | None = None,
-    ) -> Statistics:
-        """Statistics of the weights, all in one pass over them; without names, every one that there is.
+    def statistics(self, *names: str, rows: int | None = None, **options: Any) -> Statistics:
+        """Statistics of the weights, all in one pass over them; without names all of `headwise.records.statistics`.
 
         Args:
-            names: of the fields of `Statistics`; the others are None. (`lse` is always worked out, and kept.)
-            top: how many of a row's largest weights, at most K ("top").
-            offsets: distances d back from the query, in tokens ("offset_mass"): 1 = the previous token, T = the same
-                token of the previous repetition of T tokens (duplicate), T - 1 = the one after it (induction).
-            size: cells of the small picture ("pooled_mean", "pooled_max"), (h, w) or one number for both.
-            share: of the row's weight on keys ("keys_needed"), above 0 and at most 1.
-            sink_keys: how many of the first keys that any query of the example may attend to ("sink_share").
+            names: "lse", "entropy", "distance", "offset_mass", "first_visible", "learned_sink", "keys_needed", "top",
+                "pooled_mean", "pooled_max", "received", or registered ones. The classes of these names in
+                `headwise.records.statistics` say what each is.
             rows: look at about so many queries only, evenly spread in small groups; in all the others `lse` is NaN,
                 and everything else 0. None = all.
+            **options: of the statistics. top=8: how many of a row's largest weights. offsets=(1,): distances back from
+                the query, in tokens. first_keys=1: how many of the first visible keys. share=0.9: of the weight of a
+                row, for "keys_needed". size=64: cells of the pooled pictures, (h, w) or one number for both.
+
+        Returns:
+            The answers as attributes, by name; None for what was not asked for.
 
         Raises:
-            ArgumentError: a name that there is none of, or a number that makes no sense.
+            ArgumentError: a name or an option that does not exist, or a value that an option cannot have.
         """
-        height, width = (size, size) if isinstance(size, int) else size
-        options = Options(top, tuple(offsets), (height, width), share, sink_keys, rows)
-        return self._compute(names or NAMES, options)
+        if rows is not None and rows < 1:
+            raise ArgumentError(f"statistics: rows must be at least 1. Received: rows={rows}")
+        scores, kept, asked = self._scores, self.__dict__.get("lse"), names or tuple(STATISTICS)
+        if kept is not None and rows is None and set(names) == {"lse"}:
+            answers = {"lse": kept}
+        else:  # every pass finds the log-sum-exps on its way
+            answers = compute(scores, make({"lse", *asked}, options), rows)
+            if rows is None:
+                answers["lse"] = self.__dict__.setdefault("lse", answers["lse"])
+        return Statistics(**{name: answers[name] if name in asked else None for name in STATISTICS})
 
     def entropy(self) -> Tensor:
-        """-Σ A log A of each row, [B, H, Q], in nats; 0 for an empty row. A sink counts as a key. Zhai et al. 2023."""
-        return _asked(self._compute(("entropy",)).entropy)
+        """-Σ A log A of each row, [B, H, Q], in nats. See `headwise.records.statistics.Entropy`."""
+        return self._ask("entropy")
 
     def distance(self) -> Tensor:
-        """Σ_j A[i, j] |i - j| of each row, [B, H, Q], in tokens; the last query stands at the last key."""
-        return _asked(self._compute(("distance",)).distance)
+        """Σ_j A[i, j] |i - j| of each row, [B, H, Q], in tokens; the last query is at the position of the last key."""
+        return self._ask("distance")
 
     def received(self) -> Tensor:
-        """Σ_i A[i, j]: the attention each key gets from all queries, [B, H, K]."""
-        return _asked(self._compute(("received",)).received)
+        """Σ_i A[i, j]: the attention that each key gets from all queries, [B, H, K]."""
+        return self._ask("received")
 
     def offset_mass(self, d: int) -> Tensor:
         """A[i, i - d], [B, H, Q]: the weight on the key `d` tokens back; 0 where there is none.
 
         1 gives the previous token. Where a block of T tokens is repeated, T gives duplicate tokens, T - 1 induction.
         """
-        return _asked(self._compute(("offset_mass",), Options(offsets=(d,))).offset_mass)[..., 0]
+        return self._ask("offset_mass", offsets=(d,))[..., 0]
 
-    def sink_share(self) -> Tensor:
+    def first_visible(self) -> Tensor:
         """The weight on the first key that any query of the example may attend to, [B, H, Q]. Xiao et al. 2024."""
-        return _asked(self._compute(("sink_share",)).sink_share)
+        return self._ask("first_visible")
 
     def keys_needed(self, share: float = 0.9) -> Tensor:
-        """The fewest keys that hold `share` of a row's weight on keys, int64 [B, H, Q]; 0 for an empty row.
-
-        A sum within round-off (one part in a million) of the share has reached it: of ten equal weights, nine are 0.9.
-        """
-        return _asked(self._compute(("keys_needed",), Options(share=share)).keys_needed)
+        """The fewest keys that hold `share` of a row's weight on keys, int64 [B, H, Q]; 0 for an empty row."""
+        return self._ask("keys_needed", share=share)
 
     def top_k(self, k: int) -> tuple[Tensor, Tensor]:
         """The `k` largest weights of each row, descending, and their keys: two tensors [B, H, Q, k].
@@ -270,31 +265,23 @@ class AttentionRecord:
         A row that attends to fewer keys is filled up with other keys, whose weights are 0.
         """
         if not 1 <= k <= self.shape[3]:
-            raise ArgumentError(f"top_k: k must be between 1 and the {self.shape[3]} keys. Received: {k}")
-        weights, keys = _asked(self._compute(("top",), Options(top=k)).top)
+            raise ArgumentError(f"top_k: k must be between 1 and the {self.shape[3]} keys. Received: k={k}")
+        weights, keys = self._ask("top", top=k)
         return weights, keys
 
     def pooled(self, size: int | tuple[int, int], how: Literal["mean", "max"] = "mean") -> Tensor:
-        """The matrix drawn small, [B, H, h, w]: each cell the mean or the maximum of the weights it stands for.
+        """The matrix as a small picture, [B, H, h, w]: each cell the mean or the maximum of its weights.
 
         `size` is (h, w), or one number for both; a side longer than the matrix is cut to it. Cell i of h stands for
         rows ⌊i Q / h⌋ to ⌈(i + 1) Q / h⌉, as in torch's adaptive pooling.
         """
-        height, width = (size, size) if isinstance(size, int) else size
         if how not in ("mean", "max"):
-            raise ArgumentError(f'pooled: how must be "mean" or "max". Received: {how!r}')
-        found = self._compute((f"pooled_{how}",), Options(size=(height, width)))
-        return _asked(found.pooled_mean if how == "mean" else found.pooled_max)
+            raise ArgumentError(f'pooled: how must be "mean" or "max". Received: how={how!r}')
+        return self._ask(f"pooled_{how}", size=size)
 
-    def _compute(self, names: Sequence[str], options: Options | None = None) -> Statistics:
-        """One pass; the log-sum-exps, which every pass finds on its way, are kept."""
-        scores, kept = self._scores, self.__dict__.get("lse")
-        if kept is not None and set(names) <= {"lse"}:
-            return Statistics(lse=kept)
-        found = compute(scores, names, options or Options())
-        complete = options is None or options.rows is None
-        lse = self.__dict__.setdefault("lse", found.lse) if complete else found.lse
-        return dataclasses.replace(found, lse=lse if "lse" in names else None)
+    def _ask(self, name: str, **options: Any) -> Tensor:
+        answer: Tensor = getattr(self.statistics(name, **options), name)
+        return answer
 
     def _lse_of(self, s: Tensor, heads: slice | Tensor) -> Tensor:
         """The log-sum-exps of rows whose scores are at hand, [B, heads, rows]."""
@@ -336,12 +323,6 @@ class AttentionRecord:
 def _weights(s: Tensor, lse: Tensor) -> Tensor:
     """exp(s - lse) of scores [..., r, c] and log-sum-exps [..., r]; 0 for an empty row."""
     return torch.exp(s - lse.masked_fill(lse == -torch.inf, 0.0)[..., None])
-
-
-def _asked(answer: T | None) -> T:
-    """An answer that was asked for, and so is not None."""
-    assert answer is not None
-    return answer
 
 
 def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) -> tuple[str, ...] | None:

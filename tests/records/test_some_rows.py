@@ -11,10 +11,10 @@ import headwise
 from headwise import masks
 from headwise.errors import ArgumentError
 from headwise.records import AttentionRecord
-from headwise.records.statistics import NAMES
+from headwise.records.statistics import STATISTICS
 from headwise.records.tiles import Tile, spread
 
-BY_ROW = ("entropy", "distance", "offset_mass", "sink_share", "learned_sink", "keys_needed")
+BY_ROW = ("entropy", "distance", "offset_mass", "first_visible", "learned_sink", "keys_needed")
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -66,7 +66,7 @@ def test_as_many_rows_as_there_are_is_all(seen: AttentionRecord) -> None:
 
 def test_nothing_comes_that_was_not_asked_for(seen: AttentionRecord) -> None:
     found = seen.statistics("entropy", rows=8)
-    assert [name for name in NAMES if getattr(found, name) is not None] == ["entropy"]
+    assert [name for name in STATISTICS if getattr(found, name) is not None] == ["entropy"]
 
 
 def test_the_rows_are_spread_evenly() -> None:
@@ -78,5 +78,5 @@ def test_the_rows_are_spread_evenly() -> None:
 
 
 def test_rows_that_make_no_sense_are_named(seen: AttentionRecord) -> None:
-    with pytest.raises(ArgumentError, match=r"statistics: rows must be at least 1\. Received: 0"):
+    with pytest.raises(ArgumentError, match=r"statistics: rows must be at least 1\. Received: rows=0"):
         seen.statistics("entropy", rows=0)
