@@ -227,7 +227,7 @@ class AttentionRecord:
         if kept is not None and rows is None and set(names) == {"lse"}:
             answers = {"lse": kept}
         else:  # every pass finds the log-sum-exps on its way
-            answers = compute(scores, make({"lse", *asked}, options), rows)
+            answers = compute(scores, make(("lse", *asked), options), rows)
             if rows is None:
                 answers["lse"] = self.__dict__.setdefault("lse", answers["lse"])
         return Statistics(**{name: answers[name] if name in asked else None for name in STATISTICS})

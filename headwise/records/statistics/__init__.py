@@ -73,20 +73,23 @@ def make(names: Collection[str], options: Mapping[str, Any]) -> list[Statistic]:
         raise ArgumentError(
             f"statistics: the names are {', '.join(STATISTICS)}. Received: {', '.join(map(str, unknown))}"
         )
-    fields: dict[str, set[str]] = {
-        name: {field.name for field in dataclasses.fields(each)} if dataclasses.is_dataclass(each) else set()
-        for name, each in STATISTICS.items()
-    }
-    known = set[str]().union(*fields.values())
+    known = set[str]().union(*map(_options, STATISTICS.values()))
     if unknown := [option for option in options if option not in known]:
         raise ArgumentError(
             f"statistics: the options are rows, {', '.join(sorted(known))}. Received: {', '.join(unknown)}"
         )
-    made = {
-        name: each(**{option: value for option, value in options.items() if option in fields[name]})
-        for name, each in STATISTICS.items()
-    }
-    return [statistic for name, statistic in made.items() if name in names]
+    made = []
+    for name, statistic in STATISTICS.items():
+        own = {option: value for option, value in options.items() if option in _options(statistic)}
+        if name in names:
+            made.append(statistic(**own))
+        elif own:
+            statistic(**own)  # checks the values
+    return made
+
+
+def _options(statistic: type[Statistic]) -> set[str]:
+    return {field.name for field in dataclasses.fields(statistic)} if dataclasses.is_dataclass(statistic) else set()
 
 
 def columns() -> dict[type[Statistic], Column]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import itertools
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headwise.errors import ArgumentError
@@ -15,6 +18,8 @@ from headwise.records.statistics.statistic import Statistic
 
 # Cells of the buffer in which rows are put together.
 BUFFER_CELLS = 2**20
+
+Places = NDArray[np.int64]
 
 
 @dataclasses.dataclass
@@ -45,24 +50,17 @@ class Pooled(Statistic):
 
     def begin(self) -> None:
         n, q_len, k_len = self.part.shape
-        height = self.answer.shape[1]
-        cells = torch.arange(height)
-        low, high = cells * q_len // height, -(-(cells + 1) * q_len // height)
-        cuts = torch.cat([low, high]).unique()
-        self.cuts = cuts.tolist()
-        self.heights = (high - low).to(self.answer)
-        # The first strip of every cell, the second of every cell that has one, and so on: which cells, which strips.
-        first, end = torch.searchsorted(cuts, low), torch.searchsorted(cuts, high)
-        several = [(first + i < end, first + i) for i in range(int((end - first).max()))]
         device = self.answer.device
-        self.places = [(cells[has].to(device), strip[has].to(device)) for has, strip in several]
-        most = max((stop - start for start, stop in map(self._strips, self.part.ranges)), default=0)
+        self.cuts, heights, places = _strips(q_len, self.answer.shape[1])
+        self.heights = torch.from_numpy(heights).to(self.answer)
+        self.places = [tuple(torch.from_numpy(x).to(device) for x in pair) for pair in places]
+        most = max((stop - start for start, stop in map(self._place, self.part.ranges)), default=0)
         held = min(len(self.cuts) - 1, max(most, BUFFER_CELLS // (n * k_len)))
         self.first = 0  # the strip that is the first in the buffer
         self.strips = self.answer.new_zeros(n, held, k_len)
 
     def update(self, tile: WeightTile) -> None:
-        lo, hi = self._strips((tile.q_lo, tile.q_hi))
+        lo, hi = self._place((tile.q_lo, tile.q_hi))
         if hi > self.first + self.strips.shape[1]:
             self.finish()
             self.first = lo
@@ -99,6 +97,20 @@ class Pooled(Statistic):
         """Add pooled strips [n, cells, w] to rows of cells of the picture."""
         raise NotImplementedError
 
-    def _strips(self, rows: tuple[int, int]) -> tuple[int, int]:
+    def _place(self, rows: tuple[int, int]) -> tuple[int, int]:
         """The strips that the rows [q_lo, q_hi) are in: the first, and one past the last."""
         return bisect.bisect_right(self.cuts, rows[0]) - 1, bisect.bisect_left(self.cuts, rows[1])
+
+
+@functools.lru_cache(maxsize=8)
+def _strips(q_len: int, height: int) -> tuple[list[int], Places, list[tuple[Places, Places]]]:
+    """For a picture of so many rows of cells: where strips are cut, the rows of each cell, and which strips it has.
+
+    The last as pairs (cells, strips): the first strip of every cell, the second of every cell that has one, and so on.
+    """
+    cells = np.arange(height)
+    low, high = cells * q_len // height, -(-(cells + 1) * q_len // height)
+    cuts = np.unique(np.concatenate([low, high]))
+    first, end = np.searchsorted(cuts, low), np.searchsorted(cuts, high)
+    several = [(np.flatnonzero(first + i < end), i) for i in range(int((end - first).max()))]
+    return cuts.tolist(), high - low, [(some, first[some] + i) for some, i in several]
