@@ -28,7 +28,7 @@ import headwise
 from headwise import masks
 from headwise.call import make_call
 from headwise.records import AttentionRecord
-from headwise.records.statistics import NAMES
+from headwise.records.statistics import STATISTICS
 
 HEADS, HEAD_DIM = 12, 64
 
@@ -59,7 +59,7 @@ def main() -> None:
     for threads in chosen.threads:
         torch.set_num_threads(threads)
         for length in [*chosen.lengths, *([16384] if chosen.long else [])]:
-            for row in measure(length, chosen.rounds, [] if chosen.all_only else list(NAMES)):
+            for row in measure(length, chosen.rounds, [] if chosen.all_only else list(STATISTICS)):
                 rows.append({"length": length, "threads": threads, **row})
                 table.add_row(
                     *(f"{length:,}", str(threads), row["asked"]),

@@ -299,7 +299,7 @@ X = torch.zeros(2, 4, 5, 8)
             r"torch.int32. If 1 means may attend, pass mask.bool",
         ),
         ({"mask": "causal"}, DtypeError, r"mask must be a headwise mask, a bool tensor or None. Received: str"),
-        ({"mask": torch.ones(5, 5, dtype=torch.bool, device="meta")}, DtypeError, r"mask is on another device than q"),
+        ({"mask": torch.ones(5, 5, dtype=torch.bool, device="meta")}, DtypeError, r"mask must be on the device of q"),
         (
             {"mask": torch.ones(2, 5, dtype=torch.bool)},
             MaskError,

@@ -10,7 +10,7 @@ from headwise.analyses.gradient_relevance import cross_relevance, relevance
 from headwise.analyses.importance import head_importance
 from headwise.analyses.norms import norm_based, summed_norm_based, value_norms
 from headwise.analyses.patterns import PatternScores, pattern_scores, repeated_block
-from headwise.analyses.sinks import sink_rate
+from headwise.analyses.sinks import key_zero_rate
 
 __all__ = [
     "Comparison",
@@ -19,12 +19,12 @@ __all__ = [
     "cross_relevance",
     "flow",
     "head_importance",
+    "key_zero_rate",
     "norm_based",
     "pattern_scores",
     "relevance",
     "repeated_block",
     "rollout",
-    "sink_rate",
     "summed_norm_based",
     "value_norms",
 ]

@@ -97,7 +97,7 @@ def pattern_scores(records: Iterable[AttentionRecord], length: int) -> PatternSc
                 f"{record.shape[3]}. Give the model repeated_block(..., length={length})"
             )
     offsets = (1, length, length - 1)
-    found = [_asked(record.statistics("offset_mass", offsets=offsets).offset_mass) for record in layers]
+    found = [record.statistics("offset_mass", offsets=offsets).offset_mass for record in layers]
     second = slice(-length, None)
 
     def mean(which: int, rows: slice) -> Tensor:
@@ -106,8 +106,3 @@ def pattern_scores(records: Iterable[AttentionRecord], length: int) -> PatternSc
     return PatternScores(
         previous_token=mean(0, slice(1, None)), duplicate_token=mean(1, second), induction=mean(2, second)
     )
-
-
-def _asked(statistic: Tensor | None) -> Tensor:
-    assert statistic is not None  # it was asked for
-    return statistic

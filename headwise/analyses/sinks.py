@@ -12,19 +12,22 @@ from headwise.errors import ArgumentError
 from headwise.records import AttentionRecord
 
 
-def sink_rate(records: Iterable[AttentionRecord], key: int = 0, threshold: float = 0.3) -> Tensor:
-    """The share of heads for which a token is a sink. Gu et al. 2025, "When Attention Sink Emerges in Language Models".
+def key_zero_rate(records: Iterable[AttentionRecord], key: int = 0, threshold: float = 0.3) -> Tensor:
+    """The share of heads that put much of their attention on key 0: on it the mean weight is above a threshold.
+
+    The sink metric of Gu et al. 2025, "When Attention Sink Emerges in Language Models":
 
         Sink_k = 1/L Σ_l 1/H Σ_h 1[α_k > ε],        α_k = 1/(T - k) Σ_{i ≥ k} A[i, k]        (k from 0, T tokens)
 
     as `compute_attention_sink` of sail-sg/Attention-Sink has it. Its models are causal, so that no row before k sees
     k; without a causal mask those rows are left out here as in the formula. The paper averages over examples of one
-    length (64 tokens) without padding: α falls with the length. The logit of `sinks=` (gpt-oss) is no token, and
-    takes its share away from all of them.
+    length (64 tokens) without padding: α falls with the length. A learned sink (the logit `sinks=`, gpt-oss) is not a
+    token, and takes weight from all tokens. With padding on the left key 0 may be invisible; the weight on the first
+    key that is visible is `record.first_visible()`.
 
     Args:
         records: a `Seen` or any sequence of self-attention records.
-        key: k, the position of the token; the first one by default.
+        key: k, to compare key 0 with another one.
         threshold: ε; 0.3 in the paper.
 
     Returns:
@@ -34,7 +37,7 @@ def sink_rate(records: Iterable[AttentionRecord], key: int = 0, threshold: float
         RecordError: a record, named, that is no self-attention.
         ArgumentError: no records, a record too short to have the key, or records of different batch sizes.
     """
-    layers = self_attention(records, "sink_rate")
+    layers = self_attention(records, "key_zero_rate")
     found = []
     for i, record in enumerate(layers):
         batch, _, length, _ = record.shape
@@ -42,8 +45,8 @@ def sink_rate(records: Iterable[AttentionRecord], key: int = 0, threshold: float
             raise ArgumentError(f"key must lie in 0 … {length - 1}, the tokens of {named(record, i)}. Received: {key}")
         if batch != layers[0].shape[0]:
             raise ArgumentError(
-                f"sink_rate needs records of one batch size: record 0 has B={layers[0].shape[0]}, {named(record, i)} "
-                f"has B={batch}"
+                f"key_zero_rate: {named(record, i)} must have the batch size of record 0 (B={layers[0].shape[0]}). "
+                f"Received: B={batch}"
             )
         alpha = record.weights(cols=key)[:, :, key:, 0].mean(-1)
         found.append((alpha > threshold).to(alpha.dtype).mean(1).to(layers[0].q.device))

@@ -27,10 +27,9 @@ class Sums:
     @classmethod
     def of(cls, record: AttentionRecord) -> Sums:
         """Of one record; one pass over its weights."""
-        names = ["entropy", "sink_share", *(["learned_sink"] if record.sinks is not None else [])]
+        names = ["entropy", "first_visible", *(["learned_sink"] if record.sinks is not None else [])]
         found = record.statistics("lse", *names)
         values = {name: getattr(found, name).cpu().double() for name in names}  # [B, H, Q]
-        assert found.lse is not None
         attends = ~torch.isneginf(found.lse).cpu()
         choices = _choices(record).cpu().double().expand(attends.shape)
         choosing = attends & (choices > 1)

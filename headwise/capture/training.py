@@ -37,7 +37,7 @@ def monitor(
     uniform: float = 0.99,
     dormant: float = 0.9,
 ) -> Monitor:
-    """Watch the heads of a model while it trains: entropy, sink share, dead heads and the norm of the gradient.
+    """Watch the heads of a model while it trains: entropy, first visible key, dead heads and gradient norm.
 
         with headwise.capture.monitor(model, writer, every=100) as watching:
             for batch in loader:
@@ -54,7 +54,7 @@ def monitor(
                                                            training becomes unstable)
         attention/layers.0.attn/entropy_normalised/head_3  that, over the log of how many keys the query may attend to:
                                                            0 looks at one key, 1 at all alike; of queries with a choice
-        attention/layers.0.attn/sink_share/head_3          the weight on the first key that any query may attend to
+        attention/layers.0.attn/first_visible/head_3       the weight on the first key that any query may attend to
                                                            (Xiao et al. 2024)
         attention/layers.0.attn/learned_sink/head_3        the weight on the learned sink, if there is one (gpt-oss)
         attention/layers.0.attn/dead_heads                 how many of the layer's heads are dead, and of all:
@@ -289,7 +289,7 @@ class Monitor:
         return metrics
 
     def _dead(self, means: Means) -> dict[int, Literal["dormant", "uniform"]]:
-        on_sinks = means["sink_share"] + means.get("learned_sink", 0.0)
+        on_sinks = means["first_visible"] + means.get("learned_sink", 0.0)
         found: dict[int, Literal["dormant", "uniform"]] = {}
         for head, (entropy, share) in enumerate(
             zip(means["entropy_normalised"].tolist(), on_sinks.tolist(), strict=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headwise.records.coverage import Coverage
 from headwise.records.seen import Seen
-from headwise.records.table import HeadSummary, head_table, rows_of
+from headwise.records.summary import HeadSummary, head_table, rows_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -23,10 +23,10 @@ def print_table(console: Console, name: str, labels: Sequence[str], summaries: S
     """Draw the summaries of one text."""
     table = head_table(
         summaries,
-        numbers=("entropy", "distance", "on first"),
+        headings=("entropy", "distance", "first visible"),
         title=f"{name} · {len(labels)} tokens",
         caption=f"entropy in nats: 0 looks at one token, {math.log(len(labels)):.2f} at all {len(labels)} alike · "
-        "distance in tokens · pair: who looks → at whom",
+        "distance in tokens · pair: query → key",
     )
     print_whole(console, table)
 

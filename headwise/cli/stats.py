@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import dataclasses
 import functools
 import json
 import math
@@ -20,7 +19,7 @@ from headwise.cli.layers import choose_layers, parse_layers
 from headwise.errors import ArgumentError, FileError
 
 if TYPE_CHECKING:
-    from headwise.records.table import HeadSummary
+    from headwise.records.summary import HeadSummary
 
 
 @click.command()
@@ -44,7 +43,7 @@ def stats(path: Path, layers: str | None, csv_path: Path | None, json_path: Path
 
     from headwise.cli.heads import print_unseen, print_whole
     from headwise.records.storage import load
-    from headwise.records.table import head_table, rows_of
+    from headwise.records.summary import head_table, rows_of
 
     seen = load(path, verify=verify)
     chosen = seen.only(*choose_layers(ranges, len(seen.layers))) if len(seen) else seen
@@ -87,9 +86,11 @@ def _counting(total: int) -> Iterator[Callable[[], None]]:
 
 
 def _write_csv(rows: Sequence[HeadSummary], out: TextIO) -> None:
-    """A heading, then a line a row; empty where there is no number."""
+    """A heading, then a line for each row; empty where there is no number."""
+    from headwise.records.summary import HeadSummary
+
     table = csv.writer(out, lineterminator="\n")
-    table.writerow(_fields())
+    table.writerow(HeadSummary.fields())
     table.writerows(_values(row).values() for row in rows)
 
 
@@ -99,15 +100,8 @@ def _write_json(rows: Sequence[HeadSummary], out: TextIO) -> None:
     out.write("\n")
 
 
-def _fields() -> list[str]:
-    from headwise.records.table import HeadSummary
-
-    return [field.name for field in dataclasses.fields(HeadSummary)]
-
-
 def _values(row: HeadSummary) -> dict[str, Any]:
-    values = dataclasses.asdict(row)
-    return {name: None if isinstance(x, float) and math.isnan(x) else x for name, x in values.items()}
+    return {name: None if isinstance(x, float) and math.isnan(x) else x for name, x in row.values().items()}
 
 
 def _replace(path: Path, option: str, write: Callable[[TextIO], None]) -> None:

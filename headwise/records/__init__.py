@@ -5,6 +5,6 @@ from headwise.records.grouping import grouped
 from headwise.records.record import AttentionRecord, Extras
 from headwise.records.seen import Seen
 from headwise.records.site import Site
-from headwise.records.statistics import Statistics
+from headwise.records.statistics import Statistic, Statistics
 
-__all__ = ["AttentionRecord", "CallSite", "Coverage", "Extras", "Seen", "Site", "Statistics", "grouped"]
+__all__ = ["AttentionRecord", "CallSite", "Coverage", "Extras", "Seen", "Site", "Statistic", "Statistics", "grouped"]

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from headwise.tables import Heading, Table
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -49,25 +51,18 @@ class Coverage:
         return tuple(site for site in self.sites if site.status == "refused")
 
     def __str__(self) -> str:
-        from headwise.records.table import as_text
-
-        return as_text(self)
+        return str(self._table())
 
     def __rich__(self) -> RenderableType:
-        from rich.box import SIMPLE_HEAD
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
+        return self._table()
 
-        notes = [Text(f"note: {note}") for note in self.notes]
-        if not self.sites:
-            return Group(Text("no place that computes attention was found"), *notes)
-        table = Table(box=SIMPLE_HEAD)
-        table.add_column("status", no_wrap=True)
-        table.add_column("calls", justify="right", no_wrap=True)
-        table.add_column("name", overflow="fold")
-        table.add_column("how", overflow="fold")
-        for site in self.sites:
-            status = Text(site.status, style=_STYLES[site.status])
-            table.add_row(status, str(site.calls), Text(site.name), Text(site.how))
-        return Group(table, *notes)
+    def _table(self) -> Table:
+        rows = [
+            ([(site.status, _STYLES[site.status])], str(site.calls), site.name, site.how)  # the status is in colour
+            for site in self.sites
+        ]
+        notes = [f"note: {note}" for note in self.notes]
+        if not rows:
+            return Table((), (), notes=["no place that computes attention was found", *notes])
+        headings = [Heading("status"), Heading("calls"), Heading("name", "left"), Heading("how", "left")]
+        return Table(headings, [rows], notes=notes)

@@ -5,25 +5,19 @@ Where the mask forbids a whole block nothing is computed, and single cells are o
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from headwise.masks import Extent
+from headwise.softmax import EMPTY, Normaliser
+from headwise.tiles import WIDTH, Run, forbidden, runs_of_rows
 
 if TYPE_CHECKING:
     from headwise.records.record import AttentionRecord
 
 # Cells of a piece: 2 MB of float32, which stay in the cache while they are asked for everything.
 CELLS = 2**19
-
-# The mask is asked about blocks of this many keys.
-BLOCK = 64
 
 
 class Head:
@@ -36,8 +30,7 @@ class Head:
 
     def __init__(self, record: AttentionRecord, example: int, head: int) -> None:
         self.scores = record.call.part(b=slice(example, example + 1), heads=slice(head, head + 1))
-        self.dtype = self.scores.dtype
-        self.mask = record.mask
+        self.dtype, self.mask = self.scores.dtype, record.mask
         self.b = example if record.mask is not None and record.mask.batch else None
         self.h = head if record.mask is not None and record.mask.heads else None
 
@@ -47,49 +40,36 @@ class Head:
         Rows that stand together are quickest. Keys that none of them may attend to may be left out.
         """
         past = self.scores.shape[3] if past is None else past
-        extents = self._extents(rows, first, past)
-        some = np.flatnonzero(extents)
-        if not some.size:
+        if not len(rows):
             return
-        step = max(1, CELLS // (BLOCK * len(rows)))  # in blocks
-        for block in range(some[0], some[-1] + 1, step):
-            codes = extents[block : min(block + step, some[-1] + 1)]
-            if codes.any():
-                start = first + block * BLOCK
-                yield start, self._piece(rows, start, min(start + len(codes) * BLOCK, past), codes)
+        runs = runs_of_rows(self.mask, self.b, self.h, int(rows.min()), int(rows.max()) + 1, first, past)
+        step = max(1, CELLS // (WIDTH * len(rows))) * WIDTH
+        start = runs[0].lo if runs else past
+        while start < (runs[-1].hi if runs else 0):
+            stop = min(start + step, runs[-1].hi)
+            parts = [Run(max(run.lo, start), min(run.hi, stop), run.masked) for run in runs]
+            parts = [part for part in parts if part.lo < part.hi]
+            if parts:
+                yield start, self._piece(rows, start, stop, parts)
+            start = stop
 
-    def lse(self, rows: Tensor) -> Tensor:
-        """The log-sum-exps of rows, [rows]."""
-        total = self.scores.q.new_full((len(rows),), -torch.inf, dtype=self.dtype)
+    def normaliser(self, rows: Tensor) -> Normaliser:
+        """That of some rows, [rows]."""
+        total = Normaliser.empty(self.scores.q.new_zeros(len(rows), dtype=self.dtype))
         for _, s in self.pieces(rows):
-            total = torch.logaddexp(total, s.logsumexp(-1))
-        return self.with_sink(total)
+            total = total.merged(Normaliser.of(s))
+        return total.with_sinks(self.scores.sinks)
 
-    def with_sink(self, total: Tensor) -> Tensor:
-        """The log-sum-exps of rows from those of all their keys."""
-        return total if self.scores.sinks is None else torch.logaddexp(total, self.scores.sinks.to(total))
-
-    def _piece(self, rows: Tensor, start: int, stop: int, codes: NDArray[np.int8]) -> Tensor:
+    def _piece(self, rows: Tensor, start: int, stop: int, runs: list[Run]) -> Tensor:
         s = self.scores.scores(rows, slice(start, stop))[0, 0]
-        edges = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
-        for low, high in itertools.pairwise(edges):  # blocks with the same extent
-            keys = slice(low * BLOCK, min(high * BLOCK, stop - start))
-            if codes[low] == Extent.NONE:
-                s[:, keys] = -torch.inf
-            elif codes[low] == Extent.SOME:
+        past = start
+        for run in runs:
+            s[:, past - start : run.lo - start] = EMPTY
+            if run.masked:
                 assert self.mask is not None
-                cols = torch.arange(start + keys.start, start + keys.stop, device=rows.device)
-                allowed = self.mask.cells(rows, cols, b=self.b, h=self.h)[0, 0]
-                s[:, keys].masked_fill_(~allowed, -torch.inf)
+                s[:, run.lo - start : run.hi - start].masked_fill_(
+                    forbidden(self.mask, rows, run, self.b, self.h)[0, 0], EMPTY
+                )
+            past = run.hi
+        s[:, past - start :] = EMPTY
         return s
-
-    def _extents(self, rows: Tensor, first: int, past: int) -> NDArray[np.int8]:
-        """How much of each block of keys the rows may attend to."""
-        low = torch.arange(first, past, BLOCK)
-        if self.mask is None:
-            return np.full(len(low), Extent.ALL, np.int8)
-        if self.mask.cellwise:  # to ask about blocks would look at every cell just as well
-            return np.full(len(low), Extent.SOME, np.int8)
-        top, bottom = (torch.full_like(low, int(end)) for end in (rows.min(), rows.max() + 1))
-        codes = self.mask.rectangles(top, bottom, low, (low + BLOCK).clamp(max=past))
-        return codes[self.b or 0, self.h or 0].numpy()

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,15 +22,14 @@ from headwise.options import EVERY, OPTIONS
 from headwise.records.head import Head
 from headwise.records.notebook import Bundle, mimebundle
 from headwise.records.site import Site
-from headwise.records.statistics import NAMES, Options, Statistics, compute
-from headwise.softmax import attention_weights
+from headwise.records.statistics import STATISTICS, Statistics, compute, make
+from headwise.records.statistics.lse import NormaliserOfRows
+from headwise.softmax import Normaliser
 
 # For the log-sum-exps of a few rows so many cells are made at once; if there are more, so many rows of one head.
 BLOCK_CELLS, BLOCK_ROWS = 2**22, 256
 
 Choice = int | slice | Sequence[int] | None
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass
@@ -178,80 +177,84 @@ class AttentionRecord:
     def weights(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
         """The attention weights of a tile, [B, heads, rows, cols]; choices as in `scores`. An empty row is 0."""
         row_index, head_index = self._choose(2, rows), self._choose(1, heads)
-        tile = self.call.scores(row_index, self._choose(3, cols), head_index)
         if cols is None:
-            sinks = None if self.sinks is None else self.sinks[head_index]
-            return attention_weights(tile, sinks, overwrite=True)
-        if "lse" in self.__dict__ or rows is None:
-            lse = self.lse[:, head_index][:, :, row_index]
+            with torch.no_grad():
+                return self.call.weights(row_index, head_index)
+        if "_normaliser" in self.__dict__ or rows is None:
+            found = self._normaliser
+            normaliser = Normaliser(*(x[:, head_index][:, :, row_index] for x in found))
         else:
-            lse = self._lse_of_rows(row_index, head_index)
-        return _weights(tile, lse)
+            normaliser = self._normaliser_of(row_index, head_index)
+        return normaliser.weights(self.call.scores(row_index, self._choose(3, cols), head_index))
 
     @functools.cached_property
     def lse(self) -> Tensor:
         """log Σ exp(s), over the keys and the sink, [B, H, Q]; natural log; -inf for a row that attends to nothing."""
-        return _asked(self._compute(("lse",)).lse)
+        return self._normaliser.lse
 
-    def statistics(
-        self,
-        *names: str,
-        top: int = 8,
-        offsets: Sequence[int] = (1,),
-        size: int | tuple[int, int] = 64,
-        share: float = 0.9,
-        sink_keys: int = 1,
-        rows: int | None = None,
-    ) -> Statistics:
-        """Statistics of the weights, all in one pass over them; without names, every one that there is.
+    @functools.cached_property
+    def _normaliser(self) -> Normaliser:
+        self.statistics("lse")
+        found: Normaliser = self.__dict__["_normaliser"]
+        return found
+
+    def statistics(self, *names: str, rows: int | None = None, **options: Any) -> Statistics:
+        """Statistics of the weights, all in one pass over them; without names all of `headwise.records.statistics`.
 
         Args:
-            names: of the fields of `Statistics`; the others are None. (`lse` is always worked out, and kept.)
-            top: how many of a row's largest weights, at most K ("top").
-            offsets: distances d back from the query, in tokens ("offset_mass"): 1 = the previous token, T = the same
-                token of the previous repetition of T tokens (duplicate), T - 1 = the one after it (induction).
-            size: cells of the small picture ("pooled_mean", "pooled_max"), (h, w) or one number for both.
-            share: of the row's weight on keys ("keys_needed"), above 0 and at most 1.
-            sink_keys: how many of the first keys that any query of the example may attend to ("sink_share").
+            names: "lse", "entropy", "distance", "offset_mass", "first_visible", "learned_sink", "keys_needed", "top",
+                "pooled_mean", "pooled_max", "received", or registered ones. The classes of these names in
+                `headwise.records.statistics` say what each is.
             rows: look at about so many queries only, evenly spread in small groups; in all the others `lse` is NaN,
                 and everything else 0. None = all.
+            **options: of the statistics. top=8: how many of a row's largest weights. offsets=(1,): distances back from
+                the query, in tokens. first_keys=1: how many of the first visible keys. share=0.9: of the weight of a
+                row, for "keys_needed". size=64: cells of the pooled pictures, (h, w) or one number for both.
+
+        Returns:
+            The answers as attributes, by name; None for what was not asked for.
 
         Raises:
-            ArgumentError: a name that there is none of, or a number that makes no sense.
+            ArgumentError: a name or an option that does not exist, or a value that an option cannot have.
         """
-        height, width = (size, size) if isinstance(size, int) else size
-        options = Options(top, tuple(offsets), (height, width), share, sink_keys, rows)
-        return self._compute(names or NAMES, options)
+        if rows is not None and rows < 1:
+            raise ArgumentError(f"statistics: rows must be at least 1. Received: rows={rows}")
+        call, asked = self.call, names or tuple(STATISTICS)
+        answers: dict[str, Any] = {}
+        if rows is None and asked == ("lse",) and "_normaliser" in self.__dict__:
+            answers["lse"] = self.lse
+        else:  # every pass finds the normalisers on its way
+            answers = compute(call, [NormaliserOfRows(), *make(asked, options)], rows)
+            if rows is None:
+                self.__dict__.setdefault("_normaliser", Normaliser(*answers["normaliser"].unbind(-1)))
+        return Statistics(**{name: answers.get(name) for name in STATISTICS})
 
     def entropy(self) -> Tensor:
-        """-Σ A log A of each row, [B, H, Q], in nats; 0 for an empty row. A sink counts as a key. Zhai et al. 2023."""
-        return _asked(self._compute(("entropy",)).entropy)
+        """-Σ A log A of each row, [B, H, Q], in nats. See `headwise.records.statistics.Entropy`."""
+        return self._ask("entropy")
 
     def distance(self) -> Tensor:
-        """Σ_j A[i, j] |i - j| of each row, [B, H, Q], in tokens; the last query stands at the last key."""
-        return _asked(self._compute(("distance",)).distance)
+        """Σ_j A[i, j] |i - j| of each row, [B, H, Q], in tokens; the last query is at the position of the last key."""
+        return self._ask("distance")
 
     def received(self) -> Tensor:
-        """Σ_i A[i, j]: the attention each key gets from all queries, [B, H, K]."""
-        return _asked(self._compute(("received",)).received)
+        """Σ_i A[i, j]: the attention that each key gets from all queries, [B, H, K]."""
+        return self._ask("received")
 
     def offset_mass(self, d: int) -> Tensor:
         """A[i, i - d], [B, H, Q]: the weight on the key `d` tokens back; 0 where there is none.
 
         1 gives the previous token. Where a block of T tokens is repeated, T gives duplicate tokens, T - 1 induction.
         """
-        return _asked(self._compute(("offset_mass",), Options(offsets=(d,))).offset_mass)[..., 0]
+        return self._ask("offset_mass", offsets=(d,))[..., 0]
 
-    def sink_share(self) -> Tensor:
+    def first_visible(self) -> Tensor:
         """The weight on the first key that any query of the example may attend to, [B, H, Q]. Xiao et al. 2024."""
-        return _asked(self._compute(("sink_share",)).sink_share)
+        return self._ask("first_visible")
 
     def keys_needed(self, share: float = 0.9) -> Tensor:
-        """The fewest keys that hold `share` of a row's weight on keys, int64 [B, H, Q]; 0 for an empty row.
-
-        A sum within round-off (one part in a million) of the share has reached it: of ten equal weights, nine are 0.9.
-        """
-        return _asked(self._compute(("keys_needed",), Options(share=share)).keys_needed)
+        """The fewest keys that hold `share` of a row's weight on keys, int64 [B, H, Q]; 0 for an empty row."""
+        return self._ask("keys_needed", share=share)
 
     def top_k(self, k: int) -> tuple[Tensor, Tensor]:
         """The `k` largest weights of each row, descending, and their keys: two tensors [B, H, Q, k].
@@ -259,55 +262,39 @@ class AttentionRecord:
         A row that attends to fewer keys is filled up with other keys, whose weights are 0.
         """
         if not 1 <= k <= self.shape[3]:
-            raise ArgumentError(f"top_k: k must be between 1 and the {self.shape[3]} keys. Received: {k}")
-        weights, keys = _asked(self._compute(("top",), Options(top=k)).top)
+            raise ArgumentError(f"top_k: k must be between 1 and the {self.shape[3]} keys. Received: k={k}")
+        weights, keys = self._ask("top", top=k)
         return weights, keys
 
     def pooled(self, size: int | tuple[int, int], how: Literal["mean", "max"] = "mean") -> Tensor:
-        """The matrix drawn small, [B, H, h, w]: each cell the mean or the maximum of the weights it stands for.
+        """The matrix as a small picture, [B, H, h, w]: each cell the mean or the maximum of its weights.
 
         `size` is (h, w), or one number for both; a side longer than the matrix is cut to it. Cell i of h stands for
         rows ⌊i Q / h⌋ to ⌈(i + 1) Q / h⌉, as in torch's adaptive pooling.
         """
-        height, width = (size, size) if isinstance(size, int) else size
         if how not in ("mean", "max"):
-            raise ArgumentError(f'pooled: how must be "mean" or "max". Received: {how!r}')
-        found = self._compute((f"pooled_{how}",), Options(size=(height, width)))
-        return _asked(found.pooled_mean if how == "mean" else found.pooled_max)
+            raise ArgumentError(f'pooled: how must be "mean" or "max". Received: how={how!r}')
+        return self._ask(f"pooled_{how}", size=size)
 
-    def _compute(self, names: Sequence[str], options: Options | None = None) -> Statistics:
-        """One pass; the log-sum-exps, which every pass finds on its way, are kept."""
-        scores, kept = self.call, self.__dict__.get("lse")
-        if kept is not None and set(names) <= {"lse"}:
-            return Statistics(lse=kept)
-        found = compute(scores, names, options or Options())
-        complete = options is None or options.rows is None
-        lse = self.__dict__.setdefault("lse", found.lse) if complete else found.lse
-        return dataclasses.replace(found, lse=lse if "lse" in names else None)
+    def _ask(self, name: str, **options: Any) -> Tensor:
+        answer: Tensor = getattr(self.statistics(name, **options), name)
+        return answer
 
-    def _lse_of(self, s: Tensor, heads: slice | Tensor) -> Tensor:
-        """The log-sum-exps of rows whose scores are at hand, [B, heads, rows]."""
-        lse = torch.logsumexp(s, dim=-1)
-        if self.sinks is not None:
-            lse = torch.logaddexp(lse, self.sinks.to(lse.dtype)[heads][None, :, None])
-        return lse
-
-    def _lse_of_rows(self, rows: slice | Tensor, heads: slice | Tensor) -> Tensor:
-        """The same of a few rows, without waiting for all the others."""
+    def _normaliser_of(self, rows: slice | Tensor, heads: slice | Tensor) -> Normaliser:
+        """That of a few rows, without waiting for all the others: [B, heads, rows]."""
         batch, all_heads, q_len, k_len = self.shape
-        device, dtype = self.q.device, torch.promote_types(self.q.dtype, torch.float32)
-        index, numbers = (
-            torch.arange(q_len, device=device)[rows],
-            torch.arange(all_heads, device=device)[heads].tolist(),
-        )
+        index = torch.arange(q_len, device=self.q.device)[rows]
+        numbers = torch.arange(all_heads)[heads].tolist()
         if batch * len(numbers) * len(index) * k_len <= BLOCK_CELLS:
-            return self._lse_of(self.call.scores(index, EVERY, heads), heads)
-        found = torch.empty(batch, len(numbers), len(index), dtype=dtype, device=device)
+            sinks = None if self.sinks is None else self.sinks[heads][:, None]
+            return Normaliser.of(self.call.scores(index, EVERY, heads)).with_sinks(sinks)
+        found = Normaliser(*self.q.new_empty(2, batch, len(numbers), len(index), dtype=self.call.dtype))
         for b, (i, number) in itertools.product(range(batch), enumerate(numbers)):
             head = Head(self, b, number)
             for start in range(0, len(index), BLOCK_ROWS):
                 part = slice(start, start + BLOCK_ROWS)
-                found[b, i, part] = head.lse(index[part])
+                for kept, x in zip(found, head.normaliser(index[part]), strict=True):
+                    kept[b, i, part] = x
         return found
 
     def _choose(self, dim: int, choice: Choice) -> slice | Tensor:
@@ -320,17 +307,6 @@ class AttentionRecord:
         if any(not -size <= i < size for i in chosen):
             raise ArgumentError(f"{name} must lie in 0 … {size - 1}. Received: {choice}")
         return torch.tensor([i % size for i in chosen], dtype=torch.long, device=self.q.device)
-
-
-def _weights(s: Tensor, lse: Tensor) -> Tensor:
-    """exp(s - lse) of scores [..., r, c] and log-sum-exps [..., r]; 0 for an empty row."""
-    return torch.exp(s - lse.masked_fill(lse == -torch.inf, 0.0)[..., None])
-
-
-def _asked(answer: T | None) -> T:
-    """An answer that was asked for, and so is not None."""
-    assert answer is not None
-    return answer
 
 
 def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) -> tuple[str, ...] | None:

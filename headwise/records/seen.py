@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas
 
     from headwise.records.statistics import Statistics
-    from headwise.records.table import Summary
+    from headwise.records.summary import Summary
 
 Layer = int | str
 
@@ -308,7 +308,7 @@ class Seen:
 
     def summary(self) -> Summary:
         """A table with a row a head: how wide it looks, how far, and at what. `print` it, or see `to_pandas`."""
-        from headwise.records.table import summarise
+        from headwise.records.summary import summarise
 
         return summarise(self)
 

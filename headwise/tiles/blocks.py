@@ -57,7 +57,7 @@ def _strips(mask: Mask, q_len: int, k_len: int, height: int) -> Iterator[Tile]:
         for b, example in enumerate(codes.numpy()):
             for h, grid in enumerate(example):
                 for j, row in enumerate(grid, i):
-                    if runs := runs_of(row, 0, k_len):
+                    if runs := runs_of(row, 0, k_len, WIDTH):
                         at = (b if mask.batch else None, h if mask.heads else None)
                         tile = Tile(j * height, min(q_len, (j + 1) * height), runs, *at)
                         found.setdefault((b, h), []).append(tile)

@@ -17,7 +17,7 @@ from headwise.tiles.tile import Run, Tile
 WIDTH = 64
 
 
-def runs_of(codes: ArrayLike, first: int, past: int, width: int = WIDTH) -> tuple[Run, ...]:
+def runs_of(codes: ArrayLike, first: int, past: int, width: int) -> tuple[Run, ...]:
     """The runs of keys in [first, past), from the extent codes of its blocks; equal neighbours are joined."""
     table = np.asarray(codes)
     starts = np.flatnonzero(np.diff(table, prepend=-1)).tolist()
@@ -37,7 +37,7 @@ def runs_of_rows(
     lo = torch.arange(first, past, WIDTH)
     hi = (lo + WIDTH).clamp(max=past)
     codes = mask.rectangles(torch.full_like(lo, q_lo), torch.full_like(lo, q_hi), lo, hi)
-    return runs_of(codes[b or 0, h or 0].numpy(), first, past)
+    return runs_of(codes[b or 0, h or 0].numpy(), first, past, WIDTH)
 
 
 def joined(tiles: Sequence[Tile]) -> Tile:

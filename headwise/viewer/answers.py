@@ -1,7 +1,7 @@
 """What a page asks of one layer, answered from its record: tiles of a head, and weighted sums of rows.
 
 Nothing of the matrix's size is ever made: scores are worked out in pieces that fit the processor's cache, only of the
-rows that matter, and not where the mask forbids. The log-sum-exps found on the way are kept, so that the next tile of
+rows that matter, and not where the mask forbids. The normalisers found on the way are kept, so that the next tile of
 the same rows needs only its own columns.
 """
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from headwise.errors import ArgumentError
 from headwise.records import AttentionRecord
 from headwise.records.head import CELLS, Head
+from headwise.softmax import EMPTY, Normaliser, finite
 
 T = TypeVar("T")
 Part = Generator[None, None, None]
@@ -163,58 +164,67 @@ class Answers:
 
 
 class KnownHead(Head):
-    """A head, and the log-sum-exps of the rows that were needed so far."""
+    """A head, and the normalisers of the rows that were needed so far."""
 
     def __init__(self, record: AttentionRecord, example: int, head: int) -> None:
         super().__init__(record, example, head)
-        known: Tensor | None = vars(record).get("lse")  # worked out already, where statistics were asked for
-        q_len = self.scores.shape[2]
-        self.known = self.new((q_len,), torch.nan) if known is None else known[example, head].clone()
-
-    def new(self, shape: tuple[int, ...], value: float) -> Tensor:
-        return self.scores.q.new_full(shape, value, dtype=self.dtype)
+        known: Normaliser | None = vars(record).get("_normaliser")  # found before, where statistics were asked for
+        if known is None:
+            self.known = Normaliser(*self.scores.q.new_full((2, self.scores.shape[2]), torch.nan, dtype=self.dtype))
+        else:
+            self.known = Normaliser(*(x[example, head].clone() for x in known))
 
     def knows(self, rows: Numbers | slice) -> bool:
-        """Whether the log-sum-exps of all these rows were found already."""
-        return not bool(self.known[rows].isnan().any())
+        """Whether the normalisers of all these rows were found already."""
+        return not bool(self.known.log_sum[rows].isnan().any())
 
     def blocks(self, rows: Numbers, edges: Numbers, how: How) -> Generator[None, None, Numbers]:
         """The weights of some rows in blocks of columns that are cut at `edges`: [rows, blocks].
 
         Of each block the largest, or the sum for "mean"; NaN where the mask forbids all of it.
         """
-        index = torch.from_numpy(rows).to(self.known.device)
-        lse = self.known[index] if self.knows(rows) else None
-        total = self.new((len(rows),), -torch.inf)
-        found = self.new((len(rows), len(edges) - 1), -torch.inf)  # scores; log Σ exp of them for "mean"
+        index = torch.from_numpy(rows).to(self.scores.q.device)
+        known = self._known(index) if self.knows(rows) else None
+        total = self._none(len(rows))
+        found = total.log_sum[:, None].repeat(1, len(edges) - 1)  # scores; log Σ exp of them for "mean"
         join = torch.logaddexp if how == "mean" else torch.maximum
-        for first, s in self.pieces(index) if lse is None else self.pieces(index, int(edges[0]), int(edges[-1])):
-            if lse is None:
-                total = torch.logaddexp(total, s.logsumexp(-1))
+        for first, s in self.pieces(index) if known is None else self.pieces(index, int(edges[0]), int(edges[-1])):
+            if known is None:
+                total = total.merged(Normaliser.of(s))
             low, high = max(first, edges[0]), min(first + s.shape[1], edges[-1])
             if low < high:
                 blocks = slice(np.searchsorted(edges, low, "right") - 1, np.searchsorted(edges, high))
                 starts = np.maximum(edges[blocks], low) - low
-                part = _reduced(s[:, low - first : high - first], starts, how, lse)
+                part = _reduced(s[:, low - first : high - first], starts, how, known)
                 found[:, blocks] = join(found[:, blocks], part)
             yield
-        if lse is None:
-            lse = self.known[index] = self.with_sink(total)
-        weights = torch.exp(found - _finite(lse)[:, None])
-        return weights.masked_fill_(found == -torch.inf, torch.nan).cpu().numpy()
+        known = self._learn(index, total) if known is None else known
+        return known.weights(found).masked_fill_(found == EMPTY, torch.nan).cpu().numpy()
 
     def sums(self, rows: Numbers, shares: Numbers) -> Generator[tuple[int, Numbers], None, None]:
         """Σ_i shares[i] · A[i, :], as (first column, some columns); adds up to no more than all of it."""
-        index = torch.from_numpy(rows).to(self.known.device)
+        index = torch.from_numpy(rows).to(self.scores.q.device)
         if not self.knows(rows):
-            total = self.new((len(rows),), -torch.inf)
+            total = self._none(len(rows))
             for first, s in self.pieces(index):
-                total = torch.logaddexp(total, s.logsumexp(-1))
+                total = total.merged(Normaliser.of(s))
                 yield first, np.empty(0)
-            self.known[index] = self.with_sink(total)
-        lse, factors = _finite(self.known[index]), torch.from_numpy(shares).to(self.known)
+            self._learn(index, total)
+        known, factors = self._known(index), torch.from_numpy(shares).to(self.scores.q.device, self.dtype)
         for first, s in self.pieces(index):
-            yield first, (factors @ s.sub_(lse[:, None]).exp_()).cpu().numpy()
+            yield first, (factors @ known.weights(s)).cpu().numpy()
+
+    def _none(self, rows: int) -> Normaliser:
+        return Normaliser.empty(self.known.highest.new_empty(rows))
+
+    def _known(self, rows: Tensor) -> Normaliser:
+        return Normaliser(*(x[rows] for x in self.known))
+
+    def _learn(self, rows: Tensor, of_keys: Normaliser) -> Normaliser:
+        found = of_keys.with_sinks(self.scores.sinks)
+        for known, x in zip(self.known, found, strict=True):
+            known[rows] = x
+        return found
 
 
 def _cuts(first: int, past: int, bins: int) -> Numbers:
@@ -230,23 +240,18 @@ def _rows_of(cuts: Numbers, how: How) -> tuple[Numbers, Numbers]:
     return np.arange(cuts[0], cuts[-1]), np.repeat(blocks, np.diff(cuts))
 
 
-def _reduced(s: Tensor, starts: Numbers, how: How, lse: Tensor | None) -> Tensor:
+def _reduced(s: Tensor, starts: Numbers, how: How, known: Normaliser | None) -> Tensor:
     """Of each block of columns the largest score, or log Σ exp of them for "mean": [rows, blocks]."""
     if len(starts) == s.shape[1]:
         return s
     highest = _by_blocks(np.maximum, s, starts)
     if how != "mean":
         return highest
-    near = _finite(s.amax(-1) if lse is None else lse)[:, None]  # that no exp overflows
+    near = finite(s.amax(-1) if known is None else known.highest)[:, None]  # that no exp overflows
     sums = _by_blocks(np.add, (s - near).exp_(), starts)
     logs = (sums.log() + near).clamp_(min=torch.finfo(s.dtype).min)  # nothing is -inf but what is forbidden
-    return logs.masked_fill_(highest == -torch.inf, -torch.inf)
+    return logs.masked_fill_(highest == EMPTY, EMPTY)
 
 
 def _by_blocks(reduce: np.ufunc, s: Tensor, starts: Numbers) -> Tensor:
     return torch.from_numpy(reduce.reduceat(s.cpu().numpy(), starts, axis=1)).to(s.device)
-
-
-def _finite(lse: Tensor) -> Tensor:
-    """The log-sum-exps with 0 for those of rows that attend to nothing."""
-    return lse.masked_fill(lse == -torch.inf, 0.0)

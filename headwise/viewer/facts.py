@@ -15,7 +15,7 @@ from headwise.records import AttentionRecord
 from headwise.text import Tokens
 from headwise.text.groups import Groups
 from headwise.viewer.inputs import Axis, Input, Layer, Stack
-from headwise.viewer.statistics import STATISTICS, cost, statistics_of
+from headwise.viewer.statistics import cost, descriptions, statistics_of
 from headwise.viewer.threads import on_threads
 
 QUICK_CELLS = 1e8  # weights that are gone through in about half a second
@@ -61,7 +61,7 @@ def facts_of(
         "made": made,
         "tolerance": 0,
         "source": "server",
-        "statistics": STATISTICS,
+        "statistics": descriptions(),
         "axes": [_axis(axis) for axis in axes],
         "inputs": [{"name": each.name, "stacks": list(islice(found, len(each.stacks)))} for each in inputs],
     }

@@ -7,7 +7,7 @@ import torch
 
 import headwise
 from headwise import masks
-from headwise.analyses import sink_rate
+from headwise.analyses import key_zero_rate
 from headwise.errors import ArgumentError, RecordError
 from tests.analyses.dense import attending, tiny_encoder, tiny_records
 from tests.largest import Largest
@@ -26,9 +26,9 @@ def test_two_heads_by_hand() -> None:
     seen = attending(a)
     rates = {(0, 0.3): 1.0, (0, 0.4): 0.5, (0, 0.6): 0.0, (1, 0.4): 1.0, (1, 0.48): 0.5, (2, 0.7): 0.5}
     for (key, threshold), expected in rates.items():
-        close(sink_rate([seen], key=key, threshold=threshold), torch.tensor([expected], dtype=torch.float64))
+        close(key_zero_rate([seen], key=key, threshold=threshold), torch.tensor([expected], dtype=torch.float64))
     # The mean over layers of the mean over heads: a layer of one head counts as much as one of two.
-    close(sink_rate([seen, attending(a[:1])], threshold=0.4), torch.tensor([0.75], dtype=torch.float64))
+    close(key_zero_rate([seen, attending(a[:1])], threshold=0.4), torch.tensor([0.75], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("mask", [None, masks.causal(), masks.padding([7, 3])], ids=["full", "causal", "padding"])
@@ -38,7 +38,7 @@ def test_equals_the_formula_for_each_example(mask: masks.Mask | None, block_byte
         for threshold in (0.1, 0.2, 0.3):
             alpha = torch.stack([layer.weights[:, :, key:, key].sum(-1) / (7 - key) for layer in layers])  # [L, B, H]
             expected = (alpha > threshold).double().mean((0, 2))
-            close(sink_rate([layer.record for layer in layers], key=key, threshold=threshold), expected)
+            close(key_zero_rate([layer.record for layer in layers], key=key, threshold=threshold), expected)
 
 
 def test_the_mean_over_examples_is_the_number_of_the_papers_code() -> None:
@@ -47,7 +47,7 @@ def test_the_mean_over_examples_is_the_number_of_the_papers_code() -> None:
     scores = torch.stack([layer.weights for layer in layers], dim=1)  # samples, layers, heads, tokens, tokens
     importance = (scores / torch.arange(7, 0, -1)).sum(-2)
     expected = (importance > 0.2).double().mean((0, 1, 2))
-    found = [float(sink_rate([layer.record for layer in layers], key, 0.2).mean()) for key in range(7)]
+    found = [float(key_zero_rate([layer.record for layer in layers], key, 0.2).mean()) for key in range(7)]
     close(torch.tensor(found, dtype=torch.float64), expected)
     assert 0 < float(expected[0]) <= 1
 
@@ -56,26 +56,26 @@ def test_the_logit_of_a_sink_takes_from_every_token() -> None:
     q = torch.zeros(1, 1, 4, 2)
     _, without = headwise.attention(q, q, q, mask=masks.causal(), record=True)
     _, beside = headwise.attention(q, q, q, mask=masks.causal(), sinks=torch.tensor([2.0]), record=True)
-    assert float(sink_rate(without)) == 1.0  # (1 + 1/2 + 1/3 + 1/4) / 4 = 0.52
-    assert float(sink_rate(beside)) == 0.0
+    assert float(key_zero_rate(without)) == 1.0  # (1 + 1/2 + 1/3 + 1/4) / 4 = 0.52
+    assert float(key_zero_rate(beside)) == 0.0
 
 
 def test_makes_nothing_of_the_size_of_a_matrix(small_blocks: None) -> None:
     layers = tiny_records(2, 512, mask=masks.causal())
     with Largest() as largest:
-        sink_rate(layers)
+        key_zero_rate(layers)
     assert largest.bytes <= 2**16  # q is 2^15 bytes; one head's matrix is 2^20
 
 
 def test_bad_arguments() -> None:
     with pytest.raises(ArgumentError, match=r"key must lie in 0 … 3, the tokens of record 1. Received: 4"):
-        sink_rate(tiny_records(1, 5) + tiny_records(1, 4), key=4)
+        key_zero_rate(tiny_records(1, 5) + tiny_records(1, 4), key=4)
     with pytest.raises(ArgumentError, match=r"key must lie in 0 … 4"):
-        sink_rate(tiny_records(1, 5), key=-1)
-    with pytest.raises(ArgumentError, match=r"sink_rate needs at least one record"):
-        sink_rate([])
+        key_zero_rate(tiny_records(1, 5), key=-1)
+    with pytest.raises(ArgumentError, match=r"key_zero_rate needs at least one record"):
+        key_zero_rate([])
     q = torch.randn(3, 2, 5, 4)
     with pytest.raises(ArgumentError, match=r"one batch size: record 0 has B=1, record 1 has B=3"):
-        sink_rate([*tiny_records(1, 5), headwise.attention(q, q, q, record=True)[1]])
-    with pytest.raises(RecordError, match=r"sink_rate needs as many queries as keys"):
-        sink_rate([headwise.attention(q[:, :, :2], q, q, record=True)[1]])
+        key_zero_rate([*tiny_records(1, 5), headwise.attention(q, q, q, record=True)[1]])
+    with pytest.raises(RecordError, match=r"key_zero_rate needs as many queries as keys"):
+        key_zero_rate([headwise.attention(q[:, :, :2], q, q, record=True)[1]])

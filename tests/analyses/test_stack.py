@@ -22,7 +22,7 @@ QUESTIONS: dict[str, Callable[[list[AttentionRecord]], Tensor]] = {
     "norm_based": lambda records: analyses.norm_based(records[0], output_weight=torch.ones(4, 4, 3)),
     "summed_norm_based": lambda records: analyses.summed_norm_based(records[0], output_weight=torch.ones(4, 4, 3)),
     "pattern_scores": lambda records: analyses.pattern_scores(records, 3).induction,
-    "sink_rate": lambda records: analyses.sink_rate(records),
+    "key_zero_rate": lambda records: analyses.key_zero_rate(records),
     "compare": lambda records: analyses.compare(records[0], records[1]).divergence,
 }
 

@@ -82,7 +82,7 @@ def dense(layer: Attention, bias: Tensor | None = None) -> dict[str, list[float]
     return {
         "entropy": entropy.mean((0, 2)).tolist(),
         "entropy_normalised": (entropy / choices.log())[..., 1:].mean((0, 2)).tolist(),
-        "sink_share": weights[..., 0].mean((0, 2)).tolist(),
+        "first_visible": weights[..., 0].mean((0, 2)).tolist(),
     }
 
 
@@ -105,7 +105,7 @@ def test_a_head_that_averages_everything_by_hand() -> None:
         metrics = watching.step()
         assert heads(metrics, "entropy", "0") == pytest.approx([math.log(1 * 2 * 3 * 4) / 4] * 2)
         assert heads(metrics, "entropy_normalised", "0") == pytest.approx([1.0] * 2)  # of the three that have a choice
-        assert heads(metrics, "sink_share", "0") == pytest.approx([(1 + 1 / 2 + 1 / 3 + 1 / 4) / 4] * 2)
+        assert heads(metrics, "first_visible", "0") == pytest.approx([(1 + 1 / 2 + 1 / 3 + 1 / 4) / 4] * 2)
         assert watching.dead == {"0": {0: "uniform", 1: "uniform"}}
         assert metrics["attention/dead_heads"] == metrics["attention/0/dead_heads"] == 2
 
@@ -117,7 +117,7 @@ def test_a_head_that_looks_at_the_first_token_alone_is_dormant() -> None:
     with monitor(model) as watching:
         metrics = train(watching, model, batch(2, 6))
     assert watching.dead == {"layers.0": {1: "dormant"}, "layers.1": {1: "dormant"}}
-    assert heads(metrics, "sink_share")[1] == pytest.approx(1.0)
+    assert heads(metrics, "first_visible")[1] == pytest.approx(1.0)
     assert heads(metrics, "entropy")[1] == pytest.approx(0.0, abs=1e-6)
     assert metrics["attention/layers.1/dead_heads"] == 1
     assert metrics["attention/dead_heads"] == 2
@@ -180,7 +180,7 @@ def test_queries_that_attend_to_nothing_do_not_count() -> None:
         with pytest.warns(UserWarning, match="there are no gradients"):
             metrics = watching.step()
     assert metrics["attention/Padded/entropy/head_0"] == pytest.approx(math.log(3))
-    assert metrics["attention/Padded/sink_share/head_0"] == pytest.approx(1 / 3)
+    assert metrics["attention/Padded/first_visible/head_0"] == pytest.approx(1 / 3)
     assert watching.dead == {"Padded": {0: "uniform"}}
 
 
@@ -486,7 +486,7 @@ def test_a_summary_writer_gets_scalars_and_histograms(model: Model) -> None:
         metrics = [train(watching, model) for _ in range(3)]
     expected = {(name, step): value for step in (0, 2) for name, value in metrics[step].items()}
     assert writer.scalars == expected
-    assert writer.histograms["attention/layers.1/sink_share", 2] == heads(metrics[2], "sink_share", "layers.1")
+    assert writer.histograms["attention/layers.1/first_visible", 2] == heads(metrics[2], "first_visible", "layers.1")
     assert len(writer.histograms) == 2 * 2 * 3
 
 

@@ -50,6 +50,6 @@ def test_agrees_with_the_weights_of_an_eager_model(tiny_bert: Path) -> None:
         a_QK = attentions[each.index][0, each.head].double()
         assert each.entropy == pytest.approx(-(a_QK * a_QK.log()).sum(-1).mean().item(), abs=1e-4)
         assert each.distance == pytest.approx((a_QK * away_QK).sum(-1).mean().item(), abs=1e-4)
-        assert each.on_first == pytest.approx(a_QK[:, 0].mean().item(), abs=1e-5)
+        assert each.first_visible == pytest.approx(a_QK[:, 0].mean().item(), abs=1e-5)
         assert each.weight == pytest.approx(a_QK.max().item(), abs=1e-5)
         assert a_QK[each.looks, each.looked_at].item() == pytest.approx(a_QK.max().item(), abs=1e-5)

@@ -8,12 +8,12 @@ import io
 from rich.console import Console
 
 from headwise.cli.heads import print_table
-from headwise.records.table import HeadSummary
+from headwise.records.summary import HeadSummary
 
 LABELS = ["[CLS]", "the", "cat", "[bold]", "Donaudampfschifffahrtselektrizitätenhauptbetriebswerk" * 2]
 HEAD = HeadSummary(
     **{"layer": "0", "index": 0, "call": 0, "head": 0, "kind": "self"},
-    **{"entropy": 1.234, "distance": 5.678, "previous": 0.1, "on_first": 0.256, "keys_needed": 2.0},
+    numbers={"entropy": 1.234, "distance": 5.678, "previous": 0.1, "first_visible": 0.256, "keys_needed": 2.0},
     **{"weight": 0.934, "example": 0, "looks": 1, "looked_at": 2, "looks_label": "the", "looked_at_label": "cat"},
 )
 SUMMARIES = [dataclasses.replace(HEAD, index=layer, head=head) for layer in (0, 3) for head in (0, 1)]

@@ -15,7 +15,8 @@ import headwise
 from headwise import masks
 from headwise.call import make_call
 from headwise.errors import ArgumentError, RecordError
-from headwise.records import AttentionRecord, record, statistics
+from headwise.records import AttentionRecord, record
+from headwise.records.statistics import part
 from tests.largest import Largest
 from tests.mask_zoo import ZOO, compositions
 
@@ -47,7 +48,7 @@ def recorded(
 
 @pytest.fixture(params=[2**18, 2**6], ids=["one block", "many blocks"])
 def cells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(statistics, "CELLS", request.param)
+    monkeypatch.setattr(part, "CELLS", request.param)
     monkeypatch.setattr(record, "BLOCK_CELLS", request.param)
     return int(request.param)
 
@@ -164,7 +165,7 @@ def test_distance_counts_from_the_query_s_own_position() -> None:
 
 @pytest.mark.parametrize("question", ["lse", "entropy", "distance", "received", "top_k", "pooled"])
 def test_no_question_holds_more_than_a_block_of_rows(question: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "CELLS", 2**16)
+    monkeypatch.setattr(part, "CELLS", 2**16)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # what other threads make would not be seen
     q = torch.randn(1, 2, 1500, 8)  # the whole matrix would be 18 MB
     _, seen = headwise.attention(q, q, q, mask=masks.causal(), record=True)
@@ -209,9 +210,9 @@ def test_records_of_half_precision_are_worked_out_in_float32() -> None:
         (lambda seen: seen.weights(heads=4), r"heads must lie in 0 … 3. Received: 4"),
         (lambda seen: seen.weights(rows=[1, 30]), r"rows must lie in 0 … 29. Received: \[1, 30\]"),
         (lambda seen: seen.scores(cols=-31), r"cols must lie in 0 … 29. Received: -31"),
-        (lambda seen: seen.top_k(31), r"k must be between 1 and the 30 keys. Received: 31"),
-        (lambda seen: seen.pooled(0), r"size must be at least 1 × 1. Received: 0 × 0"),
-        (lambda seen: seen.pooled(4, how="sum"), r'how must be "mean" or "max". Received: \'sum\''),
+        (lambda seen: seen.top_k(31), r"k must be between 1 and the 30 keys. Received: k=31"),
+        (lambda seen: seen.pooled(0), r"size must be at least 1 × 1. Received: size=0 × 0"),
+        (lambda seen: seen.pooled(4, how="sum"), r'how must be "mean" or "max". Received: how=\'sum\''),
     ],
 )
 def test_a_question_out_of_range_is_told_the_range(ask: Any, message: str) -> None:

@@ -11,10 +11,11 @@ import headwise
 from headwise import masks
 from headwise.errors import ArgumentError
 from headwise.records import AttentionRecord
-from headwise.records.statistics import NAMES
-from headwise.records.tiles import Tile, spread
+from headwise.records.statistics import STATISTICS
+from headwise.records.tiles import spread
+from headwise.tiles import Run, Tile
 
-BY_ROW = ("entropy", "distance", "offset_mass", "sink_share", "learned_sink", "keys_needed")
+BY_ROW = ("entropy", "distance", "offset_mass", "first_visible", "learned_sink", "keys_needed")
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -66,11 +67,11 @@ def test_as_many_rows_as_there_are_is_all(seen: AttentionRecord) -> None:
 
 def test_nothing_comes_that_was_not_asked_for(seen: AttentionRecord) -> None:
     found = seen.statistics("entropy", rows=8)
-    assert [name for name in NAMES if getattr(found, name) is not None] == ["entropy"]
+    assert [name for name in STATISTICS if getattr(found, name) is not None] == ["entropy"]
 
 
 def test_the_rows_are_spread_evenly() -> None:
-    tiles = [Tile(0, 100, 0, 9), Tile(160, 220, 0, 9), Tile(220, 400, 3, 9)]
+    tiles = [Tile(lo, hi, (Run(k, 9, False),)) for lo, hi, k in ((0, 100, 0), (160, 220, 0), (220, 400, 3))]
     found = spread(tiles, 32)
     assert [(tile.q_lo, tile.q_hi) for tile in found] == [(38, 46), (183, 191), (268, 276), (353, 361)]
     assert found[2].k_lo == 3
@@ -78,5 +79,5 @@ def test_the_rows_are_spread_evenly() -> None:
 
 
 def test_rows_that_make_no_sense_are_named(seen: AttentionRecord) -> None:
-    with pytest.raises(ArgumentError, match=r"statistics: rows must be at least 1\. Received: 0"):
+    with pytest.raises(ArgumentError, match=r"statistics: rows must be at least 1\. Received: rows=0"):
         seen.statistics("entropy", rows=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import threading
 from collections.abc import Callable
@@ -18,8 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import headwise
 from headwise import masks
 from headwise.errors import ArgumentError
-from headwise.records import AttentionRecord, measures, statistics
-from headwise.records.statistics import NAMES, Statistics
+from headwise.records import AttentionRecord
+from headwise.records.statistics import STATISTICS, Statistics, pooled
+from headwise.records.statistics import part as parts
+from headwise.records.statistics import top as tops
 from headwise.records.tiles import Tiles
 from tests.largest import Largest
 from tests.mask_zoo import ZOO, compositions
@@ -54,7 +55,7 @@ def test_every_statistic_by_hand() -> None:
     assert found.top.keys[0, 0, 0, 0] == 0
     assert found.top.keys[0, 0, 0, 1] != 0  # a key whose weight is 0
     equal(found.offset_mass, [1.0, 0.0, 0.0], [2 / 3, 1 / 3, 0.0], [4 / 7, 2 / 7, 1 / 7], [1 / 8, 4 / 8, 2 / 8])
-    equal(found.sink_share, 1.0, 1 / 3, 1 / 7, 1 / 8)
+    equal(found.first_visible, 1.0, 1 / 3, 1 / 7, 1 / 8)
     equal(found.learned_sink, 0.0, 0.0, 0.0, 0.0)
     equal(found.keys_needed, 1, 2, 3, 4)  # 6/7 and 7/8 are less than 0.9
     equal(found.pooled_mean, [0.5, 0.0], [(3 / 7 + 3 / 8) / 4, (4 / 7 + 5 / 8) / 4])
@@ -65,7 +66,7 @@ def test_each_method_asks_for_one_statistic() -> None:
     seen = weighing(1, 2, 4, 1, mask=masks.causal())
     all_ = seen.statistics(offsets=(2,), size=3, share=0.6)
     assert torch.equal(seen.offset_mass(2), all_.offset_mass[..., 0])  # type: ignore[index]
-    assert seen.sink_share().equal(all_.sink_share)  # type: ignore[arg-type]
+    assert seen.first_visible().equal(all_.first_visible)  # type: ignore[arg-type]
     assert seen.keys_needed(0.6).equal(all_.keys_needed)  # type: ignore[arg-type]
     assert seen.keys_needed()[0, 0].tolist() == [1, 2, 3, 4]
     assert seen.keys_needed(0.6)[0, 0].tolist() == [1, 1, 2, 2]
@@ -75,8 +76,8 @@ def test_each_method_asks_for_one_statistic() -> None:
 
 def test_what_was_not_asked_for_is_none() -> None:
     found = weighing(1, 2).statistics("entropy", "top")
-    assert [name for name in NAMES if getattr(found, name) is not None] == ["entropy", "top"]
-    assert [field.name for field in dataclasses.fields(Statistics)] == list(NAMES)
+    assert [name for name in STATISTICS if getattr(found, name) is not None] == ["entropy", "top"]
+    assert list(vars(found)) == list(STATISTICS)
 
 
 def test_of_ten_equal_weights_nine_hold_nine_tenths() -> None:
@@ -93,12 +94,12 @@ def test_the_query_stands_at_the_last_key() -> None:
     assert seen.offset_mass(1).item() == pytest.approx(4 / 8)
 
 
-def test_the_sink_share_begins_at_the_first_key_that_anybody_sees() -> None:
+def test_the_first_visible_begins_at_the_first_key_that_anybody_sees() -> None:
     mask = masks.padding(torch.tensor([[True, True, True], [False, True, True]]))
     q, k = torch.ones(2, 1, 1, 1), torch.tensor([1.0, 2.0, 5.0]).log().expand(2, 1, 3)[..., None]
     seen = record_of(q, k, mask=mask)
-    assert seen.sink_share().flatten().tolist() == pytest.approx([1 / 8, 2 / 7])
-    two = seen.statistics("sink_share", sink_keys=2).sink_share
+    assert seen.first_visible().flatten().tolist() == pytest.approx([1 / 8, 2 / 7])
+    two = seen.statistics("first_visible", first_keys=2).first_visible
     assert two is not None
     assert two.flatten().tolist() == pytest.approx([3 / 8, 1.0])
 
@@ -170,9 +171,9 @@ def check(found: Statistics, expected: tuple[Tensor, Tensor, Tensor], mask: mask
     share = torch.zeros(batch, heads, q_len, dtype=torch.double)
     for b in range(batch):
         for h in range(heads):
-            used = allowed[b % len(allowed), h % allowed.shape[1]].any(0).nonzero()[: asked.get("sink_keys", 1), 0]
+            used = allowed[b % len(allowed), h % allowed.shape[1]].any(0).nonzero()[: asked.get("first_keys", 1), 0]
             share[b, h] = weights[b, h][:, used].sum(-1)
-    close(found.sink_share, share)
+    close(found.first_visible, share)
 
     assert found.top is not None
     top = min(asked.get("top", 8), k_len)
@@ -224,12 +225,12 @@ def test_any_call_as_in_float64(cells: int, call: dict[str, Any], data: st.DataO
         "offsets": data.draw(st.lists(st.integers(-3, 90), max_size=3).map(tuple)),
         "size": data.draw(st.sampled_from([(64, 64), (1, 1), (7, 3), (20, 100)])),
         "share": data.draw(st.sampled_from([0.1, 0.5, 0.9, 1.0])),
-        "sink_keys": data.draw(st.sampled_from([1, 4])),
+        "first_keys": data.draw(st.sampled_from([1, 4])),
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "CELLS", cells)
-        patch.setattr(statistics, "OVERHEAD", cells // 16)
-        patch.setattr(measures, "POOL_CELLS", cells)
+        patch.setattr(parts, "CELLS", cells)
+        patch.setattr(parts, "OVERHEAD", cells // 16)
+        patch.setattr(pooled, "BUFFER_CELLS", cells)
         found = record_of(**call).statistics(**asked)
     check(found, dense(**call), call["mask"], **asked)
 
@@ -238,8 +239,8 @@ def test_any_call_as_in_float64(cells: int, call: dict[str, Any], data: st.DataO
 @pytest.mark.parametrize("name", ZOO)
 def test_every_mask(name: str, lengths: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = (150, 150) if name == "big bird" else lengths
-    monkeypatch.setattr(statistics, "CELLS", 2**13)
-    monkeypatch.setattr(statistics, "OVERHEAD", 0)
+    monkeypatch.setattr(parts, "CELLS", 2**13)
+    monkeypatch.setattr(parts, "OVERHEAD", 0)
     mask = ZOO[name](2, 4, *lengths)
     q, k = torch.randn(2, 4, lengths[0], 8), torch.randn(2, 2, lengths[1], 8)
     check(record_of(q, k, mask=mask).statistics(), dense(q, k, mask), mask)
@@ -278,7 +279,7 @@ def test_no_queries_or_no_keys(sizes: tuple[int, int], sinks: Tensor | None) -> 
     q_len, k_len = sizes
     seen = record_of(torch.randn(1, 2, q_len, 8), torch.randn(1, 2, k_len, 8), sinks=sinks)
     found = seen.statistics()
-    for name in ("lse", "entropy", "distance", "sink_share", "keys_needed", "learned_sink"):
+    for name in ("lse", "entropy", "distance", "first_visible", "keys_needed", "learned_sink"):
         assert getattr(found, name).shape == (1, 2, q_len)
     assert found.received is not None
     assert found.pooled_max is not None
@@ -298,7 +299,7 @@ def test_nan_in_keys_that_nobody_sees_does_not_spread() -> None:
     right = record_of(q, k, mask=mask).statistics()
     k[:, :, 90:] = math.nan
     found = record_of(q, k, mask=mask).statistics()
-    for name in NAMES:
+    for name in STATISTICS:
         for a, b in zip(_tensors(getattr(found, name)), _tensors(getattr(right, name)), strict=True):
             assert a.equal(b), name
 
@@ -374,7 +375,7 @@ def test_causal_scores_are_made_up_to_the_diagonal() -> None:
 
 
 def test_the_mask_is_looked_at_only_where_it_cuts_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "CELLS", 2**17)  # a head at a time
+    monkeypatch.setattr(parts, "CELLS", 2**17)  # a head at a time
     looked: list[int] = []
 
     class Spy(masks.band.Band):
@@ -400,7 +401,7 @@ def test_tiles_hold_every_pair_that_is_allowed_and_rows_come_once() -> None:
                     rows += range(tile.q_lo, tile.q_hi)
                     inside = left[tile.q_lo : tile.q_hi, tile.k_lo : tile.k_hi]
                     seen = torch.ones_like(inside)
-                    for part, pattern in tiles.forbidden(b, h, tile):
+                    for part, pattern in tiles.forbidden(tile):
                         seen[:, part] = False if pattern is None else ~pattern
                     assert seen.equal(inside), name
                     inside.zero_()
@@ -410,8 +411,8 @@ def test_tiles_hold_every_pair_that_is_allowed_and_rows_come_once() -> None:
 
 @pytest.mark.parametrize("mask", [masks.causal(), masks.window(64, 0), None], ids=repr)
 def test_nothing_of_the_size_of_the_matrix_is_made(mask: masks.Mask | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "CELLS", 2**15)
-    monkeypatch.setattr(measures, "POOL_CELLS", 2**14)
+    monkeypatch.setattr(parts, "CELLS", 2**15)
+    monkeypatch.setattr(pooled, "BUFFER_CELLS", 2**14)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # others would not be seen
     q = torch.randn(1, 2, 3000, 8)  # the whole matrix would be 72 MB
     seen = record_of(q, q, mask=mask)
@@ -423,11 +424,11 @@ def test_nothing_of_the_size_of_the_matrix_is_made(mask: masks.Mask | None, monk
 
 def test_one_pass_finds_the_log_sum_exps_once(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[tuple[str, ...]] = []
-    real: Callable[..., Statistics] = headwise.records.record.compute
+    real: Callable[..., dict[str, Any]] = headwise.records.record.compute
 
-    def counted(scores: Any, names: Any, options: Any) -> Statistics:
-        passes.append(tuple(names))
-        return real(scores, names, options)
+    def counted(scores: Any, statistics: Any, rows: Any) -> dict[str, Any]:
+        passes.append(tuple(each.name for each in statistics))
+        return real(scores, statistics, rows)
 
     monkeypatch.setattr("headwise.records.record.compute", counted)
     seen = weighing(1, 2, 4)
@@ -435,7 +436,7 @@ def test_one_pass_finds_the_log_sum_exps_once(monkeypatch: pytest.MonkeyPatch) -
     assert seen.lse is seen.lse
     assert seen.statistics("lse").lse is seen.lse
     assert seen.weights(rows=1, cols=2).item() == pytest.approx(4 / 7)
-    assert passes == [("entropy",)]
+    assert passes == [("normaliser", "entropy")]
     assert entropy.shape == (1, 1, 3)
 
 
@@ -453,7 +454,7 @@ def test_threads_change_nothing_and_leave_nothing(monkeypatch: pytest.MonkeyPatc
         thread.start()
         thread.join()
         assert of_new_threads == [3]
-        for name in NAMES:
+        for name in STATISTICS:
             for a, b in zip(_tensors(getattr(alone, name)), _tensors(getattr(together, name)), strict=True):
                 if name == "top" and a.dtype == torch.long:  # which keys have a weight of 0 does not matter
                     assert alone.top is not None
@@ -464,7 +465,7 @@ def test_threads_change_nothing_and_leave_nothing(monkeypatch: pytest.MonkeyPatc
         with torch.inference_mode():  # which is each thread's own
             x = torch.randn(2, 6, 30, 8)
             torch.testing.assert_close(record_of(x, x).statistics().received, record_of(x, x).weights().sum(2))
-        monkeypatch.setattr(statistics, "largest", lambda *_: 1 / 0)
+        monkeypatch.setattr(tops, "largest", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             record_of(q, q).statistics()
         assert torch.get_num_threads() == 3
@@ -485,13 +486,13 @@ def test_autocast_and_gradients_outside_do_not_matter() -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda seen: seen.statistics("entropie"), r"the names are lse, entropy, .*pooled_max. Received: entropie$"),
-        (lambda seen: seen.statistics(top=0), r"top must be at least 1. Received: 0"),
-        (lambda seen: seen.statistics(size=(4, 0)), r"size must be at least 1 × 1. Received: 4 × 0"),
-        (lambda seen: seen.statistics(share=0.0), r"share must be above 0 and at most 1. Received: 0.0"),
-        (lambda seen: seen.keys_needed(1.5), r"share must be above 0 and at most 1. Received: 1.5"),
-        (lambda seen: seen.statistics(sink_keys=0), r"sink_keys must be at least 1. Received: 0"),
-        (lambda seen: seen.statistics(offsets=(1.5,)), r"offsets must be whole numbers. Received: \[1.5\]"),
+        (lambda seen: seen.statistics("entropie"), r"the names are lse, entropy, .*received. Received: entropie$"),
+        (lambda seen: seen.statistics(top=0), r"top must be at least 1. Received: top=0"),
+        (lambda seen: seen.statistics(size=(4, 0)), r"size must be at least 1 × 1. Received: size=4 × 0"),
+        (lambda seen: seen.statistics(share=0.0), r"share must be above 0 and at most 1. Received: share=0.0"),
+        (lambda seen: seen.keys_needed(1.5), r"share must be above 0 and at most 1. Received: share=1.5"),
+        (lambda seen: seen.statistics(first_keys=0), r"first_keys must be at least 1. Received: first_keys=0"),
+        (lambda seen: seen.statistics(offsets=(1.5,)), r"offsets must be whole numbers. Received: offsets=\[1.5\]"),
     ],
 )
 def test_a_question_that_makes_no_sense(ask: Callable[[AttentionRecord], object], message: str) -> None:

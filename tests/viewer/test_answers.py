@@ -14,6 +14,7 @@ import headwise
 from headwise import masks
 from headwise.errors import ArgumentError, RecordError
 from headwise.records import AttentionRecord, head
+from headwise.tiles import runs
 from headwise.viewer import answers
 from headwise.viewer.answers import Answers, How, Question
 
@@ -25,7 +26,8 @@ def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     if request.param == "in pieces":
         for module, name, value in (
             (head, "CELLS", 12),
-            (head, "BLOCK", 3),
+            (head, "WIDTH", 3),
+            (runs, "WIDTH", 3),
             (answers, "CELLS", 12),
             (answers, "FEWEST_ROWS", 1),
             (answers, "ROWS", 4),

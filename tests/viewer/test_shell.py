@@ -82,7 +82,7 @@ def test_the_address_follows_what_is_looked_at_and_brings_it_back(tab: Page, tmp
     seen = {"one": seen_of(record(3), record(3)), "two": seen_of(record(4), record(4), record(4))}
     looked = {
         "view": "text", "input": 1, "layer": 2, "head": 3, "heads": [[0, 1], [1, 2]], "row": 4, "col": 5, "pinRow": 6,
-        "pinCol": 7, "scale": "log", "colours": "cividis", "sink": True, "theme": "dark", "stat": "sink",
+        "pinCol": 7, "scale": "log", "colours": "cividis", "sink": True, "theme": "dark", "stat": "first_visible",
         "sort": "down",
         "level": "words", "direction": "gets", "sight": [1.25, 7, 0, 4.5], "compare": "difference", "flow": "relevance",
         "other": {"input": 0, "stack": 0, "layer": 1, "head": 2}, "strip": False,

@@ -17,11 +17,11 @@ from headwise.analyses import head_importance, relevance, stack
 from headwise.records import AttentionRecord, Seen
 from headwise.text import Tokens
 from headwise.viewer import facts, facts_of, inputs_of
-from headwise.viewer.statistics import STATISTICS, statistics_of
+from headwise.viewer.statistics import descriptions, statistics_of
 
 from .conftest import look, placed, record, tokens, write
 
-KEYS = [each["key"] for each in STATISTICS]
+KEYS = [each["key"] for each in descriptions()]
 
 
 def told(seen: AttentionRecord, read: Tokens | None = None, *, example: int = 0, kind: str = "self") -> dict[str, Any]:
@@ -48,8 +48,8 @@ def test_the_definitions(options: dict[str, Any]) -> None:
             "entropy": -torch.xlogy(a, a).sum(-1).mean(-1),
             "distance": (a * (i - j).abs()).sum(-1).mean(-1),
             "previous": torch.cat([torch.zeros(4, 1), a.diagonal(-1, 1, 2)], 1).mean(-1),
-            "sink": a[:, :, 0].mean(-1),
-            "keys": ((ranked < 0.9 - 1e-6).sum(-1) + 1).double().mean(-1),
+            "first_visible": a[:, :, 0].mean(-1),
+            "keys_needed": ((ranked < 0.9 - 1e-6).sum(-1) + 1).double().mean(-1),
             "strongest": a.amax((1, 2)),
         }
         for key, value in expected.items():
@@ -61,7 +61,7 @@ def test_rows_that_attend_to_nothing_do_not_count() -> None:
     allowed[3] = False
     found = told(record(length=5, mask=masks.from_tensor(allowed)))
     assert found["entropy"] == [0.0, 0.0]
-    assert found["keys"] == [1.0, 1.0]  # of four rows, not five
+    assert found["keys_needed"] == [1.0, 1.0]  # of four rows, not five
     empty = told(record(length=5, mask=masks.from_tensor(torch.zeros(5, 5, dtype=torch.bool))))
     assert empty["entropy"] == [None, None]
     assert empty["strongest"] == [0.0, 0.0]
@@ -70,7 +70,7 @@ def test_rows_that_attend_to_nothing_do_not_count() -> None:
 def test_between_two_texts_there_is_no_distance() -> None:
     found = told(record(length=3, keys=7), kind="cross")
     assert found["distance"] == found["previous"] == found["induction"] == found["importance"] == [None, None]
-    assert found["sink"] == pytest.approx(dense(record_again())[:, :, 0].mean(-1).tolist(), abs=1e-4)
+    assert found["first_visible"] == pytest.approx(dense(record_again())[:, :, 0].mean(-1).tolist(), abs=1e-4)
 
 
 def record_again() -> AttentionRecord:
@@ -80,8 +80,17 @@ def record_again() -> AttentionRecord:
 
 def test_each_statistic_is_there_and_explained() -> None:
     assert set(told(record())) == set(KEYS)
-    assert KEYS == ["entropy", "distance", "previous", "sink", "keys", "strongest", "induction", "importance"]
-    assert all(each["about"].endswith(".") for each in STATISTICS)
+    assert KEYS == [
+        "entropy",
+        "distance",
+        "previous",
+        "first_visible",
+        "keys_needed",
+        "strongest",
+        "induction",
+        "importance",
+    ]
+    assert all(each["about"].endswith(".") for each in descriptions())
 
 
 # --- Induction --------------------------------------------------------------------------------------------------------
@@ -194,7 +203,7 @@ def test_the_facts_hold_the_statistics_of_each_example() -> None:
     read = [named("abcabcabc"), named("abcdefghi")]
     seen.tokens = read
     found = facts_of(inputs_of(seen), title="")
-    assert found["statistics"] == STATISTICS
+    assert found["statistics"] == descriptions()
     for example in range(2):
         for layer in range(2):
             expected = told(seen[layer], read[example], example=example)

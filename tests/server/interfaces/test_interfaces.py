@@ -90,7 +90,7 @@ def test_the_statistics_of_every_head_are_plain_json_with_names_of_tokens(opened
     interface = opened(name)
     assert interface.description.explains
     told = json.loads(json.dumps(interface.explain(interface.description.example or {}), allow_nan=False))
-    assert {"entropy", "distance", "sink", "strongest"} <= {each["key"] for each in told["statistics"]}
+    assert {"entropy", "distance", "first_visible", "strongest"} <= {each["key"] for each in told["statistics"]}
     layers = 0
     for shown in told["inputs"]:
         for stack in shown["stacks"]:

@@ -88,7 +88,7 @@ def test_tensorboard_has_what_the_heads_did(whole: Path) -> None:
     tags = set(events.Tags()["scalars"])
     heads = {
         f"attention/encoder.layers.0.attention/{what}/head_{head}"
-        for what in ("entropy", "sink_share")
+        for what in ("entropy", "first_visible")
         for head in (0, 1)
     }
     assert heads <= tags

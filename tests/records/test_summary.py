@@ -18,7 +18,7 @@ from headwise import masks
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.records import AttentionRecord, Seen, Site
-from headwise.records.table import HeadSummary, Summary, as_text, head_table
+from headwise.records.summary import HeadSummary, Summary, head_table
 
 
 def attended(q_HQD: Tensor, k_HKD: Tensor, mask: Mask | None = None, site: Site | None = None) -> AttentionRecord:
@@ -37,7 +37,7 @@ def test_a_head_that_looks_everywhere_alike() -> None:
     assert head.entropy == pytest.approx(math.log(3), abs=1e-6)
     assert head.distance == pytest.approx((1 + 2 / 3 + 1) / 3, abs=1e-6)  # of 0 1 2, 1 0 1 and 2 1 0
     assert head.previous == pytest.approx((0 + 1 / 3 + 1 / 3) / 3, abs=1e-6)  # the first has no previous token
-    assert head.on_first == pytest.approx(1 / 3, abs=1e-6)
+    assert head.first_visible == pytest.approx(1 / 3, abs=1e-6)
     assert head.keys_needed == 3
     assert head.weight == pytest.approx(1 / 3, abs=1e-6)
 
@@ -48,7 +48,7 @@ def test_a_head_that_looks_one_back() -> None:
     assert head.entropy == pytest.approx(0, abs=1e-6)
     assert head.distance == pytest.approx(3 / 4, abs=1e-6)
     assert head.previous == pytest.approx(3 / 4, abs=1e-6)
-    assert head.on_first == pytest.approx(2 / 4, abs=1e-6)
+    assert head.first_visible == pytest.approx(2 / 4, abs=1e-6)
     assert head.keys_needed == 1
     assert head.weight == pytest.approx(1, abs=1e-6)
 
@@ -75,7 +75,7 @@ def test_queries_that_see_nothing_are_left_out_of_the_means() -> None:
     (head,) = rows_of(attended(torch.zeros(1, 4, 4), torch.randn(1, 4, 4), mask))
     assert head.entropy == pytest.approx(math.log(2), abs=1e-6)
     assert head.keys_needed == 2
-    assert head.on_first == pytest.approx(1 / 2, abs=1e-6)
+    assert head.first_visible == pytest.approx(1 / 2, abs=1e-6)
 
 
 def test_what_has_no_numbers_says_so() -> None:
@@ -84,7 +84,7 @@ def test_what_has_no_numbers_says_so() -> None:
     for head in (nothing, nobody):
         assert math.isnan(head.entropy)
         assert (head.looks_label, head.looked_at_label) == ("", "")
-        assert "–" in as_text(head_table([head]))
+        assert "–" in str(head_table([head]))
     cross = attended(torch.zeros(1, 3, 4), torch.zeros(1, 5, 4), site=Site("x", 0, "cross", False, 1, 1))
     (head,) = rows_of(cross)
     assert (math.isnan(head.distance), math.isnan(head.previous)) == (True, True)  # tokens of two texts
@@ -103,7 +103,7 @@ def test_agrees_with_dense_weights() -> None:
         assert row.entropy == pytest.approx(-torch.special.xlogy(a_BQK, a_BQK).sum(-1).mean().item())
         assert row.distance == pytest.approx((a_BQK * away_QK).sum(-1).mean().item())
         assert row.previous == pytest.approx(a_BQK.diagonal(-1, 1, 2).sum().item() / 40)
-        assert row.on_first == pytest.approx(a_BQK[..., 0].mean().item())
+        assert row.first_visible == pytest.approx(a_BQK[..., 0].mean().item())
         held = a_BQK.sort(-1, descending=True).values.cumsum(-1)
         assert row.keys_needed == pytest.approx(((held < 0.9 - 1e-9).sum(-1) + 1).double().mean().item())
         assert a_BQK[row.example, row.looks, row.looked_at].item() == pytest.approx(a_BQK.max().item())
@@ -112,8 +112,9 @@ def test_agrees_with_dense_weights() -> None:
 # --- Drawing ----------------------------------------------------------------------------------------------------------
 
 ROW = HeadSummary(
-    *("encoder.layer.0.attn", 0, 0, 0, "self", 1.234, 56.78, 0.123, 0.256, 12.34, 0.934),
-    *(0, 1, 2, "the", "Donaudampfschiff"),
+    *("encoder.layer.0.attn", 0, 0, 0, "self"),
+    {"entropy": 1.234, "distance": 56.78, "previous": 0.123, "first_visible": 0.256, "keys_needed": 12.34},
+    *(0.934, 0, 1, 2, "the", "Donaudampfschiff"),
 )  # fmt: skip
 
 
@@ -174,7 +175,7 @@ def test_a_label_in_brackets_is_no_markup() -> None:
 
 def test_a_frame_has_the_fields_of_a_row() -> None:
     frame = Summary(tuple(rows(2))).to_pandas()
-    assert list(frame.columns) == [field.name for field in dataclasses.fields(HeadSummary)]
+    assert list(frame.columns) == HeadSummary.fields()
     assert frame["entropy"].tolist() == [1.234] * 4
     assert frame.groupby("layer")["head"].count().to_dict() == {"encoder.layer.0.attn": 2, "encoder.layer.1.attn": 2}
     assert list(Summary(()).to_pandas().columns) == list(frame.columns)

@@ -1,0 +1,40 @@
+"""All statistics in one pass over the weights, however many are asked for. The weights are never held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from headwise.call import Scores
+from headwise.records.statistics.part import Part, Unit, on_all_threads, units
+from headwise.records.statistics.statistic import Statistic
+
+
+class Statistics(SimpleNamespace):
+    """The answers, by the names of the statistics; None for those that were not asked for.
+
+    The classes in `headwise.records.statistics` say what each is. An empty row (it attends to nothing) has 0
+    everywhere but in `lse` (-inf), and, if there is a learned sink, in `learned_sink` (1).
+    """
+
+
+def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = None) -> dict[str, Any]:
+    """The answers to some statistics of a call's weights, by name; from about so many rows, or from all."""
+    answers = {each.name: each.empty(call) for each in statistics}
+    ordered = sorted(statistics, key=lambda each: each.overwrites)  # "" first
+
+    def work(unit: Unit) -> None:
+        part = Part(call, unit, rows)
+        asked = [each.of(part, answers[each.name]) for each in ordered]
+        for tile in part.tiles():
+            for each in asked:
+                each.update(tile)
+        part.close()
+        for each in asked:
+            each.finish()
+
+    if 0 not in call.shape:
+        least_keys = max(each.least_keys for each in statistics)
+        on_all_threads(work, units(call, least_keys), call.q.device)
+    return answers

@@ -1,0 +1,23 @@
+"""The weight on the learned sink."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from headwise.call import Scores
+from headwise.records.statistics.statistic import Statistic
+
+
+class LearnedSink(Statistic):
+    """exp(sink - lse), the weight on the learned sink (the logit `sinks=` of the call), [B, H, Q]; 0 without one."""
+
+    name = "learned_sink"
+    unit = "share"
+    sentence = "The weight on the learned sink."
+
+    def empty(self, call: Scores) -> Tensor:
+        weight: Tensor = super().empty(call)
+        return weight if call.sinks is None else weight.fill_(1.0)
+
+    def finish(self) -> None:
+        self.answer.copy_(self.part.on_sink)

@@ -1,0 +1,44 @@
+"""The log-sum-exp of each row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headwise.call import Scores
+from headwise.records.statistics.statistic import Statistic
+from headwise.softmax import EMPTY, Normaliser
+
+
+class LogSumExp(Statistic):
+    """log Σ exp(s) over the keys and the learned sink, [B, H, Q]; natural log; -inf for an empty row without a sink."""
+
+    name = "lse"
+    unit = "nats"
+    sentence = "The logarithm of the sum of a query's exponentiated scores."
+
+    def empty(self, call: Scores) -> Tensor:
+        lse: Tensor = super().empty(call).fill_(EMPTY)
+        return lse if call.sinks is None else lse.copy_(call.sinks[:, None])
+
+    def finish(self) -> None:
+        self.answer.copy_(self.part.lse)
+
+
+class NormaliserOfRows(Statistic):
+    """The two parts of the log-sum-exp, [B, H, Q, 2], for `Normaliser`: what a record keeps of every pass."""
+
+    name = "normaliser"
+    unit = "nats"
+    sentence = "The highest score of a query, and how far the log-sum-exp is above it."
+
+    def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
+        return q_len, 2
+
+    def empty(self, call: Scores) -> Tensor:
+        answer: Tensor = super().empty(call)
+        rows = Normaliser.empty(answer[..., 0]).with_sinks(None if call.sinks is None else call.sinks[:, None])
+        return answer.copy_(torch.stack(rows, dim=-1))
+
+    def finish(self) -> None:
+        self.answer.copy_(torch.stack(self.part.normaliser, dim=-1))

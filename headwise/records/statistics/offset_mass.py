@@ -1,0 +1,50 @@
+"""The weight on the key some tokens back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from headwise.errors import ArgumentError
+from headwise.records.statistics.part import WeightTile
+from headwise.records.statistics.statistic import Column, Statistic
+
+
+@dataclasses.dataclass
+class OffsetMass(Statistic):
+    """A[i, i - d] for each offset d, [B, H, Q, offsets]; 0 where there is no such key.
+
+    d = 1 is the previous token. Where a block of T tokens is repeated, T gives duplicate tokens and T - 1 induction.
+    """
+
+    name = "offset_mass"
+    unit = "share"
+    sentence = "The weight on the key that is a given number of tokens before the query."
+    column = Column(
+        "prev",
+        name="previous",
+        title="previous token",
+        sentence="The weight on the token just before the query.",
+        options={"offsets": (1,)},
+        values=lambda mass: mass[..., 0],
+        within_sequence=True,
+    )
+
+    offsets: Sequence[int] = (1,)
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(offset, int) for offset in self.offsets):
+            raise ArgumentError(f"statistics: offsets must be whole numbers. Received: offsets={list(self.offsets)}")
+
+    def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
+        return q_len, len(self.offsets)
+
+    def update(self, tile: WeightTile) -> None:
+        _, q_len, k_len = self.part.shape
+        for i, offset in enumerate(self.offsets):
+            shift = tile.q_lo + k_len - q_len - offset - tile.k_lo  # row r of the tile looks at its key r + shift
+            first = max(0, -shift)
+            if first < tile.q_hi - tile.q_lo and shift < tile.k_hi - tile.k_lo:
+                diagonal = tile.weights.diagonal(shift, 1, 2)
+                start = tile.q_lo + first
+                self.answer[:, start : start + diagonal.shape[1], i] = diagonal

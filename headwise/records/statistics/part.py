@@ -1,0 +1,242 @@
+"""The weights of a record, tile by tile: of some rows, and of all keys that they may attend to.
+
+A tile is made, every statistic is asked about it while it is in the processor's cache, and then the next tile takes its
+place. The memory is that of the answers and of a few tiles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.call import Scores, as_written
+from headwise.records.tiles import Forbidden, Tiles, spread
+from headwise.softmax import EMPTY, Normaliser, finite
+from headwise.tiles import Tile
+
+# The cells of a tile, all its heads together, and how many could be computed in the time that even the smallest tile
+# costs. On the CPU a tile is two buffers of 4 MB, which stay in the last cache. Half as much is as fast; a quarter is
+# not, because the hundred small operations of each tile then weigh more. Other devices want few and large operations.
+CELLS, OVERHEAD = 2**20, 2**15
+DEVICE_CELLS, DEVICE_OVERHEAD = 2**26, 2**23
+
+# Heads are put together in one tile where one head alone would fill it only with more rows than this. Tiles of few rows
+# follow the mask closely.
+ROWS = 64
+
+# The keys of a tile are filled up to a multiple of this.
+WIDTH = 64
+
+
+class Unit(NamedTuple):
+    """Some heads of one example that share a mask."""
+
+    tiles: Tiles
+    b: int
+    heads: slice
+
+
+def units(call: Scores, least_keys: int) -> list[Unit]:
+    """All heads of all examples of a call, whose tiles have at least so many keys."""
+    batch, heads, q_len, k_len = call.shape
+    on_cpu = call.q.device.type == "cpu"
+    cells, overhead = (CELLS, OVERHEAD) if on_cpu else (DEVICE_CELLS, DEVICE_OVERHEAD)
+    # Several heads at a time where one would make small tiles, as long as no thread waits for another at the end.
+    threads = torch.get_num_threads() if on_cpu else 1
+    most = 1 if call.mask is not None and call.mask.heads else min(heads, max(1, cells // (min(q_len, ROWS) * k_len)))
+    together = min(range(most, 0, -1), key=lambda n: n * -(-batch * -(-heads // n) // threads))
+    tiles = Tiles(
+        *(call.mask, q_len, k_len),
+        cells=cells // together,
+        overhead=overhead // together,
+        least_keys=least_keys,
+        device=call.q.device,
+    )
+    return [Unit(tiles, b, slice(h, min(h + together, heads))) for b in range(batch) for h in range(0, heads, together)]
+
+
+def on_all_threads(work: Callable[[Unit], None], units: list[Unit], device: torch.device) -> None:
+    """Do the work of every unit, on as many threads as torch has."""
+
+    def one(unit: Unit) -> None:
+        # The answers were made outside, so what is written into them is not marked as made in inference mode.
+        with torch.inference_mode(), as_written(device):
+            work(unit)
+
+    before = torch.get_num_threads()
+    threads = min(before, len(units))
+    if device.type != "cpu" or threads == 1:
+        for unit in units:
+            one(unit)
+        return
+    # A head for each thread keeps its tiles in the cache of one core, and no thread waits for another after every
+    # operation. How many threads torch uses is set for each thread, but what new threads begin with has to be restored.
+    try:
+        with ThreadPoolExecutor(threads, "headwise", lambda: torch.set_num_threads(1)) as pool:
+            for _ in pool.map(one, units):
+                pass
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclasses.dataclass
+class WeightTile:
+    """The queries [q_lo, q_hi) of n heads, and the keys [k_lo, k_hi): they attend to nothing else."""
+
+    part: Part
+    q_lo: int
+    q_hi: int
+    k_lo: int
+    k_hi: int
+    scores: Tensor  #: [n, rows, width], -inf where attention is forbidden and where keys are filled up
+    filled: Tensor  #: the weights [n, rows, width]; the keys are filled up with 0 to a multiple of `WIDTH`
+    forbidden: list[Forbidden]
+
+    @property
+    def rows(self) -> slice:
+        """The queries."""
+        return slice(self.q_lo, self.q_hi)
+
+    @property
+    def keys(self) -> slice:
+        return slice(self.k_lo, self.k_hi)
+
+    @property
+    def weights(self) -> Tensor:
+        """[n, rows, keys]; an empty row is 0."""
+        return self.filled[..., : self.k_hi - self.k_lo]
+
+    @functools.cached_property
+    def received(self) -> Tensor:
+        """What each key gets from these queries, [n, keys]."""
+        return self.filled.sum(1)[:, : self.k_hi - self.k_lo]
+
+    def spread(self) -> Tensor:
+        """A (s - highest) of every cell, written over the scores. All are negative: nothing cancels in their sum."""
+        s, lowest = self.scores, torch.finfo(self.scores.dtype).min  # 0 · lowest is 0, 0 · -inf is not
+        s -= self.part.highest[:, self.rows, None]
+        if self.part.scores.bias is None:
+            s[..., self.k_hi - self.k_lo :] = lowest
+            for keys, _ in self.forbidden:
+                s[..., keys].clamp_(min=lowest)
+        else:
+            s.clamp_(min=lowest)
+        s *= self.filled
+        return s
+
+
+class Part:
+    """One pass over the rows of a unit; `shape` is (n, Q, K), where n is the number of its heads.
+
+    With `rows` only about so many, evenly spread in small groups.
+    """
+
+    def __init__(self, call: Scores, unit: Unit, rows: int | None) -> None:
+        self.b, self.heads, self.mask, self._tiles = unit.b, unit.heads, call.mask, unit.tiles
+        self.scores = _one_example(call, unit.b, unit.heads)
+        _, n, q_len, k_len = self.scores.shape
+        self.shape = n, q_len, k_len
+        self.sinks = None if self.scores.sinks is None else self.scores.sinks[:, None]
+        self._some = rows is not None
+        self._ranges = unit.tiles.of(unit.b, unit.heads.start)
+        if rows is not None:
+            self._ranges = spread(self._ranges, rows)
+        cells = max((n * tile.rows * _width(tile) for tile in self._ranges), default=0)
+        self._buffers = self.scores.q.new_empty((2, cells))
+        # The highest score of each row, and its weight if there were no sink: exp(highest - lse). 0 for an empty row.
+        self.highest, self.heaviest = self.scores.q.new_zeros((2, n, q_len))
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """The queries [q_lo, q_hi) of each tile."""
+        return [(tile.q_lo, tile.q_hi) for tile in self._ranges]
+
+    @property
+    def most_rows(self) -> int:
+        """The queries of the largest tile."""
+        return max((tile.rows for tile in self._ranges), default=0)
+
+    def tiles(self) -> Iterator[WeightTile]:
+        """All tiles, in the order of their rows. Each is valid until the next."""
+        for tile in self._ranges:
+            forbidden = self._tiles.forbidden(tile)
+            s = self._scores_of(tile, forbidden)
+            weights = self._weights_of(s, tile, may_be_empty=bool(forbidden) or self.scores.bias is not None)
+            yield WeightTile(self, tile.q_lo, tile.q_hi, tile.k_lo, tile.k_hi, s, weights, forbidden)
+
+    def _scores_of(self, tile: Tile, forbidden: list[Forbidden]) -> Tensor:
+        """[n, rows, width], -inf where attention is forbidden and where keys are filled up."""
+        shape = (self.shape[0], tile.rows, _width(tile))
+        s = self._buffers[0, : math.prod(shape)].view(shape)
+        inner = s[..., : tile.span]
+        some = self.scores.part(rows=slice(tile.q_lo, tile.q_hi), cols=slice(tile.k_lo, tile.k_hi))
+        some.unmasked(out=inner[None])
+        s[..., tile.span :] = EMPTY
+        for part, pattern in forbidden:
+            if pattern is None:
+                inner[..., part] = EMPTY
+            else:
+                inner[..., part].masked_fill_(pattern, EMPTY)
+        return s
+
+    def _weights_of(self, s: Tensor, tile: Tile, *, may_be_empty: bool) -> Tensor:
+        """exp(s - lse), 0 for an empty row. Notes the highest score and the heaviest weight of each row."""
+        weights = self._buffers[1, : s.numel()].view(s.shape)
+        highest, heaviest = (x[:, tile.q_lo : tile.q_hi] for x in (self.highest, self.heaviest))
+        torch.softmax(s, dim=-1, out=weights)
+        torch.amax(s, dim=-1, out=highest)
+        torch.amax(weights, dim=-1, out=heaviest)
+        if may_be_empty:
+            empty = highest == EMPTY
+            if bool(empty.any()):
+                weights[empty] = 0.0
+                highest.masked_fill_(empty, 0.0)
+                heaviest.masked_fill_(empty, 0.0)
+        if self.sinks is not None:
+            rows = _normaliser(highest, heaviest)
+            weights *= rows.share(rows.with_sinks(self.sinks))[..., None]
+        return weights
+
+    def close(self) -> None:
+        """After the last tile: find `normaliser`, and what follows from it, of all rows at once, [n, Q] each.
+
+        `above` is how far the log-sum-exp is above the highest score, `on_keys` and `on_sink` are the weights on all
+        keys and on the learned sink. A row that was left out has NaN in `lse`.
+        """
+        keys = _normaliser(self.highest, self.heaviest)
+        total = self.normaliser = keys.with_sinks(self.sinks)
+        self.lse, self.above = total.lse, finite(total.log_sum) + (total.highest - self.highest)
+        self.on_keys, self.on_sink = torch.ones_like(self.lse), torch.zeros_like(self.lse)
+        if self.sinks is not None:
+            self.on_keys, self.on_sink = (
+                keys.share(total),
+                total.weights(self.sinks.expand_as(self.lse)[..., None])[..., 0],
+            )
+        if self._some:
+            left_out = torch.ones(self.shape[1], dtype=torch.bool, device=self.lse.device)
+            for lo, hi in self.ranges:
+                left_out[lo:hi] = False
+            self.lse, self.on_sink = self.lse.masked_fill(left_out, math.nan), self.on_sink.masked_fill(left_out, 0.0)
+
+
+def _one_example(call: Scores, b: int, heads: slice) -> Scores:
+    """Some heads of one example, in float32 or better, without the mask; the queries are scaled."""
+    part = call.part(b=slice(b, b + 1), heads=heads)
+    return dataclasses.replace(part, q=part.q.to(call.dtype) * call.scale, k=part.k.to(call.dtype), scale=1.0)
+
+
+def _normaliser(highest: Tensor, heaviest: Tensor) -> Normaliser:
+    """That of rows with this highest score and this heaviest weight; both are 0 for an empty row."""
+    return Normaliser(highest, -heaviest.log().masked_fill_(heaviest == 0.0, -EMPTY))
+
+
+def _width(tile: Tile) -> int:
+    """The number of the tile's keys, filled up."""
+    return -(-tile.span // WIDTH) * WIDTH

@@ -1,0 +1,116 @@
+"""The matrix as a small picture: what `pooled_mean` and `pooled_max` have in common."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import itertools
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headwise.errors import ArgumentError
+from headwise.records.statistics.part import WeightTile
+from headwise.records.statistics.statistic import Statistic
+
+# Cells of the buffer in which rows are put together.
+BUFFER_CELLS = 2**20
+
+Places = NDArray[np.int64]
+
+
+@dataclasses.dataclass
+class Pooled(Statistic):
+    """A picture of the matrix, [B, H, h, w], of `size` cells, (h, w) or one number for both, at most (Q, K).
+
+    Cell i of h stands for rows ⌊i Q / h⌋ to ⌈(i + 1) Q / h⌉, as in torch's adaptive pooling.
+
+    Rows are first put together in strips, which are cut wherever a cell of the picture begins or ends. Each strip is
+    then pooled over its keys, and goes into the one or two cells that it belongs to.
+    """
+
+    unit = "share"
+
+    size: int | tuple[int, int] = 64
+
+    def __post_init__(self) -> None:
+        height, width = self.sides()
+        if min(height, width) < 1:
+            raise ArgumentError(f"statistics: size must be at least 1 × 1. Received: size={height} × {width}")
+
+    def sides(self) -> tuple[int, int]:
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+    def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
+        height, width = self.sides()
+        return min(height, q_len), min(width, k_len)
+
+    def begin(self) -> None:
+        n, q_len, k_len = self.part.shape
+        device = self.answer.device
+        self.cuts, heights, places = _strips(q_len, self.answer.shape[1])
+        self.heights = torch.from_numpy(heights).to(self.answer)
+        self.places = [tuple(torch.from_numpy(x).to(device) for x in pair) for pair in places]
+        most = max((stop - start for start, stop in map(self._place, self.part.ranges)), default=0)
+        held = min(len(self.cuts) - 1, max(most, BUFFER_CELLS // (n * k_len)))
+        self.first = 0  # the strip that is the first in the buffer
+        self.strips = self.answer.new_zeros(n, held, k_len)
+
+    def update(self, tile: WeightTile) -> None:
+        lo, hi = self._place((tile.q_lo, tile.q_hi))
+        if hi > self.first + self.strips.shape[1]:
+            self.finish()
+            self.first = lo
+        bounds = [tile.q_lo, *self.cuts[lo + 1 : hi], tile.q_hi]
+        heights = [b - a for a, b in itertools.pairwise(bounds)]
+        if len(set(heights)) == 1:
+            strips = self.reduced(tile.filled.unflatten(1, (hi - lo, -1)))
+        else:
+            strips = torch.cat([self.reduced(rows[:, None]) for rows in tile.filled.split(heights, 1)], 1)
+        at = lo - self.first
+        self.collect(self.strips[:, at : at + hi - lo, tile.keys], strips[..., : tile.k_hi - tile.k_lo], tile)
+
+    def finish(self) -> None:
+        """Pool the strips in the buffer over their keys, and make room for the next."""
+        pooled = self.pooled(self.strips, self.answer.shape[2])  # [n, strips, w]
+        for cells, strips in self.places:
+            here = (strips >= self.first) & (strips < self.first + self.strips.shape[1])
+            self.put(cells[here], pooled[:, strips[here] - self.first])
+        self.strips.zero_()
+
+    def reduced(self, rows: Tensor) -> Tensor:
+        """[n, strips, rows of each, keys] over the rows of each strip: [n, strips, keys]."""
+        raise NotImplementedError
+
+    def collect(self, held: Tensor, strips: Tensor, tile: WeightTile) -> None:
+        """Add the strips of a tile to those in the buffer, [n, strips, keys] each."""
+        raise NotImplementedError
+
+    def pooled(self, strips: Tensor, width: int) -> Tensor:
+        """The strips over their keys, [n, strips, width]."""
+        raise NotImplementedError
+
+    def put(self, cells: Tensor, pooled: Tensor) -> None:
+        """Add pooled strips [n, cells, w] to rows of cells of the picture."""
+        raise NotImplementedError
+
+    def _place(self, rows: tuple[int, int]) -> tuple[int, int]:
+        """The strips that the rows [q_lo, q_hi) are in: the first, and one past the last."""
+        return bisect.bisect_right(self.cuts, rows[0]) - 1, bisect.bisect_left(self.cuts, rows[1])
+
+
+@functools.lru_cache(maxsize=8)
+def _strips(q_len: int, height: int) -> tuple[list[int], Places, list[tuple[Places, Places]]]:
+    """For a picture of so many rows of cells: where strips are cut, the rows of each cell, and which strips it has.
+
+    The last as pairs (cells, strips): the first strip of every cell, the second of every cell that has one, and so on.
+    """
+    cells = np.arange(height)
+    low, high = cells * q_len // height, -(-(cells + 1) * q_len // height)
+    cuts = np.unique(np.concatenate([low, high]))
+    first, end = np.searchsorted(cuts, low), np.searchsorted(cuts, high)
+    several = [(np.flatnonzero(first + i < end), i) for i in range(int((end - first).max()))]
+    return cuts.tolist(), high - low, [(some, first[some] + i) for some, i in several]

@@ -1,0 +1,20 @@
+"""How much attention each key gets."""
+
+from __future__ import annotations
+
+from headwise.records.statistics.part import WeightTile
+from headwise.records.statistics.statistic import Statistic
+
+
+class Received(Statistic):
+    """Σ_i A[i, j], the attention that each key gets from all queries, [B, H, K]."""
+
+    name = "received"
+    unit = "share"
+    sentence = "The attention that a key gets from all queries together."
+
+    def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
+        return (k_len,)
+
+    def update(self, tile: WeightTile) -> None:
+        self.answer[:, tile.keys] += tile.received

@@ -1,0 +1,103 @@
+"""What a statistic is: a name, a unit, a sentence, and how it is found tile by tile."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from headwise.call import Scores
+
+if TYPE_CHECKING:
+    from headwise.records.statistics.part import Part, WeightTile
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """How a statistic becomes one number for each head, in the summary and on the page.
+
+    By default the number is the mean over the queries that attend to anything. A field that is empty is taken from the
+    statistic.
+    """
+
+    heading: str = ""  #: in the table of the summary; empty = the statistic is on the page only
+    name: str = ""  #: in a row of the summary, a CSV file, and the facts of the page
+    title: str = ""  #: on the page; empty = the name, with blanks
+    unit: str = ""
+    sentence: str = ""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  #: of the statistic
+    values: Callable[[Any], Tensor] = lambda answer: answer  #: from the answer to one value for each query, [B, H, Q]
+    largest: bool = False  #: take the largest value, not the mean
+    within_sequence: bool = False  #: without meaning (NaN) where queries and keys are two sequences: distances
+
+    def over(self, answer: Any, attends: Tensor, dims: tuple[int, ...]) -> Tensor:
+        """The number, float64, over these dimensions of [B, H, Q]. `attends` says which queries attend to anything."""
+        values = self.values(answer).double().masked_fill(~attends, 0.0)
+        return values.amax(dims) if self.largest else values.sum(dims) / attends.sum(dims)
+
+
+class Statistic:
+    """One statistic of the weights. To add one, derive from this class, and `register` it.
+
+        @headwise.records.statistics.register
+        class Highest(Statistic):
+            name = "highest"
+            unit = "share"
+            sentence = "The largest weight of a query."
+            column = Column("highest")
+
+            def update(self, tile):
+                self.answer[:, tile.rows] = tile.weights.amax(-1)
+
+    A statistic with options is a dataclass: its fields are the options, `__post_init__` checks them. One pass over the
+    weights asks every statistic. It goes through parts, which are n heads of one example each, on several threads; for
+    each part a copy of the statistic is asked, so what it notes of a part goes into attributes of its own.
+    """
+
+    name: ClassVar[str]  #: an identifier
+    unit: ClassVar[str]  #: "nats", "tokens", "share" (0 to 1), "keys", or any other
+    sentence: ClassVar[str]  #: what it says, for people
+    column: ClassVar[Column | None] = None  #: None = neither in the summary nor on the page
+    overwrites: ClassVar[Literal["", "scores", "weights"]] = (
+        ""  #: what `update` changes of a tile: it is then asked last
+    )
+
+    part: Part  #: which heads
+    answer: Any  #: to write to: the part of `empty` that belongs to these heads, [n, ...]
+
+    @property
+    def least_keys(self) -> int:
+        """Tiles have at least so many keys, if there are so many."""
+        return 1
+
+    def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
+        """The shape of the answer after B and H; by default one number for each query, [Q]."""
+        return (q_len,)
+
+    def empty(self, call: Scores) -> Any:
+        """The answer where no query attends to anything, [B, H, *shape]: 0. A pass visits only those that do."""
+        batch, heads, q_len, k_len = call.shape
+        dtype = torch.promote_types(call.q.dtype, torch.float32)
+        return torch.zeros((batch, heads, *self.shape(q_len, k_len)), dtype=dtype, device=call.q.device)
+
+    def of(self, part: Part, answer: Any) -> Statistic:
+        """A copy that is asked about one part."""
+        one = copy.copy(self)
+        one.part = part
+        views = [x[part.b, part.heads] for x in (answer if isinstance(answer, tuple) else (answer,))]
+        one.answer = type(answer)(*views) if isinstance(answer, tuple) else views[0]
+        one.begin()
+        return one
+
+    def begin(self) -> None:
+        """Called before the first tile."""
+
+    def update(self, tile: WeightTile) -> None:
+        """Called for each tile, in the order of the rows."""
+
+    def finish(self) -> None:
+        """Called after the last tile."""

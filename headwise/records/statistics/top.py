@@ -1,0 +1,110 @@
+"""The largest weights of each row."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.call import Scores
+from headwise.errors import ArgumentError
+from headwise.records.statistics.part import WeightTile
+from headwise.records.statistics.statistic import Column, Statistic
+
+# Keys are put in chunks: the k largest weights of a row are in the k chunks with the largest maxima.
+CHUNK = 32
+
+
+class Largest(NamedTuple):
+    """The largest weights of each row, descending, and their keys: two tensors [B, H, Q, min(top, K)]."""
+
+    weights: Tensor
+    keys: Tensor
+
+
+@dataclasses.dataclass
+class Top(Statistic):
+    """The `top` largest weights of each row, descending, and their keys: (weights, keys), [B, H, Q, min(top, K)] each.
+
+    A row that attends to fewer keys is filled up with other keys, whose weights are 0.
+    """
+
+    name = "top"
+    unit = "share"
+    sentence = "The largest weights of a query, and their keys."
+    column = Column(
+        name="strongest",
+        title="strongest pair",
+        sentence="The largest weight of all.",
+        options={"top": 1},
+        values=lambda top: top.weights[..., 0],
+        largest=True,
+    )
+
+    top: int = 8
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise ArgumentError(f"statistics: top must be at least 1. Received: top={self.top}")
+
+    @property
+    def least_keys(self) -> int:
+        return self.top
+
+    def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
+        return q_len, min(self.top, k_len)
+
+    def empty(self, call: Scores) -> Largest:
+        weights: Tensor = super().empty(call)
+        keys = torch.arange(weights.shape[-1], device=weights.device)
+        return Largest(weights, keys.expand(weights.shape).contiguous())
+
+    def update(self, tile: WeightTile) -> None:
+        weights, keys = self.answer
+        found, where = largest(tile.filled, tile.k_hi - tile.k_lo, weights.shape[-1])
+        weights[:, tile.rows] = found
+        torch.add(where, tile.k_lo, out=keys[:, tile.rows])
+
+
+def largest(weights: Tensor, keys: int, top: int) -> tuple[Tensor, Tensor]:
+    """The largest of the first `keys` weights of each row, descending, and where they are: [n, rows, top] each."""
+    n, rows, width = weights.shape
+    chunks = width // CHUNK
+    if chunks <= 2 * top:
+        where = _places(weights[..., :keys], top, ordered=True)
+        return weights.gather(2, where), where
+    # If one of the `top` largest were in a chunk not taken, each chunk taken would hold one at least as large.
+    by_chunk = weights.view(n * rows, chunks, CHUNK)
+    maxima = by_chunk.amax(-1)
+    whole, rest = divmod(keys, CHUNK)
+    taken = _places(maxima[:, : whole + (rest > 0)], top, ordered=False)
+    start = torch.arange(0, n * rows * chunks, chunks, device=weights.device)[:, None]
+    inside = by_chunk.flatten(0, 1).index_select(0, (taken + start).flatten()).view(*taken.shape, CHUNK)
+    if rest:  # what the last chunk is filled up with is not a key
+        inside[..., rest:].masked_fill_((taken == whole)[..., None], -1.0)
+    where = _places(inside.flatten(1), top, ordered=True)
+    found = taken.gather(1, where // CHUNK) * CHUNK + where % CHUNK
+    return inside.flatten(1).gather(1, where).view(n, rows, top), found.view(n, rows, top)
+
+
+def _places(x: Tensor, top: int, *, ordered: bool) -> Tensor:
+    """Where the `top` largest along the last axis are; the largest first, if they are to be ordered.
+
+    On the CPU NumPy partitions numbers with vector instructions, but not while it keeps track of their places. So each
+    number is packed with its place into one integer. (The bits of floats that are not negative, or -1, have the same
+    order as the floats.)
+    """
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        return x.topk(top, dim=-1, sorted=ordered).indices
+    packed = x.contiguous().numpy().view(np.int32).astype(np.int64)
+    packed <<= 32
+    packed |= np.arange(x.shape[-1])
+    if top < x.shape[-1]:
+        packed.partition(x.shape[-1] - top, axis=-1)
+    packed = packed[..., -top:]
+    if ordered:
+        packed = np.sort(packed, axis=-1)[..., ::-1]
+    return torch.from_numpy(packed & 0xFFFFFFFF)

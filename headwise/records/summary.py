@@ -1,0 +1,221 @@
+"""What each head does, in a few numbers and its strongest pair: a row for each head."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from headwise.errors import ArgumentError
+from headwise.records import names as paths
+from headwise.records.record import AttentionRecord
+from headwise.records.seen import Seen, name_of
+from headwise.records.statistics import Statistics, columns
+from headwise.tables import Cell, Heading, Table
+
+if TYPE_CHECKING:
+    import pandas
+    from rich.console import RenderableType
+
+SHOWN = 48  # rows of a table in a notebook or a terminal
+
+Labels = Sequence[str] | None
+
+
+@dataclass(frozen=True)
+class HeadSummary:
+    """One head of one call: means over the examples and over the queries that attend to anything.
+
+    The numbers, one for each statistic with a column, are attributes too: `row.entropy`, `row.previous`. NaN where a
+    number has no meaning: distances between two sequences.
+    """
+
+    layer: str  # its name
+    index: int  # its number: its place in `seen.layers`
+    call: int  # which call of the layer
+    head: int
+    kind: str  # "self" or "cross"
+    numbers: Mapping[str, float] = field(hash=False)  # by the name of the column
+    weight: float  # the strongest pair of a query and a key: its weight,
+    example: int  # in which example it is,
+    looks: int  # the query, a row,
+    looked_at: int  # the key, a column,
+    looks_label: str  # and their labels: tokens, or their numbers where there are no tokens
+    looked_at_label: str
+
+    def __getattr__(self, name: str) -> float:
+        try:
+            found: float = self.__dict__["numbers"][name]
+        except KeyError:
+            raise AttributeError(f"a HeadSummary has no {name!r}") from None
+        return found
+
+    @staticmethod
+    def fields() -> list[str]:
+        """The names of all values of a row, the numbers among them, in order."""
+        numbers = [column.name for column in columns().values() if column.heading]
+        return [name for each in fields(HeadSummary) for name in (numbers if each.name == "numbers" else [each.name])]
+
+    def values(self) -> dict[str, Any]:
+        """All values, by name."""
+        return {name: getattr(self, name) for name in self.fields()}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One row for each layer and head. `print` it, or show it in a notebook."""
+
+    rows: tuple[HeadSummary, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[HeadSummary]:
+        return iter(self.rows)
+
+    def __str__(self) -> str:
+        return str(head_table(self.rows, most=SHOWN))
+
+    def __rich__(self) -> RenderableType:
+        return head_table(self.rows, most=SHOWN)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """All rows as a frame; its columns are `HeadSummary.fields()`. ArgumentError if pandas is not installed."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ArgumentError(
+                'to_pandas: pandas is not installed. Install it: pip install "headwise[pandas]"'
+            ) from error
+        return pandas.DataFrame([row.values() for row in self.rows], columns=HeadSummary.fields())
+
+
+def summarise(seen: Seen) -> Summary:
+    """The summary of all heads of all layers. One pass over each record; nothing of size Q × K is held."""
+    return Summary(tuple(row for record in seen.records for row in rows_of(seen, record)))
+
+
+def ask(record: AttentionRecord, *, rows: int | None = None) -> Statistics:
+    """What `numbers` needs: `lse` and every statistic with a column; from about so many rows, or from all."""
+    options = {name: value for column in columns().values() for name, value in column.options.items()}
+    return record.statistics("lse", *(statistic.name for statistic in columns()), rows=rows, **options)
+
+
+def numbers(found: Statistics, kind: str, dims: tuple[int, ...]) -> dict[str, Tensor]:
+    """The number of each column, over these dimensions of [B, H, Q]; NaN where there is none."""
+    attends = found.lse > -math.inf  # not NaN, which a query has that was left out
+    nothing = torch.full_like(attends.sum(dims), math.nan, dtype=torch.double)
+    return {
+        column.name: nothing
+        if kind == "cross" and column.within_sequence
+        else column.over(getattr(found, statistic.name), attends, dims)
+        for statistic, column in columns().items()
+    }
+
+
+def rows_of(seen: Seen, record: AttentionRecord) -> list[HeadSummary]:
+    """The rows of one record of `seen`, one for each head."""
+    layer, (_, heads, q_len, k_len) = name_of(record), record.shape
+    index = seen.layers.index(layer)
+    call, kind = (record.site.call, record.site.kind) if record.site else (0, "self")
+    found = ask(record)
+    means = {name: mean.tolist() for name, mean in numbers(found, kind, (0, 2)).items()} if q_len and k_len else {}
+    rows = []
+    for head in range(heads):
+        # The strongest pair, among the queries of all examples.
+        weights = found.top.weights[:, head, :, :1].flatten()
+        weight, place = (float(weights.max()), int(weights.argmax())) if means else (math.nan, 0)
+        b, q = divmod(place, q_len or 1)
+        k = int(found.top.keys[b, head, q, 0]) if means else 0
+        attends = weight > 0
+        rows.append(
+            HeadSummary(
+                layer=layer,
+                index=index,
+                call=call,
+                head=head,
+                kind=kind,
+                numbers={
+                    column.name: means[column.name][head] if means else math.nan
+                    for column in columns().values()
+                    if column.heading
+                },
+                weight=weight,
+                example=b,
+                looks=q,
+                looked_at=k,
+                looks_label=_label(seen.row_labels(record, b), q) if attends else "",
+                looked_at_label=_label(seen.col_labels(record, b), k) if attends else "",
+            )
+        )
+    return rows
+
+
+def _label(labels: Labels, place: int) -> str:
+    return str(place) if labels is None else labels[place]
+
+
+# --- As a table -------------------------------------------------------------------------------------------------------
+
+_FORMATS = {"nats": ".2f", "tokens": ".1f", "share": ".0%", "keys": ".1f"}  # by unit
+
+
+def head_table(
+    rows: Sequence[HeadSummary],
+    *,
+    headings: Sequence[str] | None = None,
+    title: str | None = None,
+    caption: str | None = None,
+    most: int | None = None,
+) -> Table:
+    """The rows as a table, with the columns of these headings (None = all); of more than `most` rows the first ones."""
+    shown = [each for each in columns().values() if (each.heading if headings is None else each.heading in headings)]
+    if not rows:
+        return Table((), (), notes=["no attention was seen, so there is nothing to summarise"])
+    calls, kinds = any(row.call for row in rows), len({row.kind for row in rows}) > 1
+    if caption is None:
+        said = (
+            f"{each.heading} in {each.unit}"
+            if each.unit in ("nats", "tokens")
+            else f"{each.heading}: {each.sentence[:1].lower()}{each.sentence[1:].rstrip('.')}"
+            for each in shown
+        )
+        caption = " · ".join([*said, "pair: query → key"])
+    if title is None:
+        layers = dict.fromkeys((row.index, row.layer) for row in rows)
+        title = "\n".join(f"layer {line}" for line in paths.legend(list(layers)))
+
+    def cells(row: HeadSummary, *, first: bool) -> list[Cell]:
+        """`first`: whether the row is the first of its layer and call."""
+        return [
+            [(str(row.index), "bold" if first else "dim")],
+            *([str(row.call)] if calls else []),
+            str(row.head),
+            *([row.kind] if kinds else []),
+            *(_number(row.numbers[each.name], _FORMATS.get(each.unit, ".3g")) for each in shown),
+            [(row.looks_label, "cyan"), (" → ", "dim"), (row.looked_at_label, "cyan")] if row.weight > 0 else "–",
+            _number(row.weight, ".2f"),
+        ]
+
+    above = ["layer", *(["call"] if calls else []), "head", *(["kind"] if kinds else [])]
+    groups = itertools.groupby(rows[:most], key=lambda row: (row.index, row.call))
+    return Table(
+        headings=[
+            *map(Heading, [*above, *(each.heading for each in shown)]),
+            Heading("strongest pair", "left"),
+            Heading("weight"),
+        ],
+        groups=[[cells(row, first=not place) for place, row in enumerate(group)] for _, group in groups],
+        title=title,
+        caption=caption,
+        notes=[] if len(rows[:most]) == len(rows) else [f"… and {len(rows[most:]):,} more rows; to_pandas() has all"],
+    )
+
+
+def _number(value: float, how: str) -> str:
+    return "–" if math.isnan(value) else format(value, how)
