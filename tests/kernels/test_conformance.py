@@ -185,7 +185,7 @@ def test_tiles_of_any_height_compute_the_same(height: int, offset: int) -> None:
         (documents, packed._tiles(documents.aligned(q_len, k_len), q_len, k_len, height)),
         *(
             (mask, packed._tiles(mask.aligned(q_len, k_len), q_len, k_len, height))
-            for mask in [documents & headwise.masks.causal(), headwise.masks.padding([150])]
+            for mask in [documents & headwise.masks.causal(), headwise.masks.lengths([150])]
         ),
     ]
     inputs = random_inputs((2, 4, q_len, k_len), dtype=torch.float64)

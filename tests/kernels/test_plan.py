@@ -100,7 +100,7 @@ def test_packed_and_block_sparse_flops_by_hand() -> None:
 
 def test_a_mask_that_sdpa_can_express_is_not_made_dense() -> None:
     output = 4 * N * 64 * 4
-    for mask in (None, masks.causal(), masks.padding([700]), masks.window(None, None), masks.prefix(N)):
+    for mask in (None, masks.causal(), masks.lengths([700]), masks.window(None, None), masks.prefix(N)):
         assert plan_for(mask, kernel="sdpa").cost.peak == output
     assert plan_for(masks.window(64, 0), kernel="sdpa").cost.peak == output + N * N * (1 + 4)
 
@@ -110,7 +110,7 @@ def test_a_mask_that_sdpa_can_express_is_not_made_dense() -> None:
     [
         None,
         masks.causal(),
-        masks.padding([3000]),
+        masks.lengths([3000]),
         masks.padding(torch.arange(4096)[None] > 500),
         masks.causal() & masks.window(100, 0),
         masks.documents(torch.arange(4096) // 500) & masks.causal(),
