@@ -63,10 +63,10 @@ def recognise_additive(bias: Tensor) -> tuple[Mask | None, Tensor | None]:
 def split_additive(bias: Tensor) -> tuple[Mask | None, Tensor]:
     """A bias that also forbids, as a mask and the bias of the cells that are left: (mask, rest); (None, bias) if none.
 
-    T5 adds relative positions and finfo.min in one tensor. Forbidden are the cells that `FORBIDS` or more below the
-    highest of their row; `rest` [B|1, H|1, Q|1, K] is 0 there. A row that holds one low number throughout keeps it, and forbids nothing. A
-    bias whose numbers reach down step by step (ALiBi over long texts) is no mask: nothing may lie between the numbers
-    that forbid and half of that.
+    T5 adds relative positions and finfo.min in one tensor. Forbidden are the cells that lie `FORBIDS` or more below the
+    highest of their row; `rest` [B|1, H|1, Q|1, K] is 0 there. A row that holds one low number throughout keeps it, and
+    forbids nothing. A bias that reaches down step by step (ALiBi over a long text) is no mask: no number may lie between
+    those that forbid and half of `FORBIDS`.
 
     Args:
         bias: float [Q, K], [H, Q, K] or [B|1, H|1, Q, K].

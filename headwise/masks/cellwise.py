@@ -51,7 +51,7 @@ def from_tensor(allowed: Tensor) -> Mask:
 
 
 def as_mask(name: str, mask: object) -> Mask:
-    """What an argument called `name` may be, a mask or a bool tensor, as a mask. Raises DtypeError for anything else."""
+    """A mask or a bool tensor, given as the argument `name`, as a mask. Raises DtypeError for anything else."""
     mask = from_tensor(mask) if isinstance(mask, Tensor) else mask
     if not isinstance(mask, Mask):
         raise DtypeError(f"{name} must be a headwise mask, a bool tensor or None. Received: {type(mask).__name__}")

@@ -418,7 +418,7 @@ class _Joined(Combined):
     def align(self, q_len: int, k_len: int) -> Mask:
         parts = []
         for part in self.parts:  # (a comprehension would double the depth of the stack)
-            parts.append(part.aligned(q_len, k_len))
+            parts.append(part.aligned(q_len, k_len))  # noqa: PERF401
         return type(self)(tuple(parts))
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
