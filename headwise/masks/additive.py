@@ -64,9 +64,9 @@ def split_additive(bias: Tensor) -> tuple[Mask | None, Tensor]:
     """A bias that also forbids, as a mask and the bias of the cells that are left: (mask, rest); (None, bias) if none.
 
     T5 adds relative positions and finfo.min in one tensor. Forbidden are the cells that lie `FORBIDS` or more below the
-    highest of their row; `rest` [B|1, H|1, Q|1, K] is 0 there. A row that holds one low number throughout keeps it, and
-    forbids nothing. A bias that reaches down step by step (ALiBi over a long text) is no mask: no number may lie between
-    those that forbid and half of `FORBIDS`.
+    highest of their row; `rest` [B|1, H|1, Q|1, K] is 0 there. A row that is `UNIFORM` or lower throughout forbids
+    nothing but its -inf. A bias that reaches down step by step (ALiBi over a long text) is no mask: no number may lie
+    between those that forbid and half of `FORBIDS`.
 
     Args:
         bias: float [Q, K], [H, Q, K] or [B|1, H|1, Q, K].
@@ -77,8 +77,9 @@ def split_additive(bias: Tensor) -> tuple[Mask | None, Tensor]:
     if 0 in values.shape:
         return None, bias
     once = values[:, :, :1] if values.stride(2) == 0 else values
-    below = once - once.amax(-1, keepdim=True).clamp(min=torch.finfo(once.dtype).min)
-    forbidden = below <= FORBIDS
+    top = once.amax(-1, keepdim=True).clamp(min=torch.finfo(once.dtype).min)
+    below = once - top
+    forbidden = (below <= FORBIDS) & ((top > UNIFORM) | (once == -torch.inf))
     if not bool(forbidden.any()) or bool((~forbidden & (below < FORBIDS / 2)).any()):
         return None, bias
     rest = bias[(None,) * (4 - bias.ndim)][:, :, : once.shape[2]].masked_fill(forbidden, 0.0)
