@@ -22,7 +22,8 @@ from torch import Tensor
 
 from headwise import shapes
 from headwise.masks import Mask
-from headwise.masks.cellwise import as_mask
+from headwise.masks.cellwise import Dense, as_mask
+from headwise.masks.tensors import recall
 from headwise.options import EVERY, Index, OptionArguments, Options, check_options
 from headwise.softmax import EMPTY, attention_weights
 
@@ -201,12 +202,14 @@ def _autocasts(device: torch.device) -> bool:
 
 
 def fit_mask(mask: object, like: Tensor, heads: int | None, q_len: int, k_len: int, *, name: str = "mask") -> Mask:
-    """A mask or bool tensor, aligned to Q and K.
+    """A mask or bool tensor, aligned to Q and K. A tensor is recognised as what it is: see `masks.tensors`.
 
     DtypeError, ShapeError or MaskError unless it fits them, H (None = any), and the batch size and device of `like`.
     """
-    mask = as_mask(name, mask)
-    shapes.check_device(name, mask.device, like)
-    shapes.check_fits(name, "B", mask.batch, like.shape[0])
-    shapes.check_fits(name, "H", mask.heads, mask.heads or 0 if heads is None else heads)
-    return mask.aligned(q_len, k_len)
+    fitting = as_mask(name, mask)
+    shapes.check_device(name, fitting.device, like)
+    shapes.check_fits(name, "B", fitting.batch, like.shape[0])
+    shapes.check_fits(name, "H", fitting.heads, fitting.heads or 0 if heads is None else heads)
+    if isinstance(mask, Tensor) and isinstance(fitting, Dense):
+        fitting = recall(fitting, q_len, k_len)
+    return fitting.aligned(q_len, k_len)

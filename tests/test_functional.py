@@ -110,8 +110,8 @@ def test_what_a_key_that_nobody_sees_holds_cannot_spread(kernel: str, poison: fl
     mask: masks.Mask = {
         "tiled, band": masks.window(3, 0),
         "tiled, documents": masks.documents([0, 0, 1, 1, -1, -1]),
-        "tiled, blocks": masks.padding([4]) & masks.window(64, 0),
-    }.get(kernel, masks.padding([4]))
+        "tiled, blocks": masks.lengths([4]) & masks.window(64, 0),
+    }.get(kernel, masks.lengths([4]))
     length = 130 if kernel == "tiled, blocks" else 6
     trains = kernel != "flex"
     q_len = 2 if kernel == "tiled, band" else length  # the window of the last two queries leaves the first key out
@@ -136,9 +136,9 @@ def test_no_queries_and_no_keys(kernel: str) -> None:
     assert headwise.attention(none, x, x, kernel=kernel.partition(",")[0]).shape == (2, 4, 0, 8)
     assert torch.equal(headwise.attention(x, none, none, kernel=kernel.partition(",")[0]), torch.zeros(2, 4, 3, 8))
     allowed = torch.ones(0, 3, dtype=torch.bool)
-    for mask in (masks.causal(), masks.padding([2, 1]), masks.window(1, 0) | masks.prefix(0), allowed):
+    for mask in (masks.causal(), masks.lengths([2, 1]), masks.window(1, 0) | masks.prefix(0), allowed):
         assert headwise.attention(none, x, x, mask=mask, kernel=kernel.partition(",")[0]).shape == (2, 4, 0, 8)
-    for mask in (masks.causal(), masks.padding([0, 0]), masks.window(1, 0) | masks.prefix(0), allowed.T):
+    for mask in (masks.causal(), masks.lengths([0, 0]), masks.window(1, 0) | masks.prefix(0), allowed.T):
         out, record = headwise.attention(x, none, none, mask=mask, kernel=kernel.partition(",")[0], record=True)
         assert torch.equal(out, torch.zeros(2, 4, 3, 8))
         assert record.weights().shape == (2, 4, 3, 0)
@@ -307,7 +307,7 @@ X = torch.zeros(2, 4, 5, 8)
         ),
         ({"mask": torch.ones(3, 1, 5, 5, dtype=torch.bool)}, ShapeError, r"made for B = 3, the call has B = 2"),
         ({"mask": torch.ones(3, 5, 5, dtype=torch.bool)}, ShapeError, r"made for H = 3, the call has H = 4"),
-        ({"mask": masks.padding([6, 2])}, MaskError, r"lengths must not exceed the 5 keys. Received: \[6, 2\]"),
+        ({"mask": masks.lengths([6, 2])}, MaskError, r"n must not exceed the 5 keys. Received: n=\[6, 2\]"),
         (
             {"bias": torch.ones(5, 5, dtype=torch.bool)},
             DtypeError,

@@ -60,6 +60,7 @@ def test_public_masks_are_pinned() -> None:
         "from_predicate",
         "from_tensor",
         "global_tokens",
+        "lengths",
         "padding",
         "prefix",
         "recognise",

@@ -44,7 +44,7 @@ FULL = masks.window(None, None)
 # name of the picture, mask-….png -> mask, its lengths, what else `plot.mask` is told
 MASKS: dict[str, tuple[Mask, tuple[int, ...], dict[str, Any]]] = {
     "none": (FULL, (8,), {"title": "no mask"}),
-    "cross": (masks.padding(6), (4, 8), {}),
+    "cross": (masks.lengths(6), (4, 8), {}),
     "causal": (masks.causal(), (8,), {}),
     "step": (masks.causal(), (2, 8), {"title": "causal(), 2 queries after 6"}),
     "left-padding": (masks.causal() & masks.padding(REAL), (8,), {"title": "causal() & padding(real)"}),
@@ -61,7 +61,7 @@ MASKS: dict[str, tuple[Mask, tuple[int, ...], dict[str, Any]]] = {
     "big-bird": (masks.big_bird(512, block_size=16), (512,), {"title": "big_bird(512, block_size=16)"}),
     "dilated": (masks.dilated(3) & masks.window(6, 6), (16,), {}),
     "strided": (masks.strided(4), (16,), {"title": "strided(4)"}),
-    "latent-read": (masks.padding(20), (4, 24), {"title": "each read", "row_labels": LATENTS}),
+    "latent-read": (masks.lengths(20), (4, 24), {"title": "each read", "row_labels": LATENTS}),
     "latent-self": (FULL, (4,), {"title": "among the latents", "row_labels": LATENTS, "col_labels": LATENTS}),
     "latent-read-out": (FULL, (6, 4), {"title": "read out", "col_labels": LATENTS}),
 }

@@ -25,10 +25,11 @@ from headwise.capture.keep import TooMuch
 from headwise.capture.layout import Layout, out_of_buffer, read_layout, share_heads
 from headwise.capture.masks import Found, Recognised
 from headwise.capture.sites import Place
-from headwise.capture.trail import UNIFORM, Trail, Trails
+from headwise.capture.trail import Trail, Trails
 from headwise.capture.verify import wrong_output, wrong_weights
 from headwise.errors import HeadwiseError, RecordError
 from headwise.functional import running
+from headwise.masks.additive import UNIFORM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headwise import masks
 from headwise.masks import Mask
+from headwise.masks.additive import split_additive
 
 Found = tuple[Mask | None, Tensor | None]
 
@@ -41,14 +42,11 @@ class Recognised:
         def find() -> Found:
             if bias.shape[-1] == 1:  # one number a row forbids nothing
                 return None, bias
-            mask, rest = masks.recognise_additive(bias.expand(*bias.shape[:3], shape[3]))
-            if rest is not None and rest.shape[-1] > 1:
-                return _apart(rest, shape)
-            if mask is not None and bias.shape[2] == 1:
-                device = bias.device
-                mask = _recognise(
-                    mask.cells(torch.arange(1, device=device), torch.arange(shape[3], device=device)), shape
-                )
+            whole = bias.expand(*bias.shape[:2], *shape[2:])
+            mask, rest = masks.recognise_additive(whole)
+            if mask is None and rest is whole:
+                mask, rest = split_additive(whole)
+                rest = bias if rest is whole else rest
             return mask, rest
 
         return self._remember(bias, shape, find)
@@ -91,23 +89,5 @@ def _is_same(x: Tensor, known: _Known) -> bool:
     return here and x._version == known.version
 
 
-def _apart(bias: Tensor, shape: tuple[int, ...]) -> Found:
-    """A bias that also forbids (T5: relative positions and finfo.min in one tensor), as a mask and what is left of it.
-
-    Beside so low a number the bias of a cell is nothing. In rows that are forbidden as a whole the highest cells are
-    left; such a row of the bias holds their value throughout.
-    """
-    low = bias <= torch.finfo(bias.dtype).min / 4
-    top = bias.amax(-1, keepdim=True)
-    forbidden = low & (bias < top)
-    if not bool(low.any()):
-        return None, bias
-    rest = torch.where(low, torch.where(low.all(-1, keepdim=True), top, 0.0), bias)
-    return _recognise(~forbidden, shape), rest
-
-
 def _recognise(allowed: Tensor, shape: tuple[int, ...]) -> Mask | None:
-    if allowed.shape[2] == 1 and shape[2] != 1 and allowed.shape[1] == 1 and allowed.shape[3] == shape[3]:
-        # The same for every query: padding, whatever a single row might look like.
-        return None if bool(allowed.all()) else masks.padding(allowed[:, 0, 0].clone())
     return masks.recognise(allowed.expand(*allowed.shape[:2], *shape[2:]))

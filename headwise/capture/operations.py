@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.capture.trail import FORBIDDEN, Trail, Trails
+from headwise.capture.trail import Trail, Trails
+from headwise.masks.additive import FORBIDS
 
 
 def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
@@ -97,7 +98,7 @@ def _limited(trail: Trail, step: _Step) -> Trail | None:
     before = step.operands[step.at]
     if tuple(step.out.shape) != trail.shape or step.out is before:
         return _unknown(trail, step)
-    forbidden = (before <= FORBIDDEN) & (step.out <= FORBIDDEN)
+    forbidden = (before <= FORBIDS) & (step.out <= FORBIDS)
     same = (step.out == before) | (forbidden & ~forbidden.all(-1, keepdim=True))
     return trail if bool(same.all()) else _unknown(trail, step)
 
@@ -130,7 +131,7 @@ def _scaled(trail: Trail, step: _Step) -> Trail | None:
     c = 1 / c if divided and c else c
     terms = tuple((x, coefficient * c) for x, coefficient in trail.terms)
     fills = tuple((x, value * c) for x, value in trail.fills)
-    if not math.isfinite(c) or (terms and c <= 0) or not all(value <= FORBIDDEN for _, value in fills):
+    if not math.isfinite(c) or (terms and c <= 0) or not all(value <= FORBIDS for _, value in fills):
         return _unknown(trail, step)
     sinks = None if trail.sinks is None else trail.sinks * c
     return dataclasses.replace(trail, factor=trail.factor * c, terms=terms, fills=fills, sinks=sinks)
@@ -140,7 +141,7 @@ def _scaled_by_rows(trail: Trail, step: _Step, by: Tensor) -> Trail | None:
     """Scores times one number a row or a head (a learned temperature): the queries may as well be multiplied."""
     if trail.inner is not None or trail.sinks is not None or by.shape[-1] != 1 or by.ndim > len(trail.shape):
         return _unknown(trail, step)
-    if not all(bool((value * by <= FORBIDDEN).all()) for _, value in trail.fills):
+    if not all(bool((value * by <= FORBIDS).all()) for _, value in trail.fills):
         return _unknown(trail, step)
     if trail.terms and not bool((by > 0).all()):  # what forbids may be among the terms
         return _unknown(trail, step)
@@ -201,7 +202,7 @@ def _fill(trail: Trail, forbidden: Any, value: Any) -> Trail:
         value = value.flatten()[0]
     if isinstance(value, Tensor) and value.numel() != 1:
         return trail.with_problem("the scores were replaced by other scores under a mask")
-    if trail.sinks is not None or not float(value) <= FORBIDDEN:
+    if trail.sinks is not None or not float(value) <= FORBIDS:
         return trail.with_problem(f"the scores were filled with {float(value):g}, which does not forbid anything")
     return dataclasses.replace(trail, fills=(*trail.fills, (forbidden.bool(), float(value))))
 

@@ -18,11 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# A score below this takes no part in a softmax in float32: exp(-1e4) is 0.
-FORBIDDEN = -1e4
-# Beside such a number all scores are alike.
-UNIFORM = -1e30
-
 
 @dataclasses.dataclass(frozen=True)
 class Trail:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall, as_written
-from headwise.capture.trail import FORBIDDEN
+from headwise.masks.additive import FORBIDS
 from headwise.records import AttentionRecord
 
 ROWS = 64
@@ -23,7 +23,7 @@ def wrong_weights(call: AttentionCall, weights: Tensor, scores_dtype: torch.dtyp
     actual = weights[:, :, rows].to(expected.dtype)
     s = record.scores(rows=rows)
     # Beside finfo.min scores are all alike; only what scores are made of otherwise is rounded.
-    largest = s.masked_fill(s <= FORBIDDEN, 0.0).abs().amax(-1, keepdim=True)
+    largest = s.masked_fill(s <= FORBIDS, 0.0).abs().amax(-1, keepdim=True)
     # Three roundings of a score of that size; twice that, because the row's sum carries as much.
     rounding = torch.expm1((8 * torch.finfo(scores_dtype).eps * largest).clamp(max=2.0))
     allowed = expected * (rounding + 1e-4) + 4 * torch.finfo(weights.dtype).eps + 1e-6

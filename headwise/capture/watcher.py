@@ -18,8 +18,8 @@ from headwise.call import AttentionCall
 from headwise.capture.keep import Keeper
 from headwise.capture.sequence import Sequence as Generation
 from headwise.capture.sites import Place, attention_modules, find_place, kind_of, module_names
-from headwise.capture.trail import UNIFORM
 from headwise.errors import HeadwiseError
+from headwise.masks.additive import UNIFORM
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
 from headwise.records.names import stack_of
 from headwise.records.site import is_causal

@@ -205,8 +205,10 @@ def with_tables(mask: Mask) -> Mask:
 
 def _convert(table: torch.Tensor) -> Tensor:
     values = table.detach().cpu().numpy()
-    if values.dtype == np.int64:
-        values = values.astype(np.int32)  # JAX has no int64, and a length needs none
+    if values.dtype == np.int64:  # JAX has no int64, and a length needs none
+        if values.size and values.max() > np.iinfo(np.int32).max:  # ids of documents, of which only the order matters
+            values = np.where(values < 0, -1, np.unique(values, return_inverse=True)[1].reshape(values.shape))
+        values = values.clip(min=-1).astype(np.int32)
     return ops.convert_to_tensor(values)
 
 

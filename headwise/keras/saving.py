@@ -13,12 +13,12 @@ import torch
 
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
-from headwise.masks.description import MASK_CLASSES
+from headwise.masks.mask import KINDS
 from headwise.nn.positions import DynamicNTK, Linear, Llama3, RopeScaling, Yarn
 
 PACKAGE = "headwise"
 
-_CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in (*MASK_CLASSES, DynamicNTK, Linear, Llama3, Yarn)}
+_CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in (*KINDS.values(), DynamicNTK, Linear, Llama3, Yarn)}
 
 
 def to_config(value: Any) -> Any:

@@ -4,6 +4,7 @@ Combine them with `&`, `|` and `~`; give them to `headwise.attention(..., mask=)
 matrix. See `headwise.masks.mask` for what a mask can answer.
 """
 
+from headwise.masks.additive import recognise_additive
 from headwise.masks.band import causal, window
 from headwise.masks.bits import bits
 from headwise.masks.block_sparse import big_bird, block_sparse
@@ -13,9 +14,9 @@ from headwise.masks.documents import documents
 from headwise.masks.extent import Extent
 from headwise.masks.global_tokens import global_tokens
 from headwise.masks.mask import Mask
-from headwise.masks.padding import padding
+from headwise.masks.padding import lengths, padding
 from headwise.masks.prefix import prefix
-from headwise.masks.recognise import recognise, recognise_additive
+from headwise.masks.recognise import recognise
 from headwise.masks.runs import runs
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "from_predicate",
     "from_tensor",
     "global_tokens",
+    "lengths",
     "padding",
     "prefix",
     "recognise",

@@ -7,10 +7,10 @@ import math
 
 from torch import Tensor
 
-from headwise.errors import DtypeError
-from headwise.masks.extent import extent_of
+from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.fields import number
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import index_at
+from headwise.masks.tables import FAR, integer, optional_offset
 
 
 def causal(offset: int | None = None) -> Mask:
@@ -31,7 +31,7 @@ def causal(offset: int | None = None) -> Mask:
     ■ · · ·
     ■ ■ · ·
     """
-    return Band(None, 0, _offset(offset))
+    return Band(None, 0, optional_offset("causal", offset))
 
 
 def window(left: int | None, right: int | None, offset: int | None = None) -> Mask:
@@ -50,56 +50,41 @@ def window(left: int | None, right: int | None, offset: int | None = None) -> Ma
     · ■ ■ ■
     · · ■ ■
     """
-    left = None if left is None else index_at("window: left", left)
-    right = None if right is None else index_at("window: right", right)
-    return Band(left, right, _offset(offset))
+    left = None if left is None else integer("window: left", left)
+    right = None if right is None else integer("window: right", right)
+    return Band(left, right, optional_offset("window", offset))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Band(Mask):
+class Band(Mask, kind="band", function="window"):
     """-left <= k - (q + offset) <= right; None = no limit. Its rectangles are exact."""
 
-    left: int | None
-    right: int | None
-    offset: int | None = None
+    left: int | None = number(0, optional=True)
+    right: int | None = number(0, optional=True)
+    offset: int | None = number(optional=True)
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        position = q + (self.offset or 0)
-        if self.left is None and self.right is None:
-            return k == k
-        if self.left is None:
-            return k <= position + self.right
-        if self.right is None:
-            return k >= position - self.left
-        return (k >= position - self.left) & (k <= position + self.right)
+        low, high = self.band()
+        allowed = k == k if low == -math.inf == -high else None
+        if low > -math.inf:
+            allowed = k >= q + low
+        if high < math.inf:
+            below = k <= q + high
+            allowed = below if allowed is None else allowed & below
+        return allowed
 
-    def rectangles(
-        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
-    ) -> Tensor:
-        low, high = self._band()
-        lowest, highest = k_lo - (q_hi - 1), (k_hi - 1) - q_lo  # of k - q in each rectangle
-        return extent_of((highest >= low) & (lowest <= high), (lowest >= low) & (highest <= high))[None, None]
+    def extents(self, r: Rectangles) -> Tensor:
+        low, high = self.band()
+        some = ((r.k_hi - 1) >= r.q_lo + low) & (r.k_lo <= (r.q_hi - 1) + high)
+        every = (r.k_lo >= (r.q_hi - 1) + low) & ((r.k_hi - 1) <= r.q_lo + high)
+        return extent_of(some, every)[None, None]
 
-    def band(self) -> tuple[float, float] | None:
-        return self._band()
-
-    def _band(self) -> tuple[float, float]:
-        offset = self.offset or 0
-        low = -math.inf if self.left is None else offset - self.left
-        high = math.inf if self.right is None else offset + self.right
-        return low, high
-
-    def align(self, q_len: int, k_len: int) -> Mask:
-        return self if self.offset is not None else dataclasses.replace(self, offset=k_len - q_len)
+    def band(self) -> tuple[float, float]:
+        low = -math.inf if self.left is None else self.shift - self.left
+        high = math.inf if self.right is None else self.shift + self.right
+        # No two positions are that far apart: a limit out of reach is none.
+        return (-math.inf if low <= -FAR else min(low, FAR)), (math.inf if high >= FAR else max(high, -FAR))
 
     def __repr__(self) -> str:
-        offset = "" if self.offset is None else f"offset={self.offset}"
-        if (self.left, self.right) == (None, 0):
-            return f"causal({offset})"
-        return f"window({self.left}, {self.right}{', ' if offset else ''}{offset})"
-
-
-def _offset(offset: int | None) -> int | None:
-    if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int)):
-        raise DtypeError(f"offset must be an int or None. Received: {offset!r}")
-    return offset
+        written = super().__repr__()
+        return written.replace("window(None, 0, ", "causal(").replace("window(None, 0)", "causal()")

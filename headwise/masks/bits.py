@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.errors import DtypeError, MaskError
-from headwise.masks.cellwise import as_slice
+from headwise.errors import MaskError
+from headwise.masks.cellwise import as_slice, check_lengths, of_one
 from headwise.masks.extent import extent_of
+from headwise.masks.fields import WRITTEN_OUT, Table, number, table
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import look_up
+from headwise.masks.tables import bool_cells, look_up
 
 # Cells looked at at a time: they fit into a cache, and are little beside the mask.
 BLOCK = 2**21
@@ -30,12 +32,7 @@ def bits(allowed: Tensor) -> Mask:
     ■ · ■
     ■ ■ ·
     """
-    if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
-        received = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
-        raise DtypeError(f"bits: expected a bool tensor, True = may attend. Received: {received}")
-    if allowed.ndim not in (2, 3, 4):
-        raise MaskError(f"bits: expected [Q, K], [H, Q, K] or [B, H, Q, K]. Received: {list(allowed.shape)}")
-    allowed = allowed[(None,) * (4 - allowed.ndim)]
+    allowed = bool_cells("bits", allowed)
     return bits_of_rows((allowed[:, :, rows] for rows in row_blocks(allowed.shape)), allowed.shape[3])
 
 
@@ -52,31 +49,20 @@ def row_blocks(shape: tuple[int, ...], size: int = BLOCK) -> Iterator[slice]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Bits(Mask):
+class Bits(Mask, kind="bits"):
     """Bit k % 8 of packed[b, h, q, k // 8], the lowest bit first; the bits after the last key are 0.
 
     Its rectangles are exact.
     """
 
-    packed: Tensor  # uint8 [B|1, H|1, Q, ⌈K/8⌉]
-    k_len: int
-
-    @property
-    def batch(self) -> int | None:
-        return self.packed.shape[0] if self.packed.shape[0] > 1 else None
-
-    @property
-    def heads(self) -> int | None:
-        return self.packed.shape[1] if self.packed.shape[1] > 1 else None
+    packed: Tensor = table("BHqn", torch.uint8)  # n = ⌈K/8⌉
+    k_len: int = number(0)
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        byte = look_up(self.packed, b if self.batch else b * 0, h if self.heads else h * 0, q, k // 8)
-        return (byte >> (k % 8)) % 2 == 1
+        return (look_up(self.packed, b, h, q, k // 8) >> (k % 8)) % 2 == 1
 
     def cells(self, q: Tensor, k: Tensor, *, b: int | None = None, h: int | None = None) -> Tensor:
-        examples = slice(None) if b is None or not self.batch else slice(b, b + 1)
-        heads = slice(None) if h is None or not self.heads else slice(h, h + 1)
-        packed = self.packed[examples, heads].to(q.device)[:, :, as_slice(q)]
+        packed = of_one(self.packed, b, h).to(q.device)[:, :, as_slice(q)]
         columns = as_slice(k)
         if not isinstance(columns, slice):
             return (packed[..., columns // 8] >> (columns % 8)) % 2 == 1
@@ -109,21 +95,20 @@ class Bits(Mask):
         blocks = (_unpack(self.packed[:, :, rows]) for rows in row_blocks((*self.packed.shape[:3], k_len)))
         return torch.stack([block.any(2) for block in blocks]).any(0)[..., :k_len].cpu()
 
-    def align(self, q_len: int, k_len: int) -> Mask:
-        if (self.packed.shape[2], self.k_len) != (q_len, k_len):
-            raise MaskError(
-                f"mask: expected the last two sizes to be Q = {q_len} and K = {k_len}. Received: {self._shape()}"
-            )
-        return self
+    def check(self, q_len: int, k_len: int) -> None:
+        if self.packed.shape[3] != -(-self.k_len // 8):
+            raise MaskError(f"bits: {self.k_len} keys do not fit into bytes {list(self.packed.shape)}")
+        check_lengths((*self.packed.shape[:3], self.k_len), q_len, k_len)
 
     def natural_lengths(self) -> tuple[int, int] | None:
         return self.packed.shape[2], self.k_len
 
-    def _shape(self) -> list[int]:
-        return [*self.packed.shape[:3], self.k_len]
-
     def __repr__(self) -> str:
-        return f"bits(<bool {self._shape()}>)"
+        # Only the shape of a large mask is shown: it is not unpacked.
+        shape = (*self.packed.shape[:3], self.k_len)
+        small = math.prod(shape) <= WRITTEN_OUT
+        cells = _unpack(self.packed)[..., : self.k_len] if small else torch.empty((), dtype=torch.bool).expand(shape)
+        return f"bits({Table('BHqk', (torch.bool,)).show('allowed', cells)})"
 
 
 def _pack(cells: Tensor) -> Tensor:

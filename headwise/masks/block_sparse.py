@@ -7,10 +7,11 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from headwise.errors import DtypeError, MaskError
-from headwise.masks.extent import extent_of
+from headwise.errors import MaskError
+from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.fields import number, table
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import index_at, look_up
+from headwise.masks.tables import FAR, bool_cells, integer, look_up
 
 
 def block_sparse(layout: Tensor, block_size: int) -> Mask:
@@ -24,14 +25,10 @@ def block_sparse(layout: Tensor, block_size: int) -> Mask:
     ■ ■ ■ ■
     ■ ■ ■ ■
     """
-    if not isinstance(layout, Tensor) or layout.dtype != torch.bool:
-        received = layout.dtype if isinstance(layout, Tensor) else type(layout).__name__
-        raise DtypeError(f"block_sparse: layout must be a bool tensor. Received: {received}")
-    if layout.ndim not in (2, 3, 4) or 0 in layout.shape:
-        raise MaskError(
-            f"block_sparse: layout must be [Q, K], [H, Q, K] or [B, H, Q, K]. Received: {list(layout.shape)}"
-        )
-    return BlockSparse(layout[(None,) * (4 - layout.ndim)], index_at("block_sparse: block_size", block_size, minimum=1))
+    cells = bool_cells("block_sparse: layout", layout)
+    if 0 in cells.shape:
+        raise MaskError(f"block_sparse: expected a layout of at least one block. Received: layout={list(layout.shape)}")
+    return BlockSparse(cells, integer("block_sparse: block_size", block_size, least=1, most=FAR))
 
 
 def big_bird(
@@ -56,11 +53,11 @@ def big_bird(
     ■ · · ■ ■ ■
     ■ · · · ■ ■
     """
-    length = index_at("big_bird: length", length, minimum=1)
-    block_size = index_at("big_bird: block_size", block_size, minimum=1)
+    length = integer("big_bird: length", length, least=1)
+    block_size = integer("big_bird: block_size", block_size, least=1, most=FAR)
     for name, value in (("global_blocks", global_blocks), ("random_blocks", random_blocks)):
-        index_at(f"big_bird: {name}", value)
-    if index_at("big_bird: window_blocks", window_blocks, minimum=1) % 2 == 0:
+        integer(f"big_bird: {name}", value)
+    if integer("big_bird: window_blocks", window_blocks, least=1) % 2 == 0:
         raise MaskError(f"big_bird: window_blocks must be odd, the diagonal in the middle. Received: {window_blocks}")
     n = -(-length // block_size)
     index = torch.arange(n)
@@ -74,31 +71,20 @@ def big_bird(
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class BlockSparse(Mask):
+class BlockSparse(Mask, kind="block_sparse"):
     """layout[b, h, q // block_size, k // block_size]. Its rectangles are exact."""
 
-    layout: Tensor  # bool [B|1, H|1, Q / block_size, K / block_size]
-    block_size: int
-
-    @property
-    def batch(self) -> int | None:
-        return self.layout.shape[0] if self.layout.shape[0] > 1 else None
-
-    @property
-    def heads(self) -> int | None:
-        return self.layout.shape[1] if self.layout.shape[1] > 1 else None
+    layout: Tensor = table("BHNM", torch.bool)  # a cell for each block of queries and of keys
+    block_size: int = number(1)
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        b, h = b if self.batch else b * 0, h if self.heads else h * 0
         return look_up(self.layout, b, h, q // self.block_size, k // self.block_size)
 
-    def rectangles(
-        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
-    ) -> Tensor:
+    def extents(self, r: Rectangles) -> Tensor:
         # sums[i, j] counts the allowed blocks above and left of (i, j): four look-ups count those of any rectangle.
         sums = self.remember(("sums",), self._sums)
-        q0, q1 = q_lo // self.block_size, (q_hi - 1) // self.block_size + 1
-        k0, k1 = k_lo // self.block_size, (k_hi - 1) // self.block_size + 1
+        q0, q1 = r.q_lo // self.block_size, (r.q_hi - 1) // self.block_size + 1
+        k0, k1 = r.k_lo // self.block_size, (r.k_hi - 1) // self.block_size + 1
         allowed = sums[..., q1, k1] - sums[..., q0, k1] - sums[..., q1, k0] + sums[..., q0, k0]
         return extent_of(allowed > 0, allowed == (q1 - q0) * (k1 - k0))
 
@@ -106,17 +92,13 @@ class BlockSparse(Mask):
         summed = self.layout.cpu().to(torch.int32).cumsum(-1).cumsum(-2)
         return torch.nn.functional.pad(summed, (1, 0, 1, 0))
 
-    def align(self, q_len: int, k_len: int) -> Mask:
+    def check(self, q_len: int, k_len: int) -> None:
         needed = [-(-q_len // self.block_size), -(-k_len // self.block_size)]
         if list(self.layout.shape[2:]) != needed:
             raise MaskError(
                 f"block_sparse: {q_len} queries and {k_len} keys in blocks of {self.block_size} need a layout of "
                 f"{needed} blocks. Received: {list(self.layout.shape[2:])}"
             )
-        return self
 
     def natural_lengths(self) -> tuple[int, int] | None:
         return self.layout.shape[2] * self.block_size, self.layout.shape[3] * self.block_size
-
-    def __repr__(self) -> str:
-        return f"block_sparse(<layout {list(self.layout.shape)}>, {self.block_size})"

@@ -1,4 +1,4 @@
-"""What takes looking at single cells: rectangles of masks known only cell by cell, and keys that nobody sees."""
+"""What needs single cells: rectangles of masks that are known only cell by cell, and the keys that nobody sees."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from headwise.masks.extent import Extent, extent_of
+from headwise.masks.extent import Extent, Rectangles, extent_of
 
 if TYPE_CHECKING:
     from headwise.masks.mask import Mask
 
 
-def evaluate_rectangles(
-    mask: Mask, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None
-) -> Tensor:
+def evaluate_rectangles(mask: Mask, r: Rectangles) -> Tensor:
     """Extent codes by evaluating every cell of the wanted rectangles, some rectangles at a time."""
-    shape = torch.broadcast_shapes(q_lo.shape, q_hi.shape, k_lo.shape, k_hi.shape)
-    keep = torch.ones(shape, dtype=torch.bool) if wanted is None else torch.broadcast_to(wanted, shape)
+    shape = r.shape
+    keep = torch.ones(shape, dtype=torch.bool) if r.wanted is None else torch.broadcast_to(r.wanted, shape)
     device = mask.device
-    q0, q1, k0, k1 = (torch.broadcast_to(x, shape)[keep].to(device=device) for x in (q_lo, q_hi, k_lo, k_hi))
+    q0, q1, k0, k1 = (torch.broadcast_to(x, shape)[keep].to(device=device) for x in (r.q_lo, r.q_hi, r.k_lo, r.k_hi))
     b_size, h_size = mask.batch or 1, mask.heads or 1
     codes = torch.zeros((b_size, h_size, *shape), dtype=torch.int8)
     if not len(q0):

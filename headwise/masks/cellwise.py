@@ -10,8 +10,10 @@ from torch import Tensor
 
 from headwise.errors import DtypeError, MaskError
 from headwise.masks.extent import extent_of
+from headwise.masks.fields import table
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import look_up
+from headwise.masks.padding import PaddingKeys
+from headwise.masks.tables import bool_cells, look_up
 
 
 def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, heads: int | None = None) -> Mask:
@@ -19,7 +21,8 @@ def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, head
 
     The signature is FlexAttention's `mask_mod`, with q counted from the first query of the call. Say `batch=` or
     `heads=` (their sizes) if the answer depends on b or h. Rectangles are answered by evaluating their cells, only when
-    asked and only where the masks it is combined with leave the answer open.
+    asked and only where the masks it is combined with leave the answer open. The answers are remembered: what the
+    function reads must not change.
 
     >>> print(from_predicate(lambda b, h, q, k: (q - k) * (q - k) <= 1).draw(4))
     ■ ■ · ·
@@ -28,38 +31,27 @@ def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, head
     · · ■ ■
     """
     if not callable(fn):
-        raise DtypeError(f"from_predicate: expected a function (b, h, q, k) -> bool. Received: {type(fn).__name__}")
+        raise DtypeError(f"from_predicate: expected a function (b, h, q, k) -> bool. Received: fn={type(fn).__name__}")
     return Predicate(fn, batch, heads)
 
 
 def from_tensor(allowed: Tensor) -> Mask:
-    """The pairs that are True in a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K].
+    """The pairs that are True in a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K]; Q and K may be 1, for all alike.
 
-    The tensor is kept, not copied, and a mask remembers what it worked out: do not change the tensor afterwards.
+    The tensor is kept, not copied. What the mask remembers is dropped when the tensor is changed in place, as far as
+    that can be seen: see `Mask.version`.
 
     >>> print(from_tensor(torch.tensor([[True, False], [True, True]])).draw(2))
     ■ ·
     ■ ■
     """
-    if not isinstance(allowed, Tensor):
-        raise DtypeError(f"from_tensor: expected a bool tensor. Received: {type(allowed).__name__}")
-    if allowed.is_floating_point():
-        raise DtypeError(
-            f"from_tensor: expected a bool tensor, True = may attend. Received: {allowed.dtype}. "
-            "An additive mask goes in bias="
-        )
-    if allowed.dtype != torch.bool:
-        raise DtypeError(
-            f"from_tensor: expected a bool tensor, True = may attend. Received: {allowed.dtype}. "
-            "If 1 means may attend, pass mask.bool()"
-        )
-    if allowed.ndim not in (2, 3, 4):
-        raise MaskError(f"from_tensor: expected [Q, K], [H, Q, K] or [B, H, Q, K]. Received: {list(allowed.shape)}")
-    return Dense(allowed[(None,) * (4 - allowed.ndim)])
+    floats = isinstance(allowed, Tensor) and allowed.is_floating_point()
+    hint = ". An additive mask goes in bias=" if floats else ". If 1 means may attend, pass mask.bool()"
+    return Dense(bool_cells("from_tensor", allowed, hint if isinstance(allowed, Tensor) else ""))
 
 
 def as_mask(name: str, mask: object) -> Mask:
-    """What an argument called `name` may be, a mask or a bool tensor, as a mask; DtypeError for anything else."""
+    """A mask or a bool tensor, given as the argument `name`, as a mask. Raises DtypeError for anything else."""
     mask = from_tensor(mask) if isinstance(mask, Tensor) else mask
     if not isinstance(mask, Mask):
         raise DtypeError(f"{name} must be a headwise mask, a bool tensor or None. Received: {type(mask).__name__}")
@@ -91,30 +83,22 @@ class Predicate(Mask):
         return allowed
 
     def __repr__(self) -> str:
-        return f"from_predicate({getattr(self.fn, '__name__', type(self.fn).__name__)})"
+        sizes = {"batch": self.batch_size, "heads": self.head_count}
+        written = [f"{name}={size}" for name, size in sizes.items() if size is not None]
+        return f"from_predicate({', '.join([getattr(self.fn, '__name__', type(self.fn).__name__), *written])})"
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Dense(Mask):
+class Dense(Mask, kind="dense", function="from_tensor"):
     """allowed[b, h, q, k]. Its rectangles are exact."""
 
-    allowed: Tensor  # bool [B|1, H|1, Q, K]; a size of 1 in the last two means "the same for all" only if Q or K is 1
-
-    @property
-    def batch(self) -> int | None:
-        return self.allowed.shape[0] if self.allowed.shape[0] > 1 else None
-
-    @property
-    def heads(self) -> int | None:
-        return self.allowed.shape[1] if self.allowed.shape[1] > 1 else None
+    allowed: Tensor = table("BHqk", torch.bool)  # a size of 1 in the last two is the same for all, until it is aligned
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        return look_up(self.allowed, b if self.batch else b * 0, h if self.heads else h * 0, q, k)
+        return look_up(self.allowed, b, h, q, k)
 
     def cells(self, q: Tensor, k: Tensor, *, b: int | None = None, h: int | None = None) -> Tensor:
-        examples = slice(None) if b is None or not self.batch else slice(b, b + 1)
-        heads = slice(None) if h is None or not self.heads else slice(h, h + 1)
-        return self.allowed[examples, heads].to(q.device)[:, :, as_slice(q)][..., as_slice(k)]
+        return of_one(self.allowed, b, h).to(q.device)[:, :, as_slice(q)][..., as_slice(k)]
 
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
         def reduced(fill: bool, reduce: Callable[..., Tensor]) -> Tensor:
@@ -132,19 +116,38 @@ class Dense(Mask):
             return super().seen_keys(q_len, k_len)
         return self.allowed.view(torch.uint8).amax(-2).bool().cpu()  # four times as fast as any(-2)
 
+    def check(self, q_len: int, k_len: int) -> None:
+        check_lengths(self.allowed.shape, q_len, k_len)
+
     def align(self, q_len: int, k_len: int) -> Mask:
-        if list(self.allowed.shape[2:]) != [q_len, k_len]:
-            raise MaskError(
-                f"mask: expected the last two sizes to be Q = {q_len} and K = {k_len}. "
-                f"Received: {list(self.allowed.shape)}. A mask over keys alone, [B, K], is masks.padding(mask)"
-            )
-        return self
+        _, heads, rows, cols = self.allowed.shape
+        if (rows, cols) == (q_len, k_len):
+            return self
+        # What is given once for all queries or keys, as scaled_dot_product_attention broadcasts it.
+        sizes = (q_len if rows == 1 else rows, k_len if cols == 1 else cols)
+        check_lengths((*self.allowed.shape[:2], *sizes), q_len, k_len)
+        if rows == heads == 1:
+            return PaddingKeys(self.allowed[:, 0, 0].expand(-1, k_len))
+        return Dense(self.allowed.expand(-1, -1, *sizes))
 
     def natural_lengths(self) -> tuple[int, int] | None:
         return self.allowed.shape[2], self.allowed.shape[3]
 
-    def __repr__(self) -> str:
-        return f"from_tensor(<bool {list(self.allowed.shape)}>)"
+
+def check_lengths(shape: tuple[int, ...], q_len: int, k_len: int) -> None:
+    """Raise MaskError unless a dense mask [B, H, Q, K] has these lengths."""
+    if tuple(shape[2:]) != (q_len, k_len):
+        raise MaskError(
+            f"mask: expected the last two sizes to be Q = {q_len} and K = {k_len}. Received: {list(shape)}. "
+            "A mask over keys alone, [B, K], is masks.padding(mask)"
+        )
+
+
+def of_one(table: Tensor, b: int | None, h: int | None) -> Tensor:
+    """A table [B|1, H|1, ...] cut to one example or one head, if they are given."""
+    examples = slice(None) if b is None or len(table) == 1 else slice(b, b + 1)
+    heads = slice(None) if h is None or table.shape[1] == 1 else slice(h, h + 1)
+    return table[examples, heads]
 
 
 def as_slice(index: Tensor) -> slice | Tensor:

@@ -7,13 +7,16 @@ import dataclasses
 from torch import Tensor
 
 from headwise.masks.band import causal, window
-from headwise.masks.extent import extent_of
+from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.fields import number
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import index_at
+from headwise.masks.tables import FAR, integer, optional_offset
 
 
-def dilated(step: int) -> Mask:
-    """The keys whose distance to the query is a multiple of `step`. Bound it with `& window(...)`.
+def dilated(step: int, offset: int | None = None) -> Mask:
+    """The keys whose distance to the query is a multiple of `step`, at most 2**30. Bound it with `& window(...)`.
+
+    `offset` as in `causal`.
 
     >>> print(dilated(2).draw(5))
     ■ · ■ · ■
@@ -22,7 +25,7 @@ def dilated(step: int) -> Mask:
     · ■ · ■ ·
     ■ · ■ · ■
     """
-    return Dilated(index_at("dilated: step", step, minimum=1))
+    return Dilated(integer("dilated: step", step, least=1, most=FAR), optional_offset("dilated", offset))
 
 
 def strided(step: int) -> Mask:
@@ -36,31 +39,22 @@ def strided(step: int) -> Mask:
     ■ · ■ ■ ■ ·
     · ■ · ■ ■ ■
     """
-    step = index_at("strided: step", step, minimum=1)
+    step = integer("strided: step", step, least=1, most=FAR)
     return causal() & (window(step - 1, 0) | Dilated(step))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Dilated(Mask):
+class Dilated(Mask, kind="dilated"):
     """(q + offset - k) is a multiple of step. Its rectangles are exact."""
 
-    step: int
-    offset: int | None = None
+    step: int = number(1, FAR)
+    offset: int | None = number(optional=True)
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        return (q + (self.offset or 0) - k) % self.step == 0
+        return (q + self.shift % self.step - k) % self.step == 0
 
-    def rectangles(
-        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
-    ) -> Tensor:
-        offset = self.offset or 0
-        lowest, highest = q_lo + offset - (k_hi - 1), q_hi - 1 + offset - k_lo
+    def extents(self, r: Rectangles) -> Tensor:
+        lowest, highest = r.q_lo + self.shift % self.step - (r.k_hi - 1), r.q_hi - 1 + self.shift % self.step - r.k_lo
         nearest = highest - highest % self.step  # the largest multiple of step that is not above highest
         one_distance = (lowest == highest) | (self.step == 1)
         return extent_of(nearest >= lowest, (nearest >= lowest) & one_distance)[None, None]
-
-    def align(self, q_len: int, k_len: int) -> Mask:
-        return self if self.offset is not None else dataclasses.replace(self, offset=k_len - q_len)
-
-    def __repr__(self) -> str:
-        return f"dilated({self.step})"

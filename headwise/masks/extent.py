@@ -1,7 +1,8 @@
-"""The answer to a rectangle: all of its pairs are allowed, some, or none."""
+"""Rectangles of the attention matrix, and the answer to one: all of its pairs are allowed, some, or none."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 import torch
@@ -14,6 +15,25 @@ class Extent(IntEnum):
     NONE = 0
     SOME = 1
     ALL = 2
+
+
+@dataclass(frozen=True)
+class Rectangles:
+    """Rectangles [q_lo, q_hi) × [k_lo, k_hi), none of them empty: integer tensors of one rank that broadcast."""
+
+    q_lo: Tensor
+    q_hi: Tensor
+    k_lo: Tensor
+    k_hi: Tensor
+    wanted: Tensor | None = None  # bool; where it is False any answer will do
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.broadcast_shapes(self.q_lo.shape, self.q_hi.shape, self.k_lo.shape, self.k_hi.shape)
+
+    def by_example(self, values: Tensor) -> Tensor:
+        """A number for each example, [B], as [B, 1, *shape]: it broadcasts with the bounds."""
+        return values.cpu().view(-1, *[1] * (self.q_lo.ndim + 1))
 
 
 def extent_of(any_allowed: Tensor, all_allowed: Tensor) -> Tensor:

@@ -11,13 +11,17 @@ import torch
 from torch import Tensor
 
 from headwise.errors import MaskError
-from headwise.masks.extent import extent_of
+from headwise.masks.documents import check_queries_among_keys
+from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.fields import INTEGERS, number, table
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import counts, integer_table, is_seen, look_up
+from headwise.masks.tables import any_of, counts, integer_table, look_up, optional_offset
 
 
-def global_tokens(indices: int | Sequence[int] | Tensor) -> Mask:
+def global_tokens(indices: int | Sequence[int] | Tensor, offset: int | None = None) -> Mask:
     """The pairs in which the query or the key is one of these positions. Join it to a window with `|`.
+
+    `offset` is the position of the first query, from 0 to K - Q; None means K - Q.
 
     >>> print(global_tokens([0]).draw(4))
     ■ ■ ■ ■
@@ -31,54 +35,50 @@ def global_tokens(indices: int | Sequence[int] | Tensor) -> Mask:
     ■ · ■ ■ ■
     ■ · · ■ ■
     """
-    table = integer_table("global_tokens: indices", [indices] if isinstance(indices, int) else indices, (1,))
-    if not len(table):
-        raise MaskError("global_tokens: expected at least one position. Received: none")
-    if is_seen(table < 0):
-        raise MaskError(f"global_tokens: positions count from 0. Received: {table.tolist()}")
-    return GlobalTokens(table.unique())
+    name = "global_tokens: indices"
+    found = integer_table(name, [indices] if isinstance(indices, int) else indices, (1,), least=0)
+    if not len(found):
+        raise MaskError(f"{name}: expected at least one position. Received: none")
+    return GlobalTokens(found.unique(), optional_offset("global_tokens", offset))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class GlobalTokens(Mask):
+class GlobalTokens(Mask, kind="global_tokens"):
     """q + offset in indices, or k in indices. Its rectangles are exact."""
 
-    indices: Tensor  # sorted, each once
-    offset: int | None = None
-    is_global: Tensor | None = None  # bool [K], known once the mask is aligned
+    indices: Tensor = table("N", *INTEGERS)  # sorted, each once
+    offset: int | None = number(optional=True)
+    is_global: Tensor | None = dataclasses.field(default=None, compare=False)  # bool [K], known once it is aligned
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        position = q + (self.offset or 0)
+        position = q + self.shift
         if self.is_global is None:
             return functools.reduce(operator.or_, [(position == i) | (k == i) for i in self.indices.tolist()])
         return look_up(self.is_global, position) | look_up(self.is_global, k)
 
-    def rectangles(
-        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
-    ) -> Tensor:
+    def extents(self, r: Rectangles) -> Tensor:
         if self.is_global is None:
-            return super().rectangles(q_lo, q_hi, k_lo, k_hi, wanted)
-        is_global, offset = self.is_global, self.offset or 0
+            return super().extents(r)
+        is_global = self.is_global
         table = self.remember(("counts",), lambda: counts(is_global))
-        of_q = table[q_hi + offset] - table[q_lo + offset]
-        of_k = table[k_hi] - table[k_lo]
-        return extent_of((of_q > 0) | (of_k > 0), (of_q == q_hi - q_lo) | (of_k == k_hi - k_lo))[None, None]
+        of_q = table[r.q_hi + self.shift] - table[r.q_lo + self.shift]
+        of_k = table[r.k_hi] - table[r.k_lo]
+        return extent_of((of_q > 0) | (of_k > 0), (of_q == r.q_hi - r.q_lo) | (of_k == r.k_hi - r.k_lo))[None, None]
+
+    def check(self, q_len: int, k_len: int) -> None:
+        if any_of((self.indices < 0) | (self.indices >= k_len)):
+            raise MaskError(
+                f"global_tokens: expected positions from 0 to {k_len - 1}. "
+                f"Received: indices={f'{self.indices.tolist()!r:.60}'}"
+            )
+        check_queries_among_keys("global_tokens", self.offset, q_len, k_len)
 
     def align(self, q_len: int, k_len: int) -> Mask:
-        if is_seen(self.indices >= k_len) or q_len > k_len:
-            raise MaskError(
-                f"global_tokens: expected positions below the {k_len} keys, and no more queries than keys. "
-                f"Received: {self.indices.tolist()}, {q_len} queries"
-            )
         is_global = torch.zeros(k_len, dtype=torch.bool, device=self.indices.device)
+        aligned = super().align(q_len, k_len)
         is_global[self.indices] = True
-        offset = k_len - q_len if self.offset is None else self.offset
-        return dataclasses.replace(self, offset=offset, is_global=is_global)
+        return dataclasses.replace(aligned, is_global=is_global)  # type: ignore[call-arg]
 
     def natural_lengths(self) -> tuple[int, int] | None:
         length = max(8, int(self.indices[-1]) + 1)
         return length, length
-
-    def __repr__(self) -> str:
-        shown = self.indices.tolist() if len(self.indices) <= 8 else f"<{len(self.indices)} positions>"
-        return f"global_tokens({shown})"

@@ -12,15 +12,17 @@ aligned answers as if Q == K.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+import operator
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from headwise.errors import MaskError
-from headwise.masks import cells
-from headwise.masks.extent import Extent
+from headwise.masks import cells, fields
+from headwise.masks.extent import Extent, Rectangles
+from headwise.masks.memo import MISSING, Memo, Version, version_of
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -31,46 +33,75 @@ Allowed = Any
 
 T = TypeVar("T")
 
+# The masks that can be written as data: kind -> class.
+KINDS: dict[str, type[Mask]] = {}
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Mask:
     """Which queries may attend to which keys. Immutable; combine with `&`, `|`, `~`.
 
     A subclass is a frozen dataclass that defines `allows` and, where it knows better than evaluating every cell,
-    `rectangles`.
+    `extents`. Nothing else is needed: kernels, records and files (which hold its answers) take it as it is. What it
+    further declares:
+
+    - A `kind=` in the class statement, and its fields by `fields.number` and `fields.table`: it is written to files by
+      its fields, can be written out by `repr` as a call of `function=` (else of its kind), and knows its sizes.
+    - A last field `offset`: `aligned` sets it to K - Q where it is None.
+    - `check`, where not every pair of lengths will do.
     """
+
+    kind: ClassVar[str | None] = None
+    function: ClassVar[str]
+    declared: ClassVar[dict[str, fields.Number | fields.Table | fields.Parts]] = {}
+
+    def __init_subclass__(cls, *, kind: str | None = None, function: str | None = None) -> None:
+        cls.declared = {**cls.declared, **fields.declared_in(vars(cls))}
+        cls.kind, cls.function = kind, function or kind or cls.__name__
+        if kind is not None:
+            KINDS[kind] = cls
 
     @property
     def batch(self) -> int | None:
         """The batch size this mask is made for; None if all examples share it."""
-        return None
+        return self._size("B")
 
     @property
     def heads(self) -> int | None:
         """The number of query heads this mask is made for; None if all heads share it."""
+        return self._size("H")
+
+    def _size(self, dim: str) -> int | None:
+        for name, declared in self.declared.items():
+            if isinstance(declared, fields.Table) and dim in declared.dims:
+                size: int = getattr(self, name).shape[declared.dims.index(dim)]
+                return size if size > 1 else None
         return None
+
+    @property
+    def shift(self) -> int:
+        """The position of the first query on the key axis: the offset, once it is known."""
+        return getattr(self, "offset", None) or 0
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
         """Whether query `q` may attend to key `k` in example `b`, head `h`: ints, or integer arrays that broadcast."""
         raise NotImplementedError
 
-    def rectangles(
-        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
-    ) -> Tensor:
-        """Extent codes of the rectangles [q_lo, q_hi) × [k_lo, k_hi), none of them empty: int8 [B|1, H|1, *shape].
+    def extents(self, r: Rectangles) -> Tensor:
+        """Extent codes of rectangles, int8, which broadcast to [B|1, H|1, *r.shape]. ALL and NONE are never wrong.
 
-        The bounds are integer tensors that broadcast to `shape`. ALL and NONE are never wrong. Where `wanted` (bool,
-        `shape`) is False the answer does not matter and need not be worked out. This default evaluates every cell.
+        Where `r.wanted` is False the answer does not matter and need not be worked out. This default evaluates every
+        cell.
         """
-        return cells.evaluate_rectangles(self, q_lo, q_hi, k_lo, k_hi, wanted)
+        return cells.evaluate_rectangles(self, r)
 
     @property
     def cellwise(self) -> bool:
         """Whether rectangles are answered by evaluating their cells, which costs as much as the dense mask."""
-        return type(self).rectangles is Mask.rectangles
+        return type(self).extents is Mask.extents and type(self).rectangles is Mask.rectangles
 
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
-        """What `blocks` does, for an aligned mask and without its memory."""
+        """What `blocks` does, for an aligned mask and without the memo."""
         q_lo = torch.arange(0, q_len, block_q, dtype=torch.int32)[:, None]
         k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32)[None, :]
         q_hi, k_hi = (q_lo + block_q).clamp(max=q_len), (k_lo + block_k).clamp(max=k_len)
@@ -82,12 +113,16 @@ class Mask:
         )
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
-        """What `used_keys` does, for an aligned mask and without its memory: bool [B|1, H|1, K], on the CPU."""
+        """What `used_keys` does, for an aligned mask and without the memo: bool [B|1, H|1, K], on the CPU."""
         return cells.seen_keys(self, q_len, k_len)
 
+    def check(self, q_len: int, k_len: int) -> None:
+        """Raise MaskError if the mask cannot meet these lengths, or if its fields do not belong together."""
+
     def align(self, q_len: int, k_len: int) -> Mask:
-        """What `aligned` does, without its memory; MaskError if the mask cannot meet these lengths."""
-        return self
+        """What `aligned` does, without the memo."""
+        self.check(q_len, k_len)
+        return dataclasses.replace(self, offset=k_len - q_len) if getattr(self, "offset", 0) is None else self  # type: ignore[call-arg]
 
     @property
     def key_only(self) -> bool:
@@ -102,7 +137,25 @@ class Mask:
 
     def aligned(self, q_len: int, k_len: int) -> Mask:
         """This mask for Q queries and K keys, the last query at the last key. Raises MaskError if it does not fit."""
-        return self.remember(("aligned", q_len, k_len), lambda: self.align(q_len, k_len))
+
+        def align() -> Mask | None:
+            aligned = self.align(q_len, k_len)
+            return None if aligned is self else aligned  # a mask that kept itself would never be freed at once
+
+        return self.remember(("aligned", q_len, k_len), align) or self
+
+    def rectangles(
+        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
+    ) -> Tensor:
+        """Extent codes of the rectangles [q_lo, q_hi) × [k_lo, k_hi), none of them empty: int8 [B|1, H|1, *shape].
+
+        The bounds are integer tensors that broadcast to `shape`. ALL and NONE are never wrong. Where `wanted` (bool,
+        `shape`) is False the answer does not matter.
+        """
+        rank = max(x.ndim for x in (q_lo, q_hi, k_lo, k_hi))
+        r = Rectangles(*(x[(None,) * (rank - x.ndim)] for x in (q_lo, q_hi, k_lo, k_hi)), wanted)
+        codes = self.extents(r)
+        return codes.expand(*codes.shape[:2], *r.shape)
 
     def extent(self, q_lo: Index, q_hi: Index, k_lo: Index, k_hi: Index) -> Any:
         """How many pairs of the rectangle [q_lo, q_hi) × [k_lo, k_hi) are allowed: ALL, SOME or NONE.
@@ -197,21 +250,39 @@ class Mask:
 
     def to(self, device: torch.device | str) -> Mask:
         """This mask with its tensors on `device`."""
-        moved = {
-            f.name: value.to(device)
-            for f in dataclasses.fields(self)
-            if isinstance(value := getattr(self, f.name), (Tensor, Mask))
-        }
+        moved: dict[str, Any] = {}
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, (Tensor, Mask)):
+                moved[f.name] = value.to(device)
+            elif isinstance(value, tuple):
+                moved[f.name] = tuple([part.to(device) for part in value])
         return dataclasses.replace(self, **moved) if moved else self
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that the mask holds, those of its parts included."""
+        if torch.compiler.is_compiling():
+            return _tensors_in(self)
+        found: tuple[Tensor, ...] | None = self.__dict__.get("_tensors")
+        if found is None:
+            found = self.__dict__["_tensors"] = _tensors_in(self)
+        return found
 
     @property
     def device(self) -> torch.device | None:
         """Where the mask's tensors are; None if it has none."""
-        for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, (Tensor, Mask)) and value.device is not None:
-                return value.device
-        return None
+        tensors = self.tensors
+        return tensors[0].device if tensors else None
+
+    @property
+    def version(self) -> Version:
+        """What is no longer equal once a tensor of the mask was changed in place; () for a mask without tensors.
+
+        It sees every change that PyTorch counts, and of the others (NumPy, `.data`, inference tensors) those that hit
+        its sample: see `memo.version_of`. What the function of `from_predicate` reads it does not see.
+        """
+        return tuple([version_of(x) for x in self.tensors])
 
     def draw(self, q_len: int, k_len: int | None = None, *, b: int = 0, h: int = 0) -> str:
         """The matrix as text, one line a query: ■ may attend, · may not."""
@@ -219,28 +290,30 @@ class Mask:
         rows = allowed[b if self.batch else 0, h if self.heads else 0].tolist()
         return "\n".join(" ".join("■" if cell else "·" for cell in row) for row in rows)
 
-    def remember(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """`make()`, kept for the next call with this key: layers and steps that share a mask share the work."""
+    def remember(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
+        """`make()`, kept for the next call with this key, until a tensor of the mask is changed in place.
+
+        `key[0]` is the purpose. Of each purpose the answers last used are kept: see `memo.KEPT`.
+        """
         if torch.compiler.is_compiling():
             return make()
-        memo: dict[tuple[Any, ...], Any] = self.__dict__.setdefault("_memo", {})
-        if key in memo:
-            return memo[key]
-        value = make()
-        if len(memo) >= 8:  # a decoding loop asks for new lengths at every step
-            memo.pop(next(iter(memo)), None)
-        memo[key] = value
-        return value
+        memo: Memo = self.__dict__.get("_memo") or self.__dict__.setdefault("_memo", Memo())
+        version = self.version
+        value = memo.find(version, key)
+        if value is MISSING:
+            value = make()
+            memo.keep(version, key, value)
+        return value  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
         # What was remembered is not pickled or copied: it can be large, and can be made again.
-        return {name: value for name, value in self.__dict__.items() if name != "_memo"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_memo", "_tensors")}
 
     def __and__(self, other: Mask) -> Mask:
-        return And(_parts(And, self, other)) if isinstance(other, Mask) else NotImplemented
+        return And((self, other)) if isinstance(other, Mask) else NotImplemented
 
     def __or__(self, other: Mask) -> Mask:
-        return Or(_parts(Or, self, other)) if isinstance(other, Mask) else NotImplemented
+        return Or((self, other)) if isinstance(other, Mask) else NotImplemented
 
     def __invert__(self) -> Mask:
         return self.part if isinstance(self, Not) else Not(self)
@@ -248,11 +321,24 @@ class Mask:
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self))
+        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self) if f.compare)
 
     def __hash__(self) -> int:
-        values = (getattr(self, f.name) for f in dataclasses.fields(self))
+        values = (getattr(self, f.name) for f in dataclasses.fields(self) if f.compare)
         return hash((type(self), *(tuple(v.shape) if isinstance(v, Tensor) else v for v in values)))
+
+    def __repr__(self) -> str:
+        """The call that makes this mask, `eval(repr(mask)) == mask`, unless a table is too large: it then has a `<`."""
+        written = []
+        for name, declared in self.declared.items():
+            value = getattr(self, name)
+            if isinstance(declared, fields.Table):
+                written.append(declared.show(name, value))
+            elif name != "offset":
+                written.append(repr(value))
+            elif value is not None:
+                written.append(f"offset={value}")
+        return f"{self.function}({', '.join(written)})"
 
     def __rich__(self) -> Any:
         from rich.panel import Panel
@@ -268,55 +354,98 @@ class Mask:
         return None
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class _Parts(Mask):
-    """Several masks as one."""
+def _tensors_in(value: Any) -> tuple[Tensor, ...]:
+    if isinstance(value, Tensor):
+        return (value,)
+    if isinstance(value, Mask):
+        value = [getattr(value, f.name) for f in dataclasses.fields(value)]
+    found: tuple[Tensor, ...] = ()
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            found += _tensors_in(each)
+    return found
 
-    parts: tuple[Mask, ...]
+
+class Combined(Mask):
+    """A mask made of masks."""
+
+    @property
+    def masks(self) -> tuple[Mask, ...]:
+        """What it is made of."""
+        raise NotImplementedError
 
     @property
     def batch(self) -> int | None:
-        return _one_size("examples", [part.batch for part in self.parts])
+        return _one_size("examples", [part.batch for part in self.masks])
 
     @property
     def heads(self) -> int | None:
-        return _one_size("heads", [part.heads for part in self.parts])
+        return _one_size("heads", [part.heads for part in self.masks])
 
     @property
     def key_only(self) -> bool:
-        return all(part.key_only for part in self.parts)
+        return all(part.key_only for part in self.masks)
 
     @property
     def cellwise(self) -> bool:
-        return any(part.cellwise for part in self.parts)
-
-    def align(self, q_len: int, k_len: int) -> Mask:
-        return dataclasses.replace(self, parts=tuple(part.aligned(q_len, k_len) for part in self.parts))
+        return any(part.cellwise for part in self.masks)
 
     def natural_lengths(self) -> tuple[int, int] | None:
-        return next((lengths for part in self.parts if (lengths := part.natural_lengths())), None)
+        return next((lengths for part in self.masks if (lengths := part.natural_lengths())), None)
 
-    def to(self, device: torch.device | str) -> Mask:
-        return dataclasses.replace(self, parts=tuple(part.to(device) for part in self.parts))
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class _Joined(Combined):
+    """Several masks joined by one operator. Parts that are joined by it themselves are taken apart."""
+
+    parts: tuple[Mask, ...] = fields.parts(several=True)
+
+    sign: ClassVar[str]
+    operator: ClassVar[Callable[[Any, Any], Any]]
+    join: ClassVar[Callable[[Tensor, Tensor], Tensor]]  # of extent codes
+    settled: ClassVar[Extent]  # what no further part can change
+
+    def __post_init__(self) -> None:
+        flat: list[Mask] = []
+        for part in self.parts:
+            flat.extend(part.parts if isinstance(part, _Joined) and type(part) is type(self) else [part])
+        object.__setattr__(self, "parts", tuple(flat))
 
     @property
-    def device(self) -> torch.device | None:
-        return next((part.device for part in self.parts if part.device is not None), None)
+    def masks(self) -> tuple[Mask, ...]:
+        return self.parts
 
-
-class And(_Parts):
-    """The pairs that every part allows. Its rectangles may say SOME for NONE where two parts both say SOME."""
+    def align(self, q_len: int, k_len: int) -> Mask:
+        parts = []
+        for part in self.parts:  # (a comprehension would double the depth of the stack)
+            parts.append(part.aligned(q_len, k_len))  # noqa: PERF401
+        return type(self)(tuple(parts))
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
         allowed = self.parts[0].allows(b, h, q, k)
         for part in self.parts[1:]:
-            allowed = allowed & part.allows(b, h, q, k)
+            allowed = type(self).operator(allowed, part.allows(b, h, q, k))
         return allowed
 
-    def rectangles(
-        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
-    ) -> Tensor:
-        return _combine(self.parts, torch.minimum, Extent.NONE, (q_lo, q_hi, k_lo, k_hi), wanted)
+    def extents(self, r: Rectangles) -> Tensor:
+        # A mask that must evaluate cells is asked last, and only where nothing is settled yet.
+        cheap_first = sorted(self.parts, key=lambda part: part.cellwise)
+        bounds, wanted = (r.q_lo, r.q_hi, r.k_lo, r.k_hi), r.wanted
+        codes = cheap_first[0].rectangles(*bounds, wanted)
+        for part in cheap_first[1:]:
+            open_ = (codes != self.settled).flatten(0, 1).any(0)
+            wanted = open_ if wanted is None else open_ & wanted
+            codes = type(self).join(codes, part.rectangles(*bounds, wanted))
+        return codes
+
+    def __repr__(self) -> str:
+        return f" {self.sign} ".join(f"({part!r})" if isinstance(part, Or) else repr(part) for part in self.parts)
+
+
+class And(_Joined, kind="and"):
+    """The pairs that every part allows. Its rectangles may say SOME for NONE where two parts both say SOME."""
+
+    sign, operator, join, settled = "&", operator.and_, torch.minimum, Extent.NONE
 
     def band(self) -> tuple[float, float] | None:
         bands = [part.band() for part in self.parts]
@@ -324,90 +453,34 @@ class And(_Parts):
             return None
         return max(band[0] for band in bands if band), min(band[1] for band in bands if band)
 
-    def __repr__(self) -> str:
-        return " & ".join(f"({part!r})" if isinstance(part, Or) else repr(part) for part in self.parts)
 
-
-class Or(_Parts):
+class Or(_Joined, kind="or"):
     """The pairs that some part allows. Its rectangles may say SOME for ALL only where two parts both say SOME."""
 
-    def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        allowed = self.parts[0].allows(b, h, q, k)
-        for part in self.parts[1:]:
-            allowed = allowed | part.allows(b, h, q, k)
-        return allowed
-
-    def rectangles(
-        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
-    ) -> Tensor:
-        return _combine(self.parts, torch.maximum, Extent.ALL, (q_lo, q_hi, k_lo, k_hi), wanted)
-
-    def __repr__(self) -> str:
-        return " | ".join(repr(part) for part in self.parts)
+    sign, operator, join, settled = "|", operator.or_, torch.maximum, Extent.ALL
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Not(Mask):
+class Not(Combined, kind="not"):
     """The pairs that the mask does not allow."""
 
-    part: Mask
+    part: Mask = fields.parts(several=False)
 
     @property
-    def batch(self) -> int | None:
-        return self.part.batch
-
-    @property
-    def heads(self) -> int | None:
-        return self.part.heads
-
-    @property
-    def key_only(self) -> bool:
-        return self.part.key_only
-
-    @property
-    def cellwise(self) -> bool:
-        return self.part.cellwise
-
-    def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        return self.part.allows(b, h, q, k) ^ True  # `~` of a Python bool would be an int
-
-    def rectangles(
-        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
-    ) -> Tensor:
-        return 2 - self.part.rectangles(q_lo, q_hi, k_lo, k_hi, wanted)
+    def masks(self) -> tuple[Mask, ...]:
+        return (self.part,)
 
     def align(self, q_len: int, k_len: int) -> Mask:
         return Not(self.part.aligned(q_len, k_len))
 
-    def natural_lengths(self) -> tuple[int, int] | None:
-        return self.part.natural_lengths()
+    def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
+        return self.part.allows(b, h, q, k) ^ True  # `~` of a Python bool would be an int
+
+    def extents(self, r: Rectangles) -> Tensor:
+        return 2 - self.part.rectangles(r.q_lo, r.q_hi, r.k_lo, r.k_hi, r.wanted)
 
     def __repr__(self) -> str:
-        return f"~({self.part!r})" if isinstance(self.part, _Parts) else f"~{self.part!r}"
-
-
-def _parts(kind: type[_Parts], *masks: Mask) -> tuple[Mask, ...]:
-    flat: list[Mask] = []
-    for mask in masks:
-        flat.extend(mask.parts if isinstance(mask, kind) else [mask])
-    return tuple(flat)
-
-
-def _combine(
-    parts: tuple[Mask, ...],
-    join: Callable[[Tensor, Tensor], Tensor],
-    settled: Extent,
-    bounds: tuple[Tensor, Tensor, Tensor, Tensor],
-    wanted: Tensor | None,
-) -> Tensor:
-    """Join the parts' answers; a mask that must evaluate cells is asked last, and only where nothing is settled yet."""
-    cheap_first = sorted(parts, key=lambda part: part.cellwise)
-    codes = cheap_first[0].rectangles(*bounds, wanted)
-    for part in cheap_first[1:]:
-        open_ = (codes != settled).flatten(0, 1).any(0)
-        wanted = open_ if wanted is None else open_ & wanted
-        codes = join(codes, part.rectangles(*bounds, wanted))
-    return codes
+        return f"~({self.part!r})" if isinstance(self.part, _Joined) else f"~{self.part!r}"
 
 
 def _count_and_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -420,7 +493,7 @@ def _one_size(what: str, sizes: list[int | None]) -> int | None:
     known = [size for size in sizes if size is not None]
     if any(size != known[0] for size in known):
         received = sorted(set(known))
-        raise MaskError(f"masks made for different numbers of {what} cannot be combined: received {received}")
+        raise MaskError(f"masks made for different numbers of {what} cannot be combined. Received: {received}")
     return known[0] if known else None
 
 

@@ -4,118 +4,107 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from headwise.errors import DtypeError, MaskError
-from headwise.masks.extent import extent_of
+from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.fields import INTEGERS, table
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import counts, integer_table, is_seen, look_up
+from headwise.masks.tables import any_of, as_tensor, counts, integer_table, look_up
 
 
-def padding(lengths: int | Sequence[int] | Tensor) -> Mask:
-    """Every query sees the real keys of its example: the first `lengths[b]`, or where a bool tensor [B, K] is True.
+def padding(real: Sequence[Any] | Tensor) -> Mask:
+    """Every query sees the real keys of its example: `real` [B, K], or [K] for all examples, True or 1 = a real token.
 
-    `lengths` is an int, a sequence or integer tensor [B], or a bool tensor [B, K] with True = a real token (what
-    Hugging Face calls attention_mask, as bool). It hides keys, not queries: the rows of padded queries are computed and
-    may be ignored.
+    Bool, or the integers 0 and 1 that Hugging Face calls attention_mask. It hides keys, not queries: the rows of padded
+    queries are computed and may be ignored. `lengths` says the same where the real keys come first.
 
-    >>> print(padding([2, 3]).draw(3, b=0))
-    ■ ■ ·
-    ■ ■ ·
-    ■ ■ ·
-    >>> print(padding(torch.tensor([[False, True, True]])).draw(3))
+    Raises DtypeError for other dtypes, MaskError for other numbers or ranks.
+
+    >>> print(padding([0, 1, 1]).draw(3))
     · ■ ■
     · ■ ■
     · ■ ■
+    >>> print(padding(torch.tensor([[True, True, True], [True, False, True]])).draw(3, b=1))
+    ■ · ■
+    ■ · ■
+    ■ · ■
     """
-    if isinstance(lengths, Tensor) and lengths.dtype == torch.bool:
-        if lengths.ndim != 2:
-            raise MaskError(f"padding: a bool tensor must be [B, K]. Received: {list(lengths.shape)}")
-        return PaddingKeys(lengths)
-    if isinstance(lengths, Tensor) and lengths.is_floating_point():
-        raise DtypeError(f"padding: expected lengths [B] (int) or real tokens [B, K] (bool). Received: {lengths.dtype}")
-    table = integer_table("padding: lengths", [lengths] if isinstance(lengths, int) else lengths, (1,))
-    if is_seen(table < 0):
-        raise MaskError(f"padding: lengths must not be negative. Received: {table.tolist()}")
-    return PaddingLengths(table)
+    found = as_tensor("padding: real", real)
+    hint = "If these are numbers of real tokens, use masks.lengths"
+    if found.is_floating_point() or found.is_complex():
+        raise DtypeError(f"padding: expected bool, or integers 0 and 1. Received: real={found.dtype}")
+    if found.ndim not in (1, 2):
+        raise MaskError(f"padding: expected real tokens [B, K] or [K]. Received: real={list(found.shape)}. {hint}")
+    if found.dtype != torch.bool and any_of((found != 0) & (found != 1)):
+        received = f"{found.unique().tolist()!r:.60}"
+        raise MaskError(f"padding: expected True or 1 for a real token, False or 0. Received: {received}. {hint}")
+    return PaddingKeys((found if found.ndim == 2 else found[None]).bool())
+
+
+def lengths(n: int | Sequence[int] | Tensor) -> Mask:
+    """Every query sees the first `n` keys: an int for all examples, or integers [B], one per example.
+
+    It hides keys, not queries. `padding` says where the real keys are if they do not come first.
+
+    >>> print(lengths([2, 3]).draw(3, b=0))
+    ■ ■ ·
+    ■ ■ ·
+    ■ ■ ·
+    """
+    return PaddingLengths(integer_table("lengths: n", [n] if isinstance(n, int) else n, (1,), least=0))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class PaddingLengths(Mask):
+class PaddingLengths(Mask, kind="padding_lengths", function="lengths"):
     """k < lengths[b]. Its rectangles are exact."""
 
-    lengths: Tensor  # [B], or [1] for all examples
-
-    @property
-    def batch(self) -> int | None:
-        return len(self.lengths) if len(self.lengths) > 1 else None
+    lengths: Tensor = table("B", *INTEGERS)
 
     @property
     def key_only(self) -> bool:
         return True
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        return k < look_up(self.lengths, b if self.batch else b * 0)
+        return k < look_up(self.lengths, b)
 
-    def rectangles(
-        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
-    ) -> Tensor:
-        k_lo, k_hi = torch.broadcast_tensors(k_lo, k_hi, q_lo)[:2]
-        lengths = self.lengths.cpu().view(-1, *[1] * (k_lo.ndim + 1))
-        return extent_of(k_lo < lengths, k_hi <= lengths)
+    def extents(self, r: Rectangles) -> Tensor:
+        found = r.by_example(self.lengths)
+        return extent_of(r.k_lo < found, r.k_hi <= found)
 
-    def align(self, q_len: int, k_len: int) -> Mask:
-        if is_seen(self.lengths > k_len):
-            raise MaskError(f"padding: lengths must not exceed the {k_len} keys. Received: {self.lengths.tolist()}")
-        return self
+    def check(self, q_len: int, k_len: int) -> None:
+        if any_of(self.lengths > k_len):
+            raise MaskError(f"lengths: n must not exceed the {k_len} keys. Received: n={self.lengths.tolist()}")
 
     def natural_lengths(self) -> tuple[int, int] | None:
         longest = int(self.lengths.max())
         return longest, longest
 
-    def __repr__(self) -> str:
-        return f"padding({_shorten(self.lengths)})"
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class PaddingKeys(Mask):
+class PaddingKeys(Mask, kind="padding_keys", function="padding"):
     """real[b, k]. Its rectangles are exact."""
 
-    real: Tensor  # [B, K]
-
-    @property
-    def batch(self) -> int | None:
-        return self.real.shape[0] if self.real.shape[0] > 1 else None
+    real: Tensor = table("Bk", torch.bool)
 
     @property
     def key_only(self) -> bool:
         return True
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        return look_up(self.real, b if self.batch else b * 0, k)
+        return look_up(self.real, b, k)
 
-    def rectangles(
-        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
-    ) -> Tensor:
-        k_lo, k_hi = torch.broadcast_tensors(k_lo, k_hi, q_lo)[:2]
+    def extents(self, r: Rectangles) -> Tensor:
         table = self.remember(("counts",), lambda: counts(self.real))
-        allowed = table[:, k_hi] - table[:, k_lo]
-        return extent_of(allowed > 0, allowed == k_hi - k_lo)[:, None]
+        allowed = table[:, r.k_hi] - table[:, r.k_lo]
+        return extent_of(allowed > 0, allowed == r.k_hi - r.k_lo)[:, None]
 
-    def align(self, q_len: int, k_len: int) -> Mask:
+    def check(self, q_len: int, k_len: int) -> None:
         if self.real.shape[1] != k_len:
-            raise MaskError(f"padding: the bool tensor [B, K] must have K = {k_len}. Received: {list(self.real.shape)}")
-        return self
+            raise MaskError(f"padding: expected [B, K] with K = {k_len}. Received: real={list(self.real.shape)}")
 
     def natural_lengths(self) -> tuple[int, int] | None:
         return self.real.shape[1], self.real.shape[1]
-
-    def __repr__(self) -> str:
-        return f"padding(<bool {list(self.real.shape)}>)"
-
-
-def _shorten(lengths: Tensor) -> str:
-    values = lengths.tolist()
-    return repr(values[0] if len(values) == 1 else values) if len(values) <= 6 else f"<{len(values)} lengths>"

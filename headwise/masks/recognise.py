@@ -16,15 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.errors import DtypeError, MaskError
 from headwise.masks.band import Band
 from headwise.masks.bits import bits_of_rows, row_blocks
 from headwise.masks.mask import Mask
-from headwise.masks.padding import padding
+from headwise.masks.padding import lengths
 from headwise.masks.row_runs import Bools, Ints, RowRuns, key_padding
-
-# A score this far below another has no weight. It is what bfloat16 makes of the customary -10000.
-FAR_BELOW = 9984.0
+from headwise.masks.tables import bool_cells
 
 
 def recognise(allowed: Tensor) -> Mask | None:
@@ -50,66 +47,18 @@ def recognise(allowed: Tensor) -> Mask | None:
 
     >>> dense = torch.tensor([[0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]]).bool()
     >>> recognise(dense)
-    causal(offset=1) & padding(<bool [1, 4]>)
+    causal(offset=1) & padding([0, 1, 1, 1])
     >>> print(recognise(dense).draw(3, 4))
     · ■ · ·
     · ■ ■ ·
     · ■ ■ ■
     """
-    if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
-        received = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
-        raise DtypeError(
-            f"recognise: expected a bool tensor, True = may attend. Received: {received}. "
-            "An additive mask goes to recognise_additive"
-        )
-    return _recognise(_Cells(_at_its_smallest("recognise", allowed)))
-
-
-def recognise_additive(bias: Tensor) -> tuple[Mask | None, Tensor | None]:
-    """What a float tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K], added to the scores, is: (mask, what is left to add).
-
-    - (mask, None) if each row holds only 0 and "forbidden": -inf, or -9984 and less (-10000, -1e9, finfo.min of any
-      dtype; -9984 is -10000 in bfloat16). Mask is None if there is nothing but 0.
-    - (mask, rows), rows [B|1, H|1, Q|1, 1], if some rows are forbidden as a whole by finite values. Such a row still
-      attends: to its highest cells. The mask allows these, and forbids those that are 9984 or more below them; `rows`
-      holds their value, 0 for other rows, in the dtype of `bias`. It must be added, because it rounds the scores:
-      scores + finfo.min are all equal, so that all keys get the same weight.
-    - (None, bias), the very tensor, if it is anything else: ALiBi, T5's relative positions, NaN.
-
-    What is exact: -inf is. A key forbidden by a finite value c, in a row whose other keys have 0, has the weight
-    exp(s + c - lse). That is 0 in float32 unless its score is more than 9880 (float64: 9239) above the row's highest
-    allowed one. So the weights of (mask, rows) are those of `bias` unless scores spread that far.
-
-    Raises DtypeError for anything but a float tensor, MaskError for other ranks.
-
-    >>> low = torch.finfo(torch.float32).min
-    >>> recognise_additive(torch.tensor([[0.0, low], [0.0, 0.0]]))
-    (causal(offset=0), None)
-    >>> recognise_additive(torch.tensor([[low, low], [low, 0.0]]))[1].tolist()
-    [[[[-3.4028234663852886e+38], [0.0]]]]
-    >>> recognise_additive(torch.tensor([[0.0, -0.5], [-0.5, 0.0]]))
-    (None, tensor([[ 0.0000, -0.5000],
-            [-0.5000,  0.0000]]))
-    """
-    if not isinstance(bias, Tensor) or not bias.is_floating_point():
-        received = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
-        raise DtypeError(f"recognise_additive: expected a float tensor. Received: {received}")
-    values = _at_its_smallest("recognise_additive", bias.detach())
-    if 0 in values.shape:
-        return None, None
-    top = _top(values[:, :, :1] if values.stride(2) == 0 else values)
-    if top is None:
-        return None, bias
-    rows = None
-    if bool((top < 0).any()):
-        below = (top < 0) & top.isfinite()
-        rows = torch.where(below, top, 0.0) if bool(below.any()) else None
-        top = top.masked_fill(top == -torch.inf, torch.nan)
-    return _recognise(_Cells(values, top.expand(*values.shape[:3], 1))), rows
+    hint = ". An additive mask goes to recognise_additive"
+    return recognise_cells(Cells(at_its_smallest(bool_cells("recognise", allowed, hint))))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Cells:
+class Cells:
     """The cells of a mask by rows, from a bool tensor or from an additive one."""
 
     values: Tensor  # [B|1, H|1, Q, K], bool, or float with `top`
@@ -125,19 +74,27 @@ class _Cells:
         return values if self.top is None else values == self.top[:, :, rows]
 
 
-def _recognise(cells: _Cells) -> Mask | None:
+def recognise_cells(cells: Cells) -> Mask | None:
+    """The smallest mask that has these cells; None if everything is allowed."""
     if 0 in cells.shape:
         return None
-    _, heads, q_len, _ = cells.shape
-    one_row = heads == 1 and (q_len == 1 or cells.values.stride(2) == 0)  # a decoding step; expanded over the queries
-    parts = _parts_of_one_row(cells) if one_row else _parts(cells)
+    parts = simple_parts(cells)
+    if parts is None:
+        parts = [bits_of_rows((cells.rows(rows) for rows in row_blocks(cells.shape)), cells.shape[3])]
     if not parts:
         return None
     mask = functools.reduce(operator.and_, parts)
     return mask if mask.device in (None, cells.values.device) else mask.to(cells.values.device)
 
 
-def _parts_of_one_row(cells: _Cells) -> list[Mask]:
+def simple_parts(cells: Cells) -> list[Mask] | None:
+    """The masks of linear size whose product the cells are; [] if everything is allowed, None if there are none."""
+    _, heads, q_len, _ = cells.shape
+    one_row = heads == 1 and (q_len == 1 or cells.values.stride(2) == 0)  # a decoding step; expanded over the queries
+    return _parts_of_one_row(cells) if one_row else _parts(cells)
+
+
+def _parts_of_one_row(cells: Cells) -> list[Mask]:
     """As `_parts`, where all queries see the same: at every step of a decoding loop, so with as few calls as can be."""
     real = cells.rows(slice(0, 1))[:, 0, 0].cpu().numpy()
     if real.all():
@@ -149,12 +106,11 @@ def _parts_of_one_row(cells: _Cells) -> list[Mask]:
     return [key_padding(real)]
 
 
-def _parts(cells: _Cells) -> list[Mask]:
-    """The masks whose product the cells are; none if everything is allowed."""
+def _parts(cells: Cells) -> list[Mask] | None:
     count, first, last = _count_first_last(cells)
     k_len = cells.shape[3]
     if not count.any():
-        return [padding(0)]
+        return [lengths(0)]
     rows = RowRuns(count, first, last, np.ones((1, k_len), np.bool_))
     if rows.unbroken and (parts := rows.band()) is not None:
         return parts
@@ -165,10 +121,10 @@ def _parts(cells: _Cells) -> list[Mask]:
     for candidate in candidates:
         if (parts := candidate()) is not None:
             return parts
-    return _documents_in_pieces(cells, real) or _with_open_rows(cells, rows) or [_bits(cells)]
+    return _documents_in_pieces(cells, real) or _with_open_rows(cells, rows)
 
 
-def _with_open_rows(cells: _Cells, rows: RowRuns) -> list[Mask] | None:
+def _with_open_rows(cells: Cells, rows: RowRuns) -> list[Mask] | None:
     """What the cells are but for rows that see everything, if that is simple."""
     open_ = rows.count == cells.shape[3]
     if not open_.any():
@@ -184,7 +140,7 @@ def _with_open_rows(cells: _Cells, rows: RowRuns) -> list[Mask] | None:
     return [functools.reduce(operator.and_, parts) | every.runs()[0]]
 
 
-def _documents_in_pieces(cells: _Cells, rows: RowRuns) -> list[Mask] | None:
+def _documents_in_pieces(cells: Cells, rows: RowRuns) -> list[Mask] | None:
     """Documents whose positions are not all neighbours & a band & padding, compared cell by cell."""
     _, heads, q_len, k_len = cells.shape
     if heads > 1 or q_len > k_len:
@@ -195,7 +151,7 @@ def _documents_in_pieces(cells: _Cells, rows: RowRuns) -> list[Mask] | None:
     return None
 
 
-def _first_of_early_keys(cells: _Cells, rows: RowRuns, n: int) -> Ints:
+def _first_of_early_keys(cells: Cells, rows: RowRuns, n: int) -> Ints:
     """For the first `n` keys, which are no query's own: the first key that their first query sees, [B, n]."""
     pointer = np.broadcast_to(np.arange(n), (cells.shape[0], n)).copy()
     unknown = np.ones_like(pointer, np.bool_)
@@ -210,7 +166,7 @@ def _first_of_early_keys(cells: _Cells, rows: RowRuns, n: int) -> Ints:
     return pointer
 
 
-def _equal(cells: _Cells, mask: Mask) -> bool:
+def _equal(cells: Cells, mask: Mask) -> bool:
     """Whether the mask has these cells; small blocks, because most candidates differ in the first."""
     device = cells.values.device
     mask = mask.to(device)
@@ -223,11 +179,7 @@ def _equal(cells: _Cells, mask: Mask) -> bool:
     return True
 
 
-def _bits(cells: _Cells) -> Mask:
-    return bits_of_rows((cells.rows(rows) for rows in row_blocks(cells.shape)), cells.shape[3])
-
-
-def _count_first_last(cells: _Cells) -> tuple[Ints, Ints, Ints]:
+def _count_first_last(cells: Cells) -> tuple[Ints, Ints, Ints]:
     """Of each row: how many cells are allowed, the first and the last; 0, 0, -1 where none is. [B, H, Q] each."""
     blocks = [torch.stack(_of_rows(cells.rows(rows).view(torch.uint8))) for rows in row_blocks(cells.shape)]
     count, first, last = torch.cat(blocks, dim=-1).cpu().numpy()
@@ -260,7 +212,7 @@ def _of_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return sums.sum(-1), first_in, last_in
 
 
-def _seen(cells: _Cells, without: Tensor | None) -> Bools:
+def _seen(cells: Cells, without: Tensor | None) -> Bools:
     """The keys that some row sees, [B, K]; rows of `without` [B, H, Q] left out."""
     found = torch.zeros((cells.shape[0], cells.shape[3]), dtype=torch.uint8, device=cells.values.device)
     for rows in row_blocks(cells.shape):
@@ -271,25 +223,8 @@ def _seen(cells: _Cells, without: Tensor | None) -> Bools:
     return found.cpu().numpy().astype(np.bool_)
 
 
-def _top(values: Tensor) -> Tensor | None:
-    """The value of the allowed cells of each row, [B, H, Q, 1]: the highest. None if the values are no mask."""
-    tops = []
-    for rows in row_blocks(values.shape):
-        block = values[:, :, rows]
-        top = block.amax(-1, keepdim=True)
-        known = (block == top).logical_or_(block <= top - FAR_BELOW)
-        # As bytes, because amin is many times as fast as all().
-        if not bool(((top == 0) | (top <= -FAR_BELOW)).all() & known.view(torch.uint8).amin().bool()):
-            return None
-        tops.append(top)
-    return torch.cat(tops, dim=2)
-
-
-def _at_its_smallest(name: str, dense: Tensor) -> Tensor:
-    """The tensor as [B|1, H|1, Q, K], with examples and heads once if they are alike."""
-    if dense.ndim not in (2, 3, 4):
-        raise MaskError(f"{name}: expected [Q, K], [H, Q, K] or [B, H, Q, K]. Received: {list(dense.shape)}")
-    dense = dense[(None,) * (4 - dense.ndim)]
+def at_its_smallest(dense: Tensor) -> Tensor:
+    """A tensor [B, H, Q, K] with examples and heads once if they are alike."""
     for dim in (0, 1):
         others = dense.shape[dim] - 1
         if others < 1:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from headwise.errors import MaskError
-from headwise.masks.extent import extent_of
+from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.fields import INTEGERS, table
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import integer_table, is_seen, look_up
+from headwise.masks.tables import any_of, integer_table, look_up
 
 
 def runs(start: Sequence[int] | Tensor, stop: Sequence[int] | Tensor) -> Mask:
@@ -26,43 +27,33 @@ def runs(start: Sequence[int] | Tensor, stop: Sequence[int] | Tensor) -> Mask:
     · · ■ ■
     · · · ·
     """
-    tables = [integer_table(f"runs: {name}", x, (1, 3)) for name, x in (("start", start), ("stop", stop))]
+    tables = [integer_table(f"runs: {name}", x, (1, 2, 3)) for name, x in (("start", start), ("stop", stop))]
     try:
-        first, last = torch.broadcast_tensors(*(x if x.ndim == 3 else x[None, None] for x in tables))
+        first, last = torch.broadcast_tensors(*(x[(None,) * (3 - x.ndim)] for x in tables))
     except RuntimeError:
-        received = f"start {list(tables[0].shape)}, stop {list(tables[1].shape)}"
+        received = f"start={list(tables[0].shape)}, stop={list(tables[1].shape)}"
         raise MaskError(f"runs: start and stop must be [Q] or [B, H, Q] and broadcast. Received: {received}") from None
-    wrong = ((first < 0) | (last < first)).nonzero()
+    longest = torch.iinfo(torch.int32).max
+    wrong = ((first < 0) | (last < first) | (last > longest)).nonzero()
     if len(wrong):
         run = f"[{first[tuple(wrong[0])]}, {last[tuple(wrong[0])]})"
-        raise MaskError(f"runs: expected 0 <= start <= stop for every query. Received: {run}")
+        raise MaskError(f"runs: expected 0 <= start <= stop <= {longest} for every query. Received: {run}")
     return Runs(first.to(torch.int32), last.to(torch.int32))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Runs(Mask):
+class Runs(Mask, kind="runs"):
     """start[b, h, q] <= k < stop[b, h, q]. Its rectangles are exact."""
 
-    start: Tensor  # int32 [B|1, H|1, Q]
-    stop: Tensor  # int32, as start
-
-    @property
-    def batch(self) -> int | None:
-        return self.start.shape[0] if self.start.shape[0] > 1 else None
-
-    @property
-    def heads(self) -> int | None:
-        return self.start.shape[1] if self.start.shape[1] > 1 else None
+    start: Tensor = table("BHq", *INTEGERS)
+    stop: Tensor = table("BHq", *INTEGERS)
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        row = (b if self.batch else b * 0, h if self.heads else h * 0, q)
-        return (k >= look_up(self.start, *row)) & (k < look_up(self.stop, *row))
+        return (k >= look_up(self.start, b, h, q)) & (k < look_up(self.stop, b, h, q))
 
-    def rectangles(
-        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
-    ) -> Tensor:
-        rank = max(x.ndim for x in (q_lo, q_hi, k_lo, k_hi))
-        q_lo, q_hi = torch.broadcast_tensors(*(x[(None,) * (rank - x.ndim)] for x in (q_lo, q_hi)))
+    def extents(self, r: Rectangles) -> Tensor:
+        q_lo, q_hi = torch.broadcast_tensors(r.q_lo, r.q_hi)
+        k_lo, k_hi = r.k_lo, r.k_hi
         start, stop = self.start.cpu(), self.stop.cpu()
         first, last, inner_first, inner_last = self._ends(q_lo, q_hi)
         every = (inner_first <= k_lo) & (k_hi <= inner_last)
@@ -71,7 +62,7 @@ class Runs(Mask):
         sure = every
         for row in (q_lo, q_hi - 1):
             sure = sure | _meet(start[:, :, row], stop[:, :, row], k_lo, k_hi)
-        unsure = some & ~sure if wanted is None else some & ~sure & wanted
+        unsure = some & ~sure if r.wanted is None else some & ~sure & r.wanted
         return extent_of(self._settled(some, unsure, q_lo, q_hi, k_lo, k_hi), every)
 
     def _ends(self, q_lo: Tensor, q_hi: Tensor) -> list[Tensor]:
@@ -113,21 +104,24 @@ class Runs(Mask):
         change.scatter_add_(-1, start, one).scatter_add_(-1, stop, -one)
         return change.cumsum(-1)[..., :k_len] > 0
 
-    def align(self, q_len: int, k_len: int) -> Mask:
-        if self.start.shape[2] != q_len or is_seen(self.stop > k_len):
+    def check(self, q_len: int, k_len: int) -> None:
+        if self.start.shape != self.stop.shape:
+            raise MaskError(
+                f"runs: start and stop must have one shape. Received: start={list(self.start.shape)}, "
+                f"stop={list(self.stop.shape)}"
+            )
+        if any_of((self.start < 0) | (self.stop < self.start)):
+            raise MaskError("runs: expected 0 <= start <= stop for every query")
+        if self.start.shape[2] != q_len or any_of(self.stop > k_len):
             longest = int(self.stop.max()) if self.stop.numel() else 0
             raise MaskError(
                 f"runs: expected a run for each of the {q_len} queries, within the {k_len} keys. "
                 f"Received: {self.start.shape[2]} runs, up to key {longest}"
             )
-        return self
 
     def natural_lengths(self) -> tuple[int, int] | None:
         q_len = self.start.shape[2]
         return q_len, max(q_len, int(self.stop.max()) if q_len else 0)
-
-    def __repr__(self) -> str:
-        return f"runs(<int {list(self.start.shape)}>)"
 
 
 BLOCK = 2**22  # rows looked at at a time

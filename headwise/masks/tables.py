@@ -1,17 +1,27 @@
-"""Tables that masks look up by index: the same table answers ints, NumPy arrays and tensors on any device."""
+"""Tables that masks look up by index, and the checks of the numbers that masks are made with."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headwise.errors import DtypeError, MaskError
-from headwise.masks.mask import Allowed, Index
+
+# Lengths stay below this, so that positions and their distances fit into int32; what is farther away is out of reach.
+FAR = 2**30
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def look_up(table: Tensor, *index: Index) -> Allowed:
-    """`table[index]`, as a Python scalar for ints, an array for NumPy arrays, a tensor for tensors."""
+def look_up(table: Tensor, *index: Any) -> Any:
+    """`table[index]`; where a size of the table is 1, whatever the index is. A table serves every kind of index:
+
+    a Python scalar for ints, an array for NumPy arrays, a tensor for tensors, on their device.
+    """
+    index = tuple(i * 0 if size == 1 else i for i, size in zip(index, table.shape, strict=True))
     if not isinstance(table, Tensor):  # another framework's, which knows its own indexing
         return table[index]
     if all(isinstance(i, int) for i in index):
@@ -27,25 +37,59 @@ def counts(flags: Tensor) -> Tensor:
     return torch.nn.functional.pad(flags.cumsum(-1, dtype=torch.int32), (1, 0)).cpu()
 
 
-def is_seen(condition: Tensor) -> bool:
-    """Whether a check of a tensor's contents fails somewhere; False in compiled code, which cannot look."""
+def any_of(condition: Tensor) -> bool:
+    """Whether a condition holds somewhere; False in compiled code, which cannot look at values."""
     return not torch.compiler.is_compiling() and bool(condition.any())
 
 
-def integer_table(name: str, values: object, ranks: tuple[int, ...]) -> Tensor:
+def clamped(distance: int) -> int:
+    """A distance between positions, no farther than any two positions can be."""
+    return max(-FAR, min(distance, FAR))
+
+
+def as_tensor(name: str, values: object) -> Tensor:
+    """Numbers, sequences, arrays and tensors as a tensor, or an error that names the argument."""
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise DtypeError(f"{name}: expected integers below 2**63. Received: {f'{values!r:.60}'} ({error})") from None
+
+
+def integer_table(name: str, values: object, ranks: tuple[int, ...], *, least: int | None = None) -> Tensor:
     """`values` as an int64 tensor of one of the ranks, or an error that names the argument."""
-    table = torch.as_tensor(values)
-    if table.dtype == torch.bool or table.is_floating_point() or table.is_complex():
-        raise DtypeError(f"{name} must hold integers. Received: {table.dtype}")
+    table = as_tensor(name, values)
+    if table.dtype not in _INTEGERS:
+        raise DtypeError(f"{name}: expected integers. Received: {table.dtype}")
     if table.ndim not in ranks:
-        raise MaskError(f"{name} must have rank {' or '.join(map(str, ranks))}. Received: shape {list(table.shape)}")
+        raise MaskError(f"{name}: expected rank {' or '.join(map(str, ranks))}. Received: shape {list(table.shape)}")
+    if least is not None and any_of(table < least):
+        raise MaskError(f"{name}: expected integers of at least {least}. Received: {f'{table.tolist()!r:.60}'}")
     return table.long()
 
 
-def index_at(name: str, value: int, *, minimum: int = 0) -> int:
-    """`value` as an int that is at least `minimum`, or an error that names the argument."""
+def integer(name: str, value: int, *, least: int = 0, most: int | None = None) -> int:
+    """`value` as an int that is at least `least`, or an error that names the argument."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise DtypeError(f"{name} must be an int. Received: {value!r}")
-    if value < minimum:
-        raise MaskError(f"{name} must be at least {minimum}. Received: {value}")
+    if value < least:
+        raise MaskError(f"{name} must be at least {least}. Received: {value}")
+    if most is not None and value > most:
+        raise MaskError(f"{name} must be at most {most}. Received: {value}")
     return value
+
+
+def optional_offset(name: str, offset: int | None) -> int | None:
+    """An argument `offset`, or an error that names it."""
+    if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int)):
+        raise DtypeError(f"{name}: offset must be an int or None. Received: offset={offset!r}")
+    return offset
+
+
+def bool_cells(name: str, cells: object, hint: str = "") -> Tensor:
+    """A bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] as rank 4, or an error that names the argument."""
+    if not isinstance(cells, Tensor) or cells.dtype != torch.bool:
+        received = cells.dtype if isinstance(cells, Tensor) else type(cells).__name__
+        raise DtypeError(f"{name}: expected a bool tensor, True = may attend. Received: {received}{hint}")
+    if cells.ndim not in (2, 3, 4):
+        raise MaskError(f"{name}: expected [Q, K], [H, Q, K] or [B, H, Q, K]. Received: {list(cells.shape)}")
+    return cells[(None,) * (4 - cells.ndim)]

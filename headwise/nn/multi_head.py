@@ -34,7 +34,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     >>> layer = MultiHeadAttention(512, 8, num_kv_heads=2, positions=positions.Rope(64))
     >>> y = layer(x, mask=masks.causal())                            # x, y: [B, S, M]
     >>> y, record = layer(x, mask=masks.causal(), record=True)       # the weights, no slower: record.weights()
-    >>> y = layer(x, memory, mask=masks.padding(lengths))            # cross-attention
+    >>> y = layer(x, memory, mask=masks.lengths(lengths))            # cross-attention
 
     Args:
         dim: M, the width of the queries and of the output.

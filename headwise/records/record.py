@@ -75,17 +75,17 @@ class AttentionRecord:
         self.site = site
         self.extras = Extras(v=call.v.detach() if values and isinstance(call, AttentionCall) else None)
         self._call = call.detached()
-        self._versions = {name: _version(x) for name, x in _tensors(self._call).items()}
+        self._versions = _versions(self._call)
         self.row_names, self.col_names = row_names, col_names
 
     @property
     def call(self) -> Scores:
         """Queries, keys, mask and options of the call. RecordError if one of their tensors was changed in place."""
-        for name, x in _tensors(self._call).items():
-            if _version(x) != self._versions[name]:
+        for name, version in _versions(self._call).items():
+            if version != self._versions[name]:
                 raise RecordError(
                     f"{name} was changed in place after the call, so the record can no longer say what the call saw. "
-                    f"Pass a clone ({name}.clone()), or do not modify it in place"
+                    "Pass a clone, or do not modify it in place"
                 )
         return self._call
 
@@ -319,8 +319,11 @@ def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) 
     return tuple(names)
 
 
-def _tensors(call: Scores) -> dict[str, Tensor]:
-    return {"q": call.q, "k": call.k, **call.option_tensors()}
+def _versions(call: Scores) -> dict[str, object]:
+    """What changes when a tensor of the call is changed in place; inference tensors count no changes."""
+    versions: dict[str, object] = {"mask": None if call.mask is None else call.mask.version}
+    tensors = {"q": call.q, "k": call.k, **call.option_tensors()}
+    return {**versions, **{name: _version(x) for name, x in tensors.items()}}
 
 
 def _version(x: Tensor | None) -> int | None:

@@ -86,7 +86,7 @@ def test_a_sink_and_a_row_that_attends_to_nothing_are_the_rest() -> None:
     q = torch.zeros(1, 1, 2, 1, dtype=torch.float64)
     _, plain = headwise.attention(q, q, q, record=True)
     _, sunk = headwise.attention(q, q, q, sinks=torch.tensor([60.0], dtype=torch.float64), record=True)
-    _, empty = headwise.attention(q, q, q, mask=masks.padding(0), record=True)
+    _, empty = headwise.attention(q, q, q, mask=masks.lengths(0), record=True)
     for other in (sunk, empty):
         close(compare(plain, other).row_divergence, torch.full((1, 1, 2), LN2, dtype=torch.float64))
     close(compare(sunk, empty).row_divergence, torch.zeros(1, 1, 2, dtype=torch.float64))

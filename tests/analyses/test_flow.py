@@ -70,7 +70,7 @@ def test_rows_and_dtype() -> None:
 
 
 def test_a_row_without_any_flow_stays_zero() -> None:
-    seen = tiny_records(1, 3, mask=masks.padding([0]))
+    seen = tiny_records(1, 3, mask=masks.lengths([0]))
     assert torch.equal(flow(seen, residual=0.0, normalise=True), torch.zeros(1, 3, 3))
 
 

@@ -30,7 +30,7 @@ def test_two_tokens_by_hand() -> None:
     close(head_importance([seen], normalise=True), torch.tensor([[1.0]], dtype=torch.float64))
 
 
-@pytest.mark.parametrize("mask", [None, masks.causal(), masks.padding([7, 3])], ids=["full", "causal", "padding"])
+@pytest.mark.parametrize("mask", [None, masks.causal(), masks.lengths([7, 3])], ids=["full", "causal", "padding"])
 @pytest.mark.parametrize("absolute", ["example", "token"])
 def test_equals_outputs_and_gradients_of_autograd(absolute: str, mask: masks.Mask | None, block_bytes: int) -> None:
     layers = tiny_encoder(n_layers=3, mask=mask)
@@ -65,7 +65,7 @@ def test_examples_do_not_cancel_one_another() -> None:
 
 def test_cross_attention_counts_and_nan_behind_the_mask_does_not() -> None:
     q, k, v = torch.randn(2, 4, 3, 4), torch.randn(2, 2, 5, 4), torch.randn(2, 2, 5, 4)
-    output, seen = headwise.attention(q, k, v, mask=masks.padding([5, 2]), record=True)
+    output, seen = headwise.attention(q, k, v, mask=masks.lengths([5, 2]), record=True)
     seen.extras.v, seen.extras.grad = v.clone(), torch.randn_like(output)
     expected = (output * seen.grad).sum((2, 3)).abs().mean(0)
     v = seen.v.clone()

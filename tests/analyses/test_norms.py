@@ -45,7 +45,7 @@ def test_heads_may_cancel_in_the_sum() -> None:
     assert float(norm_based(seen, output_weight=opposite).min()) > 0
 
 
-@pytest.mark.parametrize("mask", [None, masks.causal(), masks.padding([7, 3])], ids=["full", "causal", "padding"])
+@pytest.mark.parametrize("mask", [None, masks.causal(), masks.lengths([7, 3])], ids=["full", "causal", "padding"])
 def test_every_tile_equals_the_vectors_written_out(mask: masks.Mask | None, block_bytes: int) -> None:
     layer = tiny_encoder(n_layers=1, mask=mask)[0]
     seen, vectors = layer.record, weighted(layer)
@@ -59,7 +59,7 @@ def test_every_tile_equals_the_vectors_written_out(mask: masks.Mask | None, bloc
 
 
 def test_value_norms_and_nan_behind_the_mask() -> None:
-    layer = tiny_encoder(n_layers=1, mask=masks.padding([7, 3]))[0]
+    layer = tiny_encoder(n_layers=1, mask=masks.lengths([7, 3]))[0]
     expected = torch.einsum("bhke,hem->bhkm", layer.values, layer.projection).norm(dim=-1)
     expected[1, :, 3:] = 0.0
     whole = norm_based(layer.record), summed_norm_based(layer.record)

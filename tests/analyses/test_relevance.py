@@ -25,7 +25,7 @@ from tests.analyses.dense import (
 from tests.largest import Largest
 
 close = torch.testing.assert_close
-MASKS = {"full": None, "causal": masks.causal(), "padding": masks.padding([7, 4]), "window": masks.window(2, 1)}
+MASKS = {"full": None, "causal": masks.causal(), "padding": masks.lengths([7, 4]), "window": masks.window(2, 1)}
 
 
 def bar(layer: Layer) -> Tensor:
@@ -127,7 +127,7 @@ def test_layer_by_layer_each_row_is_multiplied_with_one_more_matrix() -> None:
 
 
 def test_nan_behind_the_mask_does_not_spread() -> None:
-    layers = tiny_encoder(n_layers=2, mask=masks.padding(4))
+    layers = tiny_encoder(n_layers=2, mask=masks.lengths(4))
     expected = dense_relevance(layers)
     for layer in layers:
         v = layer.record.v.clone()
@@ -144,7 +144,7 @@ def test_one_row_makes_nothing_of_the_size_of_a_matrix(small_blocks: None) -> No
     assert largest.bytes <= 2**16  # q is 2^15 bytes; one head's matrix is 2^20
 
 
-@pytest.mark.parametrize("encoder_mask", [None, masks.padding([6, 3])], ids=["full", "padding"])
+@pytest.mark.parametrize("encoder_mask", [None, masks.lengths([6, 3])], ids=["full", "padding"])
 def test_cross_relevance_equals_the_updates_in_order(
     encoder_mask: masks.Mask | None,
     block_bytes: int,

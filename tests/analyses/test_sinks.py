@@ -31,7 +31,7 @@ def test_two_heads_by_hand() -> None:
     close(key_zero_rate([seen, attending(a[:1])], threshold=0.4), torch.tensor([0.75], dtype=torch.float64))
 
 
-@pytest.mark.parametrize("mask", [None, masks.causal(), masks.padding([7, 3])], ids=["full", "causal", "padding"])
+@pytest.mark.parametrize("mask", [None, masks.causal(), masks.lengths([7, 3])], ids=["full", "causal", "padding"])
 def test_equals_the_formula_for_each_example(mask: masks.Mask | None, block_bytes: int) -> None:
     layers = tiny_encoder(n_layers=3, mask=mask)
     for key in (0, 2, 6):

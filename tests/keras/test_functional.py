@@ -36,9 +36,9 @@ ZOO: dict[str, Mask | None] = {
     "none": None,
     "causal": masks.causal(),
     "window": masks.window(5, 0),
-    "window both sides": masks.window(3, 4) & masks.padding([S, 40]),
-    "padding": masks.padding([S, 40]),
-    "an empty example": masks.padding([S, 0]) & masks.causal(),
+    "window both sides": masks.window(3, 4) & masks.lengths([S, 40]),
+    "padding": masks.lengths([S, 40]),
+    "an empty example": masks.lengths([S, 0]) & masks.causal(),
     "documents": masks.documents(torch.arange(S) // 13),
     "prefix": masks.prefix(torch.tensor([5, 9])),
     "global": masks.global_tokens([0, 50]) | masks.window(3, 3),
@@ -109,7 +109,7 @@ def test_windows_of_any_size_on_any_lengths(
     data: st.DataObject, groups: int, ratio: int, q_len: int, k_len: int, left: int, right: int
 ) -> None:
     given = qkv(groups * ratio, groups, q_len, k_len)
-    mask = masks.window(left, right) & masks.padding([k_len, k_len // 2])
+    mask = masks.window(left, right) & masks.lengths([k_len, k_len // 2])
     kernel = data.draw(st.sampled_from(KERNELS))
     want = headwise.attention(*(torch.tensor(x, dtype=torch.float64) for x in given), mask=mask)
     got = compiled(lambda *x: scaled_dot_product_attention(*x, mask, kernel=kernel))(*map(tensor, given))
@@ -118,7 +118,7 @@ def test_windows_of_any_size_on_any_lengths(
 
 @pytest.mark.parametrize("kernel", ["auto", "plain", "chunked", "banded"])
 def test_a_mask_makes_weights_exactly_0_and_an_empty_row_gives_0(kernel: str) -> None:
-    mask = masks.window(3, 0) & masks.padding([S, 0])
+    mask = masks.window(3, 0) & masks.lengths([S, 0])
     inputs = [tensor(x) for x in qkv()]
     out, weights = scaled_dot_product_attention(*inputs, mask, kernel=kernel, return_attention_scores=True)
     forbidden = ~np.broadcast_to(mask.to_bool(S).numpy(), array(weights).shape)
@@ -151,7 +151,7 @@ def test_causal_attention_does_not_look_ahead(kernel: str) -> None:
 )
 def test_nan_in_keys_that_nobody_may_attend_to_does_not_spread(kernel: str, how: str) -> None:
     q, k, v = qkv()
-    mask = masks.padding([S, 40])
+    mask = masks.lengths([S, 40])
     given = mask if how == "mask" else tensor(mask.to_bool(S).numpy())
     run = compiled(lambda *x: scaled_dot_product_attention(*x, given, kernel=kernel))
     want = array(run(*map(tensor, (q, k, v))))
@@ -306,9 +306,9 @@ class TestBadInput:
         with pytest.raises(ArgumentError, match="seed: expected an int"):
             scaled_dot_product_attention(*inputs, dropout=0.5)
         with pytest.raises(MaskError, match="lengths must not exceed"):
-            scaled_dot_product_attention(*inputs, masks.padding([S, S + 1]))
+            scaled_dot_product_attention(*inputs, masks.lengths([S, S + 1]))
         with pytest.raises(ShapeError, match="attention_mask was made for B = 3, the call has B = 2"):
-            scaled_dot_product_attention(*inputs, masks.padding([S, S, S]))
+            scaled_dot_product_attention(*inputs, masks.lengths([S, S, S]))
         with pytest.raises(ShapeError, match=r"sinks: expected \[H\]"):
             scaled_dot_product_attention(*inputs, sinks=tensor(np.zeros(3)))
         with pytest.raises(ShapeError, match="bias: expected to broadcast"):

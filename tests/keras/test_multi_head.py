@@ -61,8 +61,8 @@ def test_keys_and_values_of_other_widths() -> None:
     layer, module = pair(kdim=10, vdim=14, num_kv_heads=2)
     twins(layer, module)
     q, k, v = draw(2, S, M), draw(2, K, 10), draw(2, K, 14)
-    expected = module(*map(torch.tensor, (q, k, v)), mask=masks.padding([K, 3]))
-    close(layer(tensor(q), tensor(v), tensor(k), attention_mask=masks.padding([K, 3])), expected)
+    expected = module(*map(torch.tensor, (q, k, v)), mask=masks.lengths([K, 3]))
+    close(layer(tensor(q), tensor(v), tensor(k), attention_mask=masks.lengths([K, 3])), expected)
 
 
 def test_keys_and_values_that_differ_share_one_matrix() -> None:
@@ -188,4 +188,4 @@ class TestBadInput:
         with pytest.raises(DtypeError, match="What is added to the scores is a bias"):
             layer(x, attention_mask=tensor(np.zeros((S, S), np.float32)))
         with pytest.raises(MaskError, match="lengths must not exceed"):
-            layer(x, attention_mask=masks.padding([S, 99]))
+            layer(x, attention_mask=masks.lengths([S, 99]))

@@ -220,7 +220,7 @@ def test_one_table_of_two_layers_stays_one(how: str, tmp_path: Path) -> None:
 MASKS = {
     "causal": masks.causal(),
     "window": masks.window(3, 1, offset=2),
-    "combined": (masks.causal() & masks.padding([5, 8])) | ~masks.window(2, 2),
+    "combined": (masks.causal() & masks.lengths([5, 8])) | ~masks.window(2, 2),
     "documents": masks.documents(torch.tensor([0, 0, 0, 1, 1, 1, 1, 2])),
     "prefix": masks.prefix(torch.tensor([3, 2])),
     "global": masks.global_tokens([0, 3]) | masks.window(1, 1),

@@ -270,7 +270,7 @@ def test_rows_and_keys_without_anything_train_on(kernel: str) -> None:
     """No NaN comes from an example of padding alone, nor from NaN in what nobody reads."""
     model_inputs, lengths = keras.Input((LENGTH, DIM)), torch.tensor([LENGTH, 0, 5, 1])
     attention = MultiHeadAttention(DIM, 2, kernel=kernel)
-    outputs = attention(model_inputs, attention_mask=masks.padding(lengths) & masks.causal())
+    outputs = attention(model_inputs, attention_mask=masks.lengths(lengths) & masks.causal())
     model = keras.Model(model_inputs, keras.layers.Dense(DIM - 1)(outputs))
     model.compile(keras.optimizers.Adam(0.05), "mse")
     x, y = task(examples=4)

@@ -186,7 +186,7 @@ def test_tiles_of_any_height_compute_the_same(height: int, offset: int) -> None:
         (window, "band"),
         (documents, "documents"),
         (documents & headwise.masks.causal(), "documents"),
-        (headwise.masks.padding([150]), "documents"),
+        (headwise.masks.lengths([150]), "documents"),
         (window | documents, "blocks"),
         (documents, "blocks"),
         (window, "blocks"),

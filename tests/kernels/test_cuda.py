@@ -33,7 +33,7 @@ def test_every_mask_on_cuda(name: str, kernel: str) -> None:
 
 def test_a_mask_must_be_on_the_device_of_the_call() -> None:
     q = torch.randn(1, 2, 8, 16, device="cuda")
-    mask = headwise.masks.padding([5])
+    mask = headwise.masks.lengths([5])
     with pytest.raises(headwise.errors.DtypeError, match=r'mask is on another device.*Use .to\("cuda:0"\)'):
         headwise.attention(q, q, q, mask=mask)
     assert headwise.attention(q, q, q, mask=mask.to("cuda")).isfinite().all()

@@ -101,7 +101,7 @@ def test_flops_of_documents_and_blocks_by_hand() -> None:
 
 def test_a_mask_that_sdpa_can_express_is_not_made_dense() -> None:
     output = 4 * N * 64 * 4
-    for mask in (None, masks.causal(), masks.padding([700]), masks.window(None, None), masks.prefix(N)):
+    for mask in (None, masks.causal(), masks.lengths([700]), masks.window(None, None), masks.prefix(N)):
         assert plan_for(mask, kernel="sdpa").cost.peak == output
     assert plan_for(masks.window(64, 0), kernel="sdpa").cost.peak == output + N * N * (1 + 4)
 
@@ -111,7 +111,7 @@ def test_a_mask_that_sdpa_can_express_is_not_made_dense() -> None:
     [
         None,
         masks.causal(),
-        masks.padding([3000]),
+        masks.lengths([3000]),
         masks.padding(torch.arange(4096)[None] > 500),
         masks.causal() & masks.window(100, 0),
         masks.documents(torch.arange(4096) // 500) & masks.causal(),

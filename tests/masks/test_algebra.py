@@ -62,9 +62,9 @@ def test_equal_masks_are_equal_and_hash_alike(name: str) -> None:
             masks.causal() & (masks.prefix(3) | masks.global_tokens([0, 5])),
             "causal() & (prefix(3) | global_tokens([0, 5]))",
         ),
-        (masks.padding([3, 5]) & ~masks.window(None, 4), "padding([3, 5]) & ~window(None, 4)"),
+        (masks.lengths([3, 5]) & ~masks.window(None, 4), "lengths([3, 5]) & ~window(None, 4)"),
         (masks.documents([0, 0, 1, -1]), "documents([0, 0, 1, -1])"),
-        (masks.from_tensor(torch.ones(4, 4, dtype=torch.bool)), "from_tensor(<bool [1, 1, 4, 4]>)"),
+        (masks.from_tensor(torch.ones(6, 6, dtype=torch.bool)), "from_tensor(<allowed [1, 1, 6, 6]>)"),
         (masks.causal().aligned(3, 5), "causal(offset=2)"),
     ],
 )
@@ -84,7 +84,7 @@ def test_additive_and_boolean_forms() -> None:
     additive = masks.causal().to_additive(2, dtype=torch.float64)
     assert additive.tolist() == [[[[0.0, -torch.inf], [0.0, 0.0]]]]
     assert additive.dtype == torch.float64
-    assert masks.padding([1, 2]).to_bool(2).tolist() == [[[[True, False]] * 2], [[[True, True]] * 2]]
+    assert masks.lengths([1, 2]).to_bool(2).tolist() == [[[[True, False]] * 2], [[[True, True]] * 2]]
 
 
 def test_joined_bands_are_one_band() -> None:
@@ -111,23 +111,39 @@ def test_a_drawing_in_the_terminal() -> None:
     [
         (lambda: masks.window(-1, 0), MaskError, r"window: left must be at least 0. Received: -1"),
         (lambda: masks.window(1.5, 0), DtypeError, r"window: left must be an int. Received: 1.5"),
-        (lambda: masks.causal("a"), DtypeError, r"offset must be an int or None. Received: 'a'"),
+        (lambda: masks.causal("a"), DtypeError, r"causal: offset must be an int or None. Received: offset='a'"),
         (lambda: masks.dilated(0), MaskError, r"dilated: step must be at least 1. Received: 0"),
-        (lambda: masks.padding([3, -1]), MaskError, r"lengths must not be negative. Received: \[3, -1\]"),
-        (lambda: masks.padding(torch.tensor([0.5])), DtypeError, r"expected lengths \[B\] \(int\).*float32"),
-        (lambda: masks.padding([9]).to_bool(4), MaskError, r"must not exceed the 4 keys. Received: \[9\]"),
-        (lambda: masks.padding(torch.ones(2, 3, dtype=torch.bool)).to_bool(4), MaskError, r"K = 4. Received: \[2, 3\]"),
+        (
+            lambda: masks.lengths([3, -1]),
+            MaskError,
+            r"lengths: n: expected integers of at least 0. Received: \[3, -1\]",
+        ),
+        (
+            lambda: masks.padding(torch.tensor([0.5])),
+            DtypeError,
+            r"expected bool, or integers 0 and 1. Received: real=torch.float32",
+        ),
+        (lambda: masks.lengths([9]).to_bool(4), MaskError, r"must not exceed the 4 keys. Received: n=\[9\]"),
+        (
+            lambda: masks.padding(torch.ones(2, 3, dtype=torch.bool)).to_bool(4),
+            MaskError,
+            r"K = 4. Received: real=\[2, 3\]",
+        ),
         (lambda: masks.prefix(5).to_bool(4), MaskError, r"prefix: n must not exceed the 4 keys"),
-        (lambda: masks.prefix(-1), MaskError, r"prefix: n must not be negative"),
+        (lambda: masks.prefix(-1), MaskError, r"prefix: n: expected integers of at least 0"),
         (lambda: masks.documents([0, 1]).to_bool(3), MaskError, r"an id for each of the 3 keys.*\[1, 2\]"),
-        (lambda: masks.documents([0.5, 1.0]), DtypeError, r"documents: ids must hold integers"),
-        (lambda: masks.global_tokens([]), DtypeError, r"must hold integers"),
-        (lambda: masks.global_tokens([7]).to_bool(4), MaskError, r"positions below the 4 keys"),
-        (lambda: masks.global_tokens([-1]), MaskError, r"positions count from 0"),
+        (
+            lambda: masks.documents([0.5, 1.0]),
+            DtypeError,
+            r"documents: ids: expected integers. Received: torch.float32",
+        ),
+        (lambda: masks.global_tokens([]), DtypeError, r"indices: expected integers"),
+        (lambda: masks.global_tokens([7]).to_bool(4), MaskError, r"positions from 0 to 3. Received: indices=\[7\]"),
+        (lambda: masks.global_tokens([-1]), MaskError, r"expected integers of at least 0. Received: \[-1\]"),
         (
             lambda: masks.block_sparse(torch.ones(2, 2), 8),
             DtypeError,
-            r"layout must be a bool tensor. Received: torch.float32",
+            r"layout: expected a bool tensor, True = may attend. Received: torch.float32",
         ),
         (
             lambda: masks.block_sparse(torch.ones(2, 2, dtype=torch.bool), 8).to_bool(32),
@@ -139,9 +155,9 @@ def test_a_drawing_in_the_terminal() -> None:
         (lambda: masks.from_tensor(torch.ones(2, 2, dtype=torch.int64)), DtypeError, r"pass mask.bool\(\)"),
         (lambda: masks.from_tensor(torch.ones(2, dtype=torch.bool)), MaskError, r"expected \[Q, K\].*Received: \[2\]"),
         (lambda: masks.from_tensor(torch.ones(2, 3, dtype=torch.bool)).to_bool(4), MaskError, r"Q = 4 and K = 4"),
-        (lambda: masks.from_predicate(3), DtypeError, r"expected a function \(b, h, q, k\) -> bool. Received: int"),
+        (lambda: masks.from_predicate(3), DtypeError, r"expected a function \(b, h, q, k\) -> bool. Received: fn=int"),
         (lambda: masks.from_predicate(lambda b, h, q, k: q - k).to_bool(3), DtypeError, r"must return bool"),
-        (lambda: (masks.padding([1, 2]) & masks.padding([1, 2, 3])).batch, MaskError, r"numbers of examples.*\[2, 3\]"),
+        (lambda: (masks.lengths([1, 2]) & masks.lengths([1, 2, 3])).batch, MaskError, r"numbers of examples.*\[2, 3\]"),
     ],
 )
 def test_bad_input_is_named(make: object, kind: type[HeadwiseError], message: str) -> None:

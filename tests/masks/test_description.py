@@ -17,8 +17,8 @@ from headwise.errors import MaskError
 from headwise.masks import Mask
 from headwise.masks.bits import Bits
 from headwise.masks.cellwise import Predicate
-from headwise.masks.description import _KINDS, MAX_DEPTH, describe, rebuild
-from headwise.masks.mask import And, Not, Or, _Parts
+from headwise.masks.description import MAX_DEPTH, describe, rebuild
+from headwise.masks.mask import KINDS, Combined, _Joined
 from tests.mask_zoo import ZOO, compositions, fits
 
 SIZES = (2, 3, 12, 16)  # B, H, Q, K
@@ -42,7 +42,7 @@ def there_and_back(mask: Mask, q_len: int, k_len: int) -> Mask:
 
 
 def test_a_tree_says_what_the_mask_is() -> None:
-    tree, tensors = described(masks.causal() & ~masks.padding([2, 4]), 3, 4)
+    tree, tensors = described(masks.causal() & ~masks.lengths([2, 4]), 3, 4)
     assert tree == {
         "kind": "and",
         "parts": [
@@ -117,13 +117,13 @@ BAD: dict[str, tuple[Any, str]] = {
     "a kind that is no text": ({"kind": ["band"]}, "list"),
     "a field too few": ({"kind": "band", "left": 0}, "'band'"),
     "a field too many": ({**BAND, "fn": "print"}, "'band'"),
-    "a band of text": ({**BAND, "left": "5"}, "band: left: expected a whole number from 0. Received: '5'"),
+    "a band of text": ({**BAND, "left": "5"}, "band: left: expected a whole number from 0 to"),
     "a negative band": ({**BAND, "left": -1}, "left"),
     "a band of half a key": ({**BAND, "left": 0.5}, "left"),
     "a band of True": ({**BAND, "left": True}, "left"),
     "an offset past counting": ({**BAND, "offset": 10**30}, "offset"),
     "no step": ({"kind": "dilated", "step": 0, "offset": 2}, "step"),
-    "no parts": ({"kind": "and", "parts": []}, "'and'"),
+    "no parts": ({"kind": "and", "parts": []}, "at least one mask"),
     "parts that are none": ({"kind": "or", "parts": [BAND, 3]}, "Received: 3"),
     "a part too many": ({"kind": "not", "part": BAND, "more": BAND}, "'not'"),
     "a tensor that is a number": ({"kind": "padding_lengths", "lengths": 4}, "name of a tensor"),
@@ -132,14 +132,14 @@ BAD: dict[str, tuple[Any, str]] = {
     "an empty table": ({"kind": "padding_lengths", "lengths": "int 0"}, "[0]"),
     "lengths past the keys": ({"kind": "padding_lengths", "lengths": "sevens"}, "must not exceed the 6 keys"),
     "keys of another length": ({"kind": "padding_keys", "real": "bool 2 5"}, "K = 6"),
-    "documents that begin before": ({"kind": "documents", "ids": "int 2 6", "offset": -1}, "from 0 to 2"),
-    "documents that end after": ({"kind": "documents", "ids": "int 2 6", "offset": 3}, "from 0 to 2"),
+    "documents that begin before": ({"kind": "documents", "ids": "int 2 6", "offset": -1}, "K - Q = 2"),
+    "documents that end after": ({"kind": "documents", "ids": "int 2 6", "offset": 3}, "K - Q = 2"),
     "a prefix past the keys": ({"kind": "prefix", "n": "sevens", "offset": 2}, "must not exceed"),
     "global tokens past the keys": ({"kind": "global_tokens", "indices": "sevens", "offset": 2}, "from 0 to 5"),
     "a layout of other blocks": ({"kind": "block_sparse", "layout": "bool 1 1 2 2", "block_size": 4}, "[1, 2]"),
     "a dense mask of other sizes": ({"kind": "dense", "allowed": "bool 1 1 2 2"}, "Q = 4"),
     "bits of another length": ({"kind": "bits", "packed": "byte 1 1 4 2", "k_len": 6}, "do not fit"),
-    "runs of two sizes": ({"kind": "runs", "start": "int 1 1 4", "stop": "int 2 1 4"}, "end [2, 1, 4]"),
+    "runs of two sizes": ({"kind": "runs", "start": "int 1 1 4", "stop": "int 2 1 4"}, "stop=[2, 1, 4]"),
     "runs that end before": ({"kind": "runs", "start": "ones", "stop": "int 1 1 4"}, "start <= stop"),
     "runs past the keys": ({"kind": "runs", "start": "int 1 1 4", "stop": "row of sevens"}, "within the 6 keys"),
 }
@@ -191,5 +191,5 @@ def test_only_predicates_are_described_by_their_answers() -> None:
         return {each for kind in of.__subclasses__() for each in (kind, *kinds(kind))}
 
     own = {kind for kind in kinds(Mask) if kind.__module__.startswith("headwise.")}
-    known = {kind for kind, _ in _KINDS.values()} | {And, Or, Not, _Parts}
+    known = {*KINDS.values(), Combined, _Joined}
     assert own - known == {Predicate}

@@ -15,7 +15,18 @@ from torch import Tensor
 
 from headwise import masks
 from headwise.errors import DtypeError, HeadwiseError, MaskError
-from headwise.masks import Mask, causal, documents, padding, prefix, recognise, recognise_additive, runs, window
+from headwise.masks import (
+    Mask,
+    causal,
+    documents,
+    lengths,
+    padding,
+    prefix,
+    recognise,
+    recognise_additive,
+    runs,
+    window,
+)
 from headwise.masks.bits import Bits, row_blocks
 from headwise.masks.cellwise import Dense
 from headwise.masks.prefix import Prefix
@@ -69,15 +80,15 @@ def kinds(mask: Mask | None) -> set[type[Mask]]:
         ("· · ■ ■ ■", window(2, 0, offset=4)),  # and with a window
         ("· ■ ■ · ·", window(1, 0, offset=2)),
         ("■ · ■ ■", padding(torch.tensor([[True, False, True, True]]))),
-        ("■ ■ ·\n■ ■ ·\n■ ■ ·", padding([2])),
+        ("■ ■ ·\n■ ■ ·\n■ ■ ·", lengths([2])),
         ("· ■ ■\n· ■ ■", padding(torch.tensor([[False, True, True]]))),
-        ("· · ·\n· · ·", padding([0])),
-        ("· · · ·", padding([0])),
+        ("· · ·\n· · ·", lengths([0])),
+        ("· · · ·", lengths([0])),
         (
             "· · · ·\n· ■ · ·\n· ■ ■ ·\n· ■ ■ ■",
             causal(offset=0) & padding(torch.tensor([[False, True, True, True]])),
         ),
-        ("■ · · ·\n■ ■ · ·\n■ ■ · ·\n■ ■ · ·", causal(offset=0) & padding([2])),
+        ("■ · · ·\n■ ■ · ·\n■ ■ · ·\n■ ■ · ·", causal(offset=0) & lengths([2])),
         (
             "■ · · ·\n■ · · ·\n■ · ■ ·\n· · ■ ■",
             window(2, 0, offset=0) & padding(torch.tensor([[True, False, True, True]])),
@@ -117,8 +128,8 @@ def test_everything_allowed_is_no_mask() -> None:
 
 
 def test_examples_differ_in_padding_and_documents() -> None:
-    lengths = (causal() & padding([2, 4])).to_bool(4)
-    assert recognise(lengths) == causal(offset=0) & padding([2, 4])
+    by_length = (causal() & lengths([2, 4])).to_bool(4)
+    assert recognise(by_length) == causal(offset=0) & lengths([2, 4])
     keys = torch.tensor([[True] * 4, [False, False, True, True]])
     assert recognise((causal() & padding(keys)).to_bool(4)) == causal(offset=0) & padding(keys)
     ids = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])
@@ -145,7 +156,7 @@ def test_examples_and_heads_that_are_alike_are_kept_once() -> None:
 def test_heads_with_windows_of_their_own_are_runs() -> None:
     cells = torch.cat([window(n, 0).to_bool(6)[0] for n in range(3)])
     found = recognise(cells)
-    assert repr(found) == "runs(<int [1, 3, 6]>)"
+    assert found == runs([[max(0, q - n) for q in range(6)] for n in range(3)], range(1, 7))
     assert torch.equal(dense(found, cells.shape)[0], cells)
 
 
@@ -235,7 +246,7 @@ def test_the_first_query_to_see_a_key_tells_its_document() -> None:
         )
         found = recognise(cells)
     assert torch.equal(dense(found, (7, 12)), cells)
-    assert repr(found) == "documents([-1, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1]) & window(4, 0, offset=5)"
+    assert repr(found) == "documents([-1, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1], offset=5) & window(4, 0, offset=5)"
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -319,11 +330,11 @@ PACKED = torch.tensor([[0, 1, 2, 3, 0, 1, 0, 1, 2]])
     ("make", "pad", "positions", "mask"),
     [
         ("create_causal_mask", LEFT, None, causal(0) & padding(LEFT.bool())),
-        ("create_causal_mask", RIGHT, None, causal(0) & padding([9, 5])),
+        ("create_causal_mask", RIGHT, None, causal(0) & lengths([9, 5])),
         ("create_causal_mask", None, PACKED, documents([0] * 4 + [1] * 2 + [2] * 3).aligned(9, 9) & causal(0)),
         ("create_sliding_window_causal_mask", None, None, window(2, 0, 0)),
         ("create_sliding_window_causal_mask", LEFT, None, window(2, 0, 0) & padding(LEFT.bool())),
-        ("create_sliding_window_causal_mask", RIGHT, None, window(2, 0, 0) & padding([9, 5])),
+        ("create_sliding_window_causal_mask", RIGHT, None, window(2, 0, 0) & lengths([9, 5])),
         (
             "create_sliding_window_causal_mask",
             None,
@@ -332,7 +343,7 @@ PACKED = torch.tensor([[0, 1, 2, 3, 0, 1, 0, 1, 2]])
         ),
         ("create_chunked_causal_mask", None, None, documents([0] * 4 + [1] * 4 + [2]).aligned(9, 9) & causal(0)),
         ("create_bidirectional_mask", LEFT, None, padding(LEFT.bool())),
-        ("create_bidirectional_mask", RIGHT, None, padding([9, 5])),
+        ("create_bidirectional_mask", RIGHT, None, lengths([9, 5])),
     ],
 )
 def test_the_masks_of_transformers(
@@ -399,7 +410,7 @@ def test_zero_and_forbidden_are_a_mask(dtype: torch.dtype, low: float | str) -> 
     if low == -1e9 and dtype == torch.float16:
         low = -torch.inf  # what it becomes there
     value = torch.finfo(dtype).min if low == "finfo" else low
-    mask = causal(0) & padding([4, 2])
+    mask = causal(0) & lengths([4, 2])
     bias = torch.zeros(2, 1, 4, 4, dtype=dtype).masked_fill_(~mask.to_bool(4), value)
     assert recognise_additive(bias) == (mask, None)
     assert recognise_additive(bias[0, 0]) == (causal(0), None)

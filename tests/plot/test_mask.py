@@ -58,13 +58,13 @@ def test_one_example_and_one_head_are_drawn() -> None:
     figure = plot.mask(allowed, b=1, h=-1)
     np.testing.assert_array_equal(cells(figure) == Extent.ALL, allowed[1, 2].numpy())
     assert "head 2, example 1" in written(figure)
-    assert "head" not in " ".join(written(plot.mask(masks.padding([1, 2]), 2, b=1)))
+    assert "head" not in " ".join(written(plot.mask(masks.lengths([1, 2]), 2, b=1)))
 
 
 def test_tokens_and_labels_name_the_sides() -> None:
     figure = plot.mask(masks.causal(), 6, tokens=WORDS)
     assert names(figure, "rows") == names(figure, "cols") == WORDS
-    figure = plot.mask(masks.padding(4), 2, 6, tokens=WORDS, row_labels=["subject", "verb"])
+    figure = plot.mask(masks.lengths(4), 2, 6, tokens=WORDS, row_labels=["subject", "verb"])
     assert names(figure, "rows") == ["subject", "verb"]
     assert names(figure, "cols") == WORDS
 
@@ -116,14 +116,14 @@ def test_a_long_mask_is_drawn_by_blocks_and_its_matrix_is_not_made(monkeypatch: 
 
 def test_blocks_are_those_of_one_example_and_head() -> None:
     layout = torch.eye(16).bool() ^ torch.tensor([[[False]], [[True]]])  # head 0 sees the diagonal, head 1 the others
-    mask = masks.block_sparse(layout, 64) & masks.padding([64, 1024])
+    mask = masks.block_sparse(layout, 64) & masks.lengths([64, 1024])
     shown = cells(plot.mask(mask, 1024, b=1, h=1))
     np.testing.assert_array_equal(shown[::32, ::32] == Extent.ALL, layout[1].numpy())
     assert not (cells(plot.mask(mask, 1024, h=1))[:, 32:] != Extent.NONE).any()
 
 
 def test_a_side_of_few_cells_is_not_a_line() -> None:
-    box = plot.mask(masks.padding(400), 2, 500).axes[0].get_window_extent()
+    box = plot.mask(masks.lengths(400), 2, 500).axes[0].get_window_extent()
     assert box.height / 200 >= 0.35
 
 
@@ -157,7 +157,7 @@ BAD: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]
     "lengths of another mask": (masks.documents([0, 1]), (3,), {}, MaskError, r"documents: expected an id for each"),
     "a float tensor": (torch.ones(2, 2), (2,), {}, DtypeError, r"expected a bool tensor, True = may attend"),
     "no mask": ("causal", (2,), {}, DtypeError, r"mask: expected a mask of headwise.masks or a bool tensor.*str"),
-    "an example": (masks.padding([1, 2]), (2,), {"b": 2}, ArgumentError, r"b must lie in 0 … 1. Received: 2"),
+    "an example": (masks.lengths([1, 2]), (2,), {"b": 2}, ArgumentError, r"b must lie in 0 … 1. Received: 2"),
     "tokens": (masks.causal(), (4,), {"tokens": WORDS}, ShapeError, r"tokens: expected as many as the 4 rows"),
     "labels": (masks.causal(), (4,), {"row_labels": ["a"]}, ShapeError, r"row_labels: expected 4"),
     "a file": (masks.causal(), (4,), {"out": "a.jpg"}, ArgumentError, r"out: expected a name that ends in .png"),

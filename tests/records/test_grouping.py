@@ -78,7 +78,7 @@ def test_equals_the_dense_sums(q_len: int, rows: Groups | None, cols: Groups | N
 
 
 def test_a_distribution_stays_one() -> None:
-    record = recorded(mask=masks.padding(torch.tensor([30, 12])))
+    record = recorded(mask=masks.lengths(torch.tensor([30, 12])))
     total = grouped(record, UNEVEN, PAIRS).sum(-1)
     torch.testing.assert_close(total, torch.ones_like(total))
 

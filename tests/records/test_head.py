@@ -20,7 +20,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "causal": {"mask": masks.causal()},
     "window": {"mask": masks.window(3, 2)},
     "far and near": {"mask": masks.window(1, 0) | ~masks.window(15, 20)},
-    "padding": {"mask": masks.padding(torch.tensor([20, 7]))},
+    "padding": {"mask": masks.lengths(torch.tensor([20, 7]))},
     "cells of each example and head": {"mask": masks.from_tensor(ALLOWED)},
     "documents": {"mask": masks.documents(torch.arange(20) // 6) & masks.causal()},
     "bias": {"bias": torch.linspace(-1, 1, 2 * 4 * 20 * 20).view(2, 4, 20, 20), "softcap": 2.0},

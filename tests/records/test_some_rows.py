@@ -21,7 +21,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "causal": {"mask": masks.causal()},
     "window": {"mask": masks.window(9, 0)},
-    "padding": {"mask": masks.padding(torch.tensor([300, 70]))},
+    "padding": {"mask": masks.lengths(torch.tensor([300, 70]))},
     "sinks": {"mask": masks.causal(), "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])},
 }
 

@@ -295,7 +295,7 @@ def test_no_queries_or_no_keys(sizes: tuple[int, int], sinks: Tensor | None) -> 
 
 def test_nan_in_keys_that_nobody_sees_does_not_spread() -> None:
     q, k = torch.randn(1, 2, 100, 8), torch.randn(1, 2, 100, 8)
-    mask = masks.causal() & masks.padding(90)
+    mask = masks.causal() & masks.lengths(90)
     right = record_of(q, k, mask=mask).statistics()
     k[:, :, 90:] = math.nan
     found = record_of(q, k, mask=mask).statistics()

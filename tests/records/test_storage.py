@@ -46,7 +46,7 @@ def test_compositions_come_back(tmp_path_factory: pytest.TempPathFactory, mask: 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_every_option_comes_back_in_every_dtype(dtype: torch.dtype, tmp_path: Path) -> None:
     kept = record(
-        masks.causal() & masks.padding([12, 7]),
+        masks.causal() & masks.lengths([12, 7]),
         dtype=dtype,
         bias=torch.randn(4, 1, 12).to(dtype),
         sinks=torch.randn(4).to(dtype),
@@ -167,13 +167,13 @@ def test_no_piece_is_larger_than_it_may_be(shape: tuple[int, ...], monkeypatch: 
 @pytest.mark.gpu
 def test_records_on_a_gpu_are_saved_from_there(tmp_path: Path) -> None:
     q = torch.randn(1, 2, 16, 8, device="cuda")
-    kept = headwise.attention(q, q, q, mask=masks.padding(torch.tensor([9], device="cuda")), record=True)[1]
+    kept = headwise.attention(q, q, q, mask=masks.lengths(torch.tensor([9], device="cuda")), record=True)[1]
     Seen([kept]).save(tmp_path / "run.hw")
     torch.testing.assert_close(headwise.load(tmp_path / "run.hw")[0].weights(), kept.weights().cpu())
 
 
 def test_other_programs_can_read_the_tensors(tmp_path: Path) -> None:
-    kept = record(masks.padding([12, 5]))
+    kept = record(masks.lengths([12, 5]))
     Seen([kept]).save(tmp_path / "run.hw")
     with safe_open(tmp_path / "run.hw", "pt") as file:
         assert set(file.keys()) == {"records.0.q", "records.0.k", "masks.0.lengths"}

@@ -23,7 +23,7 @@ from tests.records.forging import assert_same, forge, header_of, record
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     """A file of two records with masks, extras and tokens."""
-    first = record(masks.causal() & masks.padding([12, 5]), bias=torch.randn(10, 12), sinks=torch.randn(4))
+    first = record(masks.causal() & masks.lengths([12, 5]), bias=torch.randn(10, 12), sinks=torch.randn(4))
     first.extras = Extras(v=torch.randn(2, 2, 12, 6), grad=torch.randn(2, 4, 10, 6))
     first.site = Site("layer.0", 0, "cross", True, 4, 2)
     second = record(masks.window(3, 3) | ~masks.from_tensor(torch.rand(10, 12) > 0.5))

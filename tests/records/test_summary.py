@@ -79,7 +79,7 @@ def test_queries_that_see_nothing_are_left_out_of_the_means() -> None:
 
 
 def test_what_has_no_numbers_says_so() -> None:
-    nothing = rows_of(attended(torch.zeros(1, 3, 4), torch.zeros(1, 3, 4), masks.padding([0])))[0]
+    nothing = rows_of(attended(torch.zeros(1, 3, 4), torch.zeros(1, 3, 4), masks.lengths([0])))[0]
     nobody = rows_of(attended(torch.zeros(1, 0, 4), torch.zeros(1, 3, 4)))[0]
     for head in (nothing, nobody):
         assert math.isnan(head.entropy)
@@ -93,7 +93,7 @@ def test_what_has_no_numbers_says_so() -> None:
 
 def test_agrees_with_dense_weights() -> None:
     q, k = torch.randn(2, 3, 20, 8).double(), torch.randn(2, 3, 20, 8).double()
-    mask = masks.causal() & masks.padding([20, 15])
+    mask = masks.causal() & masks.lengths([20, 15])
     seen = Seen([headwise.attention(q, k, k, mask=mask, record=True)[1]])
     s = (q @ k.mT / 8**0.5).masked_fill(~mask.to_bool(20), -math.inf)
     a_BHQK = s.softmax(-1)

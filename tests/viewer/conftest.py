@@ -91,7 +91,7 @@ def scores_in_the_hundreds() -> AttentionRecord:
 def nan_in_a_padded_key() -> AttentionRecord:
     q, k = torch.randn(1, 2, 9, 4), torch.randn(1, 2, 9, 4)
     k[:, :, 8] = torch.nan
-    return headwise.attention(q, k, torch.randn(1, 2, 9, 4), mask=masks.padding(torch.tensor([8])), record=True)[1]
+    return headwise.attention(q, k, torch.randn(1, 2, 9, 4), mask=masks.lengths(torch.tensor([8])), record=True)[1]
 
 
 def nan_in_a_query_that_sees_nothing() -> AttentionRecord:
@@ -153,7 +153,7 @@ CASES: dict[str, Callable[[], AttentionRecord]] = {
     "one token": lambda: record(length=1),
     "causal": lambda: record(mask=masks.causal()),
     "window": lambda: record(mask=masks.window(2, 1)),
-    "padding": lambda: record(mask=masks.padding(torch.tensor([6]))),
+    "padding": lambda: record(mask=masks.lengths(torch.tensor([6]))),
     "documents": lambda: record(mask=masks.documents(torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2]))),
     "random mask": lambda: record(mask=random_mask(9, 9)),
     "a mask for each head": lambda: record(heads=4, mask=random_mask(1, 4, 9, 9)),
@@ -169,7 +169,7 @@ CASES: dict[str, Callable[[], AttentionRecord]] = {
     "scores in the hundreds": scores_in_the_hundreds,
     "more keys than queries": lambda: record(length=4, keys=11, mask=masks.causal()),
     "more queries than keys": lambda: record(length=11, keys=4),
-    "a batch": lambda: record(batch=3, heads=4, mask=masks.padding(torch.tensor([9, 4, 1])) & masks.causal()),
+    "a batch": lambda: record(batch=3, heads=4, mask=masks.lengths(torch.tensor([9, 4, 1])) & masks.causal()),
     "a mask for each example and head": lambda: record(batch=2, mask=random_mask(2, 2, 9, 9)),
     "a bias": lambda: record(bias=torch.randn(1, 2, 9, 9)),
     "a bias that forbids": lambda: record(bias=forbidding_bias()),
@@ -186,7 +186,7 @@ CASES: dict[str, Callable[[], AttentionRecord]] = {
         softcap=2.0,
         scale=1.5,
         sinks=torch.randn(4),
-        mask=masks.padding(torch.tensor([9, 6])),
+        mask=masks.lengths(torch.tensor([9, 6])),
     ),
 }
 

@@ -29,7 +29,7 @@ def test_runs_of_a_mask_that_can_be_checked_by_eye() -> None:
 
 
 def test_usual_masks_take_one_run_a_row() -> None:
-    for mask in (masks.causal(), masks.window(3, 1), masks.padding(torch.tensor([5]))):
+    for mask in (masks.causal(), masks.window(3, 1), masks.lengths(torch.tensor([5]))):
         ((plane,),) = planes_of(mask.aligned(8, 8), 8, 8)
         assert len(plane) == 4 * ((8 + 1) + 2 * 8)
 
@@ -67,7 +67,7 @@ def test_a_mask_is_carried_once_however_many_heads_and_layers_share_it(tmp_path:
 
 
 def test_examples_have_their_own_planes(tmp_path: Path) -> None:
-    page = write(tmp_path / "page.html", look(record(batch=3, mask=masks.padding(torch.tensor([9, 4, 9])))))
+    page = write(tmp_path / "page.html", look(record(batch=3, mask=masks.lengths(torch.tensor([9, 4, 9])))))
     assert [page.stack(example)["layers"][0]["planes"] for example in range(3)] == [[0], [1], [0]]
 
 
@@ -95,7 +95,7 @@ def test_a_bias_of_distances_is_carried_as_one_number_for_each(make: object, q_l
 
 def test_what_stands_where_the_mask_forbids_does_not_matter() -> None:
     bias = learned_distances(2, 9, 9)
-    for mask, example in ((masks.causal(), 0), (masks.padding(torch.tensor([9, 4])), 1)):
+    for mask, example in ((masks.causal(), 0), (masks.lengths(torch.tensor([9, 4])), 1)):
         forbidden = ~mask.to_bool(9, 9)[example % len(mask.to_bool(9, 9))]
         spoilt = bias.masked_fill(forbidden, torch.nan)
         found = bias_of(record(batch=2, bias=spoilt, mask=mask), example)

@@ -35,7 +35,7 @@ def dense(seen: AttentionRecord, example: int = 0) -> Tensor:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"mask": masks.causal()}, {"mask": masks.padding(torch.tensor([9, 5]))}, {"softcap": 2.0}],
+    [{}, {"mask": masks.causal()}, {"mask": masks.lengths(torch.tensor([9, 5]))}, {"softcap": 2.0}],
     ids=["full", "causal", "padding", "softcap"],
 )
 def test_the_definitions(options: dict[str, Any]) -> None:

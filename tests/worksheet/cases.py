@@ -104,7 +104,7 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
     "shaw": lambda: heads(positions=p.ShawRelative(4, (2, 1), values=True)),
     "shaw of keys alone, scaled": lambda: heads(positions=p.ShawRelative(4, 2), scale=0.3),
-    "cross": lambda: Case(MultiHeadAttention(8, 2, kdim=6), (x(), x(4, 6)), {"mask": masks.padding(3)}),
+    "cross": lambda: Case(MultiHeadAttention(8, 2, kdim=6), (x(), x(4, 6)), {"mask": masks.lengths(3)}),
     "cross with rope": lambda: Case(MultiHeadAttention(8, 2, kdim=6, positions=p.Rope(4)), (x(), x(4, 6))),
     "queries, keys and values": lambda: Case(MultiHeadAttention(8, 2, kdim=6, vdim=3), (x(), x(4, 6), x(4, 3))),
     "other values": lambda: Case(MultiHeadAttention(8, 2), (same := x(), same, x())),

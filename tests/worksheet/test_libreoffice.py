@@ -133,14 +133,14 @@ def memory_changes() -> Change:
     def change(case: Case) -> None:
         case.inputs[1][0, 3, 5] = -1.5
 
-    case = Case(MultiHeadAttention(8, 2, kdim=6), (x(), x(4, 6)), {"mask": masks.padding(3)})
+    case = Case(MultiHeadAttention(8, 2, kdim=6), (x(), x(4, 6)), {"mask": masks.lengths(3)})
     return Change(case, {("Memory", 3, 5): -1.5, ("Mask", 0, 3): 1, ("Mask", 1, 3): 1}, _and_unmask(change))
 
 
 def _and_unmask(change: Callable[[Case], None]) -> Callable[[Case], None]:
     def both(case: Case) -> None:
         change(case)
-        mask = masks.padding(3).to_bool(5, 4)[0, 0].clone()
+        mask = masks.lengths(3).to_bool(5, 4)[0, 0].clone()
         mask[:2, 3] = True
         case.given["mask"] = mask
 

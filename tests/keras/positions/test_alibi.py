@@ -28,7 +28,7 @@ def test_by_hand() -> None:
 def test_same_as_pytorch(heads: int, ids: np.ndarray) -> None:
     q = np.zeros((2, heads, 4, 2))
     twin = torch_positions.Alibi(heads, 6.0)
-    for mask in (None, masks.causal(), masks.window(1, 1), masks.causal() & masks.padding(torch.tensor([3, 4]))):
+    for mask in (None, masks.causal(), masks.window(1, 1), masks.causal() & masks.lengths(torch.tensor([3, 4]))):
         want = twin.bias(torch.tensor(q).float(), torch.tensor(ids), torch.tensor(ids), mask=mask)
         got = array(Alibi(heads, 6.0).bias(tensor(q), tensor(ids), tensor(ids), mask=mask))
         assert got.shape == want.shape

@@ -1,0 +1,110 @@
+"""Masks that are added to the scores: which numbers forbid, and what mask a bias is or holds.
+
+The one rule: a cell is forbidden if its bias is at least 9984 below the highest of its row. See `FORBIDS`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headwise.errors import DtypeError, MaskError
+from headwise.masks.bits import row_blocks
+from headwise.masks.mask import Mask
+from headwise.masks.recognise import Cells, at_its_smallest, recognise, recognise_cells
+
+# A number this low forbids: beside a score of 0 its weight is exp(-9984) = 0, in float64 too. It is what bfloat16 makes
+# of the customary -10000.
+FORBIDS = -9984.0
+# A number so low that scores round to it: a row that holds it throughout attends to all keys alike.
+UNIFORM = -1e30
+
+
+def recognise_additive(bias: Tensor) -> tuple[Mask | None, Tensor | None]:
+    """What a float tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K], added to the scores, is: (mask, what is left to add).
+
+    - (mask, None) if each row holds only 0 and "forbidden": -inf, or -9984 and less (-10000, -1e9, finfo.min of any
+      dtype; -9984 is -10000 in bfloat16). Mask is None if there is nothing but 0.
+    - (mask, rows), rows [B|1, H|1, Q|1, 1], if some rows are forbidden as a whole by finite values. Such a row still
+      attends: to its highest cells. The mask allows these, and forbids those that are 9984 or more below them; `rows`
+      holds their value, 0 for other rows, in the dtype of `bias`. It must be added, because it rounds the scores:
+      scores + finfo.min are all equal, so that all keys get the same weight.
+    - (None, bias), the very tensor, if it is anything else: ALiBi, T5's relative positions, NaN.
+
+    What is exact: -inf is. A key forbidden by a finite value c, in a row whose other keys have 0, has the weight
+    exp(s + c - lse). That is 0 in float32 unless its score is more than 9880 (float64: 9239) above the row's highest
+    allowed one. So the weights of (mask, rows) are those of `bias` unless scores spread that far.
+
+    Raises DtypeError for anything but a float tensor, MaskError for other ranks.
+
+    >>> low = torch.finfo(torch.float32).min
+    >>> recognise_additive(torch.tensor([[0.0, low], [0.0, 0.0]]))
+    (causal(offset=0), None)
+    >>> recognise_additive(torch.tensor([[low, low], [low, 0.0]]))[1].tolist()
+    [[[[-3.4028234663852886e+38], [0.0]]]]
+    >>> recognise_additive(torch.tensor([[0.0, -0.5], [-0.5, 0.0]]))
+    (None, tensor([[ 0.0000, -0.5000],
+            [-0.5000,  0.0000]]))
+    """
+    values = at_its_smallest(_rank_4("recognise_additive", bias))
+    if 0 in values.shape:
+        return None, None
+    top = _top(values[:, :, :1] if values.stride(2) == 0 else values)
+    if top is None:
+        return None, bias
+    rows = None
+    if bool((top < 0).any()):
+        below = (top < 0) & top.isfinite()
+        rows = torch.where(below, top, 0.0) if bool(below.any()) else None
+        top = top.masked_fill(top == -torch.inf, torch.nan)
+    return recognise_cells(Cells(values, top.expand(*values.shape[:3], 1))), rows
+
+
+def split_additive(bias: Tensor) -> tuple[Mask | None, Tensor]:
+    """A bias that also forbids, as a mask and the bias of the cells that are left: (mask, rest); (None, bias) if none.
+
+    T5 adds relative positions and finfo.min in one tensor. Forbidden are the cells that lie `FORBIDS` or more below the
+    highest of their row; `rest` [B|1, H|1, Q|1, K] is 0 there. A row that is `UNIFORM` or lower throughout forbids
+    nothing but its -inf. A bias that reaches down step by step (ALiBi over a long text) is no mask: no number may lie
+    between those that forbid and half of `FORBIDS`.
+
+    Args:
+        bias: float [Q, K], [H, Q, K] or [B|1, H|1, Q, K].
+
+    Raises DtypeError for anything but a float tensor, MaskError for other ranks.
+    """
+    values = _rank_4("split_additive", bias)
+    if 0 in values.shape:
+        return None, bias
+    once = values[:, :, :1] if values.stride(2) == 0 else values
+    top = once.amax(-1, keepdim=True).clamp(min=torch.finfo(once.dtype).min)
+    below = once - top
+    forbidden = (below <= FORBIDS) & ((top > UNIFORM) | (once == -torch.inf))
+    if not bool(forbidden.any()) or bool((~forbidden & (below < FORBIDS / 2)).any()):
+        return None, bias
+    rest = bias[(None,) * (4 - bias.ndim)][:, :, : once.shape[2]].masked_fill(forbidden, 0.0)
+    return recognise((~forbidden).expand(values.shape)), rest
+
+
+def _top(values: Tensor) -> Tensor | None:
+    """The value of the allowed cells of each row, [B, H, Q, 1]: the highest. None if the values are no mask."""
+    tops = []
+    for rows in row_blocks(values.shape):
+        block = values[:, :, rows]
+        top = block.amax(-1, keepdim=True)
+        known = (block == top).logical_or_(block <= top + FORBIDS)
+        # As bytes, because amin is many times as fast as all().
+        if not bool(((top == 0) | (top <= FORBIDS)).all() & known.view(torch.uint8).amin().bool()):
+            return None
+        tops.append(top)
+    return torch.cat(tops, dim=2)
+
+
+def _rank_4(name: str, bias: object) -> Tensor:
+    """A float tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] as rank 4, detached."""
+    if not isinstance(bias, Tensor) or not bias.is_floating_point():
+        received = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
+        raise DtypeError(f"{name}: expected a float tensor. Received: {received}")
+    if bias.ndim not in (2, 3, 4):
+        raise MaskError(f"{name}: expected [Q, K], [H, Q, K] or [B, H, Q, K]. Received: {list(bias.shape)}")
+    return bias.detach()[(None,) * (4 - bias.ndim)]

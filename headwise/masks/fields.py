@@ -1,0 +1,128 @@
+"""The fields of a mask's dataclass, each declared once: for files, for repr, and for the sizes that a mask is made for.
+
+class Documents(Mask, kind="documents"):
+    ids: Tensor = table("Bk", *INTEGERS)
+    offset: int | None = number(optional=True)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from headwise.errors import MaskError
+
+INTEGERS = (torch.int64, torch.int32)
+FARTHEST = 2**48  # the largest offset or distance that a file may hold
+WRITTEN_OUT = 32  # the cells of the largest table that repr writes out
+_DECLARED = "headwise"
+
+
+class Source(Protocol):
+    """Where a field's value is read from: the tensors and the parts that a file names."""
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of this name; raises a HeadwiseError if there is none."""
+
+    def mask(self, tree: object) -> Any:
+        """The mask that a tree describes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """An int from `least` to `most`; None too, if it is `optional`."""
+
+    least: int = -FARTHEST
+    most: int = FARTHEST
+    optional: bool = False
+
+    def read(self, value: object, what: str, source: Source) -> int | None:
+        """The value if it is such a number; raises MaskError otherwise."""
+        if value is None and self.optional:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
+            raise MaskError(
+                f"{what}: expected a whole number from {self.least} to {self.most}. Received: {brief(value)}"
+            )
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A tensor of one of these dtypes with one dimension a letter; those in capitals are not empty.
+
+    B and H are the examples and heads of the mask: a size of 1 means all of them. Q and K are the lengths of a call.
+    """
+
+    dims: str
+    dtypes: tuple[torch.dtype, ...]
+
+    def read(self, value: object, what: str, source: Source) -> Tensor:
+        """The tensor of that name if it is such a table; raises MaskError otherwise."""
+        if not isinstance(value, str):
+            raise MaskError(f"{what}: expected the name of a tensor. Received: {brief(value)}")
+        found = source.tensor(value)
+        sizes = zip(self.dims, found.shape, strict=False)
+        if found.ndim != len(self.dims) or any(dim.isupper() and not size for dim, size in sizes):
+            raise MaskError(f"{what}: expected a tensor [{', '.join(self.dims)}]. Received: {list(found.shape)}")
+        if found.dtype not in self.dtypes:
+            raise MaskError(f"{what}: expected {' or '.join(map(str, self.dtypes))}. Received: {found.dtype}")
+        return found
+
+    def show(self, name: str, values: Tensor) -> str:
+        """The table as Python that the mask's function takes; `<name shape>` if it is large or on another device."""
+        if not isinstance(values, Tensor) or values.device.type != "cpu" or not 0 < values.numel() <= WRITTEN_OUT:
+            return f"<{name} {list(values.shape)}>"
+        while values.ndim > 1 and values.shape[0] == 1 and self.dims[-values.ndim] in "BH":
+            values = values[0]
+        if self.dims == "B" and len(values) == 1:
+            return repr(int(values))
+        written = repr(values.long().tolist())
+        return f"torch.tensor({written}).bool()" if len(self.dims) == 4 else written
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """Masks: one, or a tuple of at least one."""
+
+    several: bool
+
+    def read(self, value: object, what: str, source: Source) -> Any:
+        """The masks that the trees describe; raises MaskError otherwise."""
+        if not self.several:
+            return source.mask(value)
+        if not isinstance(value, list) or not value:
+            raise MaskError(f"{what}: expected a list of at least one mask. Received: {brief(value)}")
+        return tuple(source.mask(part) for part in value)
+
+
+def number(least: int = -FARTHEST, most: int = FARTHEST, *, optional: bool = False) -> Any:
+    """A dataclass field that holds an int; None is its default, if it is `optional`."""
+    declared = Number(least, most, optional)
+    metadata = {_DECLARED: declared}
+    return dataclasses.field(default=None, metadata=metadata) if optional else dataclasses.field(metadata=metadata)
+
+
+def table(dims: str, *dtypes: torch.dtype) -> Any:
+    """A dataclass field that holds a tensor; see `Table`."""
+    return dataclasses.field(metadata={_DECLARED: Table(dims, dtypes)})
+
+
+def parts(*, several: bool) -> Any:
+    """A dataclass field that holds a mask, or several."""
+    return dataclasses.field(metadata={_DECLARED: Parts(several)})
+
+
+def declared_in(body: Mapping[str, Any]) -> dict[str, Number | Table | Parts]:
+    """The fields that the body of a class declares."""
+    found = {name: x.metadata for name, x in body.items() if isinstance(x, dataclasses.Field)}
+    return {name: metadata[_DECLARED] for name, metadata in found.items() if _DECLARED in metadata}
+
+
+def brief(value: object) -> str:
+    """A value from a file, which may be anything of any size, in a few characters."""
+    return f"{value!r:.60}" if value is None or isinstance(value, (str, int, float)) else type(value).__name__
