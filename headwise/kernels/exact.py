@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from headwise.call import AttentionCall, as_written, capped
-from headwise.masks.recognise import FAR_BELOW
+from headwise.masks.additive import FORBIDS
 from headwise.softmax import EMPTY, attention_weights
 
 CELLS = 2**22  # of scores that are held at a time
@@ -26,7 +26,7 @@ def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
     """The output [B, H, Q, E], with the rows computed again whose log-sum-exp [B, H, Q] is too large to be exact."""
     if call.bias is None:
         return out
-    large = (lse.abs() >= FAR_BELOW) & (lse != EMPTY)
+    large = (lse.abs() >= -FORBIDS) & (lse != EMPTY)
     if not bool(large.any()):
         return out
     return _replaced(call, out, large)
