@@ -1,6 +1,6 @@
-"""Analyses over layers: what attention says when it is followed through a model, weighed, or set beside another run.
+"""Analyses of records: attention through several layers, weighted by values or gradients, or compared between runs.
 
-They ask records only, some rows at a time: nothing of the size of a matrix is made that is not itself the answer.
+They read records alone, a block of rows at a time: no matrix [N, N] is made except as a result.
 """
 
 from headwise.analyses.attention_flow import flow

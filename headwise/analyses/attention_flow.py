@@ -1,4 +1,4 @@
-"""Attention flow: the attention of several layers as a network of pipes, for small inputs."""
+"""Attention flow: the attention of several layers as a flow network, for small inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.analyses.stack import Choice, consecutive, dtype_of, positions
 from headwise.errors import ArgumentError
 from headwise.records import AttentionRecord
 
-# A maximum flow takes up to V E² steps, and there is one for every pair of positions.
+# A maximum flow takes up to V E² steps, and one is computed for every pair of positions.
 MOST_EDGES = 2**14
 
 
@@ -27,12 +27,12 @@ def flow(
 ) -> Tensor:
     """Attention flow over consecutive layers. Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers".
 
-        flow[i, j] = the maximum flow from position i of the top layer to input token j, through a network whose pipe
+        flow[i, j] = the maximum flow from position i of the top layer to input token j, through a network whose edge
                      from position a of layer l to position b of layer l - 1 has the capacity Â_l[a, b]
 
-    with Â of `rollout`. It is found with networkx, by shortest augmenting paths, once for every position and token.
-    Where `rollout` takes milliseconds this takes seconds, so it refuses networks of more than L · N² = 16384 pipes (12
-    layers of 36 tokens).
+    with Â of `rollout`. networkx computes it by shortest augmenting paths, once for every position and token. This
+    takes seconds where `rollout` takes milliseconds, so there may be at most L · N² = 16384 edges (12 layers of 36
+    tokens).
 
     Args:
         records: a `Seen` or any sequence of self-attention records of one forward pass, lowest layer first.
@@ -43,10 +43,10 @@ def flow(
             samiraabnar/attention_flow).
 
     Returns:
-        [B, r, N]. Rows do not sum to 1 unless `normalise`: flows to different tokens may use the same pipes.
+        [B, r, N]. Rows sum to 1 only with `normalise`: flows to different tokens may use the same edges.
 
     Raises:
-        RecordError: a record, named, that is no self-attention over the same tokens as the others.
+        RecordError: a record, named, that is not self-attention over the same tokens as the others.
         ArgumentError: no records, too large an input, or rows, residual or heads out of range.
     """
     layers = consecutive(records, "flow")
@@ -54,12 +54,12 @@ def flow(
     edges = len(layers) * length**2
     if edges > MOST_EDGES:
         raise ArgumentError(
-            f"flow is for small inputs: at most {MOST_EDGES} pipes, L · N². Received: {len(layers)} layers of {length} "
-            f"tokens, {edges} pipes. Use rollout"
+            f"flow needs a small input: at most {MOST_EDGES} edges (L · N²). Received: {len(layers)} layers of "
+            f"{length} tokens, {edges} edges. Use rollout"
         )
     chosen = positions(rows, length, "rows")
     matrix, every = mixing(residual, heads), list(range(length))
-    capacities = [matrix(record)(every).double().cpu() for record in layers]
+    capacities = [matrix(record, every).double().cpu() for record in layers]
     found = torch.stack([_flows([c[b] for c in capacities], chosen) for b in range(batch)])
     if normalise:
         total = found.sum(-1, keepdim=True)
@@ -69,7 +69,7 @@ def flow(
 
 def _flows(capacities: list[Tensor], rows: list[int]) -> Tensor:
     """The flows of one example, [r, N], from its Â, lowest layer first, each [N, N]."""
-    # It comes with torch, and takes a while to import.
+    # Slow to import; torch depends on it.
     import networkx
     from networkx.algorithms.flow import build_residual_network, shortest_augmenting_path
 
@@ -89,4 +89,5 @@ def _flows(capacities: list[Tensor], rows: list[int]) -> Tensor:
             network, (top, i), (0, j), flow_func=shortest_augmenting_path, residual=residual
         )
 
-    return torch.tensor([[flow_value(i, j) for j in range(length)] for i in rows], dtype=torch.float64)
+    values = [flow_value(i, j) for i in rows for j in range(length)]
+    return torch.tensor(values, dtype=torch.float64).view(len(rows), length)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from headwise.analyses.stack import Choice, RowsOf, consecutive, in_full_precision, positions, product_rows
+from headwise.analyses.stack import Choice, Matrix, consecutive, in_full_precision, positions, product_rows
 from headwise.errors import ArgumentError
 from headwise.records import AttentionRecord
 
@@ -29,21 +29,21 @@ def rollout(
         Â_l = rownorm((1 - residual) · fuse_h A_l + residual · I)        R_l = Â_l R_(l-1),   R_0 = I
 
     With the default residual of 0.5 Â is the paper's 0.5 A + 0.5 I, the authors' rownorm(A + I)
-    (`compute_joint_attention` of samiraabnar/attention_flow). Where a row of A sums to less than 1, as beside a sink,
-    rownorm makes up for it. A row that attends to nothing keeps its own token, or is 0 where residual is 0.
+    (`compute_joint_attention` of samiraabnar/attention_flow). rownorm also scales up rows of A that sum to less than 1,
+    as with learned sinks. A row that attends to nothing keeps its own token, or is 0 if residual is 0.
 
     Args:
         records: a `Seen` or any sequence of self-attention records of one forward pass, lowest layer first.
         rows: which positions of the top layer: None (all), an int, a slice or a sequence of ints. Chosen rows are a
-            chain of vector-matrix products from the top layer down, in O(N) memory for each of them.
+            chain of vector-matrix products from the top layer down, in O(N) memory each.
         residual: the share of the residual connection, 0 … 1.
-        heads: how the heads of a layer become one: "mean" as in the paper, "max" or "min" as others have it.
+        heads: how the heads of a layer become one: "mean" as in the paper, or "max" or "min".
 
     Returns:
-        [B, r, N]: row i says what position i of the top layer is made of, over the N input tokens; it sums to 1.
+        [B, r, N]: row i is the share of each of the N input tokens in position i of the top layer; it sums to 1.
 
     Raises:
-        RecordError: a record, named, that is no self-attention over the same tokens as the others.
+        RecordError: a record, named, that is not self-attention over the same tokens as the others.
         ArgumentError: no records, or rows, residual or heads out of range.
     """
     layers = consecutive(records, "rollout")
@@ -51,20 +51,17 @@ def rollout(
     return product_rows(chosen, layers, mixing(residual, heads))
 
 
-def mixing(residual: float, heads: Fusion) -> Callable[[AttentionRecord], RowsOf]:
-    """What makes of a record the rows of its Â."""
+def mixing(residual: float, heads: Fusion) -> Matrix:
+    """The function from a record to some rows of its Â."""
     if not 0.0 <= residual <= 1.0:
-        raise ArgumentError(f"residual must be a share in 0 … 1. Received: {residual}")
+        raise ArgumentError(f"residual must lie in 0 … 1. Received: residual={residual}")
     if heads not in _FUSE:
-        raise ArgumentError(f"heads must be one of {', '.join(_FUSE)}. Received: {heads!r}")
+        raise ArgumentError(f"heads must be one of {', '.join(_FUSE)}. Received: heads={heads!r}")
 
-    def matrix(record: AttentionRecord) -> RowsOf:
-        def rows_of(rows: list[int]) -> Tensor:
-            mixed = (1.0 - residual) * _FUSE[heads](record.weights(rows=rows))
-            mixed[:, range(len(rows)), rows] += residual
-            total = mixed.sum(-1, keepdim=True)
-            return mixed / total.masked_fill(total == 0, 1.0)
-
-        return rows_of
+    def matrix(record: AttentionRecord, rows: list[int]) -> Tensor:
+        mixed = (1.0 - residual) * _FUSE[heads](record.weights(rows=rows))
+        mixed[:, range(len(rows)), rows] += residual
+        total = mixed.sum(-1, keepdim=True)
+        return mixed / total.masked_fill(total == 0, 1.0)
 
     return matrix

@@ -1,4 +1,4 @@
-"""Two runs beside one another: where a head attends differently, on the tokens that both runs have."""
+"""Compares two runs: how differently each head attends, on the tokens that both runs have."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from headwise.text import as_tokens
 
 Pairs = list[tuple[int, int]]  # positions in a and in b
 LabelsOf = Callable[[AttentionRecord, int], tuple[Sequence[str], Sequence[str]]]
+Labels = tuple[LabelsOf | None, LabelsOf | None]  # of the rows and columns of each run
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """How far the attention of two records is apart, on the tokens they share. B is 1 where one example was chosen."""
+    """The distance between two records, on the tokens they share. B is 1 if one example was chosen."""
 
     rows: Tensor  # [r, 2], the queries that were compared: (position in a, position in b)
     keys: Tensor  # [c, 2], the keys that were compared, likewise
@@ -57,94 +58,104 @@ def compare(
 ) -> Comparison | list[Comparison]:
     """How differently two runs attend, head by head: two inputs of one model, or one input of two models.
 
-    Tokens that both have are matched in order (the longest common runs, `difflib.SequenceMatcher`). Each row that both
-    have becomes one distribution p, over the keys that both have and one cell more, the rest: keys of this run alone, a
-    sink, or nothing at all where a row attends to nothing. The distance is the Jensen-Shannon divergence (Lin 1991)
+    Tokens that both have are matched in order (the longest common blocks, `difflib.SequenceMatcher`). Each row that
+    both have becomes one distribution p over the keys that both have and one more cell, the rest: keys of this run
+    alone and the learned sink; an empty row has 1 there. The distance is the Jensen-Shannon divergence (Lin 1991)
 
         JSD = ½ Σ_j p_j log(p_j / m_j) + ½ Σ_j q_j log(q_j / m_j),    m = (p + q) / 2
 
-    in nats: 0 where the rows are equal, ln 2 where they share no key. Rows are gone through some at a time.
+    in nats: 0 if the rows are equal, ln 2 if they share no key. Rows are compared a block at a time.
 
     Args:
         a, b: two records, or two `Seen`s (or sequences of records), compared layer by layer.
-        tokens_a, tokens_b: the tokens of each run's self-attention, to align by: whatever `headwise.text.as_tokens`
-            takes, such as a list of strings, `Tokens`, or what a tokenizer returned; of one example, or of each. None
-            takes those of the two `Seen`s, where they have any, and otherwise aligns by position.
-        example: compare only this example of the batch; None = all of them, which must be aligned alike.
+        tokens_a, tokens_b: the tokens of each run's self-attention, to align by: a value for `headwise.text.as_tokens`,
+            such as a list of strings, `Tokens`, or the output of a tokenizer; of one example, or of each. None = those
+            of the two `Seen`s, if they have any; otherwise the rows are aligned by position.
+        example: compare only this example of the batch; None = all, which must have the same alignment.
 
     Returns:
-        A Comparison; for two sequences a list, one of each pair of layers.
+        A Comparison; for two sequences a list, one for each pair of layers.
 
     Raises:
         RecordError: two records that differ in B or H, or in length where there are no tokens; tokens that do not fit.
-        ArgumentError: tokens for only one of them, or no token in common; examples that are aligned differently;
+        ArgumentError: tokens for only one of them, or no token in common; examples with different alignments;
             sequences of different lengths; example out of range.
-        DtypeError: what was given is no record, or no tokens.
+        DtypeError: an argument that is neither records nor tokens.
     """
+    labels = _labels_by(a, tokens_a), _labels_by(b, tokens_b)
+    if (labels[0] is None) != (labels[1] is None):
+        raise ArgumentError("compare needs the tokens of both runs, or of neither. Received: the tokens of one run")
     if isinstance(a, AttentionRecord) and isinstance(b, AttentionRecord):
-        return _Runs(a, b, tokens_a, tokens_b).compare(a, b, example, "the records")
+        return _compare(a, b, labels, example, "the records")
     if isinstance(a, AttentionRecord) or isinstance(b, AttentionRecord):
         raise DtypeError("compare needs two records, or two sequences of records. Received: one of each")
     first, second = listed(a, "compare"), listed(b, "compare")
     if len(first) != len(second):
-        raise ArgumentError(f"compare needs as many layers in both. Received: {len(first)} and {len(second)} records")
-    runs = _Runs(a, b, tokens_a, tokens_b)
-    return [
-        runs.compare(one, other, example, f"records {i}")
-        for i, (one, other) in enumerate(zip(first, second, strict=True))
-    ]
+        raise ArgumentError(
+            f"compare needs the same number of layers in both. Received: {len(first)} and {len(second)} records"
+        )
+    return [_compare(first[i], second[i], labels, example, f"records {i}") for i in range(len(first))]
 
 
-class _Runs:
-    """What the rows and columns of two runs are called, and so which of them belong together."""
+def _compare(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: int | None, which: str) -> Comparison:
+    if a.shape[:2] != b.shape[:2]:
+        raise RecordError(
+            f"compare needs the same B and H in both. Received: {which} with B, H = {list(a.shape[:2])} and "
+            f"{list(b.shape[:2])}"
+        )
+    examples = positions(example, a.shape[0], "example")
+    rows, keys = _align(a, b, labels, examples[0], which)
+    if any(_align(a, b, labels, other, which) != (rows, keys) for other in examples[1:]):
+        raise ArgumentError("compare: the examples of the batch are aligned differently. Choose one with example=")
+    dtype = torch.promote_types(dtype_of(a), dtype_of(b))
+    divergence, moved = [], []
+    row_bytes = a.shape[0] * a.shape[1] * max(a.shape[3], b.shape[3]) * dtype.itemsize
+    for part in blocks(range(len(rows)), row_bytes):
+        p = _with_rest(a, examples, [rows[i][0] for i in part], [key for key, _ in keys]).to(dtype)
+        q = _with_rest(b, examples, [rows[i][1] for i in part], [key for _, key in keys]).to(p)
+        divergence.append(_jensen_shannon(p, q))
+        moved.append((p - q).abs().sum(-1) / 2)
+    by_row = torch.cat(divergence, dim=2)
+    return Comparison(
+        rows=torch.tensor(rows, device=by_row.device),
+        keys=torch.tensor(keys, device=by_row.device),
+        divergence=by_row.mean(-1),
+        row_divergence=by_row,
+        total_variation=torch.cat(moved, dim=2).mean(-1),
+    )
 
-    def __init__(self, a: object, b: object, tokens_a: Any, tokens_b: Any) -> None:
-        self.labels = [_labels_by(run, tokens) for run, tokens in ((a, tokens_a), (b, tokens_b))]
-        if (self.labels[0] is None) != (self.labels[1] is None):
-            raise ArgumentError("compare needs the tokens of both runs, or of neither. Received: those of one")
 
-    def compare(self, a: AttentionRecord, b: AttentionRecord, example: int | None, which: str) -> Comparison:
-        if a.shape[:2] != b.shape[:2]:
+def _align(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: int, which: str) -> tuple[Pairs, Pairs]:
+    """The queries and the keys that both have."""
+    of_a, of_b = labels
+    if of_a is None or of_b is None:
+        if a.shape[2:] != b.shape[2:]:
             raise RecordError(
-                f"compare needs as many examples and heads in both, {which} have B, H = {list(a.shape[:2])} and "
-                f"{list(b.shape[:2])}"
+                f"compare aligns by position where there are no tokens. Received: {which} with Q, K = "
+                f"{list(a.shape[2:])} and {list(b.shape[2:])}. Pass tokens_a= and tokens_b="
             )
-        examples = positions(example, a.shape[0], "example")
-        rows, keys = self.align(a, b, examples[0], which)
-        if any(self.align(a, b, other, which) != (rows, keys) for other in examples[1:]):
-            raise ArgumentError("compare: the examples of the batch are aligned differently. Choose one with example=")
-        return _compare(a, b, examples, rows, keys)
-
-    def align(self, a: AttentionRecord, b: AttentionRecord, example: int, which: str) -> tuple[Pairs, Pairs]:
-        """The queries and the keys that both have."""
-        of_a, of_b = self.labels
-        if of_a is None or of_b is None:
-            if a.shape[2:] != b.shape[2:]:
-                raise RecordError(
-                    f"compare aligns by position where there are no tokens, {which} have Q, K = {list(a.shape[2:])} "
-                    f"and {list(b.shape[2:])}. Pass tokens_a= and tokens_b="
-                )
-            return [(i, i) for i in range(a.shape[2])], [(j, j) for j in range(a.shape[3])]
-        (rows_a, keys_a), (rows_b, keys_b) = of_a(a, example), of_b(b, example)
-        rows, keys = _matched(rows_a, rows_b), _matched(keys_a, keys_b)
-        if not rows or not keys:
-            raise ArgumentError(f"compare needs at least one token in common. Received: {which}, which have none")
-        return rows, keys
+        return [(i, i) for i in range(a.shape[2])], [(j, j) for j in range(a.shape[3])]
+    (rows_a, keys_a), (rows_b, keys_b) = of_a(a, example), of_b(b, example)
+    rows, keys = _matched(rows_a, rows_b), _matched(keys_a, keys_b)
+    if not rows or not keys:
+        raise ArgumentError(f"compare needs at least one token in common. Received: {which}, which have none")
+    return rows, keys
 
 
 def _labels_by(run: object, tokens: Any) -> LabelsOf | None:
-    """What tells the labels of the rows and the columns of a record's example; None if nobody said."""
+    """The function from a record and an example to the labels of its rows and columns; None if there are no tokens."""
     if tokens is None:
         if not isinstance(run, Seen) or (run.tokens is None and run.source_tokens is None):
             return None
-        seen = run  # its labels are there for every record: they were checked when they were set
-        return lambda record, b: (seen.row_labels(record, b) or (), seen.col_labels(record, b) or ())
+        return lambda record, b: (run.row_labels(record, b) or (), run.col_labels(record, b) or ())
     given = as_tokens(tokens)
 
     def labels(record: AttentionRecord, b: int) -> tuple[Sequence[str], Sequence[str]]:
         batch, _, q_len, k_len = record.shape
         if len(given) not in (1, batch):
-            raise RecordError(f"tokens must be those of one example, or of all {batch}. Received: {len(given)}")
+            raise RecordError(
+                f"tokens must be those of one example, or of all {batch}. Received: those of {len(given)}"
+            )
         found = given[b if len(given) > 1 else 0].labels
         if not len(found) == q_len == k_len:
             raise RecordError(
@@ -161,33 +172,13 @@ def _matched(a: Sequence[str], b: Sequence[str]) -> Pairs:
     return [(match.a + i, match.b + i) for match in matcher.get_matching_blocks() for i in range(match.size)]
 
 
-def _compare(a: AttentionRecord, b: AttentionRecord, examples: list[int], rows: Pairs, keys: Pairs) -> Comparison:
-    device = a.q.device
-    dtype = torch.promote_types(dtype_of(a), dtype_of(b))
-    divergence, moved = [], []
-    row_bytes = a.shape[0] * a.shape[1] * max(a.shape[3], b.shape[3]) * dtype.itemsize
-    for part in blocks(range(len(rows)), row_bytes):
-        p = _with_rest(a, examples, [rows[i][0] for i in part], [key for key, _ in keys]).to(dtype)
-        q = _with_rest(b, examples, [rows[i][1] for i in part], [key for _, key in keys]).to(device, dtype)
-        divergence.append(_jensen_shannon(p, q))
-        moved.append((p - q).abs().sum(-1) / 2)
-    by_row = torch.cat(divergence, dim=2)
-    return Comparison(
-        rows=torch.tensor(rows, device=device),
-        keys=torch.tensor(keys, device=device),
-        divergence=by_row.mean(-1),
-        row_divergence=by_row,
-        total_variation=torch.cat(moved, dim=2).mean(-1),
-    )
-
-
 def _with_rest(record: AttentionRecord, examples: list[int], rows: list[int], keys: list[int]) -> Tensor:
-    """The weights of some rows on some keys and, last, on all that is not these: [B, H, r, c + 1]."""
+    """The weights of some rows on some keys and, last, on everything else: [B, H, r, c + 1]."""
     weights = record.weights(rows=rows)[examples]
     is_shared = torch.zeros(weights.shape[3], dtype=torch.bool, device=weights.device)
     is_shared[keys] = True
     total = weights.sum(-1, keepdim=True)
-    # Only a sink, or a row that attends to nothing, leaves something of 1: else what is left is rounding.
+    # Only with a learned sink, or in an empty row, the sum is not 1; otherwise the difference is rounding.
     left = (total == 0).to(total.dtype) if record.sinks is None else (1.0 - total).clamp(min=0.0)
     return torch.cat([weights[..., keys], weights[..., ~is_shared].sum(-1, keepdim=True) + left], dim=-1)
 

@@ -1,4 +1,4 @@
-"""Gradient relevance: which input tokens a loss rests on, by attention that the gradient agrees with."""
+"""Gradient relevance: how much a loss depends on each input token, by attention times its gradient."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from headwise.analyses.stack import (
     Choice,
-    RowsOf,
     attended_values,
     by_key_head,
     consecutive,
@@ -21,7 +20,8 @@ from headwise.analyses.stack import (
     product_rows,
     row_blocks,
     times_rows,
-    without_dropout,
+    unit_rows,
+    with_gradients,
 )
 from headwise.errors import ArgumentError, RecordError
 from headwise.records import AttentionRecord
@@ -33,53 +33,51 @@ def relevance(records: Iterable[AttentionRecord], *, rows: Choice = None) -> Ten
 
         Ā = mean_h (∇A ⊙ A)⁺        R ← R + Ā R,   from R = I, layer by layer:   R = (I + Ā_L) … (I + Ā_1)
 
-    The gradient of the attention weights is worked out from what the record keeps: O = A V, so ∇A = ∇O Vᵀ. The loss is
-    the one that backward() was called on, which in the paper is the score of the class to be explained; to explain the
-    [CLS] token of an encoder read row 0. This is the variant without LRP (A itself, not its relevance, is multiplied).
+    The gradient of the attention weights follows from what the record keeps: O = A V, so ∇A = ∇O Vᵀ. The loss is the
+    one that backward() was called on, in the paper the score of the class to be explained; to explain the [CLS] token
+    of an encoder read row 0. This is the variant without LRP (A itself, not its relevance, is multiplied).
 
     Args:
         records: a `Seen` or any sequence of self-attention records of one forward pass, lowest layer first, watched
             with `values=True, gradients=True`.
         rows: which positions of the top layer: None (all), an int, a slice or a sequence of ints. Chosen rows are a
-            chain of vector-matrix products from the top layer down, in O(N) memory for each of them.
+            chain of vector-matrix products from the top layer down, in O(N) memory each.
 
     Returns:
-        [B, r, N]. The identity that R starts from is part of it: row i holds at least 1 at token i.
+        [B, r, N]. It includes the identity that R starts from: row i is at least 1 at token i.
 
     Raises:
-        RecordError: a record, named, without values or gradients, with dropout, or that is no self-attention over the
+        RecordError: a record, named, without values or gradients, with dropout, or that is not self-attention over the
             same tokens as the others.
         ArgumentError: no records, or rows out of range.
     """
     layers = consecutive(records, "relevance")
-    _check_kept(layers, "relevance")
+    with_gradients(layers, "relevance")
     chosen = positions(rows, layers[0].shape[3], "rows")
     return product_rows(chosen, layers, _one_plus)
 
 
 @in_full_precision
 def relevance_by_layer(records: Iterable[AttentionRecord], rows: Sequence[int]) -> Tensor:
-    """The rows of R on their way down: what each layer makes of one row an example. [B, L + 1, N].
+    """One row of R per example, after each layer from the top down: [B, L + 1, N].
 
     Args:
         records: as for `relevance`.
         rows: one position of the top layer for each example.
 
     Returns:
-        For each example first its row of I, then those of I + Ā_L, of (I + Ā_L) (I + Ā_(L-1)), …; the last is what
-        `relevance` returns for it.
+        For each example its row of I, then that of I + Ā_L, of (I + Ā_L) (I + Ā_(L-1)), …; the last one is what
+        `relevance` returns.
 
     Raises:
-        RecordError, ArgumentError: as for `relevance`; rows that are not one for each example.
+        RecordError, ArgumentError: as for `relevance`; or rows that are not one for each example.
     """
     layers = consecutive(records, "relevance_by_layer")
-    _check_kept(layers, "relevance_by_layer")
+    with_gradients(layers, "relevance_by_layer")
     batch, _, _, length = layers[0].shape
     if len(rows) != batch:
-        raise ArgumentError(f"rows must be one for each of the {batch} examples. Received: {len(rows)}")
-    top = layers[-1]
-    x = torch.zeros(batch, 1, length, dtype=dtype_of(top), device=top.q.device)
-    x[range(batch), 0, positions(rows, length, "rows")] = 1.0
+        raise ArgumentError(f"rows must be one for each of the {batch} examples. Received: {len(rows)} rows")
+    x = unit_rows(positions(rows, length, "rows"), layers[-1])[range(batch), range(batch), None]  # one row per example
     found = [x]
     for record in reversed(layers):
         found.append(times_rows(found[-1], [record], _one_plus))
@@ -102,90 +100,74 @@ def cross_relevance(
         R_de ← R_de + R̄_ddᵀ Ā R̄_ee                              for its cross-attention (equation 10)
         R̄ = rownorm(R - I) + I                                  (equations 8 and 9)
 
-    from R_dd = I, R_de = 0, and R_ee as `relevance` finds it for the encoder. A row of R - I that is all 0 stays 0 (the
-    authors' code divides 0 by 0 there, and then writes 0 for what it spoils). Nothing of the size of a matrix is made
-    but the result: the layers are gone through anew for every layer above them, L² times in all.
+    from R_dd = I, R_de = 0, and R_ee = `relevance` of the encoder. A row of R - I that is all 0 stays 0 (the authors'
+    code divides 0 by 0 there, and replaces the NaN by 0). No matrix but the result is made: the lower layers are
+    computed again for every layer above them, L² times in total.
 
     Args:
         encoder: the encoder's self-attention, lowest layer first, watched with `values=True, gradients=True`.
         decoder: the decoder's self-attention, likewise.
-        cross: the decoder's cross-attention, as many records as `decoder`; in each layer it follows the self-attention.
+        cross: the decoder's cross-attention, one record for each of `decoder`, whose self-attention it follows.
         rows: which of the decoder's positions: None (all), an int, a slice or a sequence of ints.
 
     Returns:
         R_de, [B, r, K]: K tokens of the encoder.
 
     Raises:
-        RecordError: a record, named, that does not fit, is without values or gradients, or dropped weights.
+        RecordError: a record, named, that does not fit, without values or gradients, or with dropout.
         ArgumentError: no records, or rows out of range.
     """
     lower, own = consecutive(encoder, "cross_relevance: encoder"), consecutive(decoder, "cross_relevance: decoder")
     across = listed(cross, "cross_relevance: cross")
     _check_cross(lower, own, across)
     for name, layers in (("encoder", lower), ("decoder", own), ("cross", across)):
-        _check_kept(layers, f"cross_relevance: {name}")
+        with_gradients(layers, f"cross_relevance: {name}")
     batch, _, q_len, k_len = across[0].shape
     chosen = positions(rows, q_len, "rows")
     device, dtype = across[0].q.device, dtype_of(across[0])
-    y = torch.zeros(batch, len(chosen), q_len, dtype=dtype, device=device)
-    y[:, range(len(chosen)), chosen] = 1.0
+    y = unit_rows(chosen, across[0])
     found = torch.zeros(batch, len(chosen), k_len, dtype=dtype, device=device)
-    # From the top layer down: y holds the chosen rows of the product of (I + Ā) over the self-attention above.
+    # From the top layer down: y holds the chosen rows of the product of (I + Ā) of the self-attention above.
     for layer in reversed(range(len(own))):
         z = _normalised_columns(y, own[: layer + 1])
-        rows_of = _bar(across[layer])
         for part in row_blocks(across[layer]):
-            found += (z[:, :, part].to(across[layer].q.device) @ rows_of(part).to(dtype)).to(device)
+            found += (z[:, :, part].to(across[layer].q.device) @ _bar(across[layer], part).to(dtype)).to(device)
         y = times_rows(y, [own[layer]], _one_plus)
-    # What R̄_ee does is the same for every layer, and linear: once, to the sum.
-    total = _times_columns(torch.ones_like(found[:, :1]), lower) - 1.0
+    # R̄_ee is the same for every layer, and linear: it is applied once, to the sum.
+    total = _times_columns(found.new_ones(batch, 1, k_len), lower) - 1.0
     found = found.to(total.device)
     scaled = found / total.masked_fill(total == 0, 1.0)
     return times_rows(scaled, lower, _one_plus).to(found.device) - scaled + found
 
 
-def _bar(record: AttentionRecord) -> RowsOf:
-    """The rows of Ā = mean_h (∇A ⊙ A)⁺, equation 5."""
-    values, grad = attended_values(record), record.grad.to(dtype_of(record))
-
-    def rows_of(rows: list[int]) -> Tensor:
-        return (by_key_head(grad[:, :, rows], values.mT) * record.weights(rows=rows)).clamp(min=0.0).mean(1)
-
-    return rows_of
+def _bar(record: AttentionRecord, rows: list[int]) -> Tensor:
+    """Some rows of Ā = mean_h (∇A ⊙ A)⁺, equation 5."""
+    grad = by_key_head(record.grad[:, :, rows].to(dtype_of(record)), attended_values(record).mT)
+    return (grad * record.weights(rows=rows)).clamp(min=0.0).mean(1)
 
 
-def _one_plus(record: AttentionRecord) -> RowsOf:
-    """The rows of I + Ā."""
-    bar = _bar(record)
-
-    def rows_of(rows: list[int]) -> Tensor:
-        found = bar(rows)
-        found[:, range(len(rows)), rows] += 1.0
-        return found
-
-    return rows_of
+def _one_plus(record: AttentionRecord, rows: list[int]) -> Tensor:
+    """Some rows of I + Ā."""
+    found = _bar(record, rows)
+    found[:, range(len(rows)), rows] += 1.0
+    return found
 
 
 def _times_columns(y: Tensor, layers: list[AttentionRecord]) -> Tensor:
     """(I + Ā_L) … (I + Ā_1) y for column vectors, kept as rows: y [B, r, N], from the lowest layer up."""
     for record in layers:
-        rows_of, y = _one_plus(record), y.to(record.q.device)
-        y = torch.cat([y @ rows_of(rows).to(y.dtype).mT for rows in row_blocks(record)], dim=2)
+        y = y.to(record.q.device)
+        y = torch.cat([y @ _one_plus(record, rows).to(y.dtype).mT for rows in row_blocks(record)], dim=2)
     return y
 
 
 def _normalised_columns(y: Tensor, layers: list[AttentionRecord]) -> Tensor:
     """R̄ y for column vectors, kept as rows: y [B, r, N], with R̄ = rownorm(R - I) + I."""
-    sums, products = _times_columns(torch.cat([torch.ones_like(y[:, :1]), y], dim=1), layers).split([1, y.shape[1]], 1)
+    sums, products = _times_columns(torch.cat([y.new_ones(len(y), 1, y.shape[2]), y], dim=1), layers).split(
+        [1, y.shape[1]], 1
+    )
     y, total = y.to(sums.device), sums - 1.0
     return (products - y) / total.masked_fill(total == 0, 1.0) + y
-
-
-def _check_kept(records: list[AttentionRecord], what: str) -> None:
-    without_dropout(records, what)
-    for record in records:
-        assert record.v is not None  # both raise RecordError, naming the option, where they were not kept
-        assert record.grad is not None
 
 
 def _check_cross(lower: list[AttentionRecord], own: list[AttentionRecord], across: list[AttentionRecord]) -> None:
@@ -200,5 +182,5 @@ def _check_cross(lower: list[AttentionRecord], own: list[AttentionRecord], acros
         if (batch, q_len, k_len) != expected or lower[0].shape[0] != batch:
             raise RecordError(
                 f"cross_relevance needs cross-attention from the decoder's tokens to the encoder's, B, Q, K = "
-                f"{list(expected)}; cross {named(record, i)} has {[batch, q_len, k_len]}"
+                f"{list(expected)}. Received: cross {named(record, i)} with {[batch, q_len, k_len]}"
             )

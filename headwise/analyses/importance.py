@@ -1,4 +1,4 @@
-"""Head importance: how much the loss would change if a head were taken away, by its first derivative."""
+"""Head importance: how much the loss would change without a head, to first order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwise.analyses.stack import (
     in_full_precision,
     listed,
     row_blocks,
-    without_dropout,
+    with_gradients,
 )
 from headwise.errors import ArgumentError
 from headwise.records import AttentionRecord
@@ -26,27 +26,27 @@ from headwise.records import AttentionRecord
 def head_importance(
     records: Iterable[AttentionRecord], *, absolute: Literal["example", "token"] = "example", normalise: bool = False
 ) -> Tensor:
-    """How much the loss rests on each head. Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?".
+    """How much the loss depends on each head. Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?".
 
         I_h = E_x |O_h(x)ᵀ ∂L/∂O_h(x)| = mean over B of |Σ_i Σ_e O_h[i, e] · ∇O_h[i, e]|        (absolute="example")
 
-    section 4.1: the derivative of the loss by a factor ξ_h on the head's output. The authors' code takes the absolute
-    value of each token before it sums,
+    section 4.1: the derivative of the loss with respect to a factor ξ_h on the head's output. The authors' code takes
+    the absolute value of each token before the sum,
 
         I_h = mean over B of Σ_i |Σ_e O_h[i, e] · ∇O_h[i, e]|                                   (absolute="token")
 
-    and divides by the tokens, not the examples: one factor for all heads. O = A V is worked out again some rows at a
-    time; V and ∇O are the record's. The loss should be a sum over the examples: a mean makes all importances smaller by
-    a factor of B.
+    and divides by the number of tokens, not of examples: one factor for all heads. O = A V is computed again, a block
+    of rows at a time; V and ∇O are the record's. The loss should be a sum over the examples: with a mean, all
+    importances are smaller by a factor of B.
 
     Args:
         records: a `Seen` or any sequence of records, self- or cross-attention, watched with
             `values=True, gradients=True`.
-        absolute: of what the absolute value is taken: the sum over an example, or each token of it.
-        normalise: divide each layer's importances by their ℓ2 norm, as the paper does before it compares layers.
+        absolute: take the absolute value of the sum over an "example", or of each "token".
+        normalise: divide each layer's importances by their L2 norm, as the paper does to compare layers.
 
     Returns:
-        [L, H], one row a record.
+        [L, H], one row per record.
 
     Raises:
         RecordError: a record, named, without values or gradients, or with dropout; or layers that differ in H.
@@ -54,8 +54,8 @@ def head_importance(
     """
     layers = listed(records, "head_importance")
     if absolute not in ("example", "token"):
-        raise ArgumentError(f'absolute must be "example" or "token". Received: {absolute!r}')
-    without_dropout(layers, "head_importance")
+        raise ArgumentError(f'absolute must be "example" or "token". Received: absolute={absolute!r}')
+    with_gradients(layers, "head_importance")
     found = by_layer_and_head([_importance(record, absolute) for record in layers], "head_importance")
     if normalise:
         norm = found.norm(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Norm-based weights: a key matters by its weight and by the length of the vector that the weight is put on."""
+"""Norm-based weights: each weight times the norm of the vector that it multiplies."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from headwise.records import AttentionRecord
 
 @in_full_precision
 def value_norms(record: AttentionRecord, *, output_weight: Tensor | None = None) -> Tensor:
-    """The length of what each key would give to the output, ||f_h(x_j)||. Kobayashi et al. 2020.
+    """The norm of what each key can add to the output, ||f_h(x_j)||. Kobayashi et al. 2020.
 
         f_h(x_j) = v_j^h W_O^h
 
     Args:
-        record: watched with `values=True`. The values hold the bias of their projection, as in the paper.
-        output_weight: W_O [H, E, M] where the record does not know it, or instead of the one it knows. That of a
-            `torch.nn.Linear` is `linear.weight.T.unflatten(0, (H, E))`.
+        record: watched with `values=True`. The values include the bias of their projection, as in the paper.
+        output_weight: W_O [H, E, M]; None = the record's. That of a `torch.nn.Linear` is
+            `linear.weight.T.unflatten(0, (H, E))`.
 
     Returns:
-        [B, H, K]; 0 for a key that nobody may attend to.
+        [B, H, K]; 0 for a key that no query may attend to.
 
     Raises:
         RecordError: the record has no values, or no output weight and none was given.
-        ShapeError, DtypeError: output_weight is no float tensor [H, E, M].
+        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M].
     """
-    keys, heads = list(range(record.shape[3])), list(range(record.shape[1]))
-    return _Transformed(record, output_weight, heads).norms(keys)
+    return _norms(_Transformed(record, output_weight, None), list(range(record.shape[3])))
 
 
 @in_full_precision
@@ -49,7 +48,7 @@ def norm_based(
 
     Args:
         record: watched with `values=True`.
-        rows, cols, heads: as of `record.weights`: None (all), an int, a slice or a sequence of ints.
+        rows, cols, heads: as for `record.weights`: None (all), an int, a slice or a sequence of ints.
         output_weight: W_O [H, E, M]; None = the record's.
 
     Returns:
@@ -57,11 +56,11 @@ def norm_based(
 
     Raises:
         RecordError: the record has no values, or no output weight and none was given.
-        ShapeError, DtypeError: output_weight is no float tensor [H, E, M].
+        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M].
         ArgumentError: rows, cols or heads out of range.
     """
-    chosen_heads, keys = positions(heads, record.shape[1], "heads"), positions(cols, record.shape[3], "cols")
-    norms = _Transformed(record, output_weight, chosen_heads).norms(keys)
+    keys = positions(cols, record.shape[3], "cols")
+    norms = _norms(_Transformed(record, output_weight, heads), keys)
     return record.weights(rows, cols, heads) * norms[:, :, None]
 
 
@@ -79,12 +78,12 @@ def summed_norm_based(
         ||Σ_h α_ij^h f_h(x_j)||,   f_h(x_j) = v_j^h W_O^h
 
     the `summed_weighted_norm` of gorokoba560/norm-analysis-of-transformer: what key j adds to the output at query i,
-    where heads may cancel one another. Costs a vector of M numbers and head for every cell, some cells at a time.
+    where heads may cancel. For every cell it computes a vector of M numbers for each head, a block of cells at a time.
 
     Args:
         record: watched with `values=True`.
-        rows, cols: as of `record.weights`: None (all), an int, a slice or a sequence of ints.
-        heads: which heads the sum is over; None = all.
+        rows, cols: as for `record.weights`: None (all), an int, a slice or a sequence of ints.
+        heads: the heads of the sum; None = all.
         output_weight: W_O [H, E, M]; None = the record's.
 
     Returns:
@@ -92,19 +91,17 @@ def summed_norm_based(
 
     Raises:
         RecordError: the record has no values, or no output weight and none was given.
-        ShapeError, DtypeError: output_weight is no float tensor [H, E, M].
+        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M].
         ArgumentError: rows, cols or heads out of range.
     """
-    batch, all_heads, q_len, k_len = record.shape
-    queries, keys = positions(rows, q_len, "rows"), positions(cols, k_len, "cols")
-    chosen_heads = positions(heads, all_heads, "heads")
-    transformed = _Transformed(record, output_weight, chosen_heads)
-    size = batch * dtype_of(record).itemsize
+    queries, keys = positions(rows, record.shape[2], "rows"), positions(cols, record.shape[3], "cols")
+    transformed = _Transformed(record, output_weight, heads)
+    size = record.shape[0] * dtype_of(record).itemsize
     found = []
-    for part in blocks(queries, size * len(chosen_heads) * len(keys)):
+    for part in blocks(queries, size * transformed.heads * len(keys)):
         weights = record.weights(part, cols, heads).permute(0, 3, 2, 1)  # [B, cols, rows, heads]
         columns, lo = [], 0
-        for some in blocks(keys, size * transformed.width * max(len(part), len(chosen_heads))):
+        for some in blocks(keys, size * transformed.width * max(len(part), transformed.heads)):
             vectors = transformed.vectors(some).transpose(1, 2)  # [B, cols, heads, M]
             columns.append((weights[:, lo : lo + len(some)] @ vectors).norm(dim=-1))
             lo += len(some)
@@ -113,27 +110,25 @@ def summed_norm_based(
 
 
 class _Transformed:
-    """The vectors f_h(x_j) of some heads, for some keys at a time."""
+    """The vectors f_h(x_j) of some heads."""
 
-    def __init__(self, record: AttentionRecord, output_weight: Tensor | None, heads: list[int]) -> None:
-        self.values = attended_values(record)
+    def __init__(self, record: AttentionRecord, output_weight: Tensor | None, heads: Choice) -> None:
+        chosen = positions(heads, record.shape[1], "heads")
+        values = attended_values(record)
         projection = _checked(output_weight, record) if output_weight is not None else record.output_weight
-        self.projection = projection.to(self.values)[heads]
-        self.key_heads = [h // (record.shape[1] // self.values.shape[1]) for h in heads]
-
-    @property
-    def width(self) -> int:
-        """M"""
-        return self.projection.shape[2]
+        self.projection = projection.to(values)[chosen]  # [heads, E, M]
+        self.values = values[:, [h // (record.shape[1] // values.shape[1]) for h in chosen]]  # [B, heads, K, E]
+        self.heads, _, self.width = self.projection.shape
 
     def vectors(self, keys: list[int]) -> Tensor:
         """[B, heads, keys, M]"""
-        return self.values[:, self.key_heads][:, :, keys] @ self.projection
+        return self.values[:, :, keys] @ self.projection
 
-    def norms(self, keys: list[int]) -> Tensor:
-        """[B, heads, keys]"""
-        size = self.values.shape[0] * len(self.key_heads) * self.width * self.values.itemsize
-        return torch.cat([self.vectors(part).norm(dim=-1) for part in blocks(keys, size)], dim=2)
+
+def _norms(transformed: _Transformed, keys: list[int]) -> Tensor:
+    """||f_h(x_j)||, [B, heads, keys]."""
+    size = len(transformed.values) * transformed.heads * transformed.width * transformed.values.itemsize
+    return torch.cat([transformed.vectors(part).norm(dim=-1) for part in blocks(keys, size)], dim=2)
 
 
 def _checked(output_weight: Tensor, record: AttentionRecord) -> Tensor:

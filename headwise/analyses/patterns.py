@@ -1,4 +1,4 @@
-"""What heads do on a random block that comes twice: look one back, at the same token, or at what followed it."""
+"""Scores of heads on a random block that is repeated: previous token, duplicate token, induction."""
 
 from __future__ import annotations
 
@@ -31,30 +31,32 @@ def repeated_block(
     bos: int | None = None,
     exclude: Sequence[int] = (),
 ) -> Tensor:
-    """Token ids of a random block that comes twice, for `pattern_scores`: [B, 2 · length], one more with `bos`.
+    """Token ids of a random block and its repetition, for `pattern_scores`: [B, 2 · length], one more with `bos`.
 
-    A block's tokens are drawn without replacement, so that every token of the second half has exactly one earlier
-    place. Olsson et al. 2022 repeat 25 random tokens four times, after a token that starts the sequence.
+    The tokens of a block are drawn without replacement, so that every token of the second half occurs exactly once
+    before. Olsson et al. 2022 repeat 25 random tokens four times, after a token that starts the sequence.
 
     Args:
         vocab_size: ids are drawn from 0 … vocab_size - 1.
-        length: T, the tokens of a block.
-        batch: B, each example a block of its own.
+        length: T, the number of tokens of a block.
+        batch: B; each example has its own block.
         seed: the same seed gives the same ids.
-        bos: an id to put first. Models trained with one attend to it when there is nothing else to attend to.
-        exclude: ids not to draw (special tokens); `bos` is never drawn.
+        bos: an id that is put first. Models trained with one attend to it when no other token matters.
+        exclude: ids that are not drawn (special tokens); `bos` is never drawn.
 
     Raises:
-        ArgumentError: length or batch is less than 1, or there are fewer ids to draw from than the block needs.
+        ArgumentError: length or batch is less than 1, or there are fewer ids than the block needs.
     """
     if length < 1 or batch < 1:
-        raise ArgumentError(f"length and batch must be at least 1. Received: length={length}, batch={batch}")
+        raise ArgumentError(
+            f"repeated_block: length and batch must be at least 1. Received: length={length}, batch={batch}"
+        )
     left_out = {*exclude, bos}
     ids = torch.tensor([i for i in range(vocab_size) if i not in left_out], dtype=torch.long)
     if len(ids) < length:
         raise ArgumentError(
-            f"a block of {length} different tokens needs as many ids to draw from. Received: {len(ids)} "
-            f"(vocab_size={vocab_size}, less those excluded)"
+            f"repeated_block: a block of length={length} needs as many different ids. Received: {len(ids)} ids "
+            f"(vocab_size={vocab_size} without the excluded ones)"
         )
     generator = torch.Generator().manual_seed(seed)
     block = torch.stack([ids[torch.randperm(len(ids), generator=generator)[:length]] for _ in range(batch)])
@@ -63,38 +65,38 @@ def repeated_block(
 
 
 def pattern_scores(records: Iterable[AttentionRecord], length: int) -> PatternScores:
-    """Previous-token, duplicate-token and induction scores of every head, over a block of T tokens that comes twice.
+    """Previous-token, duplicate-token and induction scores of every head, over a block of T tokens and its repetition.
 
         previous_token   mean of A[i, i - 1]          over every row but the first
         duplicate_token  mean of A[i, i - T]          over the T rows of the second block
         induction        mean of A[i, i - (T - 1)]    over the T rows of the second block
 
     and over the examples. The induction score is the "prefix matching" of Olsson et al. 2022, "In-context Learning and
-    Induction Heads": the weight on the token that followed the last time. It is that of TransformerLens's demos (the
-    mean of a diagonal), less the one cell of it that lies in the first block. `detect_head` of TransformerLens is
-    another score: the share of *all* of a head's attention, first block included, that falls on such cells of a text,
-    which on one repeat is about half as large.
+    Induction Heads": the weight on the token that followed the same token before. It is the score of TransformerLens's
+    demos (the mean of a diagonal) without the one cell that lies in the first block. `detect_head` of TransformerLens
+    is another score: the share of *all* of a head's attention, that of the first block included, on such cells; with
+    one repetition it is about half as large.
 
     Args:
         records: a `Seen` or any sequence of self-attention records of a model that read `repeated_block(...)`: N
-            tokens, of which the last 2 T are the blocks.
+            tokens, the last 2 T of which are the blocks.
         length: T, the length of the block.
 
     Returns:
-        PatternScores, each [L, H], one row a record.
+        PatternScores, each [L, H], one row per record.
 
     Raises:
-        RecordError: a record, named, that is no self-attention or has fewer than 2 T tokens; layers that differ in H.
+        RecordError: a record, named, that is not self-attention or has fewer than 2 T tokens; layers that differ in H.
         ArgumentError: no records, or length is less than 1.
     """
     layers = self_attention(records, "pattern_scores")
     if length < 1:
-        raise ArgumentError(f"length must be at least 1. Received: {length}")
+        raise ArgumentError(f"pattern_scores: length must be at least 1. Received: length={length}")
     for i, record in enumerate(layers):
         if record.shape[3] < 2 * length:
             raise RecordError(
-                f"pattern_scores needs the block twice, {2 * length} tokens or more; {named(record, i)} has "
-                f"{record.shape[3]}. Give the model repeated_block(..., length={length})"
+                f"pattern_scores needs the block twice, at least {2 * length} tokens. Received: {named(record, i)} "
+                f"with {record.shape[3]}. Give the model repeated_block(..., length={length})"
             )
     offsets = (1, length, length - 1)
     found = [record.statistics("offset_mass", offsets=offsets).offset_mass for record in layers]

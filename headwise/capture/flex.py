@@ -1,8 +1,8 @@
-"""FlexAttention's two functions, read as a mask, a bias and a softcap.
+"""Reads FlexAttention's two functions as a mask, a bias and a softcap.
 
-A `mask_mod` is asked for its cells. A `score_mod` is a program; it is tried on some positions with several scores. What
-is a bias (f(s) = s + b), a softcap (c · tanh(s / c)) or both is kept as such, anything else is refused. The caller
-compares the result with what FlexAttention gave.
+A `mask_mod` is evaluated at every cell. A `score_mod` is a program; it is evaluated at some positions with several
+scores. A bias (f(s) = s + b), a softcap (c · tanh(s / c)) or both are kept as such; anything else is refused. The
+caller compares the result with the output of FlexAttention.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwise.call import AttentionCall, make_call
 from headwise.errors import RecordError
 from headwise.masks import Mask
 
-# Beyond so many cells a mask is kept as its function.
+# A mask with more cells than this is kept as its function.
 DENSE = 2**28
 _TRIED = 64
 
@@ -33,7 +33,7 @@ def read(
     *_: Any,
     **__: Any,
 ) -> AttentionCall:
-    """The call of FlexAttention's operator. Raises RecordError for a score_mod that is no bias and no softcap."""
+    """The call of FlexAttention's operator. RecordError for a score_mod that is neither a bias nor a softcap."""
     shape = (*query.shape[:3], key.shape[2])
     key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
     softcap, bias = _read_score_mod(score_mod, shape, query)
@@ -44,7 +44,8 @@ def read(
 def _read_mask_mod(mask_mod: Callable[..., Tensor], shape: tuple[int, ...], device: torch.device) -> Mask | None:
     lead = _lead(lambda *at: torch.vmap(mask_mod)(*at), shape, device)
     if lead[0] * lead[1] * shape[2] * shape[3] > DENSE:
-        return masks.from_predicate(mask_mod, batch=_many(lead[0]), heads=_many(lead[1]))
+        batch, heads = (size if size > 1 else None for size in lead)
+        return masks.from_predicate(mask_mod, batch=batch, heads=heads)
     return masks.recognise(_dense(mask_mod, (*lead, *shape[2:]), device).bool())
 
 
@@ -62,7 +63,7 @@ def _read_score_mod(
     moved = torch.stack([tried(s) - base for s in scores])
     if not bool(torch.isclose(moved, moved[:, :1], rtol=1e-4, atol=1e-4).all()):
         raise RecordError(
-            "its score_mod is neither a bias nor a softcap: what it does to a score depends on the position"
+            "its score_mod is neither a bias nor a softcap: its effect on a score depends on the position"
         )
     softcap = _softcap(scores, moved[:, 0].tolist(), float((tried(1e9) - base)[0]))
     if bool((base == 0).all()):
@@ -84,13 +85,13 @@ def _softcap(scores: tuple[float, ...], moved: list[float], limit: float) -> flo
 
 
 def _positions(shape: tuple[int, ...], device: torch.device) -> list[Tensor]:
-    """Some positions (b, h, q, k), the same every time."""
+    """Some positions (b, h, q, k), the same ones every time."""
     generator = torch.Generator().manual_seed(0)
     return [torch.randint(size, (_TRIED,), generator=generator).to(device) for size in shape]
 
 
 def _lead(function: Callable[..., Tensor], shape: tuple[int, ...], device: torch.device) -> tuple[int, int]:
-    """(B or 1, H or 1): 1 where the tried positions do not depend on it."""
+    """(B or 1, H or 1): 1 where the function does not depend on it at the positions that are tried."""
     at = _positions(shape, device)
     here = function(*at)
     sizes = []
@@ -104,7 +105,3 @@ def _dense(function: Callable[..., Tensor], shape: tuple[int, ...], device: torc
     for dims in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)):
         function = torch.vmap(function, in_dims=dims)
     return function(*(torch.arange(size, device=device) for size in shape))
-
-
-def _many(size: int) -> int | None:
-    return size if size > 1 else None

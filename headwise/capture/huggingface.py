@@ -1,8 +1,8 @@
-"""What only Hugging Face models do: attention functions chosen by name from a registry, and `generate`.
+"""Hugging Face models: attention functions that are chosen by name from a registry, and `generate`.
 
-Most of the registry's functions are made of torch functions that are seen anyway. One that is not (flash attention, a
-kernel from the hub) is read off its arguments, and kept if that explains its output. transformers is never imported
-here: a model of its kind has imported it.
+Most functions of the registry call torch functions, which are seen anyway. One that does not (flash attention, a kernel
+from the hub) is read from its arguments, and kept if these explain its output. transformers is never imported here: a
+Hugging Face model has imported it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def seen_through(model: nn.Module, watcher: Watcher, functions: Functions) -> Iterator[None]:
-    """Inside, the registry's functions and `model.generate` tell of themselves. For other models: nothing."""
+    """Inside this context the registry's functions and `model.generate` report to the watch. Else no effect."""
     transformers = sys.modules.get("transformers")
     base = getattr(transformers, "PreTrainedModel", None)
     theirs = [] if base is None else [module for module in model.modules() if isinstance(module, base)]
@@ -44,44 +45,40 @@ def seen_through(model: nn.Module, watcher: Watcher, functions: Functions) -> It
 
 
 class _Registry:
-    """The registry with every function wrapped, as long as somebody listens; each thread has its own listeners."""
+    """The registry, with every function replaced while anybody listens. Each thread has its own listeners."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # name -> (original, wrapped)
-        self._here = threading.local()
+        self._replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # name -> (original, replacement)
+        self._listeners: ContextVar[tuple[Functions, ...]] = ContextVar("headwise_registry_listeners", default=())
 
     @contextlib.contextmanager
     def heard_by(self, functions: Functions) -> Iterator[None]:
+        """Inside this context the registry's functions report to `functions`."""
         mapping: dict[str, Callable[..., Any]] = sys.modules["transformers"].AttentionInterface._global_mapping
         with self._lock:
             self._users += 1
             if self._users == 1:
-                self._wrapped = {name: (each, self._wrap(name, each)) for name, each in mapping.items()}
-                mapping.update({name: wrapped for name, (_, wrapped) in self._wrapped.items()})
-        before = self._listeners
-        self._here.listeners = (*before, functions)
+                self._replaced = {name: (each, self._reporting(name, each)) for name, each in mapping.items()}
+                mapping.update({name: replacement for name, (_, replacement) in self._replaced.items()})
+        token = self._listeners.set((*self._listeners.get(), functions))
         try:
             yield
         finally:
-            self._here.listeners = before
+            self._listeners.reset(token)
             with self._lock:
                 self._users -= 1
                 if not self._users:
-                    for name, (original, wrapped) in self._wrapped.items():
-                        if mapping.get(name) is wrapped:  # functions that were registered meanwhile stay
+                    for name, (original, replacement) in self._replaced.items():
+                        if mapping.get(name) is replacement:  # functions that were registered meanwhile stay
                             mapping[name] = original
-                    self._wrapped = {}
+                    self._replaced = {}
 
-    @property
-    def _listeners(self) -> tuple[Functions, ...]:
-        return getattr(self._here, "listeners", ())
-
-    def _wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _reporting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def heard(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
-            listeners = self._listeners
+            listeners = self._listeners.get()
             before = [each.heard for each in listeners]
             for each in listeners:
                 each.sinks, each.asked = kwargs.get("s_aux"), query.shape
@@ -116,19 +113,18 @@ def read(
     is_causal: bool | None = None,
     **_: Any,
 ) -> Any:
-    """The call of a registry function, from what it was called with. Raises RecordError for what is not known."""
+    """The call of a registry function, from its arguments. RecordError for what cannot be read."""
     if dropout:
-        raise RecordError("its dropout leaves nothing to compare the record with; use model.eval()")
+        raise RecordError("with dropout there is nothing to compare the record with. Call model.eval()")
     q_len, k_len = query.shape[2], key.shape[2]
     mask: Mask | None = None
     bias = None
     if attention_mask is not None and attention_mask.ndim == 4:
-        allowed = attention_mask[..., :k_len]
-        mask, bias = (
-            (masks.recognise(allowed.expand(*allowed.shape[:2], q_len, k_len)), None)
-            if allowed.dtype == torch.bool
-            else masks.recognise_additive(allowed.expand(*allowed.shape[:2], q_len, k_len))
-        )
+        dense = attention_mask[..., :k_len].expand(*attention_mask.shape[:2], q_len, k_len)
+        if dense.dtype == torch.bool:
+            mask = masks.recognise(dense)
+        else:
+            mask, bias = masks.recognise_additive(dense)
     else:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         parts: list[Mask] = [masks.causal()] if causal and q_len > 1 else []
@@ -143,7 +139,7 @@ def read(
 
 @contextlib.contextmanager
 def _beams_chosen(model: nn.Module, watcher: Watcher) -> Iterator[None]:
-    """Inside, `model.generate` with beams tells which beams it returned."""
+    """Inside this context `model.generate` with beams reports which beams it returned."""
     had = model.__dict__.get("generate")
     original: Callable[..., Any] = model.generate  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""What a watch keeps of a call, where, and how much of it: dtype, offloading, the bound on bytes."""
+"""What a watch keeps of a call: in which dtype, on which device, and how many bytes at most."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Offload = Literal["cpu", "disk"]
 
 
 def half_of_memory() -> int | None:
-    """Half of this machine's memory, in bytes; None where the system does not tell."""
+    """Half of this machine's memory, in bytes; None where the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (AttributeError, ValueError, OSError):
@@ -26,27 +26,31 @@ def half_of_memory() -> int | None:
 
 
 class TooMuch(RecordError):  # noqa: N818 (a refusal, not a failure)
-    """The records passed the bound on their bytes."""
+    """The records need more bytes than `max_bytes`."""
 
 
 class Keeper:
-    """Keeps tensors as a watch was asked to, and counts their bytes."""
+    """Keeps tensors in the dtype and on the device that were asked for, and counts their bytes."""
 
     def __init__(self, dtype: torch.dtype | None, offload: Offload | None, max_bytes: int | None) -> None:
         if dtype is not None and dtype not in FLOATS:
-            raise DtypeError(f"dtype must be float16, bfloat16, float32, float64 or None. Received: {dtype}")
+            raise DtypeError(
+                f"watch: dtype must be float16, bfloat16, float32, float64 or None. Received: dtype={dtype}"
+            )
         if offload not in (None, "cpu", "disk"):
-            raise ArgumentError(f'offload must be "cpu", "disk" or None. Received: {offload!r}')
+            raise ArgumentError(f'watch: offload must be "cpu", "disk" or None. Received: offload={offload!r}')
         if max_bytes is not None and max_bytes <= 0:
-            raise ArgumentError(f"max_bytes must be positive, or None for no bound. Received: {max_bytes}")
+            raise ArgumentError(
+                f"watch: max_bytes must be positive, or None for no limit. Received: max_bytes={max_bytes}"
+            )
         self._dtype, self._offload, self._max_bytes = dtype, offload, max_bytes
         self._storages: dict[int, int] = {}
-        self._others = 0  # bytes of what grows
+        self._grown = 0  # bytes of the buffers of generations
 
     @property
     def nbytes(self) -> int:
         """The bytes kept so far; a storage that several tensors share counts once."""
-        return sum(self._storages.values()) + self._others
+        return sum(self._storages.values()) + self._grown
 
     def call(self, call: AttentionCall, *, values: bool) -> AttentionCall:
         """The call as it is kept."""
@@ -61,43 +65,36 @@ class Keeper:
         return dataclasses.replace(call, q=q, k=k, v=v, bias=bias, sinks=sinks, mask=mask)
 
     def tensor(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
-        """One tensor as it is kept: the model's own where that is safe, a copy where it may be changed unnoticed."""
-        kept = x.detach()
-        if self._dtype is not None and not keep_dtype:
-            kept = kept.to(self._dtype)
-        if self._offload == "cpu":
-            kept = kept.to("cpu")
+        """A tensor as it is kept: the model's own where that is safe, a copy where a change would go unseen."""
+        kept = self.convert(x, keep_dtype=keep_dtype)
         if self._offload == "disk":
             return _on_disk(kept)
-        # An inference tensor does not count its changes; a parameter is changed by the next optimiser step.
+        # An inference tensor has no version counter; the next optimizer step changes a parameter.
         if kept.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() and (
             x.is_inference() or (x.is_leaf and x.requires_grad and not x._is_view())
         ):
             kept = _owned(kept)
-        self.count(kept)
-        return kept
-
-    def convert(self, x: Tensor) -> Tensor:
-        """In the dtype and on the device that things are kept in."""
-        return x.detach().to(device="cpu" if self._offload else x.device, dtype=self._dtype or x.dtype)
-
-    def count(self, x: Tensor) -> None:
-        """Add a tensor's storage to what is kept. Raises RecordError past the bound."""
-        storage = x.untyped_storage()
+        storage = kept.untyped_storage()
         self._storages[storage.data_ptr()] = storage.nbytes()
         self._check()
+        return kept
+
+    def convert(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
+        """In the dtype and on the device in which tensors are kept."""
+        dtype = x.dtype if keep_dtype or self._dtype is None else self._dtype
+        return x.detach().to(device="cpu" if self._offload else x.device, dtype=dtype)
 
     def count_growth(self, nbytes: int) -> None:
-        """Add the bytes that something has grown by."""
-        self._others += nbytes
+        """Add the bytes by which the buffer of a generation has grown. RecordError above the limit."""
+        self._grown += nbytes
         self._check()
 
     def _check(self) -> None:
         if self._max_bytes is not None and self.nbytes > self._max_bytes:
             raise TooMuch(
-                f"the records passed the bound of {_size(self._max_bytes)} (max_bytes). Watch fewer layers (only=), "
-                'fewer passes (every=), in a smaller dtype (dtype=torch.bfloat16), offload="cpu" or "disk", or raise '
-                "max_bytes"
+                f"watch: the records passed the limit of {_size(self._max_bytes)} (max_bytes). Watch fewer layers "
+                '(only=), fewer passes (every=), in a smaller dtype (dtype=torch.bfloat16), use offload="cpu" or '
+                '"disk", or increase max_bytes'
             )
 
 
@@ -114,15 +111,15 @@ def _size(count: int) -> str:
 
 
 def _on_disk(x: Tensor) -> Tensor:
-    """A tensor in a file without a name, mapped into memory: it is gone when the tensor is."""
+    """A copy in a memory-mapped file without a name; the file disappears with the tensor."""
     if not x.numel():
-        return x.to("cpu")
+        return x
     handle, name = tempfile.mkstemp(prefix="headwise-")
     try:
         with torch.inference_mode(False):
             mapped = torch.from_file(name, shared=True, size=x.numel(), dtype=x.dtype).view(x.shape)
             return mapped.copy_(x)
     finally:
-        # The mapping keeps the bytes; the name is not needed any more, so nothing can be left behind.
+        # The mapping keeps the file's contents. Without a name it cannot be left behind.
         os.close(handle)
         os.unlink(name)

@@ -1,4 +1,4 @@
-"""Any arrangement of batch and heads, brought to q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E]."""
+"""Brings any arrangement of batch and heads to q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E]."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Layout:
         return x if tuple(x.shape) == shape else x.expand(*self.lead, *shape[2:]).reshape(shape)
 
     def fold_keys(self, x: Tensor) -> Tensor:
-        """Keys or values [*lead, K, ·] as [B, G, K, ·]: heads that share theirs are kept once."""
+        """Keys or values [*lead, K, ·] as [B, G, K, ·]: what several heads share is kept once."""
         if len(self.lead) == 3:
             missing = (1,) * (5 - x.ndim)
             shared = x.reshape(*missing, *x.shape)
@@ -33,33 +33,28 @@ class Layout:
         return self.fold(x)
 
     def fold_mask(self, x: Tensor) -> Tensor:
-        """A mask or bias that broadcasts to [*lead, Q, K] as [B|1, H|1, r, c], without growing it where that can be."""
-        x = x[(None,) * (2 - x.ndim)] if x.ndim < 2 else x
-        lead = (1,) * (len(self.lead) - x.ndim + 2) + tuple(x.shape[:-2])
-        rows = x.shape[-2:]
-        if len(self.lead) == 2:
-            return x.reshape(*lead, *rows)
-        if all(size == 1 for size in lead):
-            return x.reshape(1, 1, *rows)
-        if len(self.lead) > 2 and self.batch == self.lead[0] and all(size == 1 for size in lead[1:]):
-            return x.reshape(lead[0], 1, *rows)
-        return self.fold(x.reshape(*lead, *rows))
+        """A mask or bias that broadcasts to [*lead, Q, K] as [B|1, H|1, r, c], expanded only where it has to be."""
+        x = x[(None,) * (len(self.lead) + 2 - x.ndim)]
+        lead, rows = x.shape[:-2], x.shape[-2:]
+        if len(lead) == 2:
+            return x
+        if all(size == 1 for size in lead[1:]) and (len(lead) > 2 or lead.numel() == 1):
+            return x.reshape(lead.numel(), 1, *rows)
+        return self.fold(x)
 
 
 def read_layout(lead: tuple[int, ...], heads: int | None) -> Layout:
     """The layout of scores [*lead, Q, K]. `heads`: how many the module says it has; None if it does not say."""
-    if len(lead) == 0:
-        return Layout(lead, 1, 1)
-    if len(lead) == 1:
-        # Batch and heads in one dimension, as torch.bmm wants them; or a batch of a single head.
-        n = lead[0]
+    if len(lead) < 2:
+        # Batch and heads in one dimension, as torch.bmm needs them; or a batch of a single head.
+        n = math.prod(lead)
         folded = heads if heads and n % heads == 0 else 1
         return Layout(lead, n // folded, folded)
     return Layout(lead, lead[0], math.prod(lead[1:]))
 
 
 def out_of_buffer(x: Tensor) -> Tensor:
-    """Keys or values [B, G, K, ·]; copied where they are the filled part of a buffer, which will be written to."""
+    """Keys or values [B, G, K, ·]; a copy where they are the filled part of a buffer that will be written to again."""
     length = x.shape[2] * x.stride(2)
     outer = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1 and stride > x.stride(2)]
     end = min(outer, default=x.untyped_storage().nbytes() // x.element_size() - x.storage_offset())
@@ -67,9 +62,9 @@ def out_of_buffer(x: Tensor) -> Tensor:
 
 
 def share_heads(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values whose heads were repeated for grouped queries, [B, H, K, ·], as the [B, G, K, ·] they were.
+    """Keys and values [B, H, K, ·] without the repetition of heads for grouped queries: [B, G, K, ·].
 
-    Looks at the numbers, because there are many ways to repeat. Without repetition a look at a few keys is enough.
+    The numbers are compared, because there are many ways to repeat. If nothing is repeated, a few keys show it.
     """
     heads = k.shape[1]
     if heads == 1 or not k.shape[2] or not k.numel():

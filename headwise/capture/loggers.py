@@ -1,4 +1,4 @@
-"""Where a monitor's numbers go: TensorBoard, a logger of Lightning's kind, a function; and the Lightning callback."""
+"""Where a monitor writes its numbers: TensorBoard, a Lightning logger, a function; and the Lightning callback."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from headwise.capture.training import Monitor
 
 Metrics = dict[str, float]
-Logger = Callable[[Metrics, dict[str, Means], int], object]  # what is written, the same by layers, and the step
+Logger = Callable[[Metrics, dict[str, Means], int], object]  # the numbers, the means by layer, the step
 
 
 def make_logger(log: Any) -> Logger:
-    """What writes to `log`, which `monitor` describes. DtypeError if it is nothing of the kind."""
+    """The function that writes to `log` (see `monitor`). DtypeError for an object of another kind."""
     if log is None:
         return lambda metrics, layers, step: None
     if callable(getattr(log, "add_scalar", None)):
@@ -44,10 +44,10 @@ def make_logger(log: Any) -> Logger:
 
 
 def lightning_callback(watching: Monitor) -> Any:
-    """A Lightning callback for a monitor. (Lightning takes nothing but subclasses of its own.)"""
+    """A Lightning callback for a monitor. (Lightning accepts only subclasses of its own class.)"""
 
     class AttentionMonitor(_lightning().Callback):  # type: ignore[misc]
-        """Starts, steps and stops a monitor with the training."""
+        """Starts, steps and stops a monitor together with the training."""
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             watching.step_number = trainer.global_step
@@ -70,9 +70,11 @@ def lightning_callback(watching: Monitor) -> Any:
 
 
 def _lightning() -> Any:
-    """lightning.pytorch or pytorch_lightning, which are two packages: the one in use, else the one that is there."""
+    """lightning.pytorch or pytorch_lightning, two packages: the imported one, else the installed one."""
     names = ("lightning.pytorch", "pytorch_lightning")
     for name in sorted(names, key=lambda name: name not in sys.modules):
         with contextlib.suppress(ImportError):
             return importlib.import_module(name)
-    raise ArgumentError("monitor: Lightning is not here: pip install lightning, or call step() in your own loop")
+    raise ArgumentError(
+        "monitor: Lightning is not installed. Run pip install lightning, or call step() in your own loop"
+    )

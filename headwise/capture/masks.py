@@ -1,4 +1,4 @@
-"""The masks and biases that models pass around, as records keep them."""
+"""The masks and biases that models use, as records keep them."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from headwise.masks.additive import split_additive
 
 Found = tuple[Mask | None, Tensor | None]
 
-# A pass has few distinct masks (a full and a sliding one); each is recognised once.
+# A forward pass has few distinct masks (a full and a sliding one); each is recognised once.
 REMEMBERED = 4
 
 
 @dataclass(frozen=True)
 class _Known:
-    x: Tensor  # kept alive, so that no other tensor can stand at its address
+    x: Tensor  # kept alive, so that no other tensor can have its address
     version: int | None
     shape: tuple[int, ...]
     found: Found
 
 
 class Recognised:
-    """What dense masks and biases are; layers that share a tensor share the work and what is kept of it."""
+    """Recognises dense masks and biases; layers that share a tensor share the result."""
 
     def __init__(self) -> None:
         self._known: list[_Known] = []
 
-    def mask(self, allowed: Tensor, shape: tuple[int, ...]) -> Mask | None:
-        """The mask of a bool tensor of rank 4 that broadcasts to `shape`, [B, H, Q, K]. True = may attend."""
-        return self._remember(allowed, shape, lambda: (_recognise(allowed, shape), None))[0]
+    def mask(self, allowed: Tensor, shape: tuple[int, ...]) -> Found:
+        """(mask, None) of a bool tensor of rank 4 that broadcasts to `shape`, [B, H, Q, K]. True = may attend."""
+        return self._remember(allowed, shape, lambda: (_recognise(allowed, shape), None))
 
     def additive(self, bias: Tensor, shape: tuple[int, ...]) -> Found:
-        """(mask, bias): what a float tensor of rank 4 means that is added to scores of `shape`, [B, H, Q, K]."""
+        """(mask, bias) of a float tensor of rank 4 that is added to scores of `shape`, [B, H, Q, K]."""
 
         def find() -> Found:
-            if bias.shape[-1] == 1:  # one number a row forbids nothing
+            if bias.shape[-1] == 1:  # one number per row forbids nothing
                 return None, bias
             whole = bias.expand(*bias.shape[:2], *shape[2:])
             mask, rest = masks.recognise_additive(whole)
@@ -52,9 +52,9 @@ class Recognised:
         return self._remember(bias, shape, find)
 
     def filled(self, forbidden: Tensor, value: float, shape: tuple[int, ...]) -> Found:
-        """(mask, bias): what scores mean that were filled with `value` where `forbidden` is True.
+        """(mask, bias) of scores that were filled with `value` where `forbidden` is True.
 
-        A row that is filled as a whole with a finite value still attends, to all keys alike: as if finfo.min was added.
+        A row that is filled completely with a finite value attends to all keys equally, as if finfo.min was added.
         """
 
         def find() -> Found:

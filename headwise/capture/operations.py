@@ -1,4 +1,4 @@
-"""What each operation makes of scores on their way to the softmax, and of weights on their way to the values."""
+"""How each operation changes scores before the softmax, and weights between the softmax and the values."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from headwise.masks.additive import FORBIDS
 
 
 def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
-    """Note what operation `name` made of the tracked tensors among its arguments."""
-    if name == "__setitem__":
+    """Set the trails of what operation `name` made of the tracked tensors among its arguments."""
+    name = name.strip("_")
+    if name == "setitem":
         trail, part = trails.get(args[0], changed=True), trails.get(args[2])
         if trail is not None:
             trails.put(args[0], _assign(trail, args[1], args[2]))
         elif part is not None:
-            trails.put(args[0], part.with_problem("the scores were put together from parts"))
+            trails.put(args[0], part.with_problem("the scores were assembled from parts"))
         return
     if not isinstance(out, Tensor):
         return
@@ -36,12 +37,12 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
         return
     trail = trails.get(operands[at], changed=out is operands[at])
     assert trail is not None
-    if name in _NEW:
+    if name.startswith("new_") or name.endswith("_like"):  # takes only the shape, the dtype and the device
         return
     others = (trails.get(x) for x in operands[at + 1 :])
     if any(other is not None and other.product is trail.product for other in others):
         trail = trail.with_problem(
-            f"the scores met what was made of them again, in `{name}`, which a record cannot represent"
+            f"the scores were combined with something computed from them in `{name}`, which a record cannot represent"
         )
     if trail.problem:
         if name == "softmax":
@@ -79,7 +80,7 @@ def _unknown(trail: Trail, step: _Step) -> Trail | None:
 
 
 def _is_statistic(trail: Trail, before: Tensor, out: Tensor) -> bool:
-    """Whether `out` says something of scores, as a row's maximum or a comparison does, and is no scores itself."""
+    """Whether `out` is a statistic of scores, such as a row's maximum or a comparison, and not scores itself."""
     rows = tuple(before.shape[:-1])
     return _is_small(trail, out) or (before.shape[-1] > 1 and tuple(out.shape) in (rows, (*rows, 1)))
 
@@ -89,12 +90,12 @@ def _is_small(trail: Trail, out: Tensor) -> bool:
 
 
 def _same(trail: Trail, step: _Step) -> Trail | None:
-    """For what changes the dtype or the memory, not the numbers."""
+    """For what changes the dtype or the memory layout, not the numbers."""
     return trail if tuple(step.out.shape) == trail.shape else _unknown(trail, step)
 
 
 def _limited(trail: Trail, step: _Step) -> Trail | None:
-    """For limits that only guard against overflow: nothing may have changed but how far below a forbidden cell lies."""
+    """For limits that only prevent overflow: nothing but the values of forbidden cells may have changed."""
     before = step.operands[step.at]
     if tuple(step.out.shape) != trail.shape or step.out is before:
         return _unknown(trail, step)
@@ -104,7 +105,7 @@ def _limited(trail: Trail, step: _Step) -> Trail | None:
 
 
 def _whole(trail: Trail, step: _Step) -> Trail | None:
-    """scores[..., :n], where that is all of them."""
+    """scores[..., :n] with all of the keys."""
     before, out = step.operands[step.at], step.out
     same = out.shape == before.shape and out.stride() == before.stride() and out.data_ptr() == before.data_ptr()
     return trail if same else _unknown(trail, step)
@@ -122,7 +123,7 @@ def _transposed(trail: Trail, step: _Step) -> Trail | None:
 
 def _scaled(trail: Trail, step: _Step) -> Trail | None:
     other = step.other()
-    divided = step.name.strip("_") in ("div", "true_divide", "truediv", "itruediv", "divide")
+    divided = step.name in _DIVIDE
     if divided and (step.at == 1 or "rounding_mode" in step.kwargs):
         return _unknown(trail, step)
     if isinstance(other, Tensor) and other.numel() != 1:
@@ -138,12 +139,12 @@ def _scaled(trail: Trail, step: _Step) -> Trail | None:
 
 
 def _scaled_by_rows(trail: Trail, step: _Step, by: Tensor) -> Trail | None:
-    """Scores times one number a row or a head (a learned temperature): the queries may as well be multiplied."""
+    """Scores times one number per row or head (a learned temperature): the same as queries times that number."""
     if trail.inner is not None or trail.sinks is not None or by.shape[-1] != 1 or by.ndim > len(trail.shape):
         return _unknown(trail, step)
     if not all(bool((value * by <= FORBIDS).all()) for _, value in trail.fills):
         return _unknown(trail, step)
-    if trail.terms and not bool((by > 0).all()):  # what forbids may be among the terms
+    if trail.terms and not bool((by > 0).all()):  # a term may forbid
         return _unknown(trail, step)
     terms = tuple((x * by, coefficient) for x, coefficient in trail.terms)
     return dataclasses.replace(trail, q=trail.q * by, terms=terms)
@@ -151,7 +152,7 @@ def _scaled_by_rows(trail: Trail, step: _Step, by: Tensor) -> Trail | None:
 
 def _added(trail: Trail, step: _Step) -> Trail | None:
     other, sign = step.other(), 1.0
-    if step.name.strip("_") in ("sub", "subtract", "isub"):
+    if step.name in _SUBTRACT:
         if step.at == 1:
             return _unknown(trail, step)
         sign = -1.0
@@ -161,7 +162,7 @@ def _added(trail: Trail, step: _Step) -> Trail | None:
     if not isinstance(other, Tensor):
         other = torch.tensor(float(other), dtype=trail.dtype, device=step.out.device)
     if trail.sinks is not None:
-        # One number a row, for all its scores and the sink: the softmax does not see it.
+        # One number per row, for all its scores and the sink, does not change the softmax.
         return trail if other.ndim and other.shape[-1] == 1 else _unknown(trail, step)
     return dataclasses.replace(trail, terms=(*trail.terms, (other, sign)))
 
@@ -197,13 +198,13 @@ def _assign(trail: Trail, where: Any, value: Any) -> Trail:
 
 def _fill(trail: Trail, forbidden: Any, value: Any) -> Trail:
     if not isinstance(forbidden, Tensor) or forbidden.dtype not in (torch.bool, torch.uint8):
-        return trail.with_problem("the scores were filled under a mask that is no bool tensor")
+        return trail.with_problem("the scores were filled under a mask that is not a bool tensor")
     if isinstance(value, Tensor) and value.numel() > 1 and bool((value == value.flatten()[0]).all()):
         value = value.flatten()[0]
     if isinstance(value, Tensor) and value.numel() != 1:
-        return trail.with_problem("the scores were replaced by other scores under a mask")
+        return trail.with_problem("the scores were replaced by several numbers under a mask")
     if trail.sinks is not None or not float(value) <= FORBIDS:
-        return trail.with_problem(f"the scores were filled with {float(value):g}, which does not forbid anything")
+        return trail.with_problem(f"the scores were filled with {float(value):g}, which forbids nothing")
     return dataclasses.replace(trail, fills=(*trail.fills, (forbidden.bool(), float(value))))
 
 
@@ -222,7 +223,7 @@ def _concatenate(trails: Trails, parts: Any, dim: Any = 0, *, out: Tensor) -> Tr
 
 
 def _reshaped(trail: Trail, step: _Step) -> Trail | None:
-    """Another arrangement of batch and heads; queries and keys stay where they are."""
+    """Another arrangement of batch and heads; the last two dimensions stay."""
     shape, out = trail.shape, tuple(step.out.shape)
     if out == shape:
         return trail
@@ -256,7 +257,7 @@ def _dropped(trail: Trail, step: _Step) -> Trail | None:
 
 
 def _cut(trail: Trail, step: _Step) -> Trail | None:
-    """weights[..., :-1]: the sink's share is left out. Or a slice that takes all."""
+    """weights[..., :-1] leaves out the column of sinks; or a slice with everything."""
     if tuple(step.out.shape) == trail.shape:
         return trail
     index = step.args[1][-1] if isinstance(step.args[1], tuple) else None
@@ -269,31 +270,18 @@ def _cut(trail: Trail, step: _Step) -> Trail | None:
 
 
 def _unchanged(trail: Trail, step: _Step) -> Trail | None:
-    """For what may change weights (a head mask, nan_to_num) and usually does not: look."""
+    """For what may change weights (a head mask, nan_to_num) but usually does not: compare."""
     if tuple(step.out.shape) == trail.shape and trail.softmax is not None and step.out is not trail.softmax:
         before = step.operands[step.at]
         if step.out is not before and torch.equal(step.out, before):
             return trail
-        nothing = before.isnan().all(-1, keepdim=True)  # the softmax of a row that is forbidden as a whole
-        if step.out is not before and torch.equal(step.out, before.masked_fill(nothing, 0.0)):
+        empty = before.isnan().all(-1, keepdim=True)  # torch's softmax of an empty row is NaN
+        if step.out is not before and torch.equal(step.out, before.masked_fill(empty, 0.0)):
             return dataclasses.replace(trail, softmax=step.out)
     return _unknown(trail, step)
 
 
-# What only takes the shape, the dtype and the device.
-_NEW = (
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "empty_like",
-    "rand_like",
-    "randn_like",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "new_empty",
-    "new_tensor",
-)
+# Names are without the underscores of `add_` and `__add__`.
 _PLAIN = (
     "to",
     "float",
@@ -307,33 +295,30 @@ _PLAIN = (
     "detach",
     "cpu",
     "cuda",
+    "data",
 )
 _SHAPES = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "view_as", "reshape_as")
-_MULTIPLY = ("mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply")
-_DIVIDE = ("div", "div_", "true_divide", "__truediv__", "__div__", "__itruediv__", "divide")
-_ADD = ("add", "add_", "__add__", "__radd__", "__iadd__", "sub", "sub_", "__sub__", "__isub__", "subtract")
+_MULTIPLY = ("mul", "rmul", "imul", "multiply")
+_DIVIDE = ("div", "true_divide", "truediv", "itruediv", "divide")
+_SUBTRACT = ("sub", "isub", "subtract")
 
 _BEFORE: dict[str, Rule] = {
     **dict.fromkeys(_PLAIN, _same),
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "clip", "max", "maximum", "min", "nan_to_num"), _limited),
     **dict.fromkeys(_SHAPES, _reshaped),
     **dict.fromkeys((*_MULTIPLY, *_DIVIDE), _scaled),
-    **dict.fromkeys(_ADD, _added),
-    **dict.fromkeys(("masked_fill", "masked_fill_"), _filled),
+    **dict.fromkeys(("add", "radd", "iadd", *_SUBTRACT), _added),
+    "masked_fill": _filled,
     "where": _chosen,
     "tanh": _capped,
-    "tanh_": _capped,
-    "softmax": _normalised,
-    "_safe_softmax": _normalised,
+    **dict.fromkeys(("softmax", "safe_softmax"), _normalised),
     **dict.fromkeys(("transpose", "swapaxes", "swapdims", "mT", "T"), _transposed),
-    "data": _same,
-    "__getitem__": _whole,
+    "getitem": _whole,
 }
 _AFTER: dict[str, Rule] = {
     **dict.fromkeys(_PLAIN, _same),
     **dict.fromkeys(_SHAPES, _reshaped),
-    **dict.fromkeys(("dropout", "dropout_"), _dropped),
+    "dropout": _dropped,
     **dict.fromkeys((*_MULTIPLY, "nan_to_num", "masked_fill", "where"), _unchanged),
-    "data": _same,
-    "__getitem__": _cut,
+    "getitem": _cut,
 }

@@ -1,4 +1,4 @@
-"""Foreign models by name: what transformers loads from a folder or from the hub, ready to read a text under a watch.
+"""Models that transformers loads from a folder or from the hub, by name, ready to read a text under a watch.
 
 transformers is imported here and nowhere else in the package, and only when a model is loaded.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from headwise.errors import ArgumentError, CheckpointError, HeadwiseError
 from headwise.text import Tokenizer, Tokens, as_tokens
 
-PADDING = "[PAD]"  # what the positions that fill up a shorter text are called
+PADDING = "[PAD]"  # the label of the positions that pad a shorter text
 
 
 @dataclass(frozen=True)
@@ -29,28 +30,34 @@ class Pretrained:
 
     name: str
     model: nn.Module
-    encode: Callable[[str, int | None], Tokens]  #: a text, at most so many tokens of it
-    max_length: int | None = None  #: how many tokens it reads at most; None = no bound is known
+    encode: Callable[[str, int | None], Tokens]  #: (text, at most so many tokens) -> tokens
+    max_length: int | None = None  #: how many tokens it reads at most; None = not known
     pad_id: int = 0
-    names: Callable[[Sequence[int]], list[str]] | None = None  #: of tokens; None for a model that does not generate
-    writes_apart: bool = False  #: what it generates is another sequence than what it reads (an encoder-decoder)
-    missing: tuple[str, ...] = ()  #: parameters that the checkpoint does not have, and that are random now
+    names: Callable[[Sequence[int]], list[str]] | None = None  #: of token ids; None for a model that does not generate
+    writes_apart: bool = False  #: an encoder-decoder: it generates another sequence than the one it reads
+    missing: tuple[str, ...] = ()  #: parameters that the checkpoint lacks; their values are random
 
     def read(self, tokens: Sequence[Tokens]) -> list[Tokens]:
-        """Run the model over texts, as one batch. Returns the tokens of each as the model saw them, padded alike."""
+        """Run the model on texts, as one batch. Returns the tokens of each, padded to the same length."""
         tokens, ids, mask = _batch(tokens, self.pad_id, "right")
-        with torch.no_grad(), self._explained():
+        with torch.no_grad(), _explained(f"{self.name} does not run on a text alone"):
             self.model(ids) if mask is None else self.model(ids, attention_mask=mask)
         return tokens
 
     def generate(self, tokens: Sequence[Tokens], count: int, progress: Callable[[], object]) -> dict[str, Any]:
-        """Let the model go on after each text, greedily, for at most `count` tokens; `progress` hears of each.
+        """Generate at most `count` tokens after each text, greedily; `progress` is called once for each.
 
-        Returns what `Seen.tokens` takes: all tokens that were read, so all but the last that was generated.
+        Returns a value for `Seen.tokens`: all tokens that were read, so all but the last generated one.
         """
         assert self.names is not None
         tokens, ids, mask = _batch(tokens, self.pad_id, "right" if self.writes_apart else "left")
-        with torch.no_grad(), self._explained(), _quiet():
+
+        def one_more(*_: object) -> None:  # each forward pass gives a token
+            progress()
+
+        what = f"{self.name} does not run on a text alone"
+        with torch.no_grad(), _explained(what), _quiet(), contextlib.ExitStack() as stack:
+            stack.callback(self.model.register_forward_pre_hook(one_more).remove)
             out: Tensor = self.model.generate(  # type: ignore[operator]
                 ids,
                 attention_mask=torch.ones_like(ids) if mask is None else mask,
@@ -59,7 +66,6 @@ class Pretrained:
                 num_beams=1,
                 pad_token_id=self.pad_id,
                 return_dict_in_generate=False,
-                streamer=_Streamer(progress),
             )
         rows = out[:, :-1].tolist()
         written = [
@@ -70,23 +76,10 @@ class Pretrained:
             return {"source": tokens, "target": written}
         return {"target": [_continued(*each) for each in zip(tokens, written, strict=True)]}
 
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except HeadwiseError:
-            raise
-        except Exception as cause:  # whatever a model of somebody else's may raise
-            raise CheckpointError(f"{self.name} does not run on a text alone: {_first_line(cause)}") from cause
-
 
 def is_available() -> bool:
     """Whether transformers is installed."""
-    try:
-        import transformers  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return importlib.util.find_spec("transformers") is not None
 
 
 def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | None = None) -> Pretrained:
@@ -94,35 +87,29 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
 
     Args:
         name: a folder with config.json, weights and a tokenizer, or the name of a model on the Hugging Face hub.
-        generates: load the head that generates too.
-        dtype: of the weights; None = as the checkpoint has them.
+        generates: also load the head that generates.
+        dtype: of the weights; None = that of the checkpoint.
 
     Raises:
         ArgumentError: transformers is not installed.
-        CheckpointError: there is no such model, it is damaged, or it cannot do what is asked.
+        CheckpointError: the model is missing or damaged, or cannot generate.
     """
-    try:
-        import transformers
-    except ImportError as cause:
-        raise ArgumentError(
-            f'{name}: models like this one are loaded with transformers: pip install "headwise[transformers]"'
-        ) from cause
+    if not is_available():
+        raise ArgumentError(f'{name}: loading it needs transformers. Run pip install "headwise[transformers]"')
+    import transformers
+
     name = _folder_or_id(name)
-    with _loading(name), _quiet():
+    with _explained(f"cannot load {name}"), _quiet():
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
         apart = bool(getattr(config, "is_encoder_decoder", False))
         if apart and not generates:
             raise CheckpointError(
-                f"{name} reads one sequence and writes another: say how many tokens to generate (--generate N)"
+                f"{name} reads one sequence and writes another. Give the number of tokens to generate (--generate N)"
             )
         if generates:
             _check_generates(name, config)
-        kinds = {
-            (False, False): "AutoModel",
-            (True, False): "AutoModelForCausalLM",
-            (True, True): "AutoModelForSeq2SeqLM",
-        }
-        model, info = getattr(transformers, kinds[generates, apart]).from_pretrained(
+        with_head = transformers.AutoModelForSeq2SeqLM if apart else transformers.AutoModelForCausalLM
+        model, info = (with_head if generates else transformers.AutoModel).from_pretrained(
             name,
             config=config,
             dtype="auto" if dtype is None else dtype,
@@ -135,14 +122,12 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
         if not generates and hasattr(config, "use_cache"):
             model.config.use_cache = False
         pad_id = getattr(config, "pad_token_id", None)
-        if not isinstance(pad_id, int) or pad_id < 0:
-            pad_id = 0
         return Pretrained(
             name=name,
             model=model.eval(),
             encode=_encoder(name, config.model_type),
             max_length=_longest(model, config),
-            pad_id=pad_id,
+            pad_id=pad_id if isinstance(pad_id, int) and pad_id >= 0 else 0,
             names=_namer(name) if generates else None,
             writes_apart=apart,
             missing=missing,
@@ -152,10 +137,10 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
 def _batch(
     tokens: Sequence[Tokens], pad_id: int, side: Literal["left", "right"]
 ) -> tuple[list[Tokens], Tensor, Tensor | None]:
-    """The texts filled up to the longest, their ids [B, S], and 1 for tokens, 0 for padding [B, S] (None: all 1)."""
+    """The texts padded to the longest, their ids [B, S], and 1 for tokens, 0 for padding [B, S] (None = all 1)."""
     longest = max(len(each.ids) for each in tokens)
     missing = [longest - len(each.ids) for each in tokens]
-    filled = [_filled_up(each, count, pad_id, side) for each, count in zip(tokens, missing, strict=True)]
+    filled = [_padded(each, count, pad_id, side) for each, count in zip(tokens, missing, strict=True)]
     ids = torch.tensor([each.ids for each in filled])
     if not any(missing):
         return filled, ids, None
@@ -163,7 +148,7 @@ def _batch(
     return filled, ids, (place >= torch.tensor(missing)[:, None]).long()
 
 
-def _filled_up(tokens: Tokens, count: int, pad_id: int, side: Literal["left", "right"]) -> Tokens:
+def _padded(tokens: Tokens, count: int, pad_id: int, side: Literal["left", "right"]) -> Tokens:
     def fill(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
         filling = (value,) * count
         return (*filling, *values) if side == "left" else (*values, *filling)
@@ -180,7 +165,7 @@ def _filled_up(tokens: Tokens, count: int, pad_id: int, side: Literal["left", "r
 
 
 def _continued(prompt: Tokens, whole: Tokens) -> Tokens:
-    """The prompt as it was read, which knows its text, then the rest of `whole`, which only knows names."""
+    """The prompt as it was read, with its text, then the rest of `whole`, which has only names."""
     size = len(prompt.ids)
     added = [span for span in whole.offsets[size:] if span != (0, 0)]
     begin = added[0][0] if added else len(whole.text)
@@ -203,21 +188,6 @@ def _continued(prompt: Tokens, whole: Tokens) -> Tokens:
     )
 
 
-class _Streamer:
-    """What `generate` tells of each token: first of the prompt, then of one token a text at a time."""
-
-    def __init__(self, progress: Callable[[], object]) -> None:
-        self._progress, self._prompt = progress, True
-
-    def put(self, value: Tensor) -> None:
-        if not self._prompt:
-            self._progress()
-        self._prompt = False
-
-    def end(self) -> None:
-        pass
-
-
 # --- Loading ----------------------------------------------------------------------------------------------------------
 
 
@@ -228,23 +198,20 @@ def _folder_or_id(name: str) -> str:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return str(folder)
-    try:
+    with contextlib.suppress(HFValidationError):
         validate_repo_id(name)
-        known = not folder.exists()
-    except HFValidationError:
-        known = False
-    if not known:
-        raise CheckpointError(f"no folder {name}: expected one with config.json, weights and a tokenizer, or a hub id")
-    return name
+        if not folder.exists():
+            return name
+    raise CheckpointError(f"no folder {name}: expected one with config.json, weights and a tokenizer, or a hub id")
 
 
 def _check_generates(name: str, config: Any) -> None:
-    """Some encoders can be loaded with a head that generates, and then write nonsense."""
+    """CheckpointError for an encoder: some can be loaded with a head that generates, and generate nonsense."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
 
     decodes = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
     if config.model_type in ENCODERS and not decodes:
-        raise CheckpointError(f"{name} cannot generate: a {config.model_type} reads its whole text at once")
+        raise CheckpointError(f"{name} cannot generate: a {config.model_type} model is an encoder")
 
 
 def _encoder(name: str, model_type: str) -> Callable[[str, int | None], Tokens]:
@@ -275,7 +242,7 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.jso
 
 
 def _tokenizer_folder(name: str, model_type: str) -> Path | None:
-    """The local folder of the tokenizer, where headwise can read it; its labels know what the tokenizer hid."""
+    """The local folder of a tokenizer that headwise can read: its labels show the text that the tokenizer hides."""
     folder = Path(name)
     if folder.is_dir():
         known = (folder / "tokenizer.json").is_file() or (model_type == "bert" and (folder / "vocab.txt").is_file())
@@ -299,7 +266,7 @@ def _namer(name: str) -> Callable[[Sequence[int]], list[str]]:
     tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
 
     def names(ids: Sequence[int]) -> list[str]:
-        # A vocabulary that was filled up to a round number has ids without a name.
+        # A vocabulary that was padded to a round number has ids without a name.
         found = zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)
         return [f"<|{id_}|>" if token is None else token for id_, token in found]
 
@@ -307,47 +274,41 @@ def _namer(name: str) -> Callable[[Sequence[int]], list[str]]:
 
 
 def _longest(model: nn.Module, config: Any) -> int | None:
-    """How many tokens the model reads at most, as far as it says so."""
+    """How many tokens the model reads at most; None if that is not known."""
     text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
     longest = getattr(text_config, "max_position_embeddings", None)
     for path, module in model.named_modules():
-        # RoBERTa and its kin count positions from the padding's on.
+        # RoBERTa and similar models count positions from that of the padding.
         if path.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             longest = module.num_embeddings - module.padding_idx - 1
     return longest if isinstance(longest, int) and longest > 0 else None
 
 
 @contextlib.contextmanager
-def _loading(name: str) -> Iterator[None]:
+def _explained(what: str) -> Iterator[None]:
+    """Inside this context every exception becomes a CheckpointError of one line that says what failed."""
     try:
         yield
     except HeadwiseError:
         raise
-    except Exception as cause:  # missing, damaged, of an unknown kind, offline: each library has its own
-        raise CheckpointError(f"cannot load {name}: {_first_line(cause)}") from cause
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    except Exception as cause:  # other libraries, and models of others, may raise anything
+        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+        raise CheckpointError(f"{what}: {lines[0] if lines else type(cause).__name__}") from cause
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Inside, transformers does not write to the terminal: what matters is said by whoever loads the model."""
+    """Inside this context nothing is logged and no progress bar drawn: the caller reports what matters."""
     from transformers.utils import logging as theirs
 
-    loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
-    levels, bars = [logger.level for logger in loggers], theirs.is_progress_bar_enabled()
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
+    disabled, bars = logging.root.manager.disable, theirs.is_progress_bar_enabled()
+    logging.disable(logging.ERROR)
     theirs.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(disabled)
         if bars:
             theirs.enable_progress_bar()

@@ -1,13 +1,14 @@
-"""The mask of a generation, put together from the masks of its steps, in linear size where it can be.
+"""The mask of a generation, from the masks of its steps, in linear size where possible.
 
-Nearly always the whole is causal, or a window, over the keys that are no padding. That is supposed, and checked against
-every step; once a step disagrees, the steps' own masks are kept.
+Nearly always it is causal, or a window, and padding. This is assumed and compared with every step. From the first step
+that differs, the masks of the steps are kept.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headwise import masks
 from headwise.errors import RecordError
@@ -15,39 +16,39 @@ from headwise.masks import Mask
 from headwise.masks.band import Band
 from headwise.masks.mask import And
 
-_OWN_MASKS = "a beam search whose examples have masks of their own, other than padding, is not recorded"
+_OWN_MASKS = "a beam search is recorded only if its examples share their mask, except for padding"
 
 
 class MaskRows:
-    """The mask of a sequence whose rows come step by step."""
+    """The mask of a sequence whose rows arrive step by step."""
 
     def __init__(self, mask: Mask | None, q_len: int, k_len: int) -> None:
-        self.steps = [(q_len, k_len, k_len)]  # (queries, keys they could see, keys there were in all) of each step
+        self.steps = [(q_len, k_len, k_len)]  # (queries, keys they may see, all keys so far) of each step
         self._first = mask
-        self._grows: bool | None = (
-            None  # whether keys come with the queries (self), or stay (cross): the second step tells
-        )
-        self._left: int | None = None  # the window, where there is one
+        self._grows: bool | None = None  # whether the keys grow (self) or stay (cross): from the second step on
+        self._left: int | None = None  # the left size of the window, if there is one
         self._real: Tensor | None = None  # [B, K], False for padding; None = no padding
-        self._kept: list[tuple[Mask | None, int, int, int]] | None = None  # the steps' own masks, where all else failed
+        self._kept: list[tuple[Mask | None, int, int, int]] | None = (
+            None  # the masks of the steps, if the assumption failed
+        )
 
     def append(self, mask: Mask | None, q_len: int, k_len: int, total: int) -> None:
-        """A step of `q_len` queries that could see the last `k_len` of now `total` keys."""
+        """Add a step of `q_len` queries that may see the last `k_len` of now `total` keys."""
         q_before, k_before = sum(q for q, _, _ in self.steps), self.steps[-1][2]
         if self._grows is None:
             self._grows = total > k_before
-            self._suppose()
+            self._assume()
         self.steps.append((q_len, k_len, total))
         if self._kept is None:
             before = (self._left, self._real)
             if self._agrees(mask, q_len, k_len, k_before, total):
                 return
             self._left, self._real = before
-            self._kept = [(self._supposed(k_before - q_before, self._real), q_before, k_before, k_before)]
+            self._kept = [(self._assumed(k_before - q_before, self._real), q_before, k_before, k_before)]
         self._kept.append((mask, q_len, k_len, total))
 
     def reorder(self, parents: Tensor) -> None:
-        """The batch's rows are now those of `parents` (beam search)."""
+        """Reorder the batch to the examples `parents` (beam search)."""
         if self._real is not None and len(self._real) > 1:
             self._real = self._real[parents]
         kept = self._kept if self._kept is not None else [(self._first, 0, 0, 0)]
@@ -59,7 +60,7 @@ class MaskRows:
         if len(self.steps) == 1:
             return self._first
         if self._kept is None:
-            return self._supposed(k_len - q_len, self._real)
+            return self._assumed(k_len - q_len, self._real)
         parts = [part for part, *_ in self._kept if part is not None]
         lead = [max([1, *(getattr(part, name) or 1 for part in parts)]) for name in ("batch", "heads")]
         device = next((part.device for part in parts if part.device is not None), torch.device("cpu"))
@@ -85,9 +86,9 @@ class MaskRows:
             for step in range(1, len(steps)):
                 real[:, steps[step - 1] : steps[step]] &= (beams[:, step] >= 0)[:, None]
         rows = sum(q for q, _, _ in self.steps[: len(steps)])
-        return self._supposed(steps[-1] - rows, None if bool(real.all()) else real)
+        return self._assumed(steps[-1] - rows, None if bool(real.all()) else real)
 
-    def _suppose(self) -> None:
+    def _assume(self) -> None:
         q_len, k_len, _ = self.steps[0]
         parts = self._first.parts if isinstance(self._first, And) else [] if self._first is None else [self._first]
         bands = [part for part in parts if isinstance(part, Band)]
@@ -107,7 +108,7 @@ class MaskRows:
             self._real = real if self._real is None else self._real & real
 
     def _agrees(self, mask: Mask | None, q_len: int, k_len: int, k_before: int, total: int) -> bool:
-        """Whether the step is as supposed, perhaps with more padding or with the first sight of the window."""
+        """Whether the step is as assumed. It may add padding, and it may be the first one longer than the window."""
         device = None if mask is None else mask.device
         allowed = _cells(mask, q_len, k_len, device)
         if allowed.shape[1] > 1:
@@ -122,32 +123,17 @@ class MaskRows:
         if self._real is not None and self._real.shape[1] != total:
             return False
         if self._grows and self._left is None:
-            seen = int(allowed[:, -1].any(0).int().argmax()) + total - k_len  # the first key that the last row sees
+            seen = int(allowed[:, -1].any(0).int().argmax()) + total - k_len  # the first key that the last row may see
             real_from = 0 if self._real is None else int(self._real.any(0).int().argmax())
             if seen > real_from:
                 self._left = total - 1 - seen
                 if k_before > self._left + 1:
-                    return False  # rows before saw more
-        expected = self._supposed_cells(q_len, k_len, total, allowed.device)
-        if k_len < total and bool(
-            self._supposed_cells(q_len, total, total, allowed.device)[..., : total - k_len].any()
-        ):
-            return False
-        return bool((expected == allowed).all())
+                    return False  # earlier rows saw more
+        real = None if self._real is None else self._real.to(allowed.device)
+        expected = _cells(self._assumed(total - q_len, real), q_len, total, allowed.device)
+        return bool((expected[:, 0] == pad(allowed, (total - k_len, 0))).all())
 
-    def _supposed_cells(self, q_len: int, k_len: int, total: int, device: torch.device) -> Tensor:
-        """The last `q_len` rows and `k_len` columns of what is supposed, [B|1, q, k]."""
-        q = torch.arange(total - q_len, total, device=device)[:, None]
-        k = torch.arange(total - k_len, total, device=device)
-        allowed = torch.ones(1, q_len, k_len, dtype=torch.bool, device=device)
-        if self._grows:
-            allowed = allowed & (k <= q)
-            allowed = allowed if self._left is None else allowed & (k >= q - self._left)
-        if self._real is not None:
-            allowed = allowed & self._real[:, None, total - k_len :].to(device)
-        return allowed
-
-    def _supposed(self, offset: int, real: Tensor | None) -> Mask | None:
+    def _assumed(self, offset: int, real: Tensor | None) -> Mask | None:
         band = Band(self._left, 0, offset) if self._grows else None
         keys = None if real is None else masks.padding(real)
         if band is None or keys is None:

@@ -1,9 +1,9 @@
-"""One record for a whole generation: the rows of the prompt and of every decoding step, the keys kept once.
+"""One record for a whole generation: the rows of the prompt and of every decoding step; the keys are kept once.
 
-A step's keys are those of the step before and a few new ones, whatever the cache: it grows (dynamic), it is a window
-that moves on (sliding), or it is a buffer that fills up (static; what is not filled yet was cut off before it came
-here). So a step continues a sequence if its older keys are the sequence's last ones, bit by bit. In beam search they
-are another beam's: `_origin` remembers from which beam of its step each position of each beam comes.
+The keys of a step are those of the previous step and a few new ones, for every kind of cache: it grows (dynamic), it is
+a window that moves (sliding), or it is a buffer that fills up (static; its unfilled end was removed before). So a step
+continues a sequence if its older keys are the sequence's last ones, bit by bit. In a beam search they may be those of
+another beam: `_row_origin` and `_key_origin` hold, for each position of each beam, the beam of its step it comes from.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ class Sequence:
     def __init__(self, call: AttentionCall, *, values: bool) -> None:
         self._first = call
         self._versions = [x._version for x in (call.q, call.k, call.v) if not x.is_inference()]
-        self._values = values
         self._rows = _Growing(call.q)
         self._keys = _Growing(call.k)
         self._vals = _Growing(call.v) if values else None
@@ -37,15 +36,15 @@ class Sequence:
 
     @property
     def continued(self) -> bool:
-        """Whether anything came after the first call."""
+        """Whether a step has followed the first call."""
         return len(self.steps) > 1
 
     def extend(self, call: AttentionCall, *, among: Tensor | None = None) -> Tensor | None:
-        """Add a step's rows; returns which beams each example may continue, bool [B, B], or None if it is no next step.
+        """Add the rows of a step; returns which beams each example may continue, bool [B, B]; None if it is none.
 
-        Beams with equal keys cannot be told apart, and need not be. Without `among` the keys grow (self-attention).
-        With it the keys are another sequence's, which stay as they are, and `among` [B, B] is what the model's
-        self-attention said of this step.
+        Beams with equal keys are interchangeable. Without `among` the keys grow (self-attention). With it the keys are
+        those of another sequence and do not change, and `among` [B, B] is what the model's self-attention returned for
+        this step.
         """
         if not self._fits(call):
             return None
@@ -59,8 +58,8 @@ class Sequence:
             return None
         if self._first_changed():
             raise RecordError(
-                "the queries or keys of the first step were changed in place before the next step came, so that their "
-                "record would be wrong"
+                "the queries or keys of the first step were changed in place before the next step, so its record would "
+                "be wrong"
             )
         self._follow(candidates)
         self._row_origin = _grown(self._row_origin, call.q.shape[2])
@@ -76,7 +75,7 @@ class Sequence:
         return candidates
 
     def call(self, beams: Tensor | None = None) -> AttentionCall:
-        """The whole as one call; of the given beams [N, steps] (the row of each step's batch), if there are any."""
+        """All steps as one call; with `beams` [N, steps] (the row of each step's batch), of these beams."""
         first = self._first
         if not self.continued and beams is None:
             return first
@@ -119,7 +118,9 @@ class Sequence:
         """[B, B]: whether example i of a step has the keys of beam j of this sequence."""
         tail = _gather(self._keys, self._key_origin)[:, :, -older.shape[2] :]
         if (among is None or bool(among.diagonal().all())) and torch.equal(tail, older):
-            return torch.eye(len(older), dtype=torch.bool, device=older.device)  # the usual case: each continues itself
+            return torch.eye(
+                len(older), dtype=torch.bool, device=older.device
+            )  # the usual case: each example continues itself
         possible = [[True] * len(older)] * len(older) if among is None else among.tolist()
         same = [
             [may and torch.equal(mine, row) for may, mine in zip(row_may, tail, strict=True)]
@@ -141,7 +142,7 @@ class Sequence:
     def _origins_of(self, beams: Tensor) -> tuple[Tensor, Tensor]:
         """[N, Q] and [N, K]: which row of its step's batch every row and key of the beams [N, steps] comes from."""
         beams = beams.clamp(min=0)
-        # Steps that came after the end of the last of these beams are no part of them: zip leaves them out.
+        # zip leaves out the steps after the end of the longest of these beams.
         keys = [self.steps[0], *(after - before for before, after in pairwise(self.steps))]
         rows = [q_len for q_len, _, _ in self._mask.steps]
         spread = [
@@ -167,7 +168,7 @@ class Sequence:
 
 
 def _gather(buffer: _Growing, origin: Tensor | None) -> Tensor:
-    """The positions of each beam, from where they come: [B, ·, length, ·]."""
+    """The positions of each beam, each from its origin: [B, ·, length, ·]."""
     if origin is None:
         return buffer.tensor
     return buffer.tensor[origin, :, torch.arange(origin.shape[1], device=origin.device)].transpose(1, 2)
@@ -181,7 +182,7 @@ def _grown(origin: Tensor | None, new: int) -> Tensor | None:
 
 
 class _Growing:
-    """A tensor [B, ·, length, ·] that grows along its length; memory at most doubles."""
+    """A tensor [B, ·, length, ·] that grows in length; its buffer is at most twice as long."""
 
     def __init__(self, first: Tensor) -> None:
         self._buffer, self.length, self.owned = first, first.shape[2], False

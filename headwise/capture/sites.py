@@ -1,17 +1,18 @@
-"""Where in the model a computation is made: read off the call stack, so that the model need not be touched for it."""
+"""Finds the module that makes a computation, from the call stack, without a change to the model."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
 _CALL = nn.Module._call_impl.__code__
-# What modules call the sequence that is read where it is not the one that asks.
+# Names of arguments with the sequence of the keys, where it is not that of the queries.
 _OTHER_SEQUENCE = (
     "encoder_hidden_states",
     "key_value_states",
@@ -27,22 +28,15 @@ _CROSS = re.compile(r"cross|encdec", re.IGNORECASE)
 _LOOKS_LIKE = re.compile(r"attention|attn", re.IGNORECASE)
 
 
+@dataclass(eq=False)
 class Place:
-    """A point in a model's code: the innermost of its modules that is running."""
+    """The innermost of a model's modules that is running, and how it was called."""
 
-    def __init__(
-        self,
-        name: str,
-        module: nn.Module,
-        arguments: tuple[Any, ...],
-        keywords: Mapping[str, Any],
-        around: Place | None = None,
-    ) -> None:
-        self.name = name
-        self.module = module
-        self._arguments = arguments
-        self._keywords = keywords
-        self._around = around  # the module that called this one
+    name: str
+    module: nn.Module
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    around: Place | None = None  # the module that called this one
 
     @property
     def heads(self) -> int | None:
@@ -57,29 +51,29 @@ class Place:
 
     @property
     def reads_another_sequence(self) -> bool | None:
-        """Whether the module was called with a second sequence to read; None if it does not say."""
-        given = [x for x in (*self._arguments, *self._keywords.values()) if isinstance(x, Tensor)]
+        """Whether the keys come from a second sequence, by the module's arguments; None if these do not tell."""
+        given = [x for x in (*self.arguments, *self.keywords.values()) if isinstance(x, Tensor)]
         first = given[0] if given else None
         if isinstance(self.module, nn.MultiheadAttention):
             query, key = (
-                self._arguments[i] if len(self._arguments) > i else self._keywords.get(name)
+                self.arguments[i] if len(self.arguments) > i else self.keywords.get(name)
                 for i, name in enumerate(("query", "key"))
             )
             return not _is_same(key, query)
         said = getattr(self.module, "is_cross_attention", None)
         if said is True or _CROSS.search(type(self.module).__name__):
             return True
-        others = (self._keywords.get(name) for name in _OTHER_SEQUENCE)
+        others = (self.keywords.get(name) for name in _OTHER_SEQUENCE)
         if any(isinstance(x, Tensor) and x.ndim >= 2 and not _is_same(x, first) for x in others):
             return True
         if said is False:
             return False
-        # One sequence of vectors [B, N, M] is all that it was given to look at. A module that was given queries and
-        # keys does not know where they are from; the one that made them may.
+        # A module with one sequence of vectors [B, N, M] attends to that one. A module that is given queries and keys
+        # does not know where they come from; the module around it may.
         sequences = [x for x in given if x.ndim == 3 and x.is_floating_point()]
         if len(sequences) == 1:
             return False
-        around = self._around
+        around = self.around
         return around.reads_another_sequence if around is not None and looks_like_attention(around.module) else None
 
 
@@ -91,8 +85,8 @@ def _is_same(x: object, y: object) -> bool:
 
 def find_place(names: Mapping[int, str]) -> Place | None:
     """The innermost running module of those in `names` (id -> path); None if none of them is running."""
-    inner: nn.Module | None = None  # one that runs a method of its own
-    found: list[tuple[str, nn.Module, tuple[Any, ...], Mapping[str, Any]]] = []  # the innermost, and what called it
+    inner: nn.Module | None = None  # one with a running method
+    found: list[tuple[str, nn.Module, tuple[Any, ...], Mapping[str, Any]]] = []  # the innermost, and its caller
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(found) < 2:
         code = frame.f_code
@@ -117,17 +111,17 @@ def find_place(names: Mapping[int, str]) -> Place | None:
 
 
 def module_names(model: nn.Module) -> dict[int, str]:
-    """id -> path of every module, as `named_modules` has them; what torch.compile wraps around a model is left out."""
+    """id -> path of every module as in `named_modules`, without the wrappers of torch.compile."""
     return {id(module): clean(name) for name, module in model.named_modules()}
 
 
 def clean(name: str) -> str:
-    """A module's path without what torch.compile put into it."""
+    """A module's path without the parts that torch.compile adds."""
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 def attention_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The innermost modules whose class is called attention: the places where a computation may be missed."""
+    """The innermost modules whose class is called attention: where a computation may be missed."""
     named = [(clean(name), module) for name, module in model.named_modules()]
     alike = [(name, module) for name, module in named if looks_like_attention(module)]
     for name, module in alike:
@@ -143,8 +137,8 @@ def looks_like_attention(module: nn.Module) -> bool:
 def kind_of(place: Place, q_len: int, k_len: int, causal: bool) -> Literal["self", "cross"]:
     """Whether queries and keys come from one sequence or from two.
 
-    Modules say so by their arguments. Where they do not, only a causal mask lets one sequence have more keys than
-    queries (a cache).
+    The module's arguments usually tell. Otherwise one sequence has more keys than queries only under a causal mask (a
+    cache).
     """
     said = place.reads_another_sequence
     if said is not None:

@@ -1,51 +1,51 @@
-"""The way of a score tensor through a model's own operations, from the product q kᵀ to the softmax.
+"""How a score tensor was made from the product q kᵀ, operation by operation, until the softmax.
 
-Hand-written attention is recognised from what it computes, whatever it is called:
+Hand-written attention is recognised by what it computes, whatever the module is called:
 
     s = q @ k.mT · scale;  s = cap · tanh(s / cap);  s = s + bias;  s = s.masked_fill(m, -inf);  softmax(s) @ v
 
-A `Trail` is what is known of one such tensor. It begins and ends at a product (products.py); operations.py says what
-every operation between makes of it. What cannot be said in those terms leaves a `problem` behind, so that the
-computation is refused with a reason instead of shown wrong.
+A `Trail` describes one such tensor. It begins and ends at a product (products.py); operations.py says how each
+operation in between changes it. An operation that these terms cannot describe sets `problem`: the computation is then
+refused with that reason, and no wrong record is made.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 
 @dataclasses.dataclass(frozen=True)
 class Trail:
-    """s = Σ terms + factor · [tanh](inner · q kᵀ), and -inf where one of `fills` is True; then perhaps its softmax."""
+    """s = Σ terms + factor · [tanh](inner · q kᵀ), -inf where one of `fills` is True; later perhaps its softmax."""
 
     q: Tensor  # [*lead, Q, D]
     k: Tensor  # [*lead, K, D]
     lead: tuple[int, ...]  # the scores are [*lead, Q, K]
-    dtype: torch.dtype  # in which the scores were computed
+    dtype: torch.dtype  # of the scores
     factor: float = 1.0
-    inner: float | None = None  # the factor before a tanh
-    terms: tuple[tuple[Tensor, float], ...] = ()  # (what was added, times what)
-    fills: tuple[tuple[Tensor, float], ...] = ()  # (True = forbidden, filled with what)
-    sinks: Tensor | None = None  # a column of scores, [*lead, Q, 1], that stands beside the keys
+    inner: float | None = None  # the factor inside tanh; None = no tanh
+    terms: tuple[tuple[Tensor, float], ...] = ()  # (tensor that was added, its factor)
+    fills: tuple[tuple[Tensor, float], ...] = ()  # (True = forbidden, the value written there)
+    sinks: Tensor | None = None  # a column of scores beside the keys, [*lead, Q, 1]
     sinks_first: bool = False
-    sinks_cut: bool = False  # their column was taken away again, after the softmax
-    softmax: Tensor | None = None  # the weights, where the softmax was taken
+    sinks_cut: bool = False  # that column was removed after the softmax
+    softmax: Tensor | None = None  # the weights, after the softmax
     dropout: float = 0.0
     problem: str = ""
-    product: object = dataclasses.field(default_factory=object)  # the same for all that was made of one q kᵀ
+    product: object = dataclasses.field(default_factory=object)  # shared by all trails that come from one q kᵀ
 
     def with_problem(self, problem: str) -> Trail:
-        """This trail, refused for a reason; the first one stays."""
+        """This trail, refused for a reason; an earlier reason is kept."""
         return self if self.problem else dataclasses.replace(self, problem=problem)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the tensor itself."""
+        """The shape of the tensor itself."""
         extra = 0 if self.sinks is None or self.sinks_cut else 1
         return (*self.lead, self.q.shape[-2], self.k.shape[-2] + extra)
 
@@ -54,17 +54,17 @@ class Trails:
     """The trails of the tensors that are alive."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[weakref.ref[Tensor], Trail, tuple[int | None, ...]]] = {}
+        self._of = WeakTensorKeyDictionary()  # tensor -> (its trail, the versions it was written with)
 
     def __bool__(self) -> bool:
         return bool(self._of)
 
     def get(self, x: Any, *, changed: bool = False) -> Trail | None:
-        """The trail of `x`, with a problem if it was changed unseen. `changed`: the last operation changed it."""
-        found = self._of.get(id(x))
-        if not isinstance(x, Tensor) or found is None or found[0]() is not x:
+        """The trail of `x`, with a problem after an unseen change in place. `changed`: the last operation wrote it."""
+        found = self._of.get(x) if isinstance(x, Tensor) else None
+        if found is None:
             return None
-        _, trail, versions = found
+        trail, versions = found
         now = _versions(x, trail)
         if versions[0] is not None and changed:
             now = (versions[0], *now[1:]) if now[0] in (versions[0], versions[0] + 1) else now
@@ -73,15 +73,14 @@ class Trails:
         return trail
 
     def put(self, x: Tensor, trail: Trail | None) -> None:
-        key = id(x)
+        """Set the trail of `x`; None removes it."""
         if trail is None:
-            self._of.pop(key, None)
+            self._of.pop(x, None)
         else:
-            of = self._of
-            of[key] = (weakref.ref(x, lambda _: of.pop(key, None)), trail, _versions(x, trail))
+            self._of[x] = (trail, _versions(x, trail))
 
 
 def _versions(x: Tensor, trail: Trail) -> tuple[int | None, ...]:
-    """torch's counts of in-place changes, of a tensor and of what is known of it; inference tensors have none."""
+    """torch's in-place version counters of a tensor and of its trail's tensors; inference tensors have none."""
     parts = [x, trail.q, trail.k, *(term for term, _ in trail.terms), *(fill for fill, _ in trail.fills)]
     return tuple(None if part.is_inference() else part._version for part in parts)

@@ -1,7 +1,7 @@
-"""`monitor`: what the heads do while a model trains, a few numbers each, every n steps.
+"""`monitor`: a few numbers for each head while a model trains, every n steps.
 
-The forward pass of every n-th step runs under `headwise.watch`. Its records are asked for a handful of means and let go
-at once, before the backward pass; the other steps run as if there were no monitor.
+The forward passes of every n-th step run under `headwise.watch`. The means are computed from the records at once,
+before the backward pass, and the records are released. The other steps run as if there were no monitor.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import contextlib
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -26,18 +26,8 @@ from headwise.errors import ArgumentError, DtypeError, HeadwiseError
 from headwise.records import CallSite, Coverage
 
 
-def monitor(
-    model: nn.Module,
-    log: Any = None,
-    *,
-    every: int = 100,
-    only: Only = None,
-    first_step: int = 0,
-    prefix: str = "attention",
-    uniform: float = 0.99,
-    dormant: float = 0.9,
-) -> Monitor:
-    """Watch the heads of a model while it trains: entropy, first visible key, dead heads and gradient norm.
+class Monitor:
+    """Watch the heads of a model while it trains: entropy, first visible key, dead heads, gradient norm.
 
         with headwise.capture.monitor(model, writer, every=100) as watching:
             for batch in loader:
@@ -47,60 +37,48 @@ def monitor(
                 optimizer.step()
                 optimizer.zero_grad()
 
-    Every n-th `step()` logs these, and returns them; the others return an empty dict. Means are over the examples and
-    the queries that attend to anything, of all forward passes since the step before (gradient accumulation):
+    Every n-th `step()` logs and returns these numbers; the other steps return an empty dict. Means are over the
+    examples and the queries that attend to anything, in all forward passes since the last step (gradient accumulation):
 
-        attention/layers.0.attn/entropy/head_3             -Σ A log A, in nats (Zhai et al. 2023: where it collapses,
-                                                           training becomes unstable)
-        attention/layers.0.attn/entropy_normalised/head_3  that, over the log of how many keys the query may attend to:
-                                                           0 looks at one key, 1 at all alike; of queries with a choice
+        attention/layers.0.attn/entropy/head_3             -Σ A log A, in nats (Zhai et al. 2023: training becomes
+                                                           unstable where it collapses)
+        attention/layers.0.attn/entropy_normalised/head_3  entropy / log(number of keys that the query may attend to):
+                                                           0 = one key, 1 = all keys equally; the mean over the
+                                                           queries that may attend to more than one key
         attention/layers.0.attn/first_visible/head_3       the weight on the first key that any query may attend to
                                                            (Xiao et al. 2024)
         attention/layers.0.attn/learned_sink/head_3        the weight on the learned sink, if there is one (gpt-oss)
-        attention/layers.0.attn/dead_heads                 how many of the layer's heads are dead, and of all:
-        attention/dead_heads
-        attention/gradient_norm                            the L2 norm of all gradients as one vector, what
-                                                           torch.nn.utils.clip_grad_norm_ returns
+        attention/layers.0.attn/dead_heads                 how many of the layer's heads are dead
+        attention/dead_heads                               how many of all heads are dead
+        attention/gradient_norm                            the L2 norm of all gradients as one vector, as
+                                                           torch.nn.utils.clip_grad_norm_ returns it
 
     A head is dead if it is *dormant*, with a mean weight of `dormant` or more on the first key and the learned sink
     (Guo et al. 2024, arXiv:2410.13835; the average weight of the first token of Sandoval-Segura et al. 2025,
-    arXiv:2504.03889), or *uniform*, with a normalised entropy of `uniform` or more: it then averages everything, and
-    the gradients of its queries and keys vanish (Noci et al. 2022, arXiv:2206.03126). Heads with small random weights
-    begin as uniform. A low entropy alone is not called dead: a head that finds the previous token has it too.
+    arXiv:2504.03889), or *uniform*, with a normalised entropy of `uniform` or more: such a head averages all values,
+    and the gradients of its queries and keys vanish (Noci et al. 2022, arXiv:2206.03126). Heads with small random
+    weights start as uniform. A low entropy alone does not make a head dead: a head that finds the previous token has
+    it too.
 
     Forward passes in eval mode or without gradients are not counted, so the model may be validated in between. The
-    weights are those before dropout. With a gradient scaler call `scaler.unscale_(optimizer)` before `step()`, or the
-    norm is that of the scaled gradients; clip after it, or the norm is that of the clipped ones. Where parameters are
-    distributed tensors (FSDP2) the norm is of all of them, and every process must call `step()`.
+    weights are those before dropout. The norm is that of the gradients at `step()`: with a gradient scaler call
+    `scaler.unscale_(optimizer)` before it, and clip after it. Where parameters are distributed tensors (FSDP2) the norm
+    is that of all of them, and every process must call `step()`.
 
     Args:
         model: any module that `headwise.watch` can see. Compiled code runs eagerly in the steps that are logged.
-        log: where the numbers go: a TensorBoard `SummaryWriter` (also gets histograms of each layer's heads), anything
-            with `log_metrics(metrics, step)` such as a Lightning logger, or a function of (metrics, step). None =
-            nowhere; take what `step()` returns.
+        log: a TensorBoard `SummaryWriter` (which also gets histograms of each layer's heads), an object with
+            `log_metrics(metrics, step)` such as a Lightning logger, or a function of (metrics, step). None = the
+            numbers are only returned by `step()`.
         every: log step 0, n, 2n, ….
-        only: which layers, as for `headwise.watch`. None = all.
-        first_step: the number of the first step, where training is resumed.
+        only: which layers, as in `headwise.watch`. None = all.
+        first_step: the number of the first step, for a resumed training.
         prefix: what the names begin with.
-        uniform, dormant: from where on a head counts as dead.
+        uniform, dormant: a head with this value or more is dead.
 
     Raises:
-        ArgumentError, DtypeError: an argument that makes no sense, named.
+        ArgumentError, DtypeError: an argument that is out of range or of the wrong kind, named.
     """
-    return Monitor(
-        model,
-        log,
-        every=every,
-        only=only,
-        first_step=first_step,
-        prefix=prefix,
-        uniform=uniform,
-        dormant=dormant,
-    )
-
-
-class Monitor:
-    """What `monitor` makes: a context, or `start()` and `stop()` where that suits a loop better."""
 
     def __init__(
         self,
@@ -118,18 +96,18 @@ class Monitor:
             raise DtypeError(f"monitor: model must be a torch.nn.Module. Received: {type(model).__name__}")
         for name, number, least in (("every", every, 1), ("first_step", first_step, 0)):
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
-                raise ArgumentError(f"monitor: {name} must be an int of at least {least}. Received: {number!r}")
+                raise ArgumentError(f"monitor: {name} must be an int of at least {least}. Received: {name}={number!r}")
         for name, share in (("uniform", uniform), ("dormant", dormant)):
             if not 0.0 < share <= 1.0:
-                raise ArgumentError(f"monitor: {name} must be above 0 and at most 1. Received: {share!r}")
-        self.dead: dict[str, dict[int, Literal["dormant", "uniform"]]] = {}  #: layer -> head -> why, when last logged
-        self.step_number = first_step  #: of the step that is going on
+                raise ArgumentError(f"monitor: {name} must be above 0 and at most 1. Received: {name}={share!r}")
+        self.dead: dict[str, dict[int, Literal["dormant", "uniform"]]] = {}  #: layer -> head -> why, in the last log
+        self.step_number = first_step  #: the number of the current step
         self._model, self._only, self._every, self._prefix = model, only, every, prefix
         self._uniform, self._dormant = uniform, dormant
         self._log = make_logger(log)
-        self.logs = log is not None  #: whether it was told where to
+        self.logs = log is not None  #: whether it has a `log` of its own
         self._sums: dict[str, Sums] = {}
-        self._sites: dict[tuple[str, str, str], CallSite] = {}
+        self._calls: Counter[tuple[str, str, str]] = Counter()  # (name, status, how) of a call site -> calls
         self._notes, self._nothing, self._coverage = dict[str, None](), "", Coverage()
         self._armed: contextlib.ExitStack | None = None
         self._forward: _Forward | None = None
@@ -141,34 +119,33 @@ class Monitor:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
-        """Begin, in this thread. ArgumentError if it began already."""
+        """Start, in this thread. ArgumentError if it is already running."""
         if self._running:
-            raise ArgumentError("monitor: it is running already; make another with headwise.capture.monitor(model)")
+            raise ArgumentError("monitor: it is already running. Make another with headwise.capture.monitor(model)")
         self._running, self._thread = True, threading.get_ident()
         self._arm()
 
     def stop(self) -> None:
-        """Take everything out of the model again."""
+        """Remove everything from the model again."""
         self._running = False
         self._disarm()
 
     def step(self) -> Metrics:
-        """A step of training ends: after `loss.backward()`, before `optimizer.step()`. Logs every n-th.
+        """End a training step: call it after `loss.backward()`, before `optimizer.step()`. Logs every n-th step.
 
         Returns what was logged, name -> number; empty for the other steps. ArgumentError if the monitor is not running.
         """
         if not self._running:
-            raise ArgumentError("monitor: step() was called outside of it: use `with monitor(...) as watching:`")
+            raise ArgumentError("monitor: step() was called outside the context. Use `with monitor(...) as watching:`")
         number, metrics = self.step_number, Metrics()
         if self._armed is not None:
             self._disarm()
-            self._coverage = Coverage(tuple(self._sites.values()), tuple(self._notes))
+            sites = tuple(CallSite(name, status, n, how) for (name, status, how), n in self._calls.items())
+            self._coverage = Coverage(sites, tuple(self._notes))
             heads = {layer: sums.means() for layer, sums in self._sums.items()}
             metrics = self._metrics(heads)
             if metrics:
@@ -178,13 +155,13 @@ class Monitor:
         return metrics
 
     def coverage(self) -> Coverage:
-        """What was seen in the step that was last logged, and what was not, and why; as of `headwise.watch`."""
+        """What was seen in the last step that was logged, what was not, and why; as for `headwise.watch`."""
         return self._coverage
 
     def lightning(self) -> Any:
         """A callback for Lightning: `Trainer(callbacks=[headwise.capture.monitor(module, every=100).lightning()])`.
 
-        Without a `log` of its own the monitor logs to the trainer's loggers. Steps are the optimiser's steps, and the
+        Without a `log` of its own the monitor logs to the trainer's loggers. Steps are the optimizer's steps, and the
         gradients those that Lightning has unscaled. ArgumentError if Lightning is not installed.
         """
         return lightning_callback(self)
@@ -192,10 +169,10 @@ class Monitor:
     # Watching the forward passes of one step.
 
     def _arm(self) -> None:
-        """If this step will be logged: watch every forward pass, from the outermost module that is called."""
+        """If this step will be logged, watch every forward pass, from the outermost module that is called."""
         if self.step_number % self._every:
             return
-        self._sums, self._sites, self._notes, self._nothing = {}, {}, {}, ""
+        self._sums, self._calls, self._notes, self._nothing = {}, Counter(), {}, ""
         with contextlib.ExitStack() as stack:
             if "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -224,7 +201,7 @@ class Monitor:
         watched = contextlib.ExitStack()
         seen = watched.enter_context(watch(self._model, only=self._only, max_bytes=None))
         self._forward = _Forward(module, watched, seen, sys.exc_info()[1])
-        # The list of the hooks of this very call was made before the watch added its own.
+        # torch listed the hooks of this very call before the watch added its own.
         for key, hook in list(module._forward_pre_hooks.items()):
             if key not in known:
                 hook(module, arguments)
@@ -244,22 +221,19 @@ class Monitor:
             self._take(forward.seen)
 
     def _take(self, seen: Any) -> None:
-        """Ask the records of one forward pass, and keep the sums of their answers."""
+        """Add the sums of the records of one forward pass."""
         coverage = seen.coverage()
-        sites = list(coverage)
+        for site in coverage:
+            self._calls[site.name, site.status, site.how] += site.calls
         for record in seen:
             name = record.site.name
             try:
                 found = Sums.of(record)
             except HeadwiseError as error:  # changed in place since
-                sites.append(CallSite(name, "refused", 1, str(error)))
+                self._calls[name, "refused", str(error)] += 1
                 continue
             self._sums[name] = self._sums[name] + found if name in self._sums else found
-        for site in sites:
-            key = (site.name, site.status, site.how)
-            calls = self._sites[key].calls if key in self._sites else 0
-            self._sites[key] = CallSite(site.name, site.status, calls + site.calls, site.how)
-        if sites:
+        if coverage.sites:
             self._notes.update(dict.fromkeys(coverage.notes))
         else:  # a part of the model that was called by itself
             self._nothing = ". ".join(coverage.notes)
@@ -272,10 +246,10 @@ class Monitor:
         if norm is not None:
             metrics[f"{self._prefix}/gradient_norm"] = norm
         else:
-            self._warn("there are no gradients: call step() after backward() and before zero_grad()")
+            self._warn("there are no gradients. Call step() after backward() and before zero_grad()")
         if not self._sums:
-            why = self._nothing or "there was no forward pass in train mode and with gradients since the step before"
-            self._warn(f"nothing was logged of any head: {why}")
+            why = self._nothing or "there was no forward pass in train mode and with gradients since the last step"
+            self._warn(f"no head was logged: {why}")
         for site in (*self._coverage.missed, *self._coverage.refused):
             self._warn(f"{site.name} was {site.status}: {site.how}")
         self.dead = {layer: dead for layer, means in heads.items() if (dead := self._dead(means))}
@@ -291,9 +265,7 @@ class Monitor:
     def _dead(self, means: Means) -> dict[int, Literal["dormant", "uniform"]]:
         on_sinks = means["first_visible"] + means.get("learned_sink", 0.0)
         found: dict[int, Literal["dormant", "uniform"]] = {}
-        for head, (entropy, share) in enumerate(
-            zip(means["entropy_normalised"].tolist(), on_sinks.tolist(), strict=True)
-        ):
+        for head, (entropy, share) in enumerate(zip(means["entropy_normalised"], on_sinks, strict=True)):
             if share >= self._dormant:
                 found[head] = "dormant"
             elif entropy >= self._uniform:
@@ -301,14 +273,17 @@ class Monitor:
         return found
 
     def _warn(self, message: str) -> None:
-        """Once a run: a training that lasts for days should neither fail because of its monitor nor fill its log."""
+        """Warn once per monitor: a long training should neither fail nor fill its log because of it."""
         if message not in self._warned:
             self._warned.add(message)
             warnings.warn(f"headwise.capture.monitor, step {self.step_number}: {message}", stacklevel=4)
 
 
+monitor = Monitor  # the context is written in lower case, as `watch` is
+
+
 class _Hook:
-    """A hook that does nothing in a copy of the model: nobody watches that one."""
+    """A hook that does nothing in a copy of the model, which is not watched."""
 
     def __init__(self, function: Callable[..., None] | None = None) -> None:
         self._function = function
@@ -323,10 +298,10 @@ class _Hook:
 
 @dataclass
 class _Forward:
-    """A forward pass that is going on under a watch."""
+    """A forward pass under a watch that has not ended."""
 
-    module: nn.Module  # the outermost that was called
+    module: nn.Module  # the outermost one that was called
     watched: contextlib.ExitStack
     seen: Any
-    error: BaseException | None  # that was being handled when it began
+    error: BaseException | None  # the exception that was being handled when it began
     depth: int = 1

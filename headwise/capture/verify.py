@@ -1,10 +1,11 @@
-"""Whether a record tells the truth: what it says of a few rows against what the model itself computed."""
+"""Compares some rows of a record with what the model itself computed."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from headwise.analyses.stack import attended_values, by_key_head
 from headwise.call import AttentionCall, as_written
 from headwise.masks.additive import FORBIDS
 from headwise.records import AttentionRecord
@@ -15,43 +16,41 @@ ROWS = 64
 def wrong_weights(call: AttentionCall, weights: Tensor, scores_dtype: torch.dtype) -> str | None:
     """Why a record of `call` would be wrong, given the model's own weights [B, H, Q, K]; None if it is right.
 
-    The model may round its scores to half precision, a record does not: that much they may differ.
+    The model may round its scores to half precision, a record does not: so much they may differ.
     """
     rows = _rows(call.shape[2])
     record = AttentionRecord(call)
     expected = record.weights(rows=rows)
     actual = weights[:, :, rows].to(expected.dtype)
     s = record.scores(rows=rows)
-    # Beside finfo.min scores are all alike; only what scores are made of otherwise is rounded.
+    # Beside finfo.min all scores are equal; only the other parts of the scores are rounded.
     largest = s.masked_fill(s <= FORBIDS, 0.0).abs().amax(-1, keepdim=True)
-    # Three roundings of a score of that size; twice that, because the row's sum carries as much.
+    # Three roundings of a score of that size; twice that, because the row's sum has the same error.
     rounding = torch.expm1((8 * torch.finfo(scores_dtype).eps * largest).clamp(max=2.0))
     allowed = expected * (rounding + 1e-4) + 4 * torch.finfo(weights.dtype).eps + 1e-6
     empty = (s == -torch.inf).all(-1, keepdim=True)
-    actual = torch.where(empty & actual.isnan(), 0.0, actual)  # what softmax makes of nothing
+    actual = torch.where(empty & actual.isnan(), 0.0, actual)  # torch's softmax of an empty row is NaN
     return _first_difference(expected, actual, allowed, rows, "weight")
 
 
 def wrong_output(call: AttentionCall, out: Tensor) -> str | None:
     """Why a record of `call` would be wrong, given the model's own output [B, H, Q, E]; None if it is right."""
     rows = _rows(call.shape[2])
-    weights = AttentionRecord(call).weights(rows=rows)
-    used = call.used_keys
-    v = call.v if used is None else call.v.masked_fill(~used[..., None], 0.0)
-    v = v.to(weights.dtype).repeat_interleave(call.heads_per_key_head, 1)
+    record = AttentionRecord(call, values=True)
+    v = attended_values(record)
     with as_written(v.device):
-        expected = weights @ v
+        expected = by_key_head(record.weights(rows=rows), v)
     actual = out[:, :, rows].to(expected.dtype)
-    size = v.abs().amax((-1, -2), keepdim=True)
+    size = v.abs().amax((-1, -2), keepdim=True).repeat_interleave(call.heads_per_key_head, 1)
     allowed = (size * (1e-4 + 16 * torch.finfo(out.dtype).eps)).expand_as(expected)
     return _first_difference(expected, actual, allowed, rows, "output")
 
 
 def _rows(q_len: int) -> list[int]:
-    """All rows of a short call; of a long one so many that it costs little, the first and the last among them."""
+    """All rows of a short call; of a long one `ROWS`, the first and the last included, so that the check is cheap."""
     if q_len <= ROWS:
         return list(range(q_len))
-    # Multiples of the golden section lie everywhere and repeat nothing.
+    # Multiples of the golden ratio are spread evenly and do not repeat.
     return sorted({0, q_len - 1, *(int(q_len * (i * 0.6180339887 % 1)) for i in range(1, ROWS - 1))})
 
 

@@ -1,4 +1,4 @@
-"""What a watch does with the attention computations it hears of: names them, keeps them, and keeps the books."""
+"""Names, keeps and counts the attention computations that a watch is told of."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ Only = str | int | Sequence[str | int] | None
 
 @dataclasses.dataclass(eq=False)
 class Entry:
-    """One record in the making: a call, or the steps of a generation."""
+    """A record that may still grow: of a call, or of the steps of a generation."""
 
     site: Site
     kept: AttentionCall | Generation
     values: bool
-    names: dict[str, Sequence[str] | None]  # of the rows and the columns, where the module knows
+    names: dict[str, Sequence[str] | None]  # of the rows and the columns, if the module has them
     extras: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     built: AttentionRecord | None = None
 
     def record(self) -> AttentionRecord:
-        """The record as it stands."""
+        """The record so far."""
         if self.built is None:
             call = self.kept.call() if isinstance(self.kept, Generation) else self.kept
             site = self.site
@@ -47,37 +47,33 @@ class Entry:
                 site = dataclasses.replace(site, causal=site.kind == "self" and _is_causal(call))
             self.built = AttentionRecord(call, values=self.values, site=site)
             for side, count in zip(("row_names", "col_names"), call.shape[2:], strict=True):
-                if len(self.names.get(side) or ()) == count:  # not where the rows are those of several steps
+                if len(self.names.get(side) or ()) == count:  # not if there are rows of several steps
                     setattr(self.built, side, self.names[side])
             for name, x in self.extras.items():
                 setattr(self.built.extras, name, x)
         return self.built
 
     def keep(self, name: str, x: Tensor) -> None:
-        """An extra that came later: its gradient, its output projection."""
+        """Add an extra that is known later: the gradient, the output projection."""
         self.extras[name] = x
         setattr(self.record().extras, name, x)
-
-    def keep_output_weight(self, weight: Tensor) -> None:
-        """W_O [H, E, M], which the output met."""
-        self.keep("output_weight", weight)
 
 
 @dataclasses.dataclass(eq=False)
 class _State:
-    """The books of one call site."""
+    """What is known of one call site."""
 
     name: str
     layer: int
     how: str = ""
     seen: int = 0
     refused: Counter[str] = dataclasses.field(default_factory=Counter)
-    generation: Entry | None = None  # what a next step may continue
-    waiting: list[tuple[Entry, Tensor]] = dataclasses.field(default_factory=list)  # (without a gradient yet, its q)
+    generation: Entry | None = None  # what the next step may continue
+    waiting: list[tuple[Entry, Tensor]] = dataclasses.field(default_factory=list)  # (entry without a gradient, its q)
 
 
 class Watcher:
-    """The records and the books of one watch of one model, in one thread."""
+    """The records and the coverage of one watch of one model, in one thread."""
 
     def __init__(
         self, model: nn.Module, keeper: Keeper, *, only: Only, values: bool, gradients: bool, every: int
@@ -96,33 +92,33 @@ class Watcher:
         self._runs: Counter[int] = Counter()  # how often each module was called
         self._last: dict[int, tuple[int, int]] = {}  # module -> (its run, computations in it so far)
         self._handles: dict[int, RemovableHandle | None] = {}  # None = its calls are counted elsewhere
-        self._beams: Tensor | None = None  # which beams the last self-attention continued; None = it began anew
+        self._beams: Tensor | None = None  # which beams the last self-attention continued; None = it started a sequence
         self._stacks: Counter[str] = Counter()
 
     def start(self) -> None:
-        """Count the calls of everything that is called attention, so that nothing is missed unnoticed."""
+        """Count the calls of every module whose class is called attention, so that missed ones are reported."""
         for _, module in self._attentions():
             self._count_runs(module)
 
     def stop(self) -> None:
-        """Take everything out of the model again."""
+        """Remove everything from the model again."""
         for handle in self._handles.values():
             if handle is not None:
                 handle.remove()
         self._handles.clear()
 
-    # What a model of another framework has in other ways.
+    # What differs for models of other frameworks.
 
     def _paths(self) -> dict[int, str]:
         """id -> path of every module."""
         return module_names(self._model)
 
     def _attentions(self) -> Iterable[tuple[str, nn.Module]]:
-        """(path, module) of everything that is called attention."""
+        """(path, module) of every module whose class is called attention."""
         return attention_modules(self._model)
 
     def _looked_for(self) -> str:
-        """What would have been seen, in a sentence that ends in where."""
+        """What is recognised, in which kind of place: the beginning of a sentence."""
         return (
             "scaled_dot_product_attention, nn.MultiheadAttention, flex_attention, headwise.attention, and matmul, "
             "softmax, matmul, in every module"
@@ -139,16 +135,16 @@ class Watcher:
             self._handles[key] = module.register_forward_pre_hook(count)
 
     def place(self) -> Place | None:
-        """Which of the model's modules is running; None if none is."""
+        """The innermost of the model's modules that is running; None if there is none."""
         return find_place(self._names)
 
     def note(self, note: str) -> None:
-        """Something that the watch changed in how the model ran."""
+        """Note a change that the watch made to how the model runs."""
         if note not in self.notes:
             self.notes.append(note)
 
     def refuse(self, place: Place, reason: str) -> None:
-        """A computation that cannot be shown."""
+        """Note a computation that cannot become a record."""
         if not _in_backward():
             state, _ = self._state(place)
             if self._only(state.name, state.layer):
@@ -157,8 +153,8 @@ class Watcher:
     def found(
         self, place: Place, call: AttentionCall, out: Tensor, arrange: Callable[[Tensor], Tensor], how: str
     ) -> Entry | None:
-        """A computation was recognised; `arrange` brings its output to [B, H, Q, E]."""
-        if _in_backward():  # gradient checkpointing computes it again
+        """Keep a computation that was recognised; `arrange` brings its output to [B, H, Q, E]."""
+        if _in_backward():  # gradient checkpointing runs it again
             self._found_again(place, call, out, arrange)
             return None
         state, run = self._state(place)
@@ -183,7 +179,7 @@ class Watcher:
             state.generation = entry
             if kind == "self":
                 self._beams = None
-        entry.record()  # now: it notices what is changed in place from here on
+        entry.record()  # now: it detects changes in place from here on
         state.seen += 1
         self.entries.append(entry)
         if self._gradients:
@@ -194,10 +190,10 @@ class Watcher:
         entry = state.generation
         if entry is None or not isinstance(entry.kept, Generation):
             return False
-        # Another sequence's keys stay the same from step to step, and also if the same is asked twice: only where the
-        # model's self-attention goes on does this go on.
-        going_on = [] if self._beams is None else [self._beams]
-        ways: list[Tensor | None] = [*going_on] if cross else [None, *going_on]
+        # The keys of another sequence are the same in every step, and also if the model is called twice with the same
+        # input: cross-attention continues only if the model's self-attention continues.
+        continued = [] if self._beams is None else [self._beams]
+        ways: list[Tensor | None] = [*continued] if cross else [None, *continued]
         q, k, v = (self._keeper.convert(x) for x in (call.q, call.k, call.v))
         step = dataclasses.replace(call, q=q, k=k, v=v)
         before = entry.kept.nbytes
@@ -224,7 +220,7 @@ class Watcher:
         out.register_hook(keep)
 
     def _found_again(self, place: Place, call: AttentionCall, out: Tensor, arrange: Callable[[Tensor], Tensor]) -> None:
-        """A checkpoint's second computation: the first one ran without a graph, so the gradient comes to this one."""
+        """The second run of gradient checkpointing: the first had no graph, so the gradient arrives at this one."""
         for (name, _), state in self._states.items():
             if name == _name(place):
                 for i, (entry, q) in enumerate(state.waiting):
@@ -234,7 +230,7 @@ class Watcher:
                         return
 
     def _state(self, place: Place) -> tuple[_State, int]:
-        """The books of a place, and which run of its module this is."""
+        """The state of a place, and which call of its module this is."""
         key = id(place.module)
         if key not in self._handles:
             self._count_runs(place.module)
@@ -253,7 +249,7 @@ class Watcher:
         return state, max(0, run - 1)
 
     def choose_beams(self, beams: Tensor) -> None:
-        """A beam search ended with the beams [N, steps]: keep those."""
+        """Keep the beams [N, steps] that a beam search has returned."""
         for state in self._states.values():
             entry = state.generation
             if entry is None or not isinstance(entry.kept, Generation) or not entry.kept.continued:
@@ -267,11 +263,11 @@ class Watcher:
             entry.built, state.generation = None, None
 
     def records(self) -> list[AttentionRecord]:
-        """What was seen, as it stands."""
+        """The records so far."""
         return [entry.record() for entry in self.entries]
 
     def coverage(self) -> Coverage:
-        """Every place that computes attention, or looks as if it did."""
+        """Every place that computes attention, or seems to."""
         sites: list[CallSite] = []
         for state in self._states.values():
             if state.seen:
@@ -282,8 +278,8 @@ class Watcher:
             runs, name = self._runs[id(module)], path or type(module).__name__
             if runs and not any(other == name or other.startswith(f"{name}.") for other in known):
                 reason = (
-                    f"a {type(module).__name__} ran, but no softmax(q kᵀ) v was recognised in it: linear attention, a "
-                    "kernel of its own, or none at all"
+                    f"a {type(module).__name__} ran, but no softmax(q kᵀ) v was recognised in it: it may be linear "
+                    "attention, a kernel of its own, or no attention"
                 )
                 sites.append(CallSite(name, "missed", runs, reason))
         notes = list(self.notes)
@@ -304,7 +300,7 @@ def _in_backward() -> bool:
 
 
 def _is_causal(call: AttentionCall) -> bool:
-    """Whether no query may attend to a key after its own position; queries of padding, which see all alike, aside."""
+    """Whether no query attends to a key after its own position; queries of padding do not count."""
     bias, q_len = call.bias, call.shape[2]
     padding = bias is not None and bias.ndim == 4 and bias.shape[2:] == (q_len, 1)
     blind = (bias[:, :, :-1, 0] <= UNIFORM).cpu() if bias is not None and padding else None
@@ -312,7 +308,7 @@ def _is_causal(call: AttentionCall) -> bool:
 
 
 def _without_empty_buffer(call: AttentionCall) -> AttentionCall:
-    """Without the end of a static cache that is not filled yet: zeros that nobody may attend to."""
+    """The call without the unfilled end of a static cache: keys of 0 that no query may attend to."""
     used = call.used_keys
     if used is None:
         return call
@@ -325,7 +321,7 @@ def _without_empty_buffer(call: AttentionCall) -> AttentionCall:
     bias = call.bias
     if bias is not None and bias.ndim and bias.shape[-1] > 1:
         bias = bias[..., :filled]
-    # Copies: the buffer will be written to.
+    # Copies, because the buffer will be written to.
     k, v = call.k[:, :, :filled].clone(), call.v[:, :, :filled].clone()
     mask = masks.recognise(call.mask.cells(rows, cols))
     mask = None if mask is None else mask.aligned(call.shape[2], filled)

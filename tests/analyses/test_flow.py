@@ -76,7 +76,7 @@ def test_a_row_without_any_flow_stays_zero() -> None:
 
 def test_bad_arguments() -> None:
     with pytest.raises(
-        ArgumentError, match=r"at most 16384 pipes, L · N². Received: 2 layers of 91 tokens, 16562 pipes"
+        ArgumentError, match=r"at most 16384 edges \(L · N²\). Received: 2 layers of 91 tokens, 16562 edges"
     ):
         flow(tiny_records(2, 91))
     with pytest.raises(ArgumentError, match=r"flow needs at least one record"):
@@ -85,5 +85,5 @@ def test_bad_arguments() -> None:
         flow(tiny_records(1, 3) + tiny_records(1, 4))
     with pytest.raises(ArgumentError, match=r"rows must lie in 0 … 2"):
         flow(tiny_records(1, 3), rows=3)
-    with pytest.raises(ArgumentError, match=r"residual must be"):
+    with pytest.raises(ArgumentError, match=r"residual must lie in 0 … 1. Received: residual="):
         flow(tiny_records(1, 3), residual=2.0)

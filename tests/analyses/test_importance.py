@@ -99,13 +99,13 @@ def test_bad_arguments() -> None:
         head_importance([])
     with pytest.raises(ArgumentError, match=r'absolute must be "example" or "token"\.'):
         head_importance(layers, absolute="batch")  # type: ignore[arg-type]
-    with pytest.raises(RecordError, match=r"layers with one number of heads. Received: \[4, 4, 2\]"):
+    with pytest.raises(RecordError, match=r"layers of one number of heads. Received: H=\[4, 4, 2\]"):
         head_importance([*layers, *tiny_records(1, 5, heads=2)])
     layers[1].extras.grad = None
     with pytest.raises(RecordError, match=r"output gradients.*gradients=True"):
         head_importance(layers)
     layers[1].dropout = 0.1
-    with pytest.raises(RecordError, match=r"record 1 dropped 0\.1 of them. Call model.eval\(\) first"):
+    with pytest.raises(RecordError, match=r"Received: record 1, which dropped 0\.1 of them. Call model.eval\(\) first"):
         head_importance(layers)
 
 

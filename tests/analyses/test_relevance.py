@@ -168,7 +168,9 @@ def test_what_is_missing_is_named() -> None:
         relevance(layers, rows=0)
     q = torch.randn(1, 2, 5, 4)
     _, dropped = headwise.attention(q, q, q, dropout=0.25, record=True)
-    with pytest.raises(RecordError, match=r"relevance needs the weights that the call used, record 0 dropped 0\.25"):
+    with pytest.raises(
+        RecordError, match=r"relevance needs the weights that the call used. Received: record 0, which dropped 0\.25"
+    ):
         relevance([dropped])
     with pytest.raises(ArgumentError, match=r"rows must lie in 0 … 4"):
         relevance(tiny_records(1, 5), rows=5)
@@ -182,9 +184,11 @@ def test_cross_records_that_do_not_fit_are_named() -> None:
         RecordError, match=r"one cross record for each decoder layer. Received: 2 decoder records, 1 cross"
     ):
         cross_relevance(encoder, decoder, cross[:1])
-    with pytest.raises(RecordError, match=r"B, Q, K = \[2, 4, 6\]; cross record 0 \(d\.0\) has \[2, 4, 4\]"):
+    with pytest.raises(RecordError, match=r"B, Q, K = \[2, 4, 6\]. Received: cross record 0 \(d\.0\) with \[2, 4, 4\]"):
         cross_relevance(encoder, decoder, decoder)
-    with pytest.raises(RecordError, match=r"cross_relevance: encoder needs self-attention, record 0 \(c\.0\)"):
+    with pytest.raises(
+        RecordError, match=r"cross_relevance: encoder needs self-attention. Received: record 0 \(c\.0\)"
+    ):
         cross_relevance(cross, decoder, cross)
     with pytest.raises(ArgumentError, match=r"rows must lie in 0 … 3"):
         cross_relevance(encoder, decoder, cross, rows=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -35,6 +36,23 @@ def test_autocast_does_not_lower_the_precision(name: str) -> None:
         found = QUESTIONS[name](tiny_copy(records))
     assert found.dtype == torch.float32
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("nothing", [[], slice(0, 0), slice(5, 9)], ids=str)
+def test_an_empty_choice_gives_an_empty_dimension_as_in_the_record(nothing: Any) -> None:
+    records = tiny_records(2, 5)
+    record, weight = records[0], torch.ones(4, 4, 3)
+    assert record.weights(rows=nothing).shape == (1, 4, 0, 5)
+    assert analyses.rollout(records, rows=nothing).shape == (1, 0, 5)
+    assert analyses.flow(records, rows=nothing).shape == (1, 0, 5)
+    assert analyses.relevance(records, rows=nothing).shape == (1, 0, 5)
+    assert analyses.cross_relevance(records, records, records, rows=nothing).shape == (1, 0, 5)
+    for choice, shape in (("rows", (1, 4, 0, 5)), ("cols", (1, 4, 5, 0)), ("heads", (1, 0, 5, 5))):
+        assert analyses.norm_based(record, **{choice: nothing}, output_weight=weight).shape == shape
+    summed = analyses.summed_norm_based
+    assert summed(record, rows=nothing, output_weight=weight).shape == (1, 0, 5)
+    assert summed(record, cols=nothing, output_weight=weight).shape == (1, 5, 0)
+    assert torch.equal(summed(record, heads=nothing, output_weight=weight), torch.zeros(1, 5, 5))
 
 
 def tiny_copy(records: list[AttentionRecord]) -> list[AttentionRecord]:

@@ -410,20 +410,20 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
     "weights times a mask": (lambda q, k, v: ((q @ k.mT).softmax(-1) * TRIL) @ v, "the weights went through `mul`"),
     "weights of a window of keys": (
         lambda q, k, v: (q @ k.mT).softmax(-1)[..., :3] @ v[..., :3, :],
-        "the weights went through `__getitem__`",
+        "the weights went through `getitem`",
     ),
     "scores of a window of keys": (
         lambda q, k, v: (q @ k.mT)[..., :3].softmax(-1) @ v[..., :3, :],
-        "the scores went through `__getitem__`",
+        "the scores went through `getitem`",
     ),
     "a fill that forbids nothing": (
         lambda q, k, v: (q @ k.mT).masked_fill(~TRIL, -2.0).softmax(-1) @ v,
-        "filled with -2, which does not forbid",
+        "filled with -2, which forbids nothing",
     ),
     "a mask multiplied in": (lambda q, k, v: ((q @ k.mT) * TRIL).softmax(-1) @ v, "went through `mul`"),
     "scores under a mask": (
         lambda q, k, v: torch.where(TRIL, q @ k.mT, BIAS).softmax(-1) @ v,
-        "replaced by other scores under a mask",
+        "replaced by several numbers",
     ),
     "assigned scores": (
         lambda q, k, v: (lambda s: (s.__setitem__((..., 0), 1.0), s.softmax(-1) @ v)[1])(q @ k.mT),
@@ -433,15 +433,15 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
         lambda q, k, v: (lambda s: (s.__setitem__(slice(None), q @ k.mT), s.softmax(-1) @ v)[1])(
             torch.empty(B, H, Q, Q)
         ),
-        "the scores were put together from parts",
+        "the scores were assembled from parts",
     ),
     "met again": (
         lambda q, k, v: (lambda s: (s + torch.cumsum(s, -1)).softmax(-1) @ v)(q @ k.mT),
-        "the scores met what was made of them again, in `add`",
+        "combined with something computed from them in `add`",
     ),
     "sinks that meet the values": (
         lambda q, k, v: torch.cat([q @ k.mT, torch.zeros(B, H, Q, 1)], -1).softmax(-1) @ torch.cat([v, v[:, :, :1]], 2),
-        "the column of sinks met the values too",
+        "the column of sinks was multiplied by the values too",
     ),
     "two columns beside the keys": (
         lambda q, k, v: torch.cat([q @ k.mT, torch.zeros(B, H, Q, 2)], -1).softmax(-1)[..., :-2] @ v,
@@ -469,7 +469,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
         lambda q, k, v: (
             (q @ k.mT).masked_fill(~TRIL, -1e9).masked_fill((torch.arange(Q) == 2)[:, None], -1e4).softmax(-1) @ v
         ),
-        "its scores were filled with several numbers, in rows that these forbid as a whole",
+        "its scores were filled with several numbers, in rows that are forbidden completely",
     ),
     "two products in one": (
         lambda q, k, v: torch.cat([(q @ k.mT)[..., :3], q @ k.mT], -1).softmax(-1)[..., :Q] @ v,

@@ -368,7 +368,7 @@ def test_a_bound_on_bytes() -> None:
     with headwise.watch(model, max_bytes=3 * size) as seen:
         model(inputs())
     assert len(seen) == 3
-    with pytest.raises(RecordError, match=r"passed the bound of .* \(max_bytes\).*only=.*every=.*dtype=.*offload="):
+    with pytest.raises(RecordError, match=r"passed the limit of .* \(max_bytes\).*only=.*every=.*dtype=.*offload="):
         see(model, max_bytes=3 * size - 1)
     with headwise.watch(model, max_bytes=None) as seen:
         model(inputs())
@@ -379,7 +379,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"every": 0}, ArgumentError, "every must be an int of at least 1. Received: 0"),
     ({"every": 1.5}, ArgumentError, "every must be an int of at least 1. Received: 1.5"),
     ({"every": True}, ArgumentError, "every must be"),
-    ({"dtype": torch.int8}, DtypeError, "dtype must be float16, .* Received: torch.int8"),
+    ({"dtype": torch.int8}, DtypeError, "dtype must be float16, .* Received: dtype=torch.int8"),
     ({"offload": "cloud"}, ArgumentError, "offload must be"),
     ({"max_bytes": 0}, ArgumentError, "max_bytes must be positive"),
 ]

@@ -48,15 +48,15 @@ class LayerPlace(Place):
             return any(x is not None and x is not first for x in others)
         if sum(len(x.shape) == 3 for x in given.values() if hasattr(x, "shape")) == 1:
             return False
-        around = self._around
+        around = self.around
         return around.reads_another_sequence if around is not None and looks_like_attention(around.module) else None
 
     def _given(self) -> dict[str, Any]:
         """The arguments of the call, by name."""
         try:
-            bound = inspect.signature(self.call.layer.call).bind_partial(*self._arguments, **self._keywords)
+            bound = inspect.signature(self.call.layer.call).bind_partial(*self.arguments, **self.keywords)
         except (TypeError, ValueError):
-            return dict(self._keywords)
+            return dict(self.keywords)
         return bound.arguments
 
 
@@ -152,7 +152,7 @@ class LayerWatcher(Watcher):
         place = self.here()
         entry: Entry | None = None if place is None else self.found(place, call, out, arrange, how)
         if entry is not None and self.values and weight is not None:
-            entry.keep_output_weight(self._keeper.tensor(to_torch(weight)))
+            entry.keep("output_weight", self._keeper.tensor(to_torch(weight)))
 
     # What Watcher asks of the model.
 
