@@ -22,6 +22,7 @@ The exit status is 1 if anything does not match.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import math
 import random
@@ -174,13 +175,11 @@ def draw_mask(draw: Draw, sizes: Sizes) -> Mask | Tensor | None:
 
 def _one_mask(draw: Draw, sizes: Sizes, names: Sequence[str] = tuple(MAKERS)) -> Mask:
     while True:
-        try:
+        with contextlib.suppress(MaskError):
             mask = MAKERS[draw.choice(names)](draw, *sizes)
             if mask is not None:
                 mask.aligned(*sizes[2:])
                 return mask
-        except MaskError:
-            continue
 
 
 def draw_bias(draw: Draw, sizes: Sizes, dtype: torch.dtype) -> tuple[Tensor | None, str]:
