@@ -153,7 +153,8 @@ class Mask:
         `shape`) is False the answer does not matter.
         """
         rank = max(x.ndim for x in (q_lo, q_hi, k_lo, k_hi))
-        r = Rectangles(*(x[(None,) * (rank - x.ndim)] for x in (q_lo, q_hi, k_lo, k_hi)), wanted)
+        bounds = [x[(None,) * (rank - x.ndim)] for x in (q_lo, q_hi, k_lo, k_hi)]
+        r = Rectangles(bounds[0], bounds[1], bounds[2], bounds[3], wanted)
         codes = self.extents(r)
         return codes.expand(*codes.shape[:2], *r.shape)
 
@@ -303,7 +304,7 @@ class Mask:
         if value is MISSING:
             value = make()
             memo.keep(version, key, value)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def __getstate__(self) -> dict[str, Any]:
         # What was remembered is not pickled or copied: it can be large, and can be made again.
