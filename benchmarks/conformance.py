@@ -105,9 +105,8 @@ class Call:
 MAKERS: dict[str, Callable[[Draw, int, int, int, int], Mask | None]] = {
     "causal": lambda draw, B, H, Q, K: masks.causal(draw.choice([None, None, 0, -3, 2])),
     "window": lambda draw, B, H, Q, K: masks.window(_reach(draw), _reach(draw), draw.choice([None, None, 0, -4, 3])),
-    "padding": lambda draw, B, H, Q, K: masks.padding(
-        draw.choice([draw.randint(0, K), draw.integers(K, B), draw.flags(B, K, share=0.7)])
-    ),
+    "padding": lambda draw, B, H, Q, K: masks.padding(draw.flags(B, K, share=0.7)),
+    "lengths": lambda draw, B, H, Q, K: masks.lengths(draw.choice([draw.randint(0, K), draw.integers(K, B)])),
     "documents": lambda draw, B, H, Q, K: masks.documents(
         draw.choice([draw.integers(3, B, K) - 1, draw.integers(9, K).sort().values - draw.randint(0, 2)])
     ),

@@ -104,8 +104,8 @@ def finite(lse: Tensor) -> Tensor:
 def merge(out: Tensor, lse: Tensor, more_out: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
     """The output [..., rows, E] and log-sum-exp [..., rows] over two sets of keys, from those over each."""
     total = torch.logaddexp(lse, more_lse)
-    share, more_share = (torch.exp(part - finite(total))[..., None].to(out.dtype) for part in (lse, more_lse))
-    return out * share + more_out * more_share, total
+    share, more_share = (torch.exp(part - finite(total))[..., None] for part in (lse, more_lse))
+    return (out * share + more_out * more_share).to(out.dtype), total
 
 
 def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -113,4 +113,4 @@ def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, T
     if sinks is None:
         return out, lse
     total = torch.logaddexp(lse, sinks.to(lse.dtype)[None, :, None])
-    return out * torch.exp(lse - finite(total))[..., None].to(out.dtype), total
+    return (out * torch.exp(lse - finite(total))[..., None]).to(out.dtype), total

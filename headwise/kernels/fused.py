@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.kernels.kernel import bias_as, cut_to_values, fused_inputs
+from headwise.kernels.kernel import cut_to_values, fused_inputs
 from headwise.softmax import EMPTY, add_sinks, finite, merge
 from headwise.tiles import Tile, TileList, forbidden
 
@@ -92,7 +92,7 @@ class _Tiled(torch.autograd.Function):
         if sinks is not None:
             # The sink is a key whose value is 0: dL/ds = A (dA - Σ A dA), with dA = 0 and Σ A dA = dO · O.
             share = torch.exp(sinks.to(lse.dtype)[None, :, None] - finite(lse))
-            d_sinks = -(share * (d_out * out).sum(-1, dtype=lse.dtype)).sum((0, 2)).to(sinks.dtype)
+            d_sinks = -(share * (d_out.to(lse.dtype) * out).sum(-1)).sum((0, 2)).to(sinks.dtype)
         return dq, dk, dv, d_sinks, None
 
 
@@ -240,5 +240,5 @@ def _bias_of(call: AttentionCall, tile: Tile, dtype: torch.dtype) -> Tensor:
     cols = torch.cat([torch.arange(run.lo, run.hi, device=call.q.device) for run in tile.runs])
     matrix = {dim: slice(at, at + 1) for dim, at in (("B", tile.b), ("H", tile.h)) if at is not None}
     bias: Tensor = call.options_of({"Q": slice(tile.q_lo, tile.q_hi), "K": cols, **matrix})["bias"]
-    bias = bias_as(bias, dtype).expand(-1, -1, tile.rows, tile.keys)
+    bias = bias.to(dtype).expand(-1, -1, tile.rows, tile.keys)
     return bias.clone(memory_format=torch.contiguous_format)

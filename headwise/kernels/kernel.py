@@ -102,13 +102,10 @@ def fused_inputs(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, float]:
     return q, k, v, scale
 
 
-def bias_as(bias: Tensor, dtype: torch.dtype) -> Tensor:
-    """A bias in another dtype. What is finite stays finite: finfo.min of a wider dtype is that of the narrower one."""
-    found = bias.to(dtype)
-    if torch.finfo(bias.dtype).max <= torch.finfo(dtype).max:
-        return found
+def finite_as(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bias in a narrower dtype, in which what is finite stays finite: finfo.min of one is that of the other."""
     limits = torch.finfo(dtype)
-    return torch.where(bias.isinf(), found, found.clamp(limits.min, limits.max))
+    return torch.where(bias.isinf(), bias, bias.clamp(limits.min, limits.max)).to(dtype)
 
 
 def cut_to_values(call: AttentionCall, out: Tensor) -> Tensor:

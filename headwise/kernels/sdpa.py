@@ -13,8 +13,8 @@ from headwise.call import AttentionCall
 from headwise.kernels import exact, fused, tiled
 from headwise.kernels.kernel import (
     Cost,
-    bias_as,
     cut_to_values,
+    finite_as,
     fused_inputs,
     input_output_bytes,
     machine,
@@ -124,9 +124,9 @@ def dense_mask(call: AttentionCall) -> Tensor | None:
         allowed = call.mask.cells(rows, torch.arange(call.shape[3], device=device))
     if call.bias is None:
         return allowed
-    # On the CPU a float32 mask goes with inputs in half precision.
-    dtype = call.dtype if call.q.device.type == "cpu" else call.q.dtype
-    bias = bias_as(call.options_of({})["bias"], dtype)
+    bias = call.options_of({})["bias"].to(call.dtype)
+    if call.q.device.type != "cpu":  # on the CPU a float32 mask goes with inputs in half precision
+        bias = finite_as(bias, call.q.dtype)
     return bias if allowed is None else bias.masked_fill(~allowed, EMPTY)
 
 
