@@ -89,7 +89,7 @@ class Option:
     dims: str = ""
 
 
-def _of(check: Callable[..., Any], dims: str = "") -> dict[str, Option]:
+def _of(check: Callable[..., Any], dims: str = "") -> dict[str, Any]:
     return {"option": Option(check, dims)}
 
 
@@ -98,7 +98,7 @@ class Options:
     """The options of a call, checked. A default changes nothing."""
 
     #: added to the scores; broadcasts to [B, H, Q, K]
-    bias: Tensor | None = dataclasses.field(default=None, metadata=_of(check_bias, "BHQK"))
+    bias: Tensor | None = dataclasses.field(default=None, metadata={**_of(check_bias, "BHQK"), "broadcasts": True})
     #: factor on q kᵀ
     scale: float = dataclasses.field(default=1.0, metadata=_of(check_scale))
     #: bound on the scores, by tanh

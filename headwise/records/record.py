@@ -37,9 +37,9 @@ T = TypeVar("T")
 class Extras:
     """What only some analyses need; None = not kept."""
 
-    v: Tensor | None = None  # [B, G, K, E]
-    grad: Tensor | None = None  # dL/dO [B, H, Q, E]
-    output_weight: Tensor | None = None  # W_O [H, E, M]
+    v: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BGKE"})
+    grad: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BHQE"})  # dL/dO
+    output_weight: Tensor | None = dataclasses.field(default=None, metadata={"dims": "HEM"})  # W_O
 
     def __setattr__(self, name: str, x: Tensor | None) -> None:
         super().__setattr__(name, x)

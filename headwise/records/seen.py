@@ -322,7 +322,7 @@ class Seen:
         The file is written beside `path` and then put in its place. Raises FileError if it cannot be written, and
         RecordError if a record cannot be represented.
         """
-        from headwise.records.storage import save
+        from headwise.records.saving import save
 
         save(self, path)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import headwise
 from headwise.records import CallSite, Coverage, Site
+from headwise.records.tensor_file import TensorFile
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -58,3 +61,16 @@ def test_a_file_of_0_1_0_opens_with_all_that_stands_beside_the_weights() -> None
         ),
         ("the fast path was turned off",),
     )
+
+
+def said(path: Path) -> Any:
+    """What a file says, but for the tensors."""
+    file = TensorFile(path)
+    description = json.loads(file.metadata["description"])
+    return file.metadata["headwise"], description, json.loads(file["tokens"].numpy().tobytes())
+
+
+def test_what_is_saved_again_is_a_file_that_0_1_0_can_read(tmp_path: Path) -> None:
+    """0.1.0 wants exactly the fields that it wrote."""
+    headwise.load(DATA / "seen-0.1.0.hw").save(tmp_path / "again.hw")
+    assert said(tmp_path / "again.hw") == said(DATA / "seen-0.1.0.hw")
