@@ -87,6 +87,12 @@ class Keeper:
         self._storages[storage.data_ptr()] = storage.nbytes()
         self._check()
 
+    def forget(self, call: AttentionCall) -> None:
+        """A call that was kept is dropped: its bytes do not count any more."""
+        for x in (call.q, call.k, call.v, call.bias):
+            if x is not None:
+                self._storages.pop(x.untyped_storage().data_ptr(), None)
+
     def count_growth(self, nbytes: int) -> None:
         """Add the bytes that something has grown by."""
         self._others += nbytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from torch import Tensor
 
 from headwise.errors import ArgumentError, RecordError
-from headwise.records import names as paths
+from headwise.records import names
 from headwise.records.coverage import Coverage
 from headwise.records.notebook import Bundle, mimebundle
 from headwise.records.record import AttentionRecord, Choice
@@ -101,7 +100,7 @@ class Seen:
             return self.only(*layer)
         (name, *others) = self._names(layer)
         if others:
-            found = paths.listed([name, *others])
+            found = names.listed([name, *others])
             raise RecordError(
                 f"{layer!r} means {1 + len(others)} layers: {found}. Name one, or take all: seen.only(...)"
             )
@@ -109,14 +108,13 @@ class Seen:
         if len(records) > 1:
             raise RecordError(
                 f"{name} was called {len(records)} times: choose one with seen.call(i)[{layer!r}]; "
-                f"i is one of {paths.numbered(sorted(_call_numbers(records)))}"
+                f"i is one of {names.numbered(sorted(_call_numbers(records)))}"
             )
         return records[0]
 
     def only(self, *layers: Layer) -> Seen:
         """The layers that these numbers, paths or patterns ("*.self_attn") mean, in the model's own order."""
-        wanted = {name for layer in layers for name in self._names(layer)}
-        return self._some([name for name in self.layers if name in wanted])
+        return self._some(self._names(layers) if layers else [])
 
     def call(self, number: int) -> Seen:
         """One call of each layer: 0 is the first forward pass. A negative number counts from each layer's last call.
@@ -131,7 +129,7 @@ class Seen:
             wanted = sorted(numbers)[number] if -len(numbers) <= number < 0 else number
             chosen.update(id(record) for n, record in zip(numbers, records, strict=True) if n == wanted)
         if not chosen:
-            there = f"the calls are {paths.numbered(sorted(known))}" if known else self._nothing()
+            there = f"the calls are {names.numbered(sorted(known))}" if known else self._nothing()
             raise RecordError(f"there is no call {number}: {there}")
         return self._copy([record for record in self.records if id(record) in chosen])
 
@@ -154,42 +152,31 @@ class Seen:
             calls.setdefault(name_of(record), []).append(record)
         return calls
 
-    def _names(self, layer: object) -> list[str]:
-        """The layers that a number or a path means, at least one."""
-        layers = self.layers
-        if not layers:
+    def _names(self, choice: Any) -> list[str]:
+        """The layers that a choice means, at least one."""
+        if not self.layers:
             raise RecordError(self._nothing())
-        if isinstance(layer, str):
-            try:
-                return paths.choose(layers, layer)
-            except RecordError:
-                self._explain(layer)
-                raise
         try:
-            number = operator.index(layer)  # type: ignore[arg-type]
-        except TypeError:
-            raise ArgumentError(
-                f"expected a layer's number or name, a slice or a list. Received: {type(layer).__name__}"
-            ) from None
-        if not -len(layers) <= number < len(layers):
-            raise RecordError(f"layers are numbered 0 … {len(layers) - 1}. Received: {number}")
-        return [layers[number]]
-
-    def _explain(self, layer: str) -> None:
-        """Raise what is known of a layer that the model has and nobody saw."""
-        unseen = {site.name: site for site in (*self.coverage().missed, *self.coverage().refused)}
-        try:
-            site = unseen[paths.choose(list(unseen), layer)[0]]
+            return names.choose(self.layers, choice)
         except RecordError:
-            return
-        raise RecordError(f"{site.name} was {site.status}: {site.how}")
+            for each in names.check_choice(choice):
+                self._explain(each)
+            raise
+
+    def _explain(self, layer: int | str) -> None:
+        """RecordError with the reason if this layer is in the model and was missed or refused."""
+        unseen = {site.name: site for site in (*self.coverage().missed, *self.coverage().refused)}
+        found = names.select(list(unseen), [layer])[0] if isinstance(layer, str) else []
+        if found and not names.select(self.layers, [layer])[0]:
+            site = unseen[found[0]]
+            raise RecordError(f"{site.name} was {site.status}: {site.how}")
 
     def _nothing(self) -> str:
         coverage = self.coverage()
         unseen = len(coverage.missed) + len(coverage.refused)
         places = "1 place that computes it was" if unseen == 1 else f"{unseen} places that compute it were"
         parts = [note.rstrip(".") for note in coverage.notes]
-        if not any(part.startswith("no attention was seen") for part in parts):
+        if not any(part.startswith(("no attention was seen", "only=")) for part in parts):
             parts.insert(0, "no attention was seen")
         return ". ".join([*parts, *([f"{places} not: print(seen.coverage()) says why"] if unseen else [])])
 
@@ -260,7 +247,7 @@ class Seen:
         """
         target, source = self._tokens, self._source_tokens
         batch, _, q_len, k_len = record.shape
-        row_names, col_names = (self._tokens_of(names, batch) for names in (record.row_names, record.col_names))
+        row_names, col_names = (self._tokens_of(labels, batch) for labels in (record.row_names, record.col_names))
         if (target is None and source is None) or (row_names and col_names):
             return row_names, col_names
         name = name_of(record)
@@ -290,21 +277,21 @@ class Seen:
             hint = ". Of several forward passes choose one first: seen.call(i)"
         raise RecordError(f"{name} has B = {batch}, Q = {q_len}, K = {k_len}; received {received}{hint}")
 
-    def _tokens_of(self, names: tuple[str, ...] | None, batch: int) -> list[Tokens] | None:
+    def _tokens_of(self, labels: tuple[str, ...] | None, batch: int) -> list[Tokens] | None:
         """What has names of its own, as the tokens of each example."""
-        if names is None:
+        if labels is None:
             return None
-        if (names, batch) not in self._named:
-            no = (False,) * len(names)
-            tokens = Tokens((-1,) * len(names), names, ((0, 0),) * len(names), no, "", 0, no)
-            self._named[names, batch] = [tokens] * batch
-        return self._named[names, batch]
+        if (labels, batch) not in self._named:
+            no = (False,) * len(labels)
+            tokens = Tokens((-1,) * len(labels), labels, ((0, 0),) * len(labels), no, "", 0, no)
+            self._named[labels, batch] = [tokens] * batch
+        return self._named[labels, batch]
 
     # Numbers.
 
-    def statistics(self, *names: str, **options: Any) -> dict[str, Statistics]:
-        """`record.statistics(*names, **options)` of every layer, by its name."""
-        return {name: self[name].statistics(*names, **options) for name in self.layers}
+    def statistics(self, *which: str, **options: Any) -> dict[str, Statistics]:
+        """`record.statistics(*which, **options)` of every layer, by its name."""
+        return {name: self[name].statistics(*which, **options) for name in self.layers}
 
     def summary(self) -> Summary:
         """A table with a row a head: how wide it looks, how far, and at what. `print` it, or see `to_pandas`."""
@@ -329,7 +316,7 @@ class Seen:
 
 def name_of(record: AttentionRecord) -> str:
     """The path of the module that computed this."""
-    return record.site.name if record.site else paths.UNNAMED
+    return record.site.name if record.site else names.UNNAMED
 
 
 def _call_numbers(records: Sequence[AttentionRecord]) -> list[int]:
@@ -343,4 +330,4 @@ def _fit(tokens: list[Tokens] | None, batch: int, length: int) -> bool:
 
 def _counts(tokens: list[Tokens]) -> str:
     counts = [str(len(each.labels)) for each in tokens]
-    return counts[0] if len(counts) == 1 else f"[{paths.listed(counts)}]"
+    return counts[0] if len(counts) == 1 else f"[{names.listed(counts)}]"
