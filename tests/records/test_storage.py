@@ -303,7 +303,8 @@ def test_a_process_killed_while_saving_leaves_the_old_file(tmp_path: Path, momen
     assert part.stat().st_size > 1000
     assert path.read_bytes() == before
     assert_same(kept, headwise.load(path, verify=True)[0])
-    Seen([kept]).save(path)  # what it left is in nobody's way
+    Seen([kept]).save(path)
+    assert list(tmp_path.iterdir()) == [path]  # what it left is gone
 
 
 def test_an_error_while_saving_leaves_the_old_file_and_nothing_else(
