@@ -15,14 +15,15 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from headwise import registry
 from headwise.call import AttentionCall, Scores
 from headwise.errors import ArgumentError, RecordError
 from headwise.masks import Mask
 from headwise.options import EVERY, OPTIONS
 from headwise.records.head import Head
-from headwise.records.notebook import Bundle, mimebundle
 from headwise.records.site import Site
 from headwise.records.statistics import NAMES, Options, Statistics, compute
+from headwise.registry import Bundle
 from headwise.softmax import attention_weights
 
 # For the log-sum-exps of a few rows so many cells are made at once; if there are more, so many rows of one head.
@@ -165,7 +166,7 @@ class AttentionRecord:
         return f"AttentionRecord(B={batch}, H={heads}, Q={q_len}, K={k_len}, mask={self.mask!r})"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[Bundle, Bundle]:
-        return mimebundle(self)
+        return registry.in_notebook(self)
 
     def scores(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
         """The scores before the softmax, -inf where the mask forbids: [B, heads, rows, cols], float32 or better.

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 from torch import Tensor
 
+from headwise import registry
 from headwise.errors import ArgumentError, RecordError
 from headwise.records import names
 from headwise.records.coverage import Coverage
-from headwise.records.notebook import Bundle, mimebundle
 from headwise.records.record import AttentionRecord, Choice
+from headwise.registry import Bundle
 from headwise.text.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Seen:
         return f"Seen({', '.join(parts)})"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[Bundle, Bundle]:
-        return mimebundle(self)
+        return registry.in_notebook(self)
 
     # Choosing layers.
 
