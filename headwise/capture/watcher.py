@@ -1,4 +1,4 @@
-"""What a watch does with the attention computations it hears of: names them, keeps them, and keeps the books."""
+"""What a watch does with each attention computation: finds its layer, keeps a record of it, and counts it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Entry:
 
 @dataclasses.dataclass(eq=False)
 class _State:
-    """The books of one call site."""
+    """What is known of one call site so far."""
 
     name: str
     layer: int
@@ -76,7 +76,7 @@ class _State:
 
 
 class Watcher:
-    """The records and the books of one watch of one model, in one thread."""
+    """The records and the coverage of one watch of one model, in one thread."""
 
     def __init__(
         self, model: nn.Module, keeper: Keeper, *, only: Only, values: bool, gradients: bool, every: int
@@ -89,7 +89,7 @@ class Watcher:
         self._names = self._paths()
         self._keeper = keeper
         self._only = None if only is None else check_choice(only)
-        self._layers: list[str] = []  # the names of the layers seen so far, those that `only` leaves out too
+        self._seen_names: list[str] = []  # the names of the layers seen so far, those that `only` leaves out too
         self._kept: list[str] = []  # those of them that `only` means, or may mean when more are seen
         self._every = every
         self._thread = threading.get_ident()
@@ -123,7 +123,7 @@ class Watcher:
         return attention_modules(self._model)
 
     def _looked_for(self) -> str:
-        """What would have been seen, in a sentence that ends in where."""
+        """What is recognised, and where: the end of a sentence."""
         return (
             "scaled_dot_product_attention, nn.MultiheadAttention, flex_attention, headwise.attention, and matmul, "
             "softmax, matmul, in every module"
@@ -195,8 +195,8 @@ class Watcher:
 
         Every new layer may end that for another one. What was kept of that is dropped.
         """
-        if layer not in self._layers:
-            self._layers.append(layer)
+        if layer not in self._seen_names:
+            self._seen_names.append(layer)
             self._kept = self._chosen(up_to_last=True)
             for entry in [entry for entry in self.entries if entry.site.name not in self._kept]:
                 self.entries.remove(entry)
@@ -209,12 +209,12 @@ class Watcher:
     def _chosen(self, *, up_to_last: bool = False) -> list[str]:
         """The layers seen so far that `only` means; -3 counts as -3, -2, -1 with `up_to_last`."""
         if self._only is None:
-            return self._layers
+            return self._seen_names
         only = self._only
         if up_to_last:
             lowest = min((each for each in only if isinstance(each, int)), default=0)
-            only = [*only, *range(max(lowest, -len(self._layers)), 0)]
-        return select(self._layers, only)[0]
+            only = [*only, *range(max(lowest, -len(self._seen_names)), 0)]
+        return select(self._seen_names, only)[0]
 
     def _continues(self, state: _State, call: AttentionCall, cross: bool) -> bool:
         entry = state.generation
@@ -260,7 +260,7 @@ class Watcher:
                         return
 
     def _state(self, place: Place) -> tuple[_State, int]:
-        """The books of a place, and which run of its module this is."""
+        """The state of a place, and which run of its module this is."""
         key = id(place.module)
         if key not in self._handles:
             self._count_runs(place.module)
@@ -319,8 +319,8 @@ class Watcher:
                 )
                 sites.append(CallSite(name, "missed", runs, reason))
         notes = list(self.notes)
-        if self._layers and only is not None:
-            unmatched = {each: select(self._layers, [each])[1] for each in only}
+        if self._seen_names and only is not None:
+            unmatched = {each: select(self._seen_names, [each])[1] for each in only}
             notes += [f"only={each!r}: {messages[0]}" for each, messages in unmatched.items() if messages][:8]
             if not only:
                 notes.append("only=[] chooses no layer")

@@ -67,7 +67,7 @@ class FieldReader:
         self.special = special
         self.ignored: dict[str, None] = {}  # in their order, each once
 
-    def read(self, cls: type[T], entry: object) -> T:
+    def read(self, cls: Callable[..., T], entry: object) -> T:
         """A `cls` from a JSON object, or from a list of its values in order. RecordError says which does not fit."""
         fields = stored_fields(cls)
         if isinstance(entry, list) and len(entry) >= sum(field.since == 1 for field in fields.values()):

@@ -7,6 +7,7 @@ import fnmatch
 import operator
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from headwise.errors import ArgumentError, RecordError
 
@@ -37,7 +38,7 @@ def choose(names: Sequence[str], choice: Choice) -> list[str]:
     return chosen
 
 
-def check_choice(choice: object) -> list[int | str]:
+def check_choice(choice: Any) -> list[int | str]:
     """The ints and strings that a choice consists of. ArgumentError if it is made of anything else."""
     several = list(choice) if isinstance(choice, (list, tuple, set, frozenset, range)) else [choice]
     try:

@@ -1,4 +1,4 @@
-"""`Seen`: the records of all the attention that a model computed, and the questions to ask of them."""
+"""`Seen`: the records of all attention that a model computed, by layer."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ class Seen:
     """The records of a model's attention, in the order in which it was computed.
 
         seen.layers                       the names of the layers
-        seen[3], seen["encoder.layer.3"]  the record of one: by its place, its path, or a part or pattern of the path
+        seen[3], seen["encoder.layer.3"]  the record of one: by number, path, or a part or pattern of the path
         seen[2:5], seen[["0", "*.11"]]    some of the layers, a Seen again
         seen[3, 7, :, 0]                  weights [B, heads, rows, cols]: layer, heads, rows, cols
         seen.call(1)                      the second forward pass, where there were several
 
-    A layer that was not seen, or a word that means several, is a RecordError which says what there is.
+    `headwise.records.names.choose` says how layers are chosen. RecordError, with the names that there are, for a layer
+    that was not seen and where one layer was expected and several match.
     """
 
     _tokens: list[Tokens] | None = None
@@ -56,7 +57,7 @@ class Seen:
 
     @property
     def layers(self) -> list[str]:
-        """The names of the layers: the paths of the modules that computed attention, in the order of the first time."""
+        """The names of the layers: the paths of the modules that computed attention, in the order of first use."""
         return list(self._calls())
 
     def __len__(self) -> int:
@@ -114,7 +115,7 @@ class Seen:
         return records[0]
 
     def only(self, *layers: Layer) -> Seen:
-        """The layers that these numbers, paths or patterns ("*.self_attn") mean, in the model's own order."""
+        """The layers that these numbers, paths or patterns ("*.self_attn") mean, in the order of `layers`."""
         return self._some(self._names(layers) if layers else [])
 
     def call(self, number: int) -> Seen:
@@ -189,15 +190,15 @@ class Seen:
         seen._tokens, seen._source_tokens = self._tokens, self._source_tokens
         return seen
 
-    # What the rows and columns stand for.
+    # Tokens of rows and columns.
 
     @property
     def tokens(self) -> list[Tokens] | None:
-        """The tokens of each example, of an encoder-decoder the decoder's; None if nobody said.
+        """The tokens of each example; of an encoder-decoder, those of the decoder. None if they were not set.
 
-        To set: what a tokenizer returned, `Tokens`, `Patches`, names, one an example (`headwise.text.as_tokens` says
-        what may be given); for an encoder-decoder `{"source": ..., "target": ...}`. RecordError if a record has another
-        number of rows or columns.
+        Set it to anything that `headwise.text.as_tokens` takes: what a tokenizer returned, `Tokens`, `Patches`, names
+        for each example; for an encoder-decoder to `{"source": ..., "target": ...}`. RecordError if a record has
+        another number of rows or columns.
         """
         return self._tokens
 
@@ -221,15 +222,15 @@ class Seen:
 
     @property
     def source_tokens(self) -> list[Tokens] | None:
-        """The tokens that an encoder-decoder's encoder read; None if nobody said."""
+        """The tokens that the encoder of an encoder-decoder read; None if they were not set."""
         return self._source_tokens
 
     def row_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None:
-        """What the rows (queries) of example `b` are called, one label a row; None if nobody said."""
+        """The labels of the rows (queries) of example `b`; None if there are no tokens."""
         return self._labels(self.axes(record)[0], b)
 
     def col_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None:
-        """What the columns (keys) of example `b` are called, one label a column; None if nobody said."""
+        """The labels of the columns (keys) of example `b`; None if there are no tokens."""
         return self._labels(self.axes(record)[1], b)
 
     def _labels(self, tokens: list[Tokens] | None, b: int) -> tuple[str, ...] | None:
@@ -240,11 +241,11 @@ class Seen:
         return tokens[b].labels
 
     def axes(self, record: AttentionRecord) -> tuple[list[Tokens] | None, list[Tokens] | None]:
-        """Whose tokens the rows are and whose the columns. RecordError if no side has that many.
+        """The tokens of the rows and of the columns. RecordError if no side has that many.
 
-        A cross-attention looks from the target at the source. A self-attention is of the side that has its length, and
-        if both have, of the source where a part of its path says "encoder". Rows or columns that the record has names
-        for (learned latents) are called by those; the other side is then of whichever text has its length.
+        The rows of cross-attention are the target, its columns the source. Self-attention is of the side that has its
+        length; if both have, of the source where "encoder" is a component of its path, else of the target. Rows or
+        columns with names of their own (learned latents) keep those; the others are then of the side with their length.
         """
         target, source = self._tokens, self._source_tokens
         batch, _, q_len, k_len = record.shape
@@ -279,7 +280,7 @@ class Seen:
         raise RecordError(f"{name} has B = {batch}, Q = {q_len}, K = {k_len}; received {received}{hint}")
 
     def _tokens_of(self, labels: tuple[str, ...] | None, batch: int) -> list[Tokens] | None:
-        """What has names of its own, as the tokens of each example."""
+        """The names of rows or columns as tokens of each example."""
         if labels is None:
             return None
         if (labels, batch) not in self._named:
@@ -295,7 +296,7 @@ class Seen:
         return {name: self[name].statistics(*which, **options) for name in self.layers}
 
     def summary(self) -> Summary:
-        """A table with a row a head: how wide it looks, how far, and at what. `print` it, or see `to_pandas`."""
+        """A table with one row for each head: how wide it looks, how far, and at what. See also `to_pandas`."""
         from headwise.records.table import summarise
 
         return summarise(self)

@@ -399,7 +399,10 @@ BAD: dict[str, tuple[Any, ...]] = {  # arguments, {name} a checkpoint -> what th
     "layers that are no numbers": (["the", "--layers", "x"], "--layers", "'x'"),
     "a layer that there is not": (["the", "--layers", "0,2"], "--layers: layers are numbered 0 … 1. Received: 2"),
     "only layers that there are not": (["the", "--layers", "7-9"], "--layers: layers are numbered 0 … 1. Received: 7"),
-    "a very long range of layers": (["the", "--layers", "0-99999999999"], "--layers: layers are numbered 0 … 1. Received: 2"),
+    "a very long range of layers": (
+        ["the", "--layers", "0-99999999999"],
+        "--layers: layers are numbered 0 … 1. Received: 2",
+    ),
     "a path that there is not": (["the", "--only", "h.7"], "--only", "'h.7'", "h.0.attn, h.1.attn"),
     "no tokens": (["the", "--max-length", "0"], "--max-length"),
     "more tokens than the model reads": (["the", "--max-length", "33"], "--max-length", "32 tokens", "Received: 33"),
