@@ -52,8 +52,8 @@ def test_every_option_comes_back_in_every_dtype(dtype: torch.dtype, tmp_path: Pa
         sinks=torch.randn(4).to(dtype),
         scale=0.1,
         softcap=30.0,
+        dropout=0.25,
     )
-    kept.dropout = 0.25
     kept.site = Site("décoder.layer.3.attn", 3, "cross", False, 4, 2, call=5)
     kept.extras = Extras(torch.randn(2, 2, 12, 6).to(dtype), torch.randn(2, 4, 10, 6), torch.randn(4, 6, 16))
     Seen([kept]).save(tmp_path / "run.hw")
