@@ -22,6 +22,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from headwise import registry
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -35,24 +37,28 @@ if TYPE_CHECKING:
     from headwise.records.storage import load
     from headwise.viewer.view import view
 
-# Public name -> the module that holds it; None means that the name is itself a module.
-_WHERE: dict[str, str | None] = {
+# Public names that are modules.
+_MODULES = {
+    "headwise.analyses",
+    "headwise.capture",
+    "headwise.doctor",
+    "headwise.errors",
+    "headwise.keras",
+    "headwise.masks",
+    "headwise.models",
+    "headwise.nn",
+    "headwise.plot",
+    "headwise.tasks",
+    "headwise.testing",
+    "headwise.worksheet",
+}
+
+# Public name -> the module that holds it.
+_WHERE = {
     "attention": "headwise.functional",
     "plan": "headwise.functional",
     "watch": "headwise.capture.context",
     "diagnose": "headwise.doctor.diagnosis",
-    "analyses": None,
-    "capture": None,
-    "doctor": None,
-    "masks": None,
-    "models": None,
-    "nn": None,
-    "errors": None,
-    "keras": None,
-    "plot": None,
-    "tasks": None,
-    "testing": None,
-    "worksheet": None,
     "AttentionRecord": "headwise.records.record",
     "Seen": "headwise.records.seen",
     "load": "headwise.records.storage",
@@ -87,15 +93,38 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if f"headwise.{name}" in _MODULES:
+        return importlib.import_module(f"headwise.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'headwise' has no attribute {name!r}")
-    where = _WHERE[name]
-    value = (
-        importlib.import_module(f"headwise.{name}") if where is None else getattr(importlib.import_module(where), name)
-    )
-    globals()[name] = value
+    value = globals()[name] = getattr(importlib.import_module(_WHERE[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+# What upper layers do for lower ones.
+
+
+def _watch_keras(model: Any, **options: Any) -> Any:
+    from headwise.keras.watching import watch
+
+    return watch(model, **options)
+
+
+def _keras_as_torch(layer: Any) -> Any:
+    from headwise.keras.as_torch import as_torch
+
+    return as_torch(layer)
+
+
+def _in_notebook(shown: Any) -> tuple[registry.Bundle, registry.Bundle]:
+    from headwise.viewer.notebook import mimebundle
+
+    return mimebundle(shown)
+
+
+registry.frameworks["keras"] = registry.Framework(_watch_keras, _keras_as_torch)
+registry.in_notebook = _in_notebook

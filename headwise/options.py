@@ -89,7 +89,7 @@ class Option:
     dims: str = ""
 
 
-def _of(check: Callable[..., Any], dims: str = "") -> dict[str, Option]:
+def _of(check: Callable[..., Any], dims: str = "") -> dict[str, Any]:
     return {"option": Option(check, dims)}
 
 

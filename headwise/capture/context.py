@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
 from collections.abc import Callable
 from types import TracebackType
@@ -19,10 +18,7 @@ from headwise.capture.watcher import Only, Watcher
 from headwise.errors import ArgumentError, DtypeError
 from headwise.functional import listening
 from headwise.records import AttentionRecord, Coverage, Seen
-
-# Models of other frameworks, by the package that a class of theirs is from, and the module whose `watch` sees them. By
-# name, because this package knows nothing of them: that module is imported when such a model is watched.
-_WATCHED_BY = {"keras": "headwise.keras.watching"}
+from headwise.registry import framework_of
 
 
 def watch(
@@ -53,8 +49,11 @@ def watch(
     Args:
         model: any module, or a Keras model or layer, on whatever backend (`headwise.keras.watching` says what is seen
             of it). Its modules' paths are the names of the records.
-        only: which call sites: layers (ints), paths or parts of them ("layer.3", "encoder"), patterns ("*.self_attn"),
-            or several of these. None = all.
+        only: which layers to keep, as in `Seen.only`: numbers in the order in which layers are first seen (-1 = the
+            last), paths or parts of them ("layer.3", "encoder"), patterns ("*.self_attn", "*.layer.[0-3]"), or several
+            of these. None = all. The number of layers is known only when the model has run: for -2 the last two
+            layers so far are kept, and a layer is dropped when it is no longer one of them. `seen.coverage()` notes
+            what matches no layer.
         values: keep the values and find the output projections: norm-based weights need them.
         gradients: keep the gradient of each computation's output through a backward pass, and the values.
         offload: "cpu" moves what is kept there; "disk" maps it from a file without a name.
@@ -67,21 +66,20 @@ def watch(
         DtypeError, ArgumentError: an argument that makes no sense, named.
         RecordError: inside the context, where the records pass `max_bytes`.
     """
-    for cls in type(model).__mro__:
-        elsewhere = _WATCHED_BY.get(cls.__module__.partition(".")[0])
-        if elsewhere is not None:
-            found: Watch = importlib.import_module(elsewhere).watch(
-                *(model,),
-                only=only,
-                values=values,
-                gradients=gradients,
-                offload=offload,
-                dtype=dtype,
-                every=every,
-                max_bytes=max_bytes,
-                tokens=tokens,
-            )
-            return found
+    framework = framework_of(model)
+    if framework is not None:
+        found: Watch = framework.watch(
+            model,
+            only=only,
+            values=values,
+            gradients=gradients,
+            offload=offload,
+            dtype=dtype,
+            every=every,
+            max_bytes=max_bytes,
+            tokens=tokens,
+        )
+        return found
     if not isinstance(model, nn.Module):
         hint = ": pass its .model" if isinstance(getattr(model, "model", None), nn.Module) else ""
         raise DtypeError(f"watch: expected a torch.nn.Module. Received: {type(model).__name__}{hint}")

@@ -84,6 +84,12 @@ class Keeper:
         dtype = x.dtype if keep_dtype or self._dtype is None else self._dtype
         return x.detach().to(device="cpu" if self._offload else x.device, dtype=dtype)
 
+    def forget(self, call: AttentionCall) -> None:
+        """A call that was kept is dropped: its bytes do not count any more."""
+        for x in (call.q, call.k, call.v, call.bias):
+            if x is not None:
+                self._storages.pop(x.untyped_storage().data_ptr(), None)
+
     def count_growth(self, nbytes: int) -> None:
         """Add the bytes by which the buffer of a generation has grown. RecordError above the limit."""
         self._grown += nbytes

@@ -24,6 +24,7 @@ from headwise.capture.loggers import Metrics, lightning_callback, make_logger
 from headwise.capture.watcher import Only
 from headwise.errors import ArgumentError, DtypeError, HeadwiseError
 from headwise.records import CallSite, Coverage
+from headwise.records.coverage import Status
 
 
 class Monitor:
@@ -107,7 +108,7 @@ class Monitor:
         self._log = make_logger(log)
         self.logs = log is not None  #: whether it has a `log` of its own
         self._sums: dict[str, Sums] = {}
-        self._calls: Counter[tuple[str, str, str]] = Counter()  # (name, status, how) of a call site -> calls
+        self._calls: Counter[tuple[str, Status, str]] = Counter()  # (name, status, how) of a call site -> calls
         self._notes, self._nothing, self._coverage = dict[str, None](), "", Coverage()
         self._armed: contextlib.ExitStack | None = None
         self._forward: _Forward | None = None

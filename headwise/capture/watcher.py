@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -21,10 +20,10 @@ from headwise.capture.sites import Place, attention_modules, find_place, kind_of
 from headwise.errors import HeadwiseError
 from headwise.masks.additive import UNIFORM
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
-from headwise.records.names import stack_of
+from headwise.records.names import Choice, check_choice, select, stack_of
 from headwise.records.site import is_causal
 
-Only = str | int | Sequence[str | int] | None
+Only = Choice | None
 
 
 @dataclasses.dataclass(eq=False)
@@ -85,7 +84,9 @@ class Watcher:
         self._model = model
         self._names = self._paths()
         self._keeper = keeper
-        self._only = _selector(only)
+        self._only = None if only is None else check_choice(only)
+        self._seen_names: list[str] = []  # the names of the layers seen so far, those that `only` leaves out too
+        self._kept: list[str] = []  # those of them that `only` means, or may mean when more are seen
         self._every = every
         self._thread = threading.get_ident()
         self._states: dict[tuple[str, int], _State] = {}
@@ -147,8 +148,7 @@ class Watcher:
         """Note a computation that cannot become a record."""
         if not _in_backward():
             state, _ = self._state(place)
-            if self._only(state.name, state.layer):
-                state.refused[" ".join(reason.split())] += 1
+            state.refused[" ".join(reason.split())] += 1
 
     def found(
         self, place: Place, call: AttentionCall, out: Tensor, arrange: Callable[[Tensor], Tensor], how: str
@@ -158,7 +158,7 @@ class Watcher:
             self._found_again(place, call, out, arrange)
             return None
         state, run = self._state(place)
-        if not self._only(state.name, state.layer):
+        if not self._wants(state.name):
             return None
         state.how = how
         kind = kind_of(place, call.shape[2], call.shape[3], _is_causal(call))
@@ -185,6 +185,32 @@ class Watcher:
         if self._gradients:
             self._await_gradient(state, entry, call.q, out, arrange)
         return entry
+
+    def _wants(self, layer: str) -> bool:
+        """Whether `only` means a layer that was seen now, or may mean it when more are seen: the last may be layer -2.
+
+        Every new layer may end that for another one. What was kept of that is dropped.
+        """
+        if layer not in self._seen_names:
+            self._seen_names.append(layer)
+            self._kept = self._chosen(up_to_last=True)
+            for entry in [entry for entry in self.entries if entry.site.name not in self._kept]:
+                self.entries.remove(entry)
+                self._keeper.forget(entry.kept.call() if isinstance(entry.kept, Generation) else entry.kept)
+            for state in self._states.values():
+                if state.seen and state.name not in self._kept:
+                    state.seen, state.generation, state.waiting = 0, None, []
+        return layer in self._kept
+
+    def _chosen(self, *, up_to_last: bool = False) -> list[str]:
+        """The layers seen so far that `only` means; -3 counts as -3, -2, -1 with `up_to_last`."""
+        if self._only is None:
+            return self._seen_names
+        only = self._only
+        if up_to_last:
+            lowest = min((each for each in only if isinstance(each, int)), default=0)
+            only = [*only, *range(max(lowest, -len(self._seen_names)), 0)]
+        return select(self._seen_names, only)[0]
 
     def _continues(self, state: _State, call: AttentionCall, cross: bool) -> bool:
         entry = state.generation
@@ -263,16 +289,22 @@ class Watcher:
             entry.built, state.generation = None, None
 
     def records(self) -> list[AttentionRecord]:
-        """The records so far."""
-        return [entry.record() for entry in self.entries]
+        """What was seen, as it stands."""
+        chosen = self._chosen()
+        return [entry.record() for entry in self.entries if entry.site.name in chosen]
 
     def coverage(self) -> Coverage:
         """Every place that computes attention, or seems to."""
         sites: list[CallSite] = []
+        only, chosen = self._only, self._chosen()
+        refused = [state.name for state in self._states.values()]
+        if only and all(isinstance(each, str) for each in only):  # (only what was seen has a number)
+            refused, _ = select(refused, only)
         for state in self._states.values():
-            if state.seen:
+            if state.seen and state.name in chosen:
                 sites.append(CallSite(state.name, "seen", state.seen, state.how))
-            sites += [CallSite(state.name, "refused", n, reason) for reason, n in state.refused.items()]
+            if state.name in refused:
+                sites += [CallSite(state.name, "refused", n, reason) for reason, n in state.refused.items()]
         known = {name for name, _ in self._states}
         for path, module in self._attentions():
             runs, name = self._runs[id(module)], path or type(module).__name__
@@ -283,7 +315,12 @@ class Watcher:
                 )
                 sites.append(CallSite(name, "missed", runs, reason))
         notes = list(self.notes)
-        if not sites:
+        if self._seen_names and only is not None:
+            unmatched = {each: select(self._seen_names, [each])[1] for each in only}
+            notes += [f"only={each!r}: {messages[0]}" for each, messages in unmatched.items() if messages][:8]
+            if not only:
+                notes.append("only=[] chooses no layer")
+        elif not sites:
             notes.append(
                 f"no attention was seen: looked for {self._looked_for()} of the {type(self._model).__name__} that ran "
                 "inside the context"
@@ -326,18 +363,3 @@ def _without_empty_buffer(call: AttentionCall) -> AttentionCall:
     mask = masks.recognise(call.mask.cells(rows, cols))
     mask = None if mask is None else mask.aligned(call.shape[2], filled)
     return dataclasses.replace(call, k=k, v=v, bias=bias, mask=mask)
-
-
-def _selector(only: Only) -> Callable[[str, int], bool]:
-    """Whether a site is wanted: by layer, by path or part of it, or by pattern."""
-    if only is None:
-        return lambda name, layer: True
-    chosen = [only] if isinstance(only, (str, int)) else list(only)
-
-    def wanted(name: str, layer: int) -> bool:
-        return any(
-            layer == each if isinstance(each, int) else fnmatch.fnmatchcase(name, each) or f".{each}." in f".{name}."
-            for each in chosen
-        )
-
-    return wanted

@@ -84,7 +84,7 @@ def watch(
         _tell_missing(pretrained)
         tokens = _encode(pretrained, named, max_length, generate or 0)
         seen = _run(pretrained, tokens, _only(pretrained.model, ranges, patterns), values, generate, progress)
-        _check(seen, pretrained.model, ranges, patterns)
+        _check(seen)
         progress.say(f"writing {out}")
         seen.save(out)
 
@@ -189,32 +189,16 @@ def _run(
     return seen
 
 
-def _check(seen: Seen, model: nn.Module, ranges: Sequence[LayerRange] | None, patterns: Sequence[str]) -> None:
+def _check(seen: Seen) -> None:
     """ArgumentError if a layer or path that was asked for was not there, RecordError if nothing can be shown."""
-    from headwise.capture.sites import attention_modules
-    from headwise.records import names
-
     unseen = (*seen.coverage().missed, *seen.coverage().refused)
-    if not unseen:
-        there = sorted({record.site.layer for record in seen if record.site})
-        for layer in (last for _, last in ranges or () if last not in there):
-            found = f"; of those asked for there are {names.numbered(there)}" if there else ""
-            raise ArgumentError(f"--layers: no attention was seen in layer {layer}{found}")
-        if absent := [pattern for pattern in patterns if not _means_any(pattern, seen.layers)]:
-            places = names.listed([name for name, _ in attention_modules(model)])
-            raise ArgumentError(f"--only: nothing was seen at {absent[0]!r}. There is: {places}")
+    for note in seen.coverage().notes:
+        if note.startswith("only=") and not unseen:
+            wanted, _, message = note.removeprefix("only=").partition(": ")
+            raise ArgumentError(f"--{'layers' if wanted.isdecimal() else 'only'}: {message}")
     if not seen:
         said = [f"{site.name} was {site.status}: {site.how}" for site in unseen[:1]] or seen.coverage().notes
         raise RecordError(f"nothing was written: {'. '.join(said)}")
-
-
-def _means_any(pattern: str, layers: Sequence[str]) -> bool:
-    from headwise.records import names
-
-    try:
-        return bool(names.choose(layers, pattern))
-    except RecordError:
-        return False
 
 
 def _tell_missing(pretrained: Pretrained) -> None:

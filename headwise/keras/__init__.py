@@ -11,11 +11,12 @@ Importing it registers the layers, so that models which were saved with them loa
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 if importlib.util.find_spec("keras") is None:
     raise ImportError('headwise.keras needs Keras: pip install "headwise[keras]"')
 
-from headwise.keras import positions
+from headwise.keras import layer, positions
 from headwise.keras.as_torch import as_torch, store
 from headwise.keras.bert import Bert
 from headwise.keras.drop_path import DropPath
@@ -40,3 +41,12 @@ __all__ = [
     "scaled_dot_product_attention",
     "store",
 ]
+
+
+def _conversions() -> Any:
+    from headwise.keras import convert
+
+    return convert
+
+
+layer.conversions = _conversions

@@ -15,6 +15,9 @@ from headwise.keras import saving
 
 Tensor = Any  # of the backend
 
+# () -> the package `headwise.keras.convert`, which imports every layer. `headwise/keras/__init__.py` sets it.
+conversions: Any = None
+
 
 class Layer(keras.layers.Layer):
     """A layer whose config is what its constructor was given."""
@@ -77,9 +80,7 @@ class Layer(keras.layers.Layer):
                 that are quantised or have LoRA.
             CheckpointError: a weight that has no place here, or a module of which a part was replaced.
         """
-        from headwise.keras import convert
-
-        return convert.from_torch(cls, module, kernel=kernel, dtype=dtype, **kwargs)
+        return conversions().from_torch(cls, module, kernel=kernel, dtype=dtype, **kwargs)
 
     def to_torch(self, *, kernel: str | None = None) -> nn.Module:
         """The PyTorch module that this layer is the twin of, with its options and weights, on the default device.
@@ -95,9 +96,7 @@ class Layer(keras.layers.Layer):
                 that are quantised or have LoRA.
             CheckpointError: a weight that has no place there.
         """
-        from headwise.keras import convert
-
-        return convert.to_torch(self, kernel=kernel)
+        return conversions().to_torch(self, kernel=kernel)
 
     @classmethod
     def from_keras(cls, layer: keras.layers.Layer) -> Any:
@@ -113,9 +112,7 @@ class Layer(keras.layers.Layer):
                 (here it is a mask), a gate with a bias, a regularizer or constraint, several attention axes, an output
                 of another shape than the query's.
         """
-        from headwise.keras import convert
-
-        return convert.from_keras(layer, cls)
+        return conversions().from_keras(layer, cls)
 
     def to_keras(self) -> keras.layers.Layer:
         """This `MultiHeadAttention` as Keras's own, or as its GroupQueryAttention where heads share keys.
@@ -123,9 +120,7 @@ class Layer(keras.layers.Layer):
         Raises:
             ArgumentError: a layer of another kind, without weights yet, or with an option that Keras's has not.
         """
-        from headwise.keras import convert
-
-        return convert.to_keras(self)
+        return conversions().to_keras(self)
 
     def dense(self, width: int, *, name: str, bias: bool = True, **kwargs: Any) -> keras.layers.Dense:
         """A linear map, in this layer's dtype."""

@@ -263,6 +263,6 @@ def _outside() -> int:
     import sys
 
     depth, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("headwise.plot"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(__name__.rpartition(".")[0]):
         depth, frame = depth + 1, frame.f_back
     return depth

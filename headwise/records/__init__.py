@@ -1,4 +1,4 @@
-"""What a call saw, kept in linear memory: the weights are worked out again, exactly, where they are asked for."""
+"""What a call saw, kept in linear memory: the weights are computed again, exactly, when they are asked for."""
 
 from headwise.records.coverage import CallSite, Coverage
 from headwise.records.grouping import grouped

@@ -1,4 +1,4 @@
-"""What was seen of a model, and what was not: one line for every place that computes attention."""
+"""Which attention of a model was seen and which was not: one line for each place that computes attention."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ if TYPE_CHECKING:
 _STYLES = {"seen": "green", "missed": "yellow", "refused": "red"}
 
 
+Status = Literal["seen", "missed", "refused"]
+
+
 @dataclass(frozen=True)
 class CallSite:
-    """One place in a model's code that computes attention, or looks as if it did."""
+    """One place in a model's code that computes attention, or seems to."""
 
     name: str  # the path of its module
-    status: Literal["seen", "missed", "refused"]
+    status: Status
     calls: int  # how many computations were made there
-    how: str  # what was recognised ("scaled_dot_product_attention"), or the reason why nothing is shown
+    how: str  # what was recognised ("scaled_dot_product_attention"), or why there is no record
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Every call site, in the order of the computation; `notes` say what the watch changed in how the model ran.
+    """Every call site, in the order of the computation; `notes` say what else there is to know.
 
-    `print` it, or show it in a notebook: a table with a line a site.
+    Notes: what the watch changed in how the model ran, what `only=` did not match, fields of a file that were ignored.
+    `print` shows a table with a line a site.
     """
 
     sites: tuple[CallSite, ...] = ()
@@ -42,12 +46,12 @@ class Coverage:
 
     @property
     def missed(self) -> tuple[CallSite, ...]:
-        """The sites that computed attention, or seem to, without its being seen."""
+        """The sites that computed attention, or seem to, and were not recognised."""
         return tuple(site for site in self.sites if site.status == "missed")
 
     @property
     def refused(self) -> tuple[CallSite, ...]:
-        """The sites whose attention was seen but cannot be shown as it was; `how` says why."""
+        """The sites that were recognised but cannot be recorded exactly; `how` says why."""
         return tuple(site for site in self.sites if site.status == "refused")
 
     def __str__(self) -> str:

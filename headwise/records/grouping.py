@@ -1,7 +1,7 @@
-"""Attention between words, sentences or any other groups of tokens, worked out some rows at a time.
+"""Attention between words, sentences or other groups of tokens, computed some rows at a time.
 
-The weights to the tokens of a word add up to what the word is given; the rows of its tokens are averaged, so that each
-row of the result is a distribution as each row of the weights is.
+The weights on the tokens of a word add up to the weight on the word. The rows of its tokens are averaged. So each row
+of the result is a distribution, as each row of the weights is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.records.record import AttentionRecord
 from headwise.text import Groups
 
-BLOCK_BYTES = 2**25  # what a row block of weights may take
+BLOCK_BYTES = 2**25  # of weights at a time
 
 
 def grouped(
@@ -27,26 +27,24 @@ def grouped(
 ) -> Tensor:
     """The attention between groups of tokens, [B, H, R', C'], float32 or better.
 
-    `rows` divides the queries, `cols` the keys: one division for all examples of the batch, or a list of one for each,
-    or None: every token by itself. Where examples have different numbers of groups, R' and C' are the largest, and
-    what an example lacks is 0.
+    `rows` groups the queries and `cols` the keys: Groups for all examples of the batch, a list of one for each, or None
+    (every token is a group). R' and C' are the largest number of groups of any example; the rest of the others is 0.
 
-    `how` says what becomes of the weights A[i, j] of the queries i in group r and the keys j in group c:
+    `how` combines the weights A[i, j] of the queries i in group r and the keys j in group c:
 
-        "sum"   mean over i of Σ_j A[i, j]: how much of its attention the one word gives to the other
-        "mean"  mean over i and j: how much one token of the one gives to one token of the other
-        "max"   the largest
+        "sum"   mean over i of Σ_j A[i, j]: the share of its attention that word r gives to word c
+        "mean"  mean over i and j: what a token of r gives to a token of c
+        "max"   the maximum over i and j
 
-    "sum" is how Clark et al. 2019, section 4.1, get attention between words: what a row gave away in all stays the
-    same, 1 where no token is left out and there is no sink.
+    "sum" is the attention between words of Clark et al. 2019, section 4.1; a row adds up to 1, as in the weights (less
+    with learned sinks).
 
-    It takes one pass over the scores and an addition for each, and memory for the result and some rows of weights,
-    which are never all there. (With None for both, the result is all weights.)
+    It takes one pass over the scores, and memory for the result and for some rows of weights at a time.
 
     Raises:
-        ArgumentError: `how` is none of these.
-        DtypeError: something else than Groups.
-        ShapeError: groups of another number of tokens than the record has, or another number of them than examples.
+        ArgumentError: another `how`.
+        DtypeError: `rows` or `cols` are not Groups.
+        ShapeError: the groups are of another number of tokens than the record has, or not one for each example.
     """
     if how not in ("sum", "mean", "max"):
         raise ArgumentError(f'grouped: how must be "sum", "mean" or "max". Received: {how!r}')
@@ -80,21 +78,21 @@ def grouped(
 def _membership(
     name: str, groups: Groups | Sequence[Groups] | None, batch: int, length: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The group of each token, [B, length], and how many tokens each has, [B, groups], 1 where there is none."""
+    """The group of each token [B, length], and the number of tokens of each group [B, groups], at least 1."""
     if groups is None:
         return torch.empty(batch, 0, dtype=torch.long, device=device), torch.ones(batch, length, device=device)
     each = [groups] * batch if isinstance(groups, Groups) else groups
     if not isinstance(each, (list, tuple)) or not all(isinstance(group, Groups) for group in each):
         raise DtypeError(
-            f"{name}: expected Groups or a list of them, of tokens.words(). Received: {type(groups).__name__}"
+            f"grouped: {name} must be Groups (tokens.words()) or a list of them. Received: {name}={groups!r:.60}"
         )
     if len(each) != batch:
-        raise ShapeError(f"{name}: expected Groups, or {batch} of them, one an example. Received: {len(each)}")
+        raise ShapeError(f"grouped: {name} must be Groups, or one for each of {batch} examples. Received: {len(each)}")
     for i, group in enumerate(each):
         if len(group.index) != length:
             raise ShapeError(
-                f"{name}: expected groups of the record's {length} tokens. Received: {group.level} of "
-                f"{len(group.index)} tokens for example {i}; take them from the tokens the model read, padding included"
+                f"grouped: {name} must group the record's {length} tokens. Received: {group.level} of "
+                f"{len(group.index)} tokens for example {i}. Group the tokens that the model read, with padding"
             )
     index = torch.tensor([group.index for group in each], dtype=torch.long, device=device).view(batch, length)
     sizes = torch.zeros(batch, max(map(len, each), default=0), device=device)

@@ -1,41 +1,82 @@
-"""Which of a model's attention a person means: by path, by part of a path, or by pattern."""
+"""Layers by name: which of them a choice means, and how names and numbers of layers are printed."""
 
 from __future__ import annotations
 
 import difflib
 import fnmatch
+import operator
 import re
 from collections.abc import Sequence
+from typing import Any
 
-from headwise.errors import RecordError
+from headwise.errors import ArgumentError, RecordError
 
-UNNAMED = "attention"  # the name of an attention that nobody gave one
+UNNAMED = "attention"  # the name of an attention that no module computed
+
+Choice = int | str | Sequence[int | str]
 
 
-def choose(names: Sequence[str], wanted: str) -> list[str]:
-    """The names that `wanted` means, of the first of these kinds that has any, in order.
+def choose(names: Sequence[str], choice: Choice) -> list[str]:
+    """The layers that a choice means, in their own order. `Seen.only`, `Seen[...]` and `watch(only=)` select by this.
 
-        "encoder.layer.3.attention"   that very name
-        "encoder.layer.3"             what lies under that path
-        "layer.3", "self"             what has these components next to one another, somewhere in its path
-        "*.self_attn", "*.layer.[0-3]"   a pattern of the whole name, or of a path that it lies under
+        3, -1                            by place, in the order in which the layers were seen first; -1 is the last
+        "encoder.layer.3.attention"      the layer of exactly this name
+        "encoder.layer.3"                the layers under this path
+        "layer.3", "self"                the layers with these components next to one another in their path
+        "*.self_attn", "*.layer.[0-3]"   the layers whose name, or a path that they are under, matches this pattern
+        ["*.self_attn", -1]              several of these
 
-    Raises RecordError, with the names that come near, if there is none.
+    Of the kinds of strings the first that matches any layer counts, in this order.
+
+    Raises:
+        ArgumentError: a choice of another type.
+        RecordError: a number, path or pattern that matches no layer; the message says what there is.
     """
+    chosen, unmatched = select(names, check_choice(choice))
+    if unmatched:
+        raise RecordError(unmatched[0])
+    return chosen
+
+
+def check_choice(choice: Any) -> list[int | str]:
+    """The ints and strings that a choice consists of. ArgumentError if it is made of anything else."""
+    several = list(choice) if isinstance(choice, (list, tuple, set, frozenset, range)) else [choice]
+    try:
+        return [each if isinstance(each, str) else operator.index(each) for each in several]
+    except TypeError:
+        raise ArgumentError(
+            "layers: expected a layer's number, its name, a part or pattern of it, or a list of these. "
+            f"Received: {choice!r:.80}"
+        ) from None
+
+
+def select(names: Sequence[str], choice: Sequence[int | str]) -> tuple[list[str], list[str]]:
+    """The layers that a checked choice means, in their own order; and for each part that matches none a message."""
+    chosen: set[str] = set()
+    unmatched = []
+    for wanted in choice:
+        if isinstance(wanted, str):
+            found = _matching(names, wanted)
+        else:
+            found = [names[wanted]] if -len(names) <= wanted < len(names) else []
+        chosen.update(found)
+        if not found and isinstance(wanted, str):
+            near = difflib.get_close_matches(wanted, names, n=4, cutoff=0.4)
+            there = f"The nearest: {listed(near)}" if near else f"There is: {listed(names)}"
+            unmatched.append(f"no attention was seen at {wanted!r}. {there}")
+        elif not found:
+            unmatched.append(f"layers are numbered 0 … {len(names) - 1}. Received: {wanted}")
+    return [name for name in names if name in chosen], unmatched
+
+
+def _matching(names: Sequence[str], wanted: str) -> list[str]:
     if wanted in names:
         return [wanted]
     if any(character in wanted for character in "*?["):
-        found = [name for name in names if any(fnmatch.fnmatchcase(path, wanted) for path in _paths(name))]
-    else:
-        run = f".{wanted}."
-        found = [name for name in names if f".{name}.".startswith(run)]
-        found = found or [name for name in names if run in f".{name}."]
-    if not found:
-        near = difflib.get_close_matches(wanted, names, n=4, cutoff=0.4)
-        raise RecordError(
-            f"no attention was seen at {wanted!r}. {'Near it' if near else 'There is'}: {listed(near or names)}"
-        )
-    return found
+        return [name for name in names if any(fnmatch.fnmatchcase(path, wanted) for path in _paths(name))]
+    part = f".{wanted}."
+    under = [name for name in names if f".{name}.".startswith(part)]
+    return under or [name for name in names if part in f".{name}."]
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:

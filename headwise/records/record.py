@@ -15,15 +15,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from headwise import registry
 from headwise.call import AttentionCall, Scores
 from headwise.errors import ArgumentError, RecordError
 from headwise.masks import Mask
 from headwise.options import EVERY, OPTIONS
 from headwise.records.head import Head
-from headwise.records.notebook import Bundle, mimebundle
 from headwise.records.site import Site
 from headwise.records.statistics import STATISTICS, Statistics, compute, make
 from headwise.records.statistics.lse import NormaliserOfRows
+from headwise.registry import Bundle
 from headwise.softmax import Normaliser
 
 # For the log-sum-exps of a few rows so many cells are made at once; if there are more, so many rows of one head.
@@ -36,9 +37,9 @@ Choice = int | slice | Sequence[int] | None
 class Extras:
     """What only some analyses need; None = not kept."""
 
-    v: Tensor | None = None  # [B, G, K, E]
-    grad: Tensor | None = None  # dL/dO [B, H, Q, E]
-    output_weight: Tensor | None = None  # W_O [H, E, M]
+    v: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BGKE"})
+    grad: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BHQE"})  # dL/dO
+    output_weight: Tensor | None = dataclasses.field(default=None, metadata={"dims": "HEM"})  # W_O
 
     def __setattr__(self, name: str, x: Tensor | None) -> None:
         super().__setattr__(name, x)
@@ -164,7 +165,7 @@ class AttentionRecord:
         return f"AttentionRecord(B={batch}, H={heads}, Q={q_len}, K={k_len}, mask={self.mask!r})"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[Bundle, Bundle]:
-        return mimebundle(self)
+        return registry.in_notebook(self)
 
     def scores(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
         """The scores before the softmax, -inf where the mask forbids: [B, heads, rows, cols], float32 or better.

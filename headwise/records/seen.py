@@ -1,19 +1,19 @@
-"""`Seen`: the records of all the attention that a model computed, and the questions to ask of them."""
+"""`Seen`: the records of all attention that a model computed, by layer."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from torch import Tensor
 
+from headwise import registry
 from headwise.errors import ArgumentError, RecordError
-from headwise.records import names as paths
+from headwise.records import names
 from headwise.records.coverage import Coverage
-from headwise.records.notebook import Bundle, mimebundle
 from headwise.records.record import AttentionRecord, Choice
+from headwise.registry import Bundle
 from headwise.text.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -29,12 +29,13 @@ class Seen:
     """The records of a model's attention, in the order in which it was computed.
 
         seen.layers                       the names of the layers
-        seen[3], seen["encoder.layer.3"]  the record of one: by its place, its path, or a part or pattern of the path
+        seen[3], seen["encoder.layer.3"]  the record of one: by number, path, or a part or pattern of the path
         seen[2:5], seen[["0", "*.11"]]    some of the layers, a Seen again
         seen[3, 7, :, 0]                  weights [B, heads, rows, cols]: layer, heads, rows, cols
         seen.call(1)                      the second forward pass, where there were several
 
-    A layer that was not seen, or a word that means several, is a RecordError which says what there is.
+    `headwise.records.names.choose` says how layers are chosen. RecordError, with the names that there are, for a layer
+    that was not seen and where one layer was expected and several match.
     """
 
     _tokens: list[Tokens] | None = None
@@ -56,7 +57,7 @@ class Seen:
 
     @property
     def layers(self) -> list[str]:
-        """The names of the layers: the paths of the modules that computed attention, in the order of the first time."""
+        """The names of the layers: the paths of the modules that computed attention, in the order of first use."""
         return list(self._calls())
 
     def __len__(self) -> int:
@@ -82,7 +83,7 @@ class Seen:
         return f"Seen({', '.join(parts)})"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[Bundle, Bundle]:
-        return mimebundle(self)
+        return registry.in_notebook(self)
 
     # Choosing layers.
 
@@ -101,7 +102,7 @@ class Seen:
             return self.only(*layer)
         (name, *others) = self._names(layer)
         if others:
-            found = paths.listed([name, *others])
+            found = names.listed([name, *others])
             raise RecordError(
                 f"{layer!r} means {1 + len(others)} layers: {found}. Name one, or take all: seen.only(...)"
             )
@@ -109,14 +110,13 @@ class Seen:
         if len(records) > 1:
             raise RecordError(
                 f"{name} was called {len(records)} times: choose one with seen.call(i)[{layer!r}]; "
-                f"i is one of {paths.numbered(sorted(_call_numbers(records)))}"
+                f"i is one of {names.numbered(sorted(_call_numbers(records)))}"
             )
         return records[0]
 
     def only(self, *layers: Layer) -> Seen:
-        """The layers that these numbers, paths or patterns ("*.self_attn") mean, in the model's own order."""
-        wanted = {name for layer in layers for name in self._names(layer)}
-        return self._some([name for name in self.layers if name in wanted])
+        """The layers that these numbers, paths or patterns ("*.self_attn") mean, in the order of `layers`."""
+        return self._some(self._names(layers) if layers else [])
 
     def call(self, number: int) -> Seen:
         """One call of each layer: 0 is the first forward pass. A negative number counts from each layer's last call.
@@ -131,7 +131,7 @@ class Seen:
             wanted = sorted(numbers)[number] if -len(numbers) <= number < 0 else number
             chosen.update(id(record) for n, record in zip(numbers, records, strict=True) if n == wanted)
         if not chosen:
-            there = f"the calls are {paths.numbered(sorted(known))}" if known else self._nothing()
+            there = f"the calls are {names.numbered(sorted(known))}" if known else self._nothing()
             raise RecordError(f"there is no call {number}: {there}")
         return self._copy([record for record in self.records if id(record) in chosen])
 
@@ -154,42 +154,31 @@ class Seen:
             calls.setdefault(name_of(record), []).append(record)
         return calls
 
-    def _names(self, layer: object) -> list[str]:
-        """The layers that a number or a path means, at least one."""
-        layers = self.layers
-        if not layers:
+    def _names(self, choice: Any) -> list[str]:
+        """The layers that a choice means, at least one."""
+        if not self.layers:
             raise RecordError(self._nothing())
-        if isinstance(layer, str):
-            try:
-                return paths.choose(layers, layer)
-            except RecordError:
-                self._explain(layer)
-                raise
         try:
-            number = operator.index(layer)  # type: ignore[arg-type]
-        except TypeError:
-            raise ArgumentError(
-                f"expected a layer's number or name, a slice or a list. Received: {type(layer).__name__}"
-            ) from None
-        if not -len(layers) <= number < len(layers):
-            raise RecordError(f"layers are numbered 0 … {len(layers) - 1}. Received: {number}")
-        return [layers[number]]
-
-    def _explain(self, layer: str) -> None:
-        """Raise what is known of a layer that the model has and nobody saw."""
-        unseen = {site.name: site for site in (*self.coverage().missed, *self.coverage().refused)}
-        try:
-            site = unseen[paths.choose(list(unseen), layer)[0]]
+            return names.choose(self.layers, choice)
         except RecordError:
-            return
-        raise RecordError(f"{site.name} was {site.status}: {site.how}")
+            for each in names.check_choice(choice):
+                self._explain(each)
+            raise
+
+    def _explain(self, layer: int | str) -> None:
+        """RecordError with the reason if this layer is in the model and was missed or refused."""
+        unseen = {site.name: site for site in (*self.coverage().missed, *self.coverage().refused)}
+        found = names.select(list(unseen), [layer])[0] if isinstance(layer, str) else []
+        if found and not names.select(self.layers, [layer])[0]:
+            site = unseen[found[0]]
+            raise RecordError(f"{site.name} was {site.status}: {site.how}")
 
     def _nothing(self) -> str:
         coverage = self.coverage()
         unseen = len(coverage.missed) + len(coverage.refused)
         places = "1 place that computes it was" if unseen == 1 else f"{unseen} places that compute it were"
         parts = [note.rstrip(".") for note in coverage.notes]
-        if not any(part.startswith("no attention was seen") for part in parts):
+        if not any(part.startswith(("no attention was seen", "only=")) for part in parts):
             parts.insert(0, "no attention was seen")
         return ". ".join([*parts, *([f"{places} not: print(seen.coverage()) says why"] if unseen else [])])
 
@@ -201,15 +190,15 @@ class Seen:
         seen._tokens, seen._source_tokens = self._tokens, self._source_tokens
         return seen
 
-    # What the rows and columns stand for.
+    # Tokens of rows and columns.
 
     @property
     def tokens(self) -> list[Tokens] | None:
-        """The tokens of each example, of an encoder-decoder the decoder's; None if nobody said.
+        """The tokens of each example; of an encoder-decoder, those of the decoder. None if they were not set.
 
-        To set: what a tokenizer returned, `Tokens`, `Patches`, names, one an example (`headwise.text.as_tokens` says
-        what may be given); for an encoder-decoder `{"source": ..., "target": ...}`. RecordError if a record has another
-        number of rows or columns.
+        Set it to anything that `headwise.text.as_tokens` takes: what a tokenizer returned, `Tokens`, `Patches`, names
+        for each example; for an encoder-decoder to `{"source": ..., "target": ...}`. RecordError if a record has
+        another number of rows or columns.
         """
         return self._tokens
 
@@ -233,15 +222,15 @@ class Seen:
 
     @property
     def source_tokens(self) -> list[Tokens] | None:
-        """The tokens that an encoder-decoder's encoder read; None if nobody said."""
+        """The tokens that the encoder of an encoder-decoder read; None if they were not set."""
         return self._source_tokens
 
     def row_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None:
-        """What the rows (queries) of example `b` are called, one label a row; None if nobody said."""
+        """The labels of the rows (queries) of example `b`; None if there are no tokens."""
         return self._labels(self.axes(record)[0], b)
 
     def col_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None:
-        """What the columns (keys) of example `b` are called, one label a column; None if nobody said."""
+        """The labels of the columns (keys) of example `b`; None if there are no tokens."""
         return self._labels(self.axes(record)[1], b)
 
     def _labels(self, tokens: list[Tokens] | None, b: int) -> tuple[str, ...] | None:
@@ -252,15 +241,15 @@ class Seen:
         return tokens[b].labels
 
     def axes(self, record: AttentionRecord) -> tuple[list[Tokens] | None, list[Tokens] | None]:
-        """Whose tokens the rows are and whose the columns. RecordError if no side has that many.
+        """The tokens of the rows and of the columns. RecordError if no side has that many.
 
-        A cross-attention looks from the target at the source. A self-attention is of the side that has its length, and
-        if both have, of the source where a part of its path says "encoder". Rows or columns that the record has names
-        for (learned latents) are called by those; the other side is then of whichever text has its length.
+        The rows of cross-attention are the target, its columns the source. Self-attention is of the side that has its
+        length; if both have, of the source where "encoder" is a component of its path, else of the target. Rows or
+        columns with names of their own (learned latents) keep those; the others are then of the side with their length.
         """
         target, source = self._tokens, self._source_tokens
         batch, _, q_len, k_len = record.shape
-        row_names, col_names = (self._tokens_of(names, batch) for names in (record.row_names, record.col_names))
+        row_names, col_names = (self._tokens_of(labels, batch) for labels in (record.row_names, record.col_names))
         if (target is None and source is None) or (row_names and col_names):
             return row_names, col_names
         name = name_of(record)
@@ -290,24 +279,24 @@ class Seen:
             hint = ". Of several forward passes choose one first: seen.call(i)"
         raise RecordError(f"{name} has B = {batch}, Q = {q_len}, K = {k_len}; received {received}{hint}")
 
-    def _tokens_of(self, names: tuple[str, ...] | None, batch: int) -> list[Tokens] | None:
-        """What has names of its own, as the tokens of each example."""
-        if names is None:
+    def _tokens_of(self, labels: tuple[str, ...] | None, batch: int) -> list[Tokens] | None:
+        """The names of rows or columns as tokens of each example."""
+        if labels is None:
             return None
-        if (names, batch) not in self._named:
-            no = (False,) * len(names)
-            tokens = Tokens((-1,) * len(names), names, ((0, 0),) * len(names), no, "", 0, no)
-            self._named[names, batch] = [tokens] * batch
-        return self._named[names, batch]
+        if (labels, batch) not in self._named:
+            no = (False,) * len(labels)
+            tokens = Tokens((-1,) * len(labels), labels, ((0, 0),) * len(labels), no, "", 0, no)
+            self._named[labels, batch] = [tokens] * batch
+        return self._named[labels, batch]
 
     # Numbers.
 
-    def statistics(self, *names: str, **options: Any) -> dict[str, Statistics]:
-        """`record.statistics(*names, **options)` of every layer, by its name."""
-        return {name: self[name].statistics(*names, **options) for name in self.layers}
+    def statistics(self, *which: str, **options: Any) -> dict[str, Statistics]:
+        """`record.statistics(*which, **options)` of every layer, by its name."""
+        return {name: self[name].statistics(*which, **options) for name in self.layers}
 
     def summary(self) -> Summary:
-        """A table with a row a head: how wide it looks, how far, and at what. `print` it, or see `to_pandas`."""
+        """A table with one row for each head: how wide it looks, how far, and at what. See also `to_pandas`."""
         from headwise.records.summary import summarise
 
         return summarise(self)
@@ -322,14 +311,14 @@ class Seen:
         The file is written beside `path` and then put in its place. Raises FileError if it cannot be written, and
         RecordError if a record cannot be represented.
         """
-        from headwise.records.storage import save
+        from headwise.records.saving import save
 
         save(self, path)
 
 
 def name_of(record: AttentionRecord) -> str:
     """The path of the module that computed this."""
-    return record.site.name if record.site else paths.UNNAMED
+    return record.site.name if record.site else names.UNNAMED
 
 
 def _call_numbers(records: Sequence[AttentionRecord]) -> list[int]:
@@ -343,4 +332,4 @@ def _fit(tokens: list[Tokens] | None, batch: int, length: int) -> bool:
 
 def _counts(tokens: list[Tokens]) -> str:
     counts = [str(len(each.labels)) for each in tokens]
-    return counts[0] if len(counts) == 1 else f"[{paths.listed(counts)}]"
+    return counts[0] if len(counts) == 1 else f"[{names.listed(counts)}]"

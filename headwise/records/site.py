@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.masks import Mask
 
-# A mask known only cell by cell is not asked for more cells than these to learn whether it is causal.
+# Of a mask that is known only cell by cell, at most so many cells are computed to learn whether it is causal.
 LOOKED_AT = 2**24
 
 
@@ -18,8 +18,8 @@ class Site:
     """One attention computation in a model's code."""
 
     name: str  # the path of the module that made it: "encoder.layer.3.attention.self"
-    layer: int  # which of its stack (of the sites whose paths differ in one number), from 0
-    kind: Literal["self", "cross"]  # whether queries and keys come from one sequence or from two
+    layer: int  # its place in its stack (the sites whose paths differ in their numbers alone), from 0
+    kind: Literal["self", "cross"]  # queries and keys come from one sequence, or from two
     causal: bool
     heads: int
     key_heads: int
@@ -29,7 +29,7 @@ class Site:
 def is_causal(mask: Mask | None, q_len: int, k_len: int, blind: Tensor | None = None) -> bool:
     """Whether no query may attend to a key after its own position.
 
-    `blind`, bool [B|1, H|1, Q - 1], are queries that do not count. A mask that is too dear to ask is not causal.
+    `blind`, bool [B|1, H|1, Q - 1], are queries that do not count. False for a mask that is too large to check.
     """
     if mask is None:
         return q_len == 1

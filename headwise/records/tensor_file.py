@@ -1,12 +1,12 @@
 """A file of named tensors and a few strings, in the safetensors format: written as a stream, mapped when it is read.
 
     8 bytes   the length of the header, little-endian
-    header    JSON: {"__metadata__": {str: str}, name: {"dtype", "shape", "data_offsets"}, ...}, filled up with spaces
+    header    JSON: {"__metadata__": {str: str}, name: {"dtype", "shape", "data_offsets"}, ...}, padded with spaces
     data      the tensors' bytes, with no gaps
 
-So every program that reads safetensors reads these files. What headwise adds is in the metadata: a CRC-32 for every
-tensor and a checksum of the header itself. The safetensors package's own writer holds copies of what is shared, sliced
-or on a GPU, and leaves half a file behind when it is interrupted; this one needs no memory and replaces the file last.
+Every program that reads safetensors can read these files. headwise adds to the metadata a CRC-32 of every tensor and a
+checksum of the header. The writer of the safetensors package copies tensors that are shared, sliced or on a GPU, and
+leaves half a file when it is interrupted; this one needs no memory and replaces the file at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor
 from headwise.errors import FileError, RecordError
 from headwise.files import replacing
 
-PIECE = 2**24  # bytes that are held at once on the way to the disk
+PIECE = 2**24  # bytes that are in memory at once while a file is written
 MAX_HEADER = 100_000_000  # of the format
 _ALIGNMENT = 64  # of the data, so that tensors may be used where they lie
 
@@ -50,11 +50,11 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a file beside `path` and then put it in its place: whatever happens, `path` is the old file or the new one.
+    """Write a file that replaces `path` when it is complete: until then, and after an error, `path` is the old file.
 
     Raises:
         FileError: it cannot be written.
-        RecordError: a tensor of a dtype that the format does not have.
+        RecordError: a tensor of a dtype that the format does not have, or a header that is too large.
     """
     for name, x in tensors.items():
         if x.dtype not in _NAMES:
@@ -77,7 +77,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], crcs: Mapping[str, int]) -> bytes:
-    """Its length depends on neither the CRCs nor the checksum, so that it can be written again when they are known."""
+    """The header. Its length does not depend on the checksums, so it can be written again when they are known."""
     crc32 = json.dumps({name: f"{crc:08x}" for name, crc in crcs.items()}, separators=(",", ":"))
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata, "crc32": crc32}}
     end = 0
@@ -93,13 +93,13 @@ def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], crcs: Ma
 
 
 def _checksum(header: dict[str, Any]) -> str:
-    """SHA-256 of all that the header says, but for the checksum itself."""
+    """SHA-256 of the header without the checksum."""
     said = {name: value for name, value in header["__metadata__"].items() if name != "checksum"}
     return hashlib.sha256(json.dumps({**header, "__metadata__": said}, sort_keys=True).encode()).hexdigest()
 
 
 def _write(file: BinaryIO, x: Tensor) -> int:
-    """Write the bytes of a tensor, row by row, wherever it lies; returns their CRC-32."""
+    """Write the bytes of a tensor on any device, in row-major order; returns their CRC-32."""
     crc = 0
     for piece in _pieces(x.detach()):
         data = piece.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
@@ -125,7 +125,7 @@ def _pieces(x: Tensor) -> Iterator[Tensor]:
 
 
 class TensorFile:
-    """The tensors of a file, mapped: what is not looked at is not read, and what is changed stays in memory.
+    """The tensors of a file, mapped: only what is used is read, and changes stay in memory.
 
     Raises:
         FileError: the file is missing, cannot be read, is cut short, damaged, or in another format.
@@ -171,14 +171,10 @@ class TensorFile:
     def check_data(self, *names: str) -> None:
         """FileError unless these tensors (none named: all) are as they were written. Reads every byte of them."""
         crcs = parse_json(self.metadata.get("crc32", ""), f"{self._path} is damaged: its list of CRC-32 sums")
-        with self._path.open("rb") as file:
+        with memoryview(self._bytes) as data:  # not the file of that name: it may have been replaced since
             for name in names or self._entries:
                 _, _, begin, end = self._entries[name]
-                file.seek(begin)
-                crc = 0
-                while begin < end and (data := file.read(min(PIECE, end - begin))):
-                    crc, begin = zlib.crc32(data, crc), begin + len(data)
-                if crcs.get(name) != f"{crc:08x}":
+                if crcs.get(name) != f"{zlib.crc32(data[begin:end]):08x}":
                     raise FileError(f"{self._path} is damaged: the bytes of {name} are not those that were written")
 
     def _read_header(self, file: BinaryIO) -> tuple[dict[str, Any], int]:
@@ -228,7 +224,7 @@ class TensorFile:
 
 
 def parse_json(text: str | bytes, what: str) -> dict[str, Any]:
-    """JSON from a file that anybody may have written: an object, no name in it twice, no NaN; else FileError."""
+    """A JSON object from an untrusted file, without duplicate names and NaN; FileError for anything else."""
     try:
         text = text.decode() if isinstance(text, bytes) else text  # json would guess at UTF-16 too
         found = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headwise.errors import ArgumentError
 from headwise.text import groups
 
 if TYPE_CHECKING:
@@ -37,6 +38,13 @@ class Tokens:
         int | None, ...
     ] = ()  # the word of each, as the tokenizer split the text; None: special. (): unknown
     patches: Patches | None = None  # where in an image they lie, if they are an image's
+
+    def __post_init__(self) -> None:
+        counts = {len(self.ids), len(self.labels), len(self.offsets), len(self.special)}
+        if len(counts) > 1 or not {len(self.unknown), len(self.word_ids)} <= counts | {0}:
+            raise ArgumentError(f"tokens: expected tuples of one length. Received: lengths {sorted(counts)}")
+        if self.patches is not None and len(self.patches) not in counts:
+            raise ArgumentError(f"tokens: expected {len(self.patches)}, one a patch. Received: {len(self.ids)}")
 
     def words(self) -> groups.Groups:
         """Which tokens make up which word. The rules are those of `headwise.text.groups`."""

@@ -16,7 +16,7 @@ import re
 from importlib.abc import Traversable
 from importlib.resources import files
 
-STATIC = files("headwise.viewer") / "static"
+STATIC = files(__name__.rpartition(".")[0]) / "static"
 
 _IMPORT = re.compile(
     r'^import\s+(?:\{(?P<names>[^{}]*)\}|(?P<text>\w+))\s+from\s+"(?P<path>[^"]+)"(?P<as_text>\s+with\s+\{[^{}]*\})?;',

@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 
 from headwise.errors import HeadwiseError
 from headwise.records import AttentionRecord, Seen
-from headwise.records.notebook import Bundle
 from headwise.records.seen import name_of
+from headwise.registry import Bundle
 from headwise.viewer.bundle import assemble
 from headwise.viewer.encoding import TOLERANCE
 from headwise.viewer.facts import facts_of

@@ -20,7 +20,7 @@ def write_page(sheet: Worksheet, path: Path) -> None:
 
 
 def _lines(sheet: Worksheet) -> Iterator[str]:
-    style = resources.files("headwise.worksheet").joinpath("page.css").read_text("utf-8")
+    style = resources.files(__name__.rpartition(".")[0]).joinpath("page.css").read_text("utf-8")
     title = escape(sheet.title)
     yield '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'

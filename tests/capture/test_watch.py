@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -122,6 +122,85 @@ ONLY: list[tuple[Any, list[int]]] = [
 def test_only(only: Any, layers: list[int]) -> None:
     seen = see(Stack(), only=only)
     assert [record.site.layer for record in seen if record.site] == layers
+
+
+class TwoStacks(nn.Module):
+    """Two stacks, of which the second runs before the first, and layers whose names are numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late, self.early = Stack(depth=2), nn.Sequential(SelfAttention(), SelfAttention("by hand"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.late(self.early(x)))
+
+
+CHOICES: list[Any] = [
+    *(0, 1, 3, -1, -2, -4, [0, -1], [-1, "early"], [2, 2, "late.layers.0"]),
+    *("early", "early.1", "1", "layers", "late", "*.[0-1]", "early.[0-1]", "*.layers.*", "early.[!0]", ["*.0", -1]),
+]
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_only_selects_what_seen_only_selects(choice: Any) -> None:
+    every = see(TwoStacks())
+    assert every.layers == ["early.0", "early.1", "late.layers.0", "late.layers.1"]
+    expected = every.only(*choice) if isinstance(choice, list) else every.only(choice)
+    seen = see(TwoStacks(), only=choice)
+    assert seen.layers == expected.layers != []
+    assert [site.name for site in seen.coverage()] == seen.layers
+    assert seen.coverage().notes == ()
+
+
+@pytest.mark.parametrize("choice", ["[0-1]", -1, ["1", 0]], ids=str)
+def test_only_selects_the_same_in_a_sequential(choice: Any) -> None:
+    model = nn.Sequential(SelfAttention(), SelfAttention())
+    every = see(model)
+    assert see(model, only=choice).layers == every[choice if isinstance(choice, list) else [choice]].layers
+
+
+def test_only_keeps_the_same_layers_in_every_pass_and_in_a_loop() -> None:
+    model = TwoStacks()
+    with headwise.watch(model, only=[-1, 0], every=2) as seen:
+        for i in range(4):
+            model(inputs(i))
+    assert seen.layers == ["early.0", "late.layers.1"]
+    assert [record.site.call for record in seen if record.site] == [0, 0, 2, 2]
+
+
+def test_a_layer_that_a_negative_number_no_longer_means_takes_no_memory() -> None:
+    """Each layer keeps q and k in one storage of 2 · S · 3M floats: never two of them."""
+    with headwise.watch(model := Stack(depth=20), only=-1, max_bytes=3 * 2 * S * 3 * M * 4) as seen:
+        model(inputs())
+    assert seen.layers == ["layers.19"]
+
+
+@pytest.mark.parametrize(
+    ("only", "message"),
+    [
+        ("nothing", "only='nothing': no attention was seen at 'nothing'. There is: layers.0, layers.1, layers.2"),
+        ("layers.3", "only='layers.3': no attention was seen at 'layers.3'. The nearest: layers.2, layers.1, layers.0"),
+        (3, "only=3: layers are numbered 0 … 2. Received: 3"),
+        (-4, "only=-4: layers are numbered 0 … 2. Received: -4"),
+        ([], "only=[] chooses no layer"),
+    ],
+    ids=str,
+)
+def test_what_only_does_not_match_is_said(only: Any, message: str) -> None:
+    seen = see(Stack(), only=only)
+    assert seen.coverage().notes == (message,)
+    assert repr(seen) == f"Seen(empty: {message})"
+    with pytest.raises(RecordError) as error:
+        seen["layers.0"]
+    assert message in str(error.value)
+    both = see(Stack(), only=[1, only] if only != [] else [1])
+    assert both.layers == ["layers.1"]
+    assert both.coverage().notes == ((message,) if only != [] else ())
+
+
+def test_only_of_another_type_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"expected a layer's number.*Received: 1\.5"):
+        see(Stack(), only=1.5)
 
 
 def test_every() -> None:

@@ -101,7 +101,7 @@ def test_forged_names_are_refused(names: Any, place: Any, tmp_path: Path, monkey
         return dumps(value, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr("headwise.records.storage.json.dumps", forge)
+        patch.setattr("headwise.records.saving.json.dumps", forge)
         Seen([record("reads.0", "cross", 2, 4, row_names=LATENTS)]).save(tmp_path / "run.hw")
     with pytest.raises(RecordError, match=r"run\.hw"):
         headwise.load(tmp_path / "run.hw")

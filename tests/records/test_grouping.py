@@ -132,16 +132,25 @@ class TestBadInput:
             grouped(recorded(), None, PAIRS, "median")  # type: ignore[arg-type]
 
     def test_other_lengths(self) -> None:
-        with pytest.raises(ShapeError, match=r"\Acols: .* the record's 30 tokens\. Received: groups of 7 .* example 0"):
+        with pytest.raises(
+            ShapeError, match=r"\Agrouped: cols .* the record's 30 tokens\. Received: groups of 7 .* example 0"
+        ):
             grouped(recorded(), UNEVEN, ROWS)
-        with pytest.raises(ShapeError, match=r"\Arows: .* the record's 7 tokens\. Received: groups of 30 .* example 1"):
+        with pytest.raises(
+            ShapeError, match=r"\Agrouped: rows .* the record's 7 tokens\. Received: groups of 30 .* example 1"
+        ):
             grouped(recorded(7), [ROWS, PAIRS], None)
 
     def test_other_numbers(self) -> None:
-        with pytest.raises(ShapeError, match=r"\Arows: expected Groups, or 2 of them.*Received: 3"):
+        with pytest.raises(
+            ShapeError, match=r"\Agrouped: rows must be Groups, or one for each of 2 examples\. Received: 3"
+        ):
             grouped(recorded(), [PAIRS] * 3, None)
 
     @pytest.mark.parametrize("value", [(0, 1), "words", 3])
     def test_no_groups(self, value: object) -> None:
-        with pytest.raises(DtypeError, match=r"\Acols: expected Groups .*tokens\.words\(\)\. Received: "):
+        with pytest.raises(
+            DtypeError,
+            match=r"\Agrouped: cols must be Groups \(tokens\.words\(\)\) or a list of them\. Received: cols=",
+        ):
             grouped(recorded(), None, value)  # type: ignore[arg-type]

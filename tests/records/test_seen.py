@@ -84,8 +84,8 @@ def test_the_very_name_comes_before_what_lies_under_it() -> None:
         (12, ["0 … 11", "Received: 12"]),
         (-13, ["0 … 11", "Received: -13"]),
         (["encoder.layer.0", 99], ["0 … 11", "Received: 99"]),
-        (1.5, ["float"]),
-        (None, ["NoneType"]),
+        (1.5, ["Received: 1.5"]),
+        (None, ["Received: None"]),
     ],
 )
 def test_what_is_not_there_or_not_clear_is_said(wanted: Any, expected: Sequence[str]) -> None:

@@ -52,8 +52,8 @@ def test_every_option_comes_back_in_every_dtype(dtype: torch.dtype, tmp_path: Pa
         sinks=torch.randn(4).to(dtype),
         scale=0.1,
         softcap=30.0,
+        dropout=0.25,
     )
-    kept.dropout = 0.25
     kept.site = Site("décoder.layer.3.attn", 3, "cross", False, 4, 2, call=5)
     kept.extras = Extras(torch.randn(2, 2, 12, 6).to(dtype), torch.randn(2, 4, 10, 6), torch.randn(4, 6, 16))
     Seen([kept]).save(tmp_path / "run.hw")
@@ -303,7 +303,8 @@ def test_a_process_killed_while_saving_leaves_the_old_file(tmp_path: Path, momen
     assert part.stat().st_size > 1000
     assert path.read_bytes() == before
     assert_same(kept, headwise.load(path, verify=True)[0])
-    Seen([kept]).save(path)  # what it left is in nobody's way
+    Seen([kept]).save(path)
+    assert list(tmp_path.iterdir()) == [path]  # what it left is gone
 
 
 def test_an_error_while_saving_leaves_the_old_file_and_nothing_else(

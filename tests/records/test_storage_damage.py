@@ -56,7 +56,7 @@ def test_what_is_no_file_of_records_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_of_a_newer_version_says_to_upgrade(saved: Path) -> None:
     header, data = header_of(saved)
-    header["__metadata__"]["headwise"] = "3"
+    header["__metadata__"]["headwise"] = "4"
     forge(saved, header, data)
     message = refusal(saved)
     assert "newer headwise" in message
@@ -123,7 +123,6 @@ FORGED: dict[str, tuple[list[Any], Any]] = {
     "no records": (["records"], None),
     "a record that is none": (["records", 0], "q"),
     "a record without q": (["records", 0, "q"], None),
-    "a record with more": (["records", 0, "more"], 1),
     "a tensor that is not there": (["records", 0, "q"], "records.9.q"),
     "a tensor that is a number": (["records", 0, "k"], 3),
     "keys for queries": (["records", 0, "q"], "records.0.k"),
@@ -140,7 +139,7 @@ FORGED: dict[str, tuple[list[Any], Any]] = {
     "dropout of everything": (["records", 0, "dropout"], 1.0),
     "a site that is text": (["records", 0, "site"], "layer.0"),
     "a site of a third kind": (["records", 0, "site", "kind"], "both"),
-    "a site with more": (["records", 0, "site", "more"], 1),
+    "a site of the coverage with less": (["coverage", "sites", 0], ["layer.0", "seen", 1]),
     "a site with less": (["records", 0, "site", "layer"], None),
     "a mask that is not there": (["records", 0, "mask"], 2),
     "a mask from the end": (["records", 0, "mask"], -1),

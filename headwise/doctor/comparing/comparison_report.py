@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headwise.doctor.comparing.comparison import Comparison
 from headwise.doctor.comparing.parting import Operation, Parting
 from headwise.doctor.telling.report import printable
+
+if TYPE_CHECKING:
+    from headwise.doctor.comparing.comparison import Comparison
 
 
 def comparison_report(found: Comparison) -> Iterator[RenderableType]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -10,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.doctor.comparing.comparison_report import number
-from headwise.doctor.gradients.gradcheck import Gradients, TensorGradient
 from headwise.doctor.telling.report import printable
+
+if TYPE_CHECKING:
+    from headwise.doctor.gradients.gradcheck import Gradients, TensorGradient
 
 _SAID = {
     "right": "right",

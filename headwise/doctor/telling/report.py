@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -15,8 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.doctor.catalogue import CATALOGUE, links
-from headwise.doctor.finding import Diagnosis, Finding, Severity, Where
 from headwise.doctor.telling.printable import printable
+
+if TYPE_CHECKING:
+    from headwise.doctor.finding import Diagnosis, Finding, Severity, Where
 
 _STYLE: dict[Severity, str] = {"bug": "bold red", "risk": "bold yellow", "note": "bold cyan"}
 _LABEL_WIDTH = 8  # of "evidence", the widest

@@ -1,4 +1,4 @@
-"""The books of a watch of Keras layers: those of any watch, with the layers' paths and what runs of them."""
+"""The watcher of Keras layers: as of any model, with the paths of the layers and which of them runs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LayerPlace(Place):
 
 
 class LayerWatcher(Watcher):
-    """The records and the books of one watch of one Keras model, in one thread."""
+    """The records and the coverage of one watch of one Keras model, in one thread."""
 
     def __init__(
         self, model: keras.layers.Layer, keeper: Keeper, *, only: Only, values: bool, gradients: bool, every: int
@@ -73,7 +73,7 @@ class LayerWatcher(Watcher):
         self._changes: Callable[[], Iterable[str]] = tuple  # what the watch changed, if it came to that
 
     def changes(self, told: Callable[[], Iterable[str]]) -> None:
-        """What to ask for notes, when the books are read."""
+        """What to ask for notes when the coverage is asked for."""
         self._changes = told
 
     def settle(self) -> None:

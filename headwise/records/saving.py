@@ -1,0 +1,151 @@
+"""Records to a file: what `Seen.save` does. `headwise.records.storage` reads them again.
+
+The file is a safetensors file (`headwise.records.tensor_file`). Its metadata hold the version of the layout and a JSON
+description: the fields of every record, with the names of its tensors; the masks, as trees
+(`headwise.masks.description`); the names of rows and columns; the coverage. What several records share, such as a bias
+or the tables of a mask, is stored once. Nothing in a file is code.
+
+The fields are those of the dataclasses `Scores` with its `Options`, `Extras`, `RecordFields`, `Site`, `Coverage`,
+`CallSite`, `Tokens` and `Patches` (`headwise.records.fields`): a field added to one of them is in the files. **Versions
+of the layout**:
+
+    1  the first one
+    2  records may have names for their rows and columns
+    3  fields may be added, and a reader ignores those that it does not know, with a note in the coverage
+
+What is promised: a file of any lower version opens, and a field that it lacks has its default. A file has the highest
+version (`since`) of the fields that it holds, and a field newer than version 1 is left out where it has its default: so
+a file with nothing new in it opens in every headwise since 0.1.0. A new field takes `since` 3 if the weights are right
+without it. Otherwise it takes the next number, and `VERSION` becomes that: programs that do not know the field refuse
+the file and say to upgrade.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NewType
+
+import torch
+from torch import Tensor
+
+from headwise.masks import Mask
+from headwise.masks.description import describe
+from headwise.records.coverage import CallSite
+from headwise.records.fields import stored_fields
+from headwise.records.record import AttentionRecord
+from headwise.records.site import Site
+from headwise.records.tensor_file import write_tensors
+
+if TYPE_CHECKING:
+    from headwise.records.seen import Seen
+
+VERSION = 3  # the highest that can be read
+TOKENS = "tokens"  # the tensor that holds them, JSON in UTF-8: it grows with the text, and the header should stay small
+
+Names = NewType("Names", tuple)  # of rows or columns: in the file their place in the description's "names"
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordFields:
+    """What a record holds beside its scores and its extras."""
+
+    site: Site | None
+    row_names: Names | None = dataclasses.field(default=None, metadata={"since": 2})
+    col_names: Names | None = dataclasses.field(default=None, metadata={"since": 2})
+
+
+def save(seen: Seen, path: str | Path) -> None:
+    """Write all records, the coverage and the tokens to `path`.
+
+    It needs no memory besides the records' own, except for a mask that is a predicate (`masks.from_predicate`): a file
+    holds no code, so its answers are stored, one bit a pair of query and key, and it is read as a mask of those.
+
+    Raises:
+        FileError: the file cannot be written. An older file of that name is then left as it was.
+        RecordError: a record that was changed in place, or has a tensor of a dtype that files do not have.
+    """
+    writer = _Writer()
+    coverage = seen.coverage()
+    text = writer.json(
+        {
+            "records": [writer.record(record, f"records.{i}") for i, record in enumerate(seen.records)],
+            "masks": writer.masks,
+            "names": list(writer.names),
+            "coverage": writer.plain(coverage) | {"sites": [writer.call_site(site) for site in coverage]},
+        }
+    )
+    if seen.tokens is not None or seen.source_tokens is not None:
+        tokens = writer.json({"target": seen.tokens, "source": seen.source_tokens})
+        writer.tensors[TOKENS] = torch.frombuffer(bytearray(tokens.encode()), dtype=torch.uint8)
+    write_tensors(Path(path), writer.tensors, {"headwise": str(writer.version), "description": text})
+
+
+class _Writer:
+    """Collects tensors, masks, and names of rows or columns, each once."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.tensors: dict[str, Tensor] = {}  # name -> tensor
+        self.masks: list[dict[str, Any]] = []
+        self.names: dict[tuple[str, ...], int] = {}  # names -> place
+        self._tensor_names: dict[tuple[object, ...], str] = {}
+        self._places: dict[tuple[object, int, int], int] = {}
+
+    def json(self, x: object) -> str:
+        return json.dumps(x, default=self.plain, separators=(",", ":"))
+
+    def plain(self, x: object, cls: type | None = None) -> dict[str, Any]:
+        """The fields of a dataclass (of `cls`, where `x` has them as attributes) that the file holds."""
+        found = {}
+        for field in stored_fields(cls or type(x)).values():
+            value = getattr(x, field.name)
+            if field.since == 1 or (value is not field.default and value != field.default):
+                self.version = max(self.version, field.since)
+                found[field.name] = _unexpanded(value) if field.broadcasts and value is not None else value
+        return found
+
+    def call_site(self, site: CallSite) -> object:
+        """A site of the coverage: a list, as in 0.1.0, unless it has a newer field."""
+        found = self.plain(site)
+        return [*found.values()] if all(stored_fields(type(site))[name].since == 1 for name in found) else found
+
+    def record(self, record: AttentionRecord, prefix: str) -> dict[str, Any]:
+        entry = self.plain(record.call) | self.plain(record.extras) | self.plain(record, RecordFields)
+        for name, value in entry.items():
+            if isinstance(value, Tensor):
+                entry[name] = self._keep(f"{prefix}.{name}", value)
+            elif isinstance(value, Mask):
+                entry[name] = self._mask(value, *record.shape[2:])
+            elif isinstance(value, tuple):
+                entry[name] = self.names.setdefault(value, len(self.names))
+        return entry
+
+    def _mask(self, mask: Mask, q_len: int, k_len: int) -> int:
+        """The place in `masks` of this mask, or of one that is equal to it."""
+        same: object = mask
+        try:
+            hash(mask)
+        except TypeError:  # a mask class from outside, which holds a list
+            same = id(mask)
+        place = self._places.setdefault((same, q_len, k_len), len(self.masks))
+        if place == len(self.masks):
+            self.masks.append(describe(mask, q_len, k_len, lambda field, x: self._keep(f"masks.{place}.{field}", x)))
+        return place
+
+    def _keep(self, name: str, x: Tensor) -> str:
+        where = (x.device, x.untyped_storage().data_ptr(), x.storage_offset(), x.shape, x.stride(), x.dtype)
+        known = self._tensor_names.setdefault(
+            where, name if name not in self.tensors else f"{name}.{len(self.tensors)}"
+        )
+        self.tensors[known] = x  # which also keeps its memory from being used again
+        return known
+
+
+def _unexpanded(x: Tensor) -> Tensor:
+    """The tensor without the repetitions that broadcasting makes again."""
+    for dim, stride in enumerate(x.stride()):
+        if stride == 0 and x.shape[dim] > 1:
+            x = x.narrow(dim, 0, 1)
+    return x
