@@ -74,6 +74,6 @@ class ClassifyInterface(TaskInterface[Classify, dict[str, str]]):
         logits_NC = torch.empty(len(examples), len(task.labels))
         for batch, places in task.batches(examples):
             logits_NC[places] = (
-                model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]).float().cpu()
+                model(batch["input_ids"], batch["real"], batch["token_type_ids"]).float().cpu()
             )
         return logits_NC
