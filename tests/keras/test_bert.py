@@ -154,3 +154,9 @@ def test_bad_input() -> None:
     for error, message, call in bad:
         with pytest.raises(error, match=message):
             call()
+
+
+def test_a_config_of_version_0_1_is_read() -> None:
+    config = {"vocab_size": 11, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "intermediate_size": 12}
+    bert = Bert.from_config({"name": "bert", "config": config, "seed": None})
+    assert (bert.config.dim, bert.config.ffn_dim) == (8, 12)

@@ -330,7 +330,7 @@ class TestCheckpointsRefused:
         ("changes", "message"),
         [
             ({"model_type": "gpt2"}, "expected a BERT encoder. Received: model_type='gpt2'"),
-            ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+            ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
             ({"is_decoder": True}, "Received: is_decoder=true"),
             ({"add_cross_attention": True}, "Received: add_cross_attention=true"),
             ({"hidden_act": "mish"}, "hidden_act: expected one of gelu, .*. Received: hidden_act='mish'"),

@@ -275,7 +275,7 @@ BAD_CALLS: dict[str, tuple[dict[str, Any], dict[str, Any], type[HeadwiseError], 
     "padding": ({}, {"query": X, "real": torch.ones(2, 4, dtype=torch.bool)}, ShapeError, "real: expected [2, 5]"),
     "mask": ({}, {"query": X, "mask": torch.ones(5, 5, dtype=torch.bool)}, MaskError, "mask"),
     "no input": ({"read_out": True, "output_dim": 4}, {"query": torch.zeros(2, 5, 4)}, ArgumentError, "key: expected"),
-    "batch": ({"read_out": True}, {"query": X, "key": X[:1]}, ShapeError, "key: expected as many examples"),
+    "batch": ({"read_out": True}, {"query": X, "key": X[:1]}, ShapeError, "key: expected the batch size of query"),
 }
 
 

@@ -331,7 +331,7 @@ class TestWeights:
         assert (m.positions.interleaved, m.positions.base, m.positions.scaling) == (True, 50000.0, YARN)
         assert m.scale == pytest.approx(1.3688879454**2 / math.sqrt(14))
         assert (m.kv_norm.eps, m.path) == (1e-6, "absorb")
-        with pytest.raises(CheckpointError, match="none of v_head_dim"):
+        with pytest.raises(CheckpointError, match="a config without v_head_dim"):
             MultiHeadLatentAttention.from_hf({**config, "v_head_dim": None})
         with pytest.raises(CheckpointError, match="'minicpm3'"):
             MultiHeadLatentAttention.from_hf({**config, "model_type": "minicpm3"})
@@ -401,7 +401,7 @@ class TestBadInput:
             m(x[:, :1], cache=cache)
         cache = Cache()
         m(x, cache=cache)
-        with pytest.raises(CacheError, match="B = 2"):
+        with pytest.raises(CacheError, match="B=2"):
             m(x[:1], cache=cache)
 
     def test_absorb_does_not_read_past_what_was_put_around_kv_up(self) -> None:

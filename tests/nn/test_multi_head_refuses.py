@@ -124,7 +124,7 @@ def test_what_a_cache_refuses() -> None:
     layer(x(), cache=cache)
     with pytest.raises(CacheError, match=r"3"):
         layer(x(3, 1, M), cache=cache)
-    with pytest.raises(ArgumentError, match="position_ids: T5Buckets asks for the positions of the keys"):
+    with pytest.raises(ArgumentError, match="position_ids: expected None, T5Buckets needs the positions"):
         MultiHeadAttention(M, H, positions=T5Buckets(H))(x(), cache=Cache(), position_ids=torch.arange(Q))
 
 

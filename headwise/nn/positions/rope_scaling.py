@@ -115,7 +115,7 @@ class Yarn(RopeScaling):
         for name in ("factor", "beta_fast", "beta_slow"):
             positive(f"Yarn.{name}", getattr(self, name))
         if self.attention_factor is not None:
-            positive("Yarn: attention_factor", self.attention_factor)
+            positive("Yarn.attention_factor", self.attention_factor)
         whole("Yarn.original_length", self.original_length)
         if self.beta_fast < self.beta_slow:
             raise ArgumentError(

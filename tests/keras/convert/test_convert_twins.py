@@ -23,9 +23,7 @@ from headwise.nn import positions
 from headwise.nn.cross import CrossLayer
 from tests.keras.backend import array, tensor
 
-SMALL = models.BertConfig(
-    vocab_size=30, dim=8, num_layers=2, num_heads=2, ffn_dim=12, max_positions=10, dropout=0.2
-)
+SMALL = models.BertConfig(vocab_size=30, dim=8, num_layers=2, num_heads=2, ffn_dim=12, max_positions=10, dropout=0.2)
 MLA: dict[str, Any] = {"kv_rank": 6, "nope_dim": 4, "rope_dim": 2, "value_head_dim": 5}
 
 

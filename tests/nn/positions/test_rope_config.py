@@ -92,7 +92,7 @@ def test_what_is_not_known_is_refused(parameters: dict, message: str) -> None:
 
 
 def test_a_config_without_sizes_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="head_dim: expected in the config"):
+    with pytest.raises(CheckpointError, match="head_dim: expected it in the config"):
         Rope.from_hf({"rope_theta": 10_000.0})
 
 
