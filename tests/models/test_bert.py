@@ -158,7 +158,7 @@ class TestInputs:
 
     def test_more_tokens_than_positions(self, bert: Bert) -> None:
         assert bert(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 16, 12)
-        with pytest.raises(ShapeError, match="at most 16 tokens. Received: input_ids="):
+        with pytest.raises(ShapeError, match=r"at most 16 tokens. Received: input_ids="):
             bert(torch.zeros(1, 17, dtype=torch.long))
 
     @pytest.mark.parametrize("outside", [-1, 40])
@@ -170,7 +170,7 @@ class TestInputs:
 
     def test_token_types(self, bert: Bert) -> None:
         with pytest.raises(
-            ArgumentError, match="token_type_ids: expected ids from 0 to 1. Received: token_type_ids with 2"
+            ArgumentError, match=r"token_type_ids: expected ids from 0 to 1. Received: token_type_ids with 2"
         ):
             bert(IDS, token_type_ids=torch.full_like(IDS, 2))
         with pytest.raises(

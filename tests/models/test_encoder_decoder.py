@@ -136,7 +136,7 @@ def test_what_it_does_not_read() -> None:
         model(texts(1, 3)[0], texts(1, 2))
     with pytest.raises(DtypeError, match="target_ids"):
         model(texts(1, 3), texts(1, 2).float())
-    with pytest.raises(ArgumentError, match="target_ids: expected ids from 0 to 10. Received: target_ids with 11"):
+    with pytest.raises(ArgumentError, match=r"target_ids: expected ids from 0 to 10. Received: target_ids with 11"):
         model(texts(1, 3), torch.tensor([[11]]))
     with pytest.raises(ArgumentError, match="expected 0 to 3"):
         model(texts(1, 5), texts(1, 2))

@@ -209,12 +209,12 @@ class TestRefusals:
 
     def test_options_that_make_no_sense(self) -> None:
         with pytest.raises(
-            ArgumentError, match="capacity: expected an int of at least 1, or None. Received: capacity=0"
+            ArgumentError, match=r"capacity: expected an int of at least 1, or None. Received: capacity=0"
         ):
             Cache(capacity=0)
         with pytest.raises(ArgumentError, match=r"window: expected an int .* Received: window=2.5"):
             Cache(window=2.5)  # type: ignore[arg-type]
         with pytest.raises(ArgumentError, match="expected one of the two"):
             Cache(capacity=8, window=4)
-        with pytest.raises(ArgumentError, match="at least 0. Received: length=-1"):
+        with pytest.raises(ArgumentError, match=r"at least 0. Received: length=-1"):
             Cache().crop(-1)

@@ -419,6 +419,6 @@ class TestBadInput:
         cache = Cache()
         m(x, cache=cache)
         assert m(x[:, :1], cache=cache, record=True)[1].k.shape[1] == H
-        with pytest.raises(ArgumentError, match="Received: .*Doubled"):
+        with pytest.raises(ArgumentError, match=r"Received: .*Doubled"):
             m(x, path="absorb", cache=cache)
         assert cache.length == 8

@@ -115,7 +115,7 @@ def test_what_a_cache_refuses() -> None:
     layer, cache = MultiHeadAttention(M, H), Cache(capacity=Q)
     layer(x(), cache=cache)
     with pytest.raises(
-        CacheError, match="this cache is full, expected at most capacity=5 slots. Received: 1 more, it holds 5"
+        CacheError, match=r"this cache is full, expected at most capacity=5 slots. Received: 1 more, it holds 5"
     ):
         layer(x(B, 1, M), cache=cache)
     with pytest.raises(CacheError, match="Received: a cache of another module, MultiHeadAttention"):
@@ -130,6 +130,7 @@ def test_what_a_cache_refuses() -> None:
 
 def test_positions_without_a_scheme_are_refused() -> None:
     with pytest.raises(
-        ArgumentError, match="position_ids: expected a module that was made with positions=. Received: a module without"
+        ArgumentError,
+        match=r"position_ids: expected a module that was made with positions=. Received: a module without",
     ):
         MultiHeadAttention(M, H)(x(), position_ids=torch.arange(Q))

@@ -119,11 +119,9 @@ def test_integers_are_read_as_bool_and_say_the_same(name: str) -> None:
 def test_what_is_no_such_mask_is_refused_by_name(name: str) -> None:
     make, call = CALLS[name]
     model = make().eval()
-    with pytest.raises(DtypeError, match="real: expected bool or integers.*real=mask == 0"):
+    with pytest.raises(DtypeError, match=r"real: expected bool or integers.*real=mask == 0"):
         call(model, torch.where(REAL, 0.0, -torch.inf))
-    with pytest.raises(
-        ArgumentError, match=r"real: expected 1 .* and 0 .* Received: .*real with the values \[-10000, 0, 1\]"
-    ):
+    with pytest.raises(ArgumentError, match=r"real: expected 1 .* Received: .*real with the values \[-10000, 0, 1\]"):
         call(model, torch.tensor([[1, 0, -10000, 1]] * 2))
     with pytest.raises(ShapeError, match=r"real: expected \[2, 4\].* Received: .*real=\[2, 3\]"):
         call(model, REAL[:, :3])

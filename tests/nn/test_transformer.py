@@ -347,7 +347,7 @@ class TestBadInput:
     def test_options_of_a_decoder_layer(self) -> None:
         ready = MultiHeadAttention(M, H)
         with pytest.raises(
-            ArgumentError, match="a module as cross_attention. Received: num_heads=None, cross_attention=None"
+            ArgumentError, match=r"a module as cross_attention. Received: num_heads=None, cross_attention=None"
         ):
             DecoderLayer(M, self_attention=ready)
         with pytest.raises(ArgumentError, match="num_heads: expected None with given"):
@@ -368,7 +368,7 @@ class TestBadInput:
             Encoder(M, **{"num_layers": 2, "num_heads": H, **options})
 
     def test_layers_that_do_not_fit(self) -> None:
-        with pytest.raises(ArgumentError, match="layers: expected one or more. Received: layers="):
+        with pytest.raises(ArgumentError, match=r"layers: expected one or more. Received: layers="):
             Encoder.from_layers([])
         with pytest.raises(
             ArgumentError, match=r"layers: expected the same dim in all. Received: layers with dim \[12, 8\]"
@@ -381,7 +381,7 @@ class TestBadInput:
     def test_calls_of_an_encoder(self, model: Any) -> None:
         x = torch.randn(2, 4, M)
         with pytest.raises(
-            ArgumentError, match="key: expected None, an encoder reads one sequence. Received: key=Tensor"
+            ArgumentError, match=r"key: expected None, an encoder reads one sequence. Received: key=Tensor"
         ):
             model(x, x)
         with pytest.raises(ArgumentError, match="value: expected None"):

@@ -194,7 +194,7 @@ def test_positions_that_do_not_fit_are_refused() -> None:
 
 def test_a_module_of_other_heads_is_refused() -> None:
     Rope(8).check(4, 8)
-    with pytest.raises(ArgumentError, match="expected a module with head_dim=8. Received: head_dim=16"):
+    with pytest.raises(ArgumentError, match=r"expected a module with head_dim=8. Received: head_dim=16"):
         Rope(8).check(4, 16)
 
 

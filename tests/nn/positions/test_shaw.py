@@ -139,7 +139,7 @@ def test_options_that_make_no_sense_are_refused(arguments: tuple, message: str) 
 def test_what_does_not_belong_together_is_refused() -> None:
     with pytest.raises(ArgumentError, match="value_dim: expected values=True"):
         ShawRelative(8, 4, value_dim=8)
-    with pytest.raises(ArgumentError, match="head_dim=8. Received: head_dim=16"):
+    with pytest.raises(ArgumentError, match=r"head_dim=8. Received: head_dim=16"):
         ShawRelative(8, 4).check(2, 16)
 
 

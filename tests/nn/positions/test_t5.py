@@ -136,7 +136,7 @@ def test_options_that_make_no_sense_are_refused(arguments: dict, message: str) -
 
 
 def test_a_module_of_other_heads_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="num_heads=2. Received: num_heads=4"):
+    with pytest.raises(ArgumentError, match=r"num_heads=2. Received: num_heads=4"):
         T5Buckets(2).check(4, 8)
 
 
