@@ -23,13 +23,13 @@ pool = LatentAttention(1, 16, num_heads=1, latent_names=["verdict"])
 optimiser = torch.optim.AdamW(nn.ModuleList([embed, pool, judge]).parameters(), lr=5e-3)
 for _ in range(300):
     ids, real, strongest = reviews(128)
-    praise = judge(pool(embed(ids), padding=real)).squeeze(1)  # [B, 1]
+    praise = judge(pool(embed(ids), real=real)).squeeze(1)  # [B, 1]
     nn.functional.binary_cross_entropy_with_logits(praise, (strongest % 2).float()).backward()
     optimiser.step()
     optimiser.zero_grad()
 
 ids, real, strongest = reviews(1000)
-pooled, seen = pool(embed(ids), padding=real, record=True)  # [1000, 1, 16], and what the latent looked at
+pooled, seen = pool(embed(ids), real=real, record=True)  # [1000, 1, 16], and what the latent looked at
 accuracy = ((judge(pooled).squeeze(1) > 0) == strongest % 2).float().mean().item()
 looks = (ids.gather(1, seen[0].weights()[:, 0, 0].argmax(1, keepdim=True)) == strongest).float().mean().item()
 print(f"accuracy {accuracy:.3f}; looks most at the strongest word in {looks:.0%} of the reviews")

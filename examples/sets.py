@@ -20,7 +20,7 @@ def sets(size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def answer(numbers: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
     """Logits of 0 … 6 different numbers, [B, 7]."""
-    return count(pool(isab(embed(numbers), padding=real), padding=real)[:, 0])
+    return count(pool(isab(embed(numbers), real=real), real=real)[:, 0])
 
 
 optimiser = torch.optim.AdamW(nn.ModuleList([embed, isab, pool, count]).parameters(), lr=4e-3)

@@ -90,7 +90,7 @@ class Option:
 
 
 def _of(check: Callable[..., Any], dims: str = "") -> dict[str, Any]:
-    return {"option": Option(check, dims)}
+    return {"option": Option(check, dims), "broadcasts": len(dims) > 1}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

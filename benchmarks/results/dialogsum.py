@@ -11,7 +11,7 @@ from benchmarks.results.page import Result
 SEED = 0
 COLUMNS = ("--source", "dialogue", "--target", "summary")
 TUNED = ("--model", "minilm", "--heads", "6", "--ffn-dim", "768", "--dropout", "0.2", "--lr", "5e-4")
-SMALL = ("--dim", "128", "--layers", "2", "--dropout", "0.3", "--vocabulary", "2000", "--lr", "1e-3")
+SMALL = ("--dim", "128", "--layers", "2", "--dropout", "0.3", "--vocab-size", "2000", "--lr", "1e-3")
 SUMMARY = {"ROUGE-1": 1, "ROUGE-2": 1, "ROUGE-L": 1}
 REPLY = {"perplexity": 1, "distinct-1": 3, "distinct-2": 3}
 

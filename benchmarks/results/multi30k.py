@@ -26,19 +26,19 @@ OPTIONS = (*SIZE, *STEPS, "--beams", f"{BEAMS}", "--time-limit", f"{LIMIT - 2}",
 class AnewSteps:
     """The same model without a cache: at each step it reads all that was written so far again."""
 
-    def __init__(self, model: EncoderDecoder, source_ids: Tensor, source_padding: Tensor) -> None:
-        self.model, self.source_ids, self.padding = model, source_ids, source_padding
-        self.memory = model.encode(source_ids, source_padding)
+    def __init__(self, model: EncoderDecoder, source_ids: Tensor, source_real: Tensor) -> None:
+        self.model, self.source_ids, self.source_real = model, source_ids, source_real
+        self.memory = model.encode(source_ids, source_real)
         self.read = torch.empty(len(source_ids), 0, dtype=torch.int64)
 
     def __call__(self, ids: Tensor) -> Tensor:
         self.read = torch.cat([self.read, ids[:, None]], 1)
-        hidden = self.model.decode(self.read, self.memory, self.padding)[:, -1:]
-        return self.model.logits(hidden, self.memory, self.source_ids, self.padding)[:, 0]
+        hidden = self.model.decode(self.read, self.memory, self.source_real)[:, -1:]
+        return self.model.logits(hidden, self.memory, self.source_ids, self.source_real)[:, 0]
 
     def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
         self.read, self.source_ids = self.read[order], self.source_ids[order]
-        self.memory, self.padding = self.memory[order], self.padding[order]
+        self.memory, self.source_real = self.memory[order], self.source_real[order]
 
 
 def run(source: Path, folder: Path, *, quick: bool) -> Result:

@@ -116,6 +116,7 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
             trust_remote_code=False,
             output_loading_info=True,
         )
+        model, info = loaded
         missing = tuple(sorted(info["missing_keys"]))
         if generates and missing:
             raise CheckpointError(f"{name} cannot generate: the checkpoint has no {', '.join(missing[:3])}")

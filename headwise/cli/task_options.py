@@ -13,6 +13,7 @@ import click
 
 from headwise.cli.files import reason
 from headwise.errors import ArgumentError, FileError
+from headwise.renamed import renamed
 from headwise.tasks.options.train import TrainOptions
 
 _KINDS: dict[type, click.ParamType] = {int: click.INT, float: click.FLOAT, str: click.STRING}
@@ -96,6 +97,7 @@ def read_config(path: Path, word: str, options: type[TrainOptions]) -> dict[str,
         content = content["options"]
     if not isinstance(content, dict):
         raise FileError(f"--config {path}: expected lines such as epochs: 3. Received: {type(content).__name__}")
+    content = renamed(content)
     known = [field.name for part in in_order(options) for field in part]
     for name in content:
         if name not in known:

@@ -111,7 +111,7 @@ def _of_model(model: str, text: str, mask: Mask | None) -> Worksheet:
     ids = torch.tensor([tokens.ids])
     count = len(tokens.ids)
     real = None if mask is None else mask.to_bool(1, count)[0, 0]
-    return make(bert, ids, tokens=tokens.labels, attention_mask=real)
+    return make(bert, ids, tokens=tokens.labels, real=real)
 
 
 def _parse_mask(given: str, kind: str) -> Mask | None:

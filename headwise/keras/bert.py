@@ -22,6 +22,7 @@ from headwise.keras.residual import seeds
 from headwise.keras.saving import PACKAGE
 from headwise.keras.transformer_layer import EncoderLayer
 from headwise.models.bert import ACTIVATIONS, BertConfig
+from headwise.renamed import renamed
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -29,12 +30,12 @@ class Bert(Layer):
     """A BERT encoder. `Bert(config)` starts from random weights, `Bert.from_pretrained` from a checkpoint's.
 
     >>> bert = Bert.from_pretrained("minilm")
-    >>> hidden = bert(input_ids, attention_mask=input_ids != 0)                  # [B, S] to [B, S, M]
+    >>> hidden = bert(input_ids, real=input_ids != 0)                  # [B, S] to [B, S, M]
 
     It is a layer: what trains, is saved and exported is the model that it stands in.
 
     >>> ids = keras.Input((None,), dtype="int32")
-    >>> hidden, pooled = bert(ids, attention_mask=keras.ops.not_equal(ids, 0), return_pooled=True)
+    >>> hidden, pooled = bert(ids, real=keras.ops.not_equal(ids, 0), return_pooled=True)
     >>> model = keras.Model(ids, keras.layers.Dense(2)(pooled))
 
     Args:
@@ -55,8 +56,8 @@ class Bert(Layer):
         self.layers = [
             # As in 2018 the norm comes after each sum, not before each branch.
             EncoderLayer(
-                *(config.hidden_size, config.num_heads),
-                ffn_dim=config.intermediate_size,
+                *(config.dim, config.num_heads),
+                ffn_dim=config.ffn_dim,
                 norm_first=False,
                 activation=ACTIVATIONS[config.hidden_act],
                 dropout=config.dropout,
@@ -69,7 +70,7 @@ class Bert(Layer):
             )
             for i, each in enumerate(others)
         ]
-        self.pooler = self.dense(config.hidden_size, name="pooler") if config.pooler else None
+        self.pooler = self.dense(config.dim, name="pooler") if config.pooler else None
         linear = [part for layer in self.layers for part in (layer.attention.qkv, layer.attention.out)]
         linear += [part for layer in self.layers for part in (layer.mlp.up, layer.mlp.down)]
         for part in (*linear, *([] if self.pooler is None else [self.pooler])):
@@ -101,20 +102,20 @@ class Bert(Layer):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Bert:
         """The layer that `get_config` described."""
-        return cls(**{**config, "config": BertConfig(**config["config"])})
+        return cls(**{**config, "config": BertConfig(**renamed(config["config"]))})
 
     def build(self, input_shape: object = None) -> None:
         """Make the weights, whose shapes follow from the config alone."""
         for part in (self.embeddings, *self.layers):
             part.build()
         if self.pooler is not None:
-            self.pooler.build((None, self.config.hidden_size))
+            self.pooler.build((None, self.config.dim))
         self.built = True
 
     def call(
         self,
         input_ids: Tensor,
-        attention_mask: Tensor | None = None,
+        real: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         return_pooled: bool = False,
         training: bool | None = None,
@@ -123,8 +124,9 @@ class Bert(Layer):
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.
-            attention_mask: [B, S], as everywhere else with BERT: True or 1 for tokens, False or 0 for padding, on
-                either side. Default: all tokens. The hidden states *of* padding are unspecified: never read them.
+            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, on either side: what a
+                tokenizer of Hugging Face calls attention_mask. None = all tokens are real. The hidden states *at*
+                padding are unspecified: do not read them.
             token_type_ids: [B, S], which sentence of a pair each token is from. Default: all 0.
             return_pooled: also return what `pool` makes of it, which is how a functional model has it.
             training: whether something is dropped.
@@ -135,31 +137,31 @@ class Bert(Layer):
         Raises:
             ShapeError: an argument of another shape, or more than `config.max_positions` tokens.
             DtypeError: an argument of another dtype.
-            ArgumentError: an id that has no embedding, or a mask that holds more than 0 and 1. What is traced has no
+            ArgumentError: an id that has no embedding, or values of `real` other than 0 and 1. What is traced has no
                 values to look at.
             CheckpointError: `return_pooled` of a model that came without a pooler.
         """
-        self._check_inputs(input_ids, attention_mask, token_type_ids, return_pooled)
+        self._check_inputs(input_ids, real, token_type_ids, return_pooled)
         _check_values("input_ids", input_ids, self.config.vocab_size)
         _check_values("token_type_ids", token_type_ids, self.config.num_token_types)
-        _check_values("attention_mask", attention_mask, 2)
-        padding = None if attention_mask is None else ops.cast(attention_mask, "bool")
+        _check_values("real", real, 2)
+        real = None if real is None else ops.cast(real, "bool")
         x = self.embeddings(input_ids, token_type_ids, training=training)
         for layer in self.layers:
-            x = layer(x, query_mask=padding, training=training)
+            x = layer(x, query_mask=real, training=training)
         return (x, self.pool(x)) if return_pooled else x
 
     def compute_output_spec(
         self,
         input_ids: Any,
-        attention_mask: Any = None,
+        real: Any = None,
         token_type_ids: Any = None,
         return_pooled: bool = False,
         **kwargs: Any,
     ) -> Any:
         """The shapes of what `call` returns, without calling it."""
-        self._check_inputs(input_ids, attention_mask, token_type_ids, return_pooled)
-        width = self.config.hidden_size
+        self._check_inputs(input_ids, real, token_type_ids, return_pooled)
+        width = self.config.dim
         hidden = keras.KerasTensor((*input_ids.shape, width), dtype=self.compute_dtype)
         pooled = keras.KerasTensor((input_ids.shape[0], width), dtype=self.compute_dtype)
         return (hidden, pooled) if return_pooled else hidden
@@ -179,17 +181,17 @@ class Bert(Layer):
             )
         return ops.tanh(self.pooler(hidden[:, 0]))  # type: ignore[misc]
 
-    def _check_inputs(self, input_ids: Any, attention_mask: Any, token_type_ids: Any, return_pooled: bool) -> None:
+    def _check_inputs(self, input_ids: Any, real: Any, token_type_ids: Any, return_pooled: bool) -> None:
         if return_pooled:
             self._check_pooler()
-        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        given = {"input_ids": input_ids, "real": real, "token_type_ids": token_type_ids}
         for name, x in given.items():
             if x is None and name != "input_ids":
                 continue
             if not hasattr(x, "shape"):
                 raise DtypeError(f"{name}: expected a tensor [B, S] of whole numbers. Received: {type(x).__name__}")
             dtype = keras.backend.standardize_dtype(x.dtype)
-            if "int" not in dtype and (name != "attention_mask" or dtype != "bool"):
+            if "int" not in dtype and (name != "real" or dtype != "bool"):
                 hint = ' (keras.Input(…, dtype="int32"))' if isinstance(x, keras.KerasTensor) else ""
                 raise DtypeError(f"{name}: expected whole numbers{hint}. Received: dtype={dtype}")
             shape, wanted = tuple(x.shape), tuple(input_ids.shape)
@@ -214,8 +216,8 @@ class _Embeddings(Layer):
         sizes = {"word": config.vocab_size, "position": config.max_positions, "token_type": config.num_token_types}
         for name, size in sizes.items():
             options: dict[str, Any] = {"embeddings_initializer": _normal(config), "dtype": self.dtype_policy}
-            setattr(self, name, keras.layers.Embedding(size, config.hidden_size, name=name, **options))
-        self.width = config.hidden_size
+            setattr(self, name, keras.layers.Embedding(size, config.dim, name=name, **options))
+        self.width = config.dim
         self.norm = keras.layers.LayerNormalization(epsilon=config.layer_norm_eps, name="norm", dtype=self.dtype_policy)
         self.dropout = keras.layers.Dropout(config.dropout, seed=seed, name="dropout", dtype=self.dtype_policy)
 
@@ -241,11 +243,11 @@ def _check_values(name: str, x: Tensor | None, size: int) -> None:
     if values is None or not values.size or (values.min() >= 0 and values.max() < size):
         return
     received = int(values.min() if values.min() < 0 else values.max())
-    if name == "attention_mask":
-        raise ArgumentError(f"attention_mask: expected 1 for tokens and 0 for padding. Received: {received}")
+    if name == "real":
+        raise ArgumentError(f"real: expected 1 for real tokens and 0 for padding. Received: real with {received}")
     raise ArgumentError(
-        f"{name}: expected ids from 0 to {size - 1}. Received: {received}. Do the tokenizer and the model come from "
-        "the same checkpoint?"
+        f"{name}: expected ids from 0 to {size - 1}. Received: {name} with {received}. "
+        "Do the tokenizer and the model come from the same checkpoint?"
     )
 
 

@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 
 from headwise import masks
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
-from headwise.masks import Mask
 from headwise.models import checkpoint
 from headwise.nn.feed_forward import Activation
+from headwise.nn.real import as_real
 from headwise.nn.transformer_layer import EncoderLayer
 
 ACTIVATIONS: dict[str, Activation] = {  # Hugging Face's name: ours
@@ -37,17 +37,17 @@ class BertConfig:
     """The shape of a BERT; the defaults are BERT-base.
 
     `initializer_range` is the deviation of the weights that training begins with. 0.02 suits widths near 768; a narrow
-    model whose scores then all begin near 0 learns sooner from `hidden_size ** -0.5`.
+    model whose scores then all begin near 0 learns sooner from `dim ** -0.5`.
 
     Raises:
         ArgumentError: a value that no BERT can have.
     """
 
     vocab_size: int = 30522
-    hidden_size: int = 768
+    dim: int = 768
     num_layers: int = 12
     num_heads: int = 12
-    intermediate_size: int = 3072
+    ffn_dim: int = 3072
     max_positions: int = 512
     num_token_types: int = 2
     hidden_act: str = "gelu"
@@ -61,16 +61,16 @@ class BertConfig:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type == "int" and (type(value) is not int or value < 1):
-                raise ArgumentError(f"{field.name}: expected a whole number above 0, received {value!r}")
+                raise ArgumentError(f"{field.name}: expected a whole number above 0. Received: {field.name}={value!r}")
             if field.type == "float" and (not isinstance(value, int | float) or not 0 <= value < 1):
-                raise ArgumentError(f"{field.name}: expected a number from 0 to 1, 1 excluded, received {value!r}")
-        if self.hidden_size % self.num_heads:
-            raise ArgumentError(
-                f"hidden_size: expected a multiple of num_heads={self.num_heads}, received {self.hidden_size}"
-            )
+                raise ArgumentError(
+                    f"{field.name}: expected a number from 0 to 1, 1 excluded. Received: {field.name}={value!r}"
+                )
+        if self.dim % self.num_heads:
+            raise ArgumentError(f"dim: expected a multiple of num_heads={self.num_heads}. Received: dim={self.dim}")
         if self.hidden_act not in list(ACTIVATIONS):
             known = ", ".join(ACTIVATIONS)
-            raise ArgumentError(f"hidden_act: expected one of {known}, received {self.hidden_act!r}")
+            raise ArgumentError(f"hidden_act: expected one of {known}. Received: hidden_act={self.hidden_act!r}")
 
     @classmethod
     def from_json(cls, config: dict[str, Any]) -> BertConfig:
@@ -80,14 +80,14 @@ class BertConfig:
             CheckpointError: it describes another architecture, or a BERT that this one is not.
         """
         if (model_type := config.get("model_type", "bert")) != "bert":
-            raise CheckpointError(f"expected a BERT encoder, received model_type {model_type!r}")
+            raise CheckpointError(f"model_type: expected a BERT encoder. Received: model_type={model_type!r}")
         if (positions := config.get("position_embedding_type", "absolute")) != "absolute":
             raise CheckpointError(
-                f"expected absolute position embeddings, received position_embedding_type {positions!r}"
+                f"position_embedding_type: expected absolute positions. Received: position_embedding_type={positions!r}"
             )
         for flag in ("is_decoder", "add_cross_attention"):
             if config.get(flag):
-                raise CheckpointError(f"expected a BERT encoder, received {flag}: true, which makes it a decoder")
+                raise CheckpointError(f"{flag}: expected a BERT encoder, not a decoder. Received: {flag}=true")
         try:
             return cls(**{ours: config[theirs] for ours, theirs in CONFIG_NAMES.items() if theirs in config})
         except ArgumentError as cause:
@@ -106,7 +106,7 @@ class Bert(nn.Module):
         self.config = config
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(_layer(config) for _ in range(config.num_layers))
-        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.pooler else None
+        self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
         self.apply(partial(_initialise, std=config.initializer_range))
 
     @classmethod
@@ -132,15 +132,14 @@ class Bert(nn.Module):
         bert.load_state_dict({name: t.to(dtype) for name, t in _match(bert, tensors).items()}, assign=True)
         return bert.eval()
 
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
         """The last hidden state.
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.
-            attention_mask: [B, S], True or 1 for tokens, False or 0 for padding, on either side. Default: all tokens.
-                The hidden states *of* padding are unspecified: never read them.
+            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, on either side: what a
+                tokenizer of Hugging Face calls attention_mask. None = all tokens are real. The hidden states *at*
+                padding are unspecified: do not read them.
             token_type_ids: [B, S], which sentence of a pair each token is from. Default: all 0.
 
         Returns:
@@ -149,24 +148,28 @@ class Bert(nn.Module):
         Raises:
             ShapeError: an argument of another shape, or more than `config.max_positions` tokens.
             DtypeError: an argument of another dtype.
-            ArgumentError: an id that has no embedding, or a mask that holds more than 0 and 1.
+            ArgumentError: an id that has no embedding, or values of `real` other than 0 and 1.
         """
         config = self.config
-        if input_ids.dim() != 2:
-            raise ShapeError(f"input_ids: expected [B, S], received {list(input_ids.shape)}")
+        check_ids("input_ids", input_ids, config.vocab_size)
         if input_ids.shape[1] > config.max_positions:
             raise ShapeError(
-                f"input_ids: this model reads at most {config.max_positions} tokens, received {input_ids.shape[1]}; "
-                "cut the text or split it"
+                f"input_ids: this model reads at most {config.max_positions} tokens. Received: "
+                f"input_ids={list(input_ids.shape)}. Cut the text or split it"
             )
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(input_ids)
         elif token_type_ids.shape != input_ids.shape:
-            raise _unlike_ids("token_type_ids", token_type_ids, input_ids)
-        check_ids("input_ids", input_ids, config.vocab_size)
+            raise ShapeError(
+                f"token_type_ids: expected {list(input_ids.shape)}, as input_ids. Received: "
+                f"token_type_ids={list(token_type_ids.shape)}"
+            )
         check_ids("token_type_ids", token_type_ids, config.num_token_types)
 
-        mask = None if attention_mask is None else _padding(attention_mask, input_ids)
+        real = as_real(real, *input_ids.shape)
+        # Without padding there is no mask, so that no layer has to look for it.
+        no_padding = real is None or (not torch.compiler.is_compiling() and bool(real.all()))
+        mask = None if real is None or no_padding else masks.padding(real)
         x_BSM = self.embeddings(input_ids, token_type_ids)
         for layer in self.layers:
             x_BSM = layer(x_BSM, mask=mask)
@@ -186,10 +189,10 @@ class Bert(nn.Module):
 class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.position = nn.Embedding(config.max_positions, config.hidden_size)
-        self.token_type = nn.Embedding(config.num_token_types, config.hidden_size)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.word = nn.Embedding(config.vocab_size, config.dim)
+        self.position = nn.Embedding(config.max_positions, config.dim)
+        self.token_type = nn.Embedding(config.num_token_types, config.dim)
+        self.norm = nn.LayerNorm(config.dim, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, ids_BS: Tensor, types_BS: Tensor) -> Tensor:
@@ -200,8 +203,8 @@ class Embeddings(nn.Module):
 def _layer(config: BertConfig) -> EncoderLayer:
     """As in 2018 the norm comes after each sum, not before each branch."""
     return EncoderLayer(
-        *(config.hidden_size, config.num_heads),
-        ffn_dim=config.intermediate_size,
+        *(config.dim, config.num_heads),
+        ffn_dim=config.ffn_dim,
         norm_first=False,
         activation=ACTIVATIONS[config.hidden_act],
         dropout=config.dropout,
@@ -233,47 +236,31 @@ class _NoInitialisation(TorchFunctionMode):
 # --- What forward() accepts -------------------------------------------------------------------------------------------
 
 
-def _padding(attention_mask: Tensor, input_ids: Tensor) -> Mask | None:
-    """The mask of real tokens; None where there is no padding, so that the kernels need not look for it."""
-    if attention_mask.shape != input_ids.shape:
-        raise _unlike_ids("attention_mask", attention_mask, input_ids)
-    if attention_mask.is_floating_point() or attention_mask.is_complex():
-        raise DtypeError(f"attention_mask: expected bool, or whole numbers 0 and 1, received {attention_mask.dtype}")
-    keep = attention_mask.bool()
-    if torch.compiler.is_compiling():  # what is traced has no values to look at
-        return masks.padding(keep)
-    if attention_mask.dtype != torch.bool and not torch.equal(keep.to(attention_mask.dtype), attention_mask):
-        found = attention_mask.unique().tolist()
-        raise ArgumentError(f"attention_mask: expected 1 for tokens and 0 for padding, received values {found[:6]}")
-    return None if bool(keep.all()) else masks.padding(keep)
-
-
 def check_ids(name: str, ids: Tensor, size: int) -> None:
+    """Raise unless `ids` are integers [B, S] from 0 to size - 1. While torch.compile traces, values are not checked."""
+    if ids.ndim != 2:
+        raise ShapeError(f"{name}: expected [B, S]. Received: {name}={list(ids.shape)}")
     if ids.dtype not in (torch.int64, torch.int32):
-        raise DtypeError(f"{name}: expected int64 or int32, received {ids.dtype}")
-    if ids.numel() == 0 or torch.compiler.is_compiling():  # what is traced has no values to look at
+        raise DtypeError(f"{name}: expected int64 or int32. Received: {name}={ids.dtype}")
+    if ids.numel() == 0 or torch.compiler.is_compiling():
         return
-    # Two numbers to read, against an index error (on a GPU a dead process) that says neither which id nor which limit.
+    # An index error of torch (on a GPU it ends the process) says neither which id is wrong nor what the limit is.
     lowest, highest = (int(bound) for bound in ids.aminmax())
     if lowest < 0 or highest >= size:
         raise ArgumentError(
-            f"{name}: expected ids from 0 to {size - 1}, received {lowest if lowest < 0 else highest}; "
-            "do the tokenizer and the model come from the same checkpoint?"
+            f"{name}: expected ids from 0 to {size - 1}. Received: {name} with {lowest if lowest < 0 else highest}. "
+            "Do the tokenizer and the model come from the same checkpoint?"
         )
-
-
-def _unlike_ids(name: str, received: Tensor, input_ids: Tensor) -> ShapeError:
-    return ShapeError(f"{name}: expected {list(input_ids.shape)}, as input_ids, received {list(received.shape)}")
 
 
 # --- Reading a checkpoint ---------------------------------------------------------------------------------------------
 
 CONFIG_NAMES = {  # ours: Hugging Face's
     "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
+    "dim": "hidden_size",
     "num_layers": "num_hidden_layers",
     "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
+    "ffn_dim": "intermediate_size",
     "max_positions": "max_position_embeddings",
     "num_token_types": "type_vocab_size",
     "hidden_act": "hidden_act",

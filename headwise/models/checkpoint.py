@@ -131,7 +131,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as cause:  # ValueError: bytes that are not UTF-8, or text that is not JSON
         raise CheckpointError(f"cannot read {path}: expected JSON ({cause})") from cause
     if not isinstance(content, dict):
-        raise CheckpointError(f"cannot read {path}: expected a JSON object, received {type(content).__name__}")
+        raise CheckpointError(f"cannot read {path}: expected a JSON object. Received: {type(content).__name__}")
     return content
 
 

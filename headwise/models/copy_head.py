@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from headwise.nn.real import as_real
+
 
 class CopyHead(nn.Module):
     """One more attention to the source, whose weights are probabilities of copying.
@@ -30,20 +32,21 @@ class CopyHead(nn.Module):
         self.query = nn.Linear(dim, dim, bias=False)
         self.gate = nn.Linear(2 * dim, 1)
 
-    def forward(self, hidden: Tensor, memory: Tensor, source_padding: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, memory: Tensor, source_real: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Where to copy from and whether to.
 
         Args:
             hidden: [B, Q, M], of the decoder.
             memory: [B, K, M].
-            source_padding: bool [B, K], True = a real token, at least one in each row; None = all are.
+            source_real: bool or integers [B, K], True or 1 = a real token, at least one in each row; None = all.
 
         Returns:
             a [B, Q, K], float32 or better, and the logits of g [B, Q].
         """
+        source_real = as_real(source_real, *memory.shape[:2], name="source_real")
         scores_BQK = self.query(hidden) @ memory.mT / math.sqrt(memory.shape[-1])
-        if source_padding is not None:
-            scores_BQK = scores_BQK.masked_fill(~source_padding[:, None], -math.inf)
+        if source_real is not None:
+            scores_BQK = scores_BQK.masked_fill(~source_real[:, None], -math.inf)
         weights_BQK = scores_BQK.softmax(-1, dtype=torch.promote_types(scores_BQK.dtype, torch.float32))
         read_BQM = weights_BQK.to(memory.dtype) @ memory
         return weights_BQK, self.gate(torch.cat([hidden, read_BQM], -1))[..., 0]

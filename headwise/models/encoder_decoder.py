@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from headwise import masks
-from headwise.errors import ArgumentError, ShapeError
+from headwise.errors import ArgumentError
 from headwise.models.bert import Bert, BertConfig, check_ids
 from headwise.models.copy_head import CopyHead, mixed
 from headwise.nn import Cache, Decoder, Encoder, MultiHeadAttention, options
@@ -28,10 +28,10 @@ class EncoderDecoderConfig:
     """The shape of an `EncoderDecoder`.
 
     Args:
-        vocabulary: tokens of the target, and of the source where `source_vocabulary` is None: one table of embeddings
+        vocab_size: tokens of the target, and of the source where `source_vocab_size` is None: one table of embeddings
             then serves source, target and output (Press & Wolf 2017, three-way tying). None = those of `bert`, whose
             table then serves all three.
-        source_vocabulary: tokens of a source with a table of its own.
+        source_vocab_size: tokens of a source with a table of its own.
         dim: M.
         num_heads: H, of every attention.
         encoder_layers, decoder_layers: how many.
@@ -48,8 +48,8 @@ class EncoderDecoderConfig:
         ArgumentError: a value that no such model can have.
     """
 
-    vocabulary: int | None
-    source_vocabulary: int | None = None
+    vocab_size: int | None
+    source_vocab_size: int | None = None
     dim: int = 256
     num_heads: int = 4
     encoder_layers: int = 3
@@ -65,29 +65,39 @@ class EncoderDecoderConfig:
     bert: BertConfig | None = None
 
     def __post_init__(self) -> None:
-        if self.vocabulary is not None:
-            options.whole("vocabulary", self.vocabulary)
+        if self.vocab_size is not None:
+            options.whole("vocab_size", self.vocab_size)
         elif self.bert is None:
-            raise ArgumentError("vocabulary: expected a number of tokens where there is no bert, received None")
-        elif self.dim != self.bert.hidden_size:
             raise ArgumentError(
-                f"dim: expected {self.bert.hidden_size}, as the embeddings of bert have it, received {self.dim}"
+                "vocab_size: expected the number of tokens where there is no bert. Received: vocab_size=None"
+            )
+        elif self.dim != self.bert.dim:
+            raise ArgumentError(
+                f"dim: expected {self.bert.dim}, as the embeddings of bert have it. Received: dim={self.dim}"
             )
         for name in ("dim", "num_heads", "encoder_layers", "decoder_layers", "max_positions"):
             options.whole(name, getattr(self, name))
         options.one_of("positions", self.positions, ("rope", "sinusoidal", "learned"))
         head_dim = options.divisible("dim", self.dim, "num_heads", self.num_heads)
         if self.positions == "rope" and head_dim % 2:
-            raise ArgumentError(f'dim: expected an even number a head for positions="rope", received {head_dim}')
-        if self.bert is not None and self.source_vocabulary is not None:
-            raise ArgumentError("source_vocabulary: expected None with bert, which has its own")
+            raise ArgumentError(
+                'dim: expected an even dim / num_heads for positions="rope". '
+                f"Received: dim={self.dim}, num_heads={self.num_heads}"
+            )
+        if self.bert is not None and self.source_vocab_size is not None:
+            raise ArgumentError(
+                f"source_vocab_size: expected None with bert, which has its own. Received: {self.source_vocab_size}"
+            )
         if self.copies and not self.is_shared:
-            raise ArgumentError("copies: expected one vocabulary for source and target, received one each")
+            raise ArgumentError(
+                "copies: expected one vocabulary for source and target. "
+                f"Received: source_vocab_size={self.source_vocab_size}"
+            )
 
     @property
     def is_shared(self) -> bool:
         """Whether source and target have one vocabulary."""
-        return self.source_vocabulary is None and (self.bert is None or self.vocabulary is None)
+        return self.source_vocab_size is None and (self.bert is None or self.vocab_size is None)
 
 
 class EncoderDecoder(nn.Module):
@@ -98,14 +108,14 @@ class EncoderDecoder(nn.Module):
 
     Norms stand before the branches (Xiong et al. 2020); the output is tied to the target's embeddings.
 
-    >>> model = EncoderDecoder(EncoderDecoderConfig(vocabulary=8000))
-    >>> logits_BQV = model(source_ids, target_ids, source_padding)
+    >>> model = EncoderDecoder(EncoderDecoderConfig(vocab_size=8000))
+    >>> logits_BQV = model(source_ids, target_ids, source_real)
 
     Decoding on a cache: the memory is made, and projected, once; each step costs one token.
 
-    >>> memory, cache = model.encode(source_ids, source_padding), Cache()
+    >>> memory, cache = model.encode(source_ids, source_real), Cache()
     >>> logits_B1V = model.logits(
-    ...     model.decode(target_ids[:, -1:], memory, source_padding, cache), memory, source_ids, source_padding
+    ...     model.decode(target_ids[:, -1:], memory, source_real, cache), memory, source_ids, source_real
     ... )
     """
 
@@ -121,8 +131,8 @@ class EncoderDecoder(nn.Module):
             return MultiHeadAttention(dim, heads, dropout=config.attention_dropout, positions=positions)
 
         # None = another table serves: a module that stood under two names would be saved twice.
-        self.embedding = None if config.vocabulary is None else _embedding(config.vocabulary, dim)
-        self.source_embedding = None if config.source_vocabulary is None else _embedding(config.source_vocabulary, dim)
+        self.embedding = None if config.vocab_size is None else _embedding(config.vocab_size, dim)
+        self.source_embedding = None if config.source_vocab_size is None else _embedding(config.source_vocab_size, dim)
         self.encoder: Encoder | Bert
         if config.bert is not None:
             self.encoder = Bert(config.bert) if bert is None else bert
@@ -140,7 +150,7 @@ class EncoderDecoder(nn.Module):
             dim,
             num_layers=config.decoder_layers,
             num_heads=heads,
-            memory_dim=None if config.bert is None else config.bert.hidden_size,
+            memory_dim=None if config.bert is None else config.bert.dim,
             self_attention=attention,
             ffn_dim=config.ffn_dim,
             activation=config.activation,
@@ -159,7 +169,7 @@ class EncoderDecoder(nn.Module):
         self,
         source_ids: Tensor,
         target_ids: Tensor,
-        source_padding: Tensor | None = None,
+        source_real: Tensor | None = None,
         *,
         at: Tensor | None = None,
     ) -> Tensor:
@@ -169,7 +179,7 @@ class EncoderDecoder(nn.Module):
             source_ids: [B, K].
             target_ids: [B, Q], from the sign that begins a text on. Padding stands on the right and needs no mask: what
                 comes after a token does not change what is made of it.
-            source_padding: bool [B, K], True = a real token; None = all are.
+            source_real: bool or integers [B, K], True or 1 = a real token, False or 0 = padding; None = all are real.
             at: int64 [N], places in the flattened [B · Q]: only those are worked out, as training needs no others.
 
         Returns:
@@ -179,22 +189,22 @@ class EncoderDecoder(nn.Module):
             ShapeError, DtypeError: an argument that does not fit.
             ArgumentError: an id that the vocabulary does not have; more tokens than there are learned positions.
         """
-        memory_BKM = self.encode(source_ids, source_padding)
-        hidden_BQM = self.decode(target_ids, memory_BKM, source_padding)
-        return self.logits(hidden_BQM, memory_BKM, source_ids, source_padding, at=at)
+        memory_BKM = self.encode(source_ids, source_real)
+        hidden_BQM = self.decode(target_ids, memory_BKM, source_real)
+        return self.logits(hidden_BQM, memory_BKM, source_ids, source_real, at=at)
 
-    def encode(self, source_ids: Tensor, source_padding: Tensor | None = None) -> Tensor:
+    def encode(self, source_ids: Tensor, source_real: Tensor | None = None) -> Tensor:
         """What the encoder makes of a source: the memory [B, K, M] (or of BERT's width). Arguments as for `forward`."""
         if isinstance(self.encoder, Bert):
-            return self.encoder(source_ids, source_padding)
+            return self.encoder(source_ids, source_real)
         table = self.target_embedding if self.source_embedding is None else self.source_embedding
         x_BKM = self._embed("source_ids", source_ids, table, self.source_positions)
-        memory = self.encoder(x_BKM, padding=source_padding)
+        memory = self.encoder(x_BKM, real=source_real)
         assert isinstance(memory, Tensor)
         return memory
 
     def decode(
-        self, target_ids: Tensor, memory: Tensor, source_padding: Tensor | None = None, cache: Cache | None = None
+        self, target_ids: Tensor, memory: Tensor, source_real: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
         """The decoder's last hidden state [B, Q, M] at tokens [B, Q] of the target.
 
@@ -204,7 +214,7 @@ class EncoderDecoder(nn.Module):
         start = 0 if cache is None else cache.length
         x_BQM = self._embed("target_ids", target_ids, self.target_embedding, self.target_positions, start)
         mask = masks.causal() if target_ids.shape[1] > 1 else None  # one token may see all before it
-        hidden = self.decoder(x_BQM, memory, mask=mask, cache=cache, memory_padding=source_padding)
+        hidden = self.decoder(x_BQM, memory, mask=mask, cache=cache, memory_real=source_real)
         assert isinstance(hidden, Tensor)
         return hidden
 
@@ -213,7 +223,7 @@ class EncoderDecoder(nn.Module):
         hidden: Tensor,
         memory: Tensor,
         source_ids: Tensor,
-        source_padding: Tensor | None = None,
+        source_real: Tensor | None = None,
         *,
         at: Tensor | None = None,
     ) -> Tensor:
@@ -226,7 +236,7 @@ class EncoderDecoder(nn.Module):
         if self.copy is None:
             return logits
         length = hidden.shape[1]
-        weights_BQK, gate_BQ = self.copy(hidden, memory, source_padding)
+        weights_BQK, gate_BQ = self.copy(hidden, memory, source_real)
         if at is None:
             ids_BQK = source_ids[:, None].expand(-1, length, -1)
             return mixed(logits, weights_BQK, gate_BQ, ids_BQK)
@@ -241,8 +251,6 @@ class EncoderDecoder(nn.Module):
         return self.encoder.embeddings.word
 
     def _embed(self, name: str, ids: Tensor, table: nn.Embedding, learned: Learned | None, start: int = 0) -> Tensor:
-        if ids.ndim != 2:
-            raise ShapeError(f"{name}: expected [B, S], received {list(ids.shape)}")
         check_ids(name, ids, table.num_embeddings)
         x = table(ids) * math.sqrt(self.config.dim)
         positions = self.positions if learned is None else learned

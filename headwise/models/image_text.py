@@ -18,6 +18,7 @@ from torch.nn.functional import normalize, unfold
 
 from headwise.errors import ArgumentError, ShapeError
 from headwise.models.bert import Bert, BertConfig
+from headwise.models.pooling import mean_of_real
 from headwise.nn import Decoder, Encoder, positions
 
 LARGEST_SCALE = 100.0  # of cosines, as in CLIP: beyond it training becomes unstable
@@ -32,9 +33,9 @@ class ImageTextConfig:
         image_size: of a side, in pixels; images are squares.
         patch_size: of a side of a patch; it divides `image_size`.
         channels: 1 grey, 3 colour.
-        width: M of the image encoder.
+        dim: M of the image encoder.
         mean, std: of the training images' pixels (0 to 1), one for each channel: these are taken off and divided by.
-        shared_width: of the vectors that are compared.
+        shared_dim: of the vectors that are compared.
 
     Raises:
         ArgumentError: sizes that do not fit.
@@ -46,27 +47,30 @@ class ImageTextConfig:
     channels: int = 3
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.25, 0.25, 0.25)
-    width: int = 128
+    dim: int = 128
     image_layers: int = 4
     fusion_layers: int = 2
     num_heads: int = 4
-    shared_width: int = 64
+    shared_dim: int = 64
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
             if each.type == "int" and (type(value) is not int or value < 1):
-                raise ArgumentError(f"{each.name}: expected a whole number above 0, received {value!r}")
+                raise ArgumentError(f"{each.name}: expected a whole number above 0. Received: {each.name}={value!r}")
         if self.image_size % self.patch_size:
             raise ArgumentError(
-                f"patch_size: expected a number that divides image_size={self.image_size}, received {self.patch_size}"
+                f"patch_size: expected a number that divides image_size={self.image_size}. "
+                f"Received: patch_size={self.patch_size}"
             )
         if self.channels not in (1, 3):
-            raise ArgumentError(f"channels: expected 1 (grey) or 3 (colour), received {self.channels}")
+            raise ArgumentError(f"channels: expected 1 (grey) or 3 (colour). Received: channels={self.channels}")
         for name in ("mean", "std"):
             if len(getattr(self, name)) != self.channels:
-                raise ArgumentError(f"{name}: expected {self.channels}, one a channel, received {getattr(self, name)}")
+                raise ArgumentError(
+                    f"{name}: expected {self.channels}, one a channel. Received: {name}={getattr(self, name)}"
+                )
 
     @property
     def grid(self) -> int:
@@ -97,17 +101,17 @@ class ImageText(nn.Module):
         self.config = config
         self.image = PatchEncoder(config)
         self.text = Bert(config.text) if text is None else text
-        self.image_projection = nn.Linear(config.width, config.shared_width, bias=False)
-        self.text_projection = nn.Linear(config.text.hidden_size, config.shared_width, bias=False)
+        self.image_projection = nn.Linear(config.dim, config.shared_dim, bias=False)
+        self.text_projection = nn.Linear(config.text.dim, config.shared_dim, bias=False)
         self.log_scale = nn.Parameter(torch.tensor([math.log(1 / 0.07)]))  # [1]: fsdp takes no scalars
         self.fusion = Decoder(
-            config.text.hidden_size,
+            config.text.dim,
             num_layers=config.fusion_layers,
             num_heads=config.text.num_heads,
-            memory_dim=config.width,
+            memory_dim=config.dim,
             dropout=config.dropout,
         )
-        self.matched = nn.Linear(config.text.hidden_size, 1)
+        self.matched = nn.Linear(config.text.dim, 1)
 
     @property
     def scale(self) -> Tensor:
@@ -125,13 +129,13 @@ class ImageText(nn.Module):
         return Encoded(states, normalize(self.image_projection(states.mean(1)), dim=-1))
 
     def encode_text(self, input_ids: Tensor, real: Tensor | None = None) -> Encoded:
-        """Texts [B, S], `real` [B, S] True = a token: states [B, S, M], and a vector of each."""
+        """Texts [B, S], with `real` [B, S] True or 1 = a real token: states [B, S, M], and a vector of each."""
         states = self.text(input_ids, real)
-        return Encoded(states, normalize(self.text_projection(_mean(states, real)), dim=-1))
+        return Encoded(states, normalize(self.text_projection(mean_of_real(states, real)), dim=-1))
 
     def match(self, image_states: Tensor, text_states: Tensor, real: Tensor | None = None) -> Tensor:
         """Whether text b belongs to image b, logits [B], from states [B, K, M] and [B, S, M]; `real` [B, S]."""
-        return self.matched(_mean(self.fusion(text_states, image_states, padding=real), real)).squeeze(-1)
+        return self.matched(mean_of_real(self.fusion(text_states, image_states, real=real), real)).squeeze(-1)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles the parts that are called by themselves, as training calls them."""
@@ -153,7 +157,7 @@ class PatchEncoder(nn.Module):
     def __init__(self, config: ImageTextConfig) -> None:
         super().__init__()
         self.config = config
-        dim, std = config.width, config.width**-0.5
+        dim, std = config.dim, config.dim**-0.5
         self.patch = nn.Linear(config.channels * config.patch_size**2, dim)
         self.row = positions.Learned(config.grid, dim, std=std)
         self.column = positions.Learned(config.grid, dim, std=std)
@@ -164,16 +168,11 @@ class PatchEncoder(nn.Module):
         config = self.config
         expected = [config.channels, config.image_size, config.image_size]
         if pixels.dim() != 4 or list(pixels.shape[1:]) != expected:
-            raise ShapeError(f"pixels: expected [B, {', '.join(map(str, expected))}], received {list(pixels.shape)}")
+            raise ShapeError(
+                f"pixels: expected [B, {', '.join(map(str, expected))}]. Received: pixels={list(pixels.shape)}"
+            )
         pixels = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
         mean, std = (pixels.new_tensor(x)[:, None, None] for x in (config.mean, config.std))
         patches_BKP = unfold((pixels - mean) / std, config.patch_size, stride=config.patch_size).mT
         place = (self.row.weight[:, None] + self.column.weight[None]).flatten(0, 1)
         return self.encoder(self.patch(patches_BKP) + place)
-
-
-def _mean(states: Tensor, real: Tensor | None) -> Tensor:
-    """The mean state [B, M] of each text's tokens, of [B, S, M]."""
-    if real is None:
-        return states.mean(1)
-    return (states * real[..., None]).sum(1) / real.sum(1, keepdim=True)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
 from headwise import masks
-from headwise.errors import CheckpointError, DtypeError, ShapeError
+from headwise.errors import CheckpointError
 from headwise.models import checkpoint
-from headwise.models.bert import Bert
+from headwise.models.bert import Bert, check_ids
 from headwise.nn import Cache, Encoder, MultiHeadAttention, options
 from headwise.nn.positions import Rope
 
@@ -28,7 +28,7 @@ class MaskedLanguageModel(nn.Module):
 
         logits = E · Norm(gelu(W h + b)) + c,   E the embeddings of the words
 
-    >>> model = MaskedLanguageModel(Bert(BertConfig(vocab_size=8000, hidden_size=256, num_layers=4, num_heads=4)))
+    >>> model = MaskedLanguageModel(Bert(BertConfig(vocab_size=8000, dim=256, num_layers=4, num_heads=4)))
     >>> logits_NV = model(input_ids, real, at=input_ids == mask_id)
 
     Its parts are `bert`, `transform`, `norm` and `bias` [V].
@@ -38,8 +38,8 @@ class MaskedLanguageModel(nn.Module):
         super().__init__()
         config = bert.config
         self.bert = bert
-        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.transform = nn.Linear(config.dim, config.dim)
+        self.norm = nn.LayerNorm(config.dim, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         nn.init.normal_(self.transform.weight, std=0.02)
         nn.init.zeros_(self.transform.bias)
@@ -75,7 +75,7 @@ class MaskedLanguageModel(nn.Module):
 
         Args:
             input_ids: [B, S].
-            real: bool [B, S], True = a token, False = padding. Default: all tokens.
+            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding. None = all tokens are real.
             at: bool [B, S], True = wanted. With few of them most of the work of a large vocabulary is spared.
 
         Returns:
@@ -156,7 +156,8 @@ class CausalLanguageModel(nn.Module):
 
         Args:
             input_ids: [B, S].
-            real: bool [B, S], True = a token, False = padding (on the left where there is a cache).
+            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding; with a cache on the left
+                of each row only.
             cache: the tokens before, to which these are added.
             at: bool [B, S], True = wanted. Default: all.
 
@@ -164,12 +165,9 @@ class CausalLanguageModel(nn.Module):
             [B, S, V]; with `at` [N, V], in the order in which they stand.
 
         Raises:
-            ShapeError, DtypeError: ids of another shape or kind.
+            ShapeError, DtypeError, ArgumentError: an argument that does not fit, named.
         """
-        if input_ids.dim() != 2:
-            raise ShapeError(f"input_ids: expected [B, S], received {list(input_ids.shape)}")
-        if input_ids.is_floating_point() or input_ids.dtype == torch.bool:
-            raise DtypeError(f"input_ids: expected whole numbers, received {input_ids.dtype}")
+        check_ids("input_ids", input_ids, self.config.vocab_size)
         x = self.dropout(self.embedding(input_ids))
-        hidden: Tensor = self.decoder(x, mask=masks.causal(), padding=real, cache=cache)
+        hidden: Tensor = self.decoder(x, mask=masks.causal(), real=real, cache=cache)
         return linear(hidden if at is None else hidden[at], self.embedding.weight)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import ShapeError
 from headwise.models.bert import check_ids
 from headwise.nn import LatentAttention, positions
 from headwise.nn.options import probability, whole
@@ -26,14 +25,14 @@ class LatentEncoderConfig:
     """
 
     vocab_size: int
-    hidden_size: int = 128
+    dim: int = 128
     num_latents: int = 16
     num_layers: int = 2
     num_heads: int = 4
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden_size", "num_latents", "num_layers", "num_heads"):
+        for name in ("vocab_size", "dim", "num_latents", "num_layers", "num_heads"):
             whole(name, getattr(self, name))
         probability("dropout", self.dropout)
 
@@ -42,19 +41,19 @@ class LatentEncoder(nn.Module):
     """Reads tokens, at any number of them, into N vectors.
 
     >>> encoder = LatentEncoder(LatentEncoderConfig(vocab_size=8000))
-    >>> latents_BNM = encoder(input_ids, attention_mask)
+    >>> latents_BNM = encoder(input_ids, real)
     """
 
     def __init__(self, config: LatentEncoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.token_type = nn.Embedding(2, config.hidden_size)
-        self.position = positions.Sinusoidal(config.hidden_size)  # no last position
+        self.word = nn.Embedding(config.vocab_size, config.dim)
+        self.token_type = nn.Embedding(2, config.dim)
+        self.position = positions.Sinusoidal(config.dim)  # no last position
         self.dropout = nn.Dropout(config.dropout)
         self.latents = LatentAttention(
             config.num_latents,
-            config.hidden_size,
+            config.dim,
             num_heads=config.num_heads,
             self_layers=config.num_layers,
             dropout=config.dropout,
@@ -62,14 +61,12 @@ class LatentEncoder(nn.Module):
         for table in (self.word, self.token_type):
             nn.init.normal_(table.weight, std=1.0)  # as loud as the positions, whose waves reach from -1 to 1
 
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
         """What the latents have read.
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.
-            attention_mask: [B, S], True for tokens, False for padding. Default: all tokens.
+            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding. None = all tokens are real.
             token_type_ids: [B, S], which text of a pair each token is from, 0 or 1. Default: all 0.
 
         Returns:
@@ -78,14 +75,11 @@ class LatentEncoder(nn.Module):
         Raises:
             ShapeError, DtypeError, ArgumentError: an argument that does not fit, named.
         """
-        if input_ids.dim() != 2:
-            raise ShapeError(f"input_ids: expected [B, S], received {list(input_ids.shape)}")
         check_ids("input_ids", input_ids, self.config.vocab_size)
         x_BSM = self.word(input_ids)
         if token_type_ids is not None:
             check_ids("token_type_ids", token_type_ids, 2)
             x_BSM = x_BSM + self.token_type(token_type_ids)
         place_SM = self.position(torch.arange(input_ids.shape[1], device=input_ids.device))
-        padding = None if attention_mask is None else attention_mask.bool()
-        latents_BNM: Tensor = self.latents(self.dropout(x_BSM + place_SM.to(x_BSM.dtype)), padding=padding)
+        latents_BNM: Tensor = self.latents(self.dropout(x_BSM + place_SM.to(x_BSM.dtype)), real=real)
         return latents_BNM

@@ -154,8 +154,8 @@ class CausalPatchForecaster(nn.Module):
         super().__init__()
         if config.stride != config.patch_length:
             raise ArgumentError(
-                f"stride: expected patch_length={config.patch_length}, so that the next patch begins where one ends, "
-                f"received {config.stride}"
+                f"stride: expected patch_length={config.patch_length}, so that the next patch begins where one ends. "
+                f"Received: stride={config.stride}"
             )
         self.config = config
         self.embed = nn.Linear(config.patch_length, config.dim)
@@ -257,4 +257,4 @@ def _patches(x_NS: Tensor, config: PatchForecasterConfig) -> Tensor:
 
 def _check(name: str, series: Tensor, length: int) -> None:
     if series.ndim != 2 or series.shape[1] != length:
-        raise ShapeError(f"{name}: expected [N, {length}], received {list(series.shape)}")
+        raise ShapeError(f"{name}: expected [N, {length}]. Received: {name}={list(series.shape)}")

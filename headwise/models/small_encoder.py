@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import ShapeError
 from headwise.models.bert import check_ids
 from headwise.nn import Encoder, MultiHeadAttention, positions
 from headwise.nn.options import divisible, probability, whole
@@ -32,16 +31,16 @@ class SmallEncoderConfig:
     """
 
     vocab_size: int
-    hidden_size: int = 64
+    dim: int = 64
     num_layers: int = 1
     num_heads: int = 2
     dropout: float = 0.5
     attention_dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden_size", "num_layers", "num_heads"):
+        for name in ("vocab_size", "dim", "num_layers", "num_heads"):
             whole(name, getattr(self, name))
-        divisible("hidden_size", self.hidden_size, "2 * num_heads", 2 * self.num_heads)
+        divisible("dim", self.dim, "2 * num_heads", 2 * self.num_heads)
         probability("dropout", self.dropout)
         probability("attention_dropout", self.attention_dropout)
 
@@ -50,26 +49,26 @@ class SmallEncoder(nn.Module):
     """Reads tokens, any number of them.
 
     >>> encoder = SmallEncoder(SmallEncoderConfig(vocab_size=8000))
-    >>> hidden_BSM = encoder(input_ids, attention_mask)
+    >>> hidden_BSM = encoder(input_ids, real)
     """
 
     def __init__(self, config: SmallEncoderConfig) -> None:
         super().__init__()
         self.config = config
-        width = config.hidden_size // config.num_heads
-        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.token_type = nn.Embedding(2, config.hidden_size)
+        width = config.dim // config.num_heads
+        self.word = nn.Embedding(config.vocab_size, config.dim)
+        self.token_type = nn.Embedding(2, config.dim)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = Encoder(
-            config.hidden_size,
+            config.dim,
             num_layers=config.num_layers,
             attention=lambda: MultiHeadAttention(
-                config.hidden_size,
+                config.dim,
                 config.num_heads,
                 dropout=config.attention_dropout,
                 positions=positions.Rope(width),
             ),
-            ffn_dim=2 * config.hidden_size,
+            ffn_dim=2 * config.dim,
             dropout=config.dropout,
             final_norm=False,
         )
@@ -80,15 +79,13 @@ class SmallEncoder(nn.Module):
                 if name.endswith(("attention.out.weight", "mlp.down.weight")):
                     weight.mul_(_QUIET)
 
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
         """What each token has become.
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.
-            attention_mask: [B, S], True for tokens, False for padding, of which the output is unspecified. Default: all
-                tokens.
+            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, where the output is
+                unspecified. None = all tokens are real.
             token_type_ids: [B, S], which text of a pair each token is from, 0 or 1. Default: all 0.
 
         Returns:
@@ -97,13 +94,10 @@ class SmallEncoder(nn.Module):
         Raises:
             ShapeError, DtypeError, ArgumentError: an argument that does not fit, named.
         """
-        if input_ids.dim() != 2:
-            raise ShapeError(f"input_ids: expected [B, S], received {list(input_ids.shape)}")
         check_ids("input_ids", input_ids, self.config.vocab_size)
         x_BSM = self.word(input_ids)
         if token_type_ids is not None:
             check_ids("token_type_ids", token_type_ids, 2)
             x_BSM = x_BSM + self.token_type(token_type_ids)
-        padding = None if attention_mask is None else attention_mask.bool()
-        out_BSM: Tensor = self.encoder(self.dropout(x_BSM), padding=padding)
+        out_BSM: Tensor = self.encoder(self.dropout(x_BSM), real=real)
         return out_BSM

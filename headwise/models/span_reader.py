@@ -15,7 +15,7 @@ class SpanReader(nn.Module):
     """An encoder with a head of two numbers a token.
 
     >>> reader = SpanReader(Bert.from_pretrained(default_model()))
-    >>> starts_BS, ends_BS = reader(input_ids, attention_mask, token_type_ids)
+    >>> starts_BS, ends_BS = reader(input_ids, real, token_type_ids)
 
     Args:
         encoder: reads "[CLS] question [SEP] context [SEP]", with token type 1 in the context.
@@ -24,19 +24,19 @@ class SpanReader(nn.Module):
     def __init__(self, encoder: Bert | SmallEncoder) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head = nn.Linear(encoder.config.hidden_size, 2)
+        self.head = nn.Linear(encoder.config.dim, 2)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+        self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """How much speaks for each token as the first and as the last of the answer.
 
         Args:
             input_ids: [B, S].
-            attention_mask: [B, S], True for tokens, False for padding, of which the scores are unspecified. Default:
-                all tokens.
+            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, where the scores are
+                unspecified. None = all tokens are real.
             token_type_ids: [B, S], 1 in the context. Default: all 0.
 
         Returns:
@@ -45,6 +45,6 @@ class SpanReader(nn.Module):
         Raises:
             ShapeError, DtypeError, ArgumentError: as the encoder's.
         """
-        hidden_BSM = self.encoder(input_ids, attention_mask, token_type_ids)
+        hidden_BSM = self.encoder(input_ids, real, token_type_ids)
         starts_BS, ends_BS = self.head(hidden_BSM).unbind(-1)
         return starts_BS, ends_BS

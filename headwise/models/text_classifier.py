@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from headwise.models.bert import Bert
 from headwise.models.latent_encoder import LatentEncoder
+from headwise.models.pooling import mean_of_real
 from headwise.models.small_encoder import SmallEncoder
 from headwise.nn.options import one_of, probability, whole
 
@@ -20,7 +21,7 @@ class TextClassifier(nn.Module):
     """An encoder with a head of C classes on top.
 
     >>> classifier = TextClassifier(Bert.from_pretrained(default_model()), num_classes=2)
-    >>> logits_BC = classifier(input_ids, attention_mask)
+    >>> logits_BC = classifier(input_ids, real)
 
     Args:
         encoder: a `Bert` or a `SmallEncoder`; a `LatentEncoder` for long texts.
@@ -54,18 +55,16 @@ class TextClassifier(nn.Module):
         self.mask_id = mask_id
         self.register_buffer("kept_ids", torch.tensor(kept_ids, dtype=torch.long), persistent=False)
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(encoder.config.hidden_size, whole("num_classes", num_classes))
+        self.head = nn.Linear(encoder.config.dim, whole("num_classes", num_classes))
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
 
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
         """How much speaks for each class.
 
         Args:
             input_ids: [B, S].
-            attention_mask: [B, S], True for tokens, False for padding. Default: all tokens.
+            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding. None = all tokens are real.
             token_type_ids: [B, S], which text of a pair each token is from. Default: all 0.
 
         Returns:
@@ -77,20 +76,12 @@ class TextClassifier(nn.Module):
         if self.training and self.word_dropout:
             hidden = torch.rand(input_ids.shape, device=input_ids.device) < self.word_dropout
             input_ids = input_ids.masked_fill(hidden & ~torch.isin(input_ids, self.kept_ids), self.mask_id)
-        hidden_BSM = self.encoder(input_ids, attention_mask, token_type_ids)
+        hidden_BSM = self.encoder(input_ids, real, token_type_ids)
         if isinstance(self.encoder, LatentEncoder):
             pooled_BM = hidden_BSM.mean(1)
         elif self.pooling == "cls":
             pooled_BM = hidden_BSM[:, 0]
         else:
-            pooled_BM = _mean(hidden_BSM, attention_mask)
+            pooled_BM = mean_of_real(hidden_BSM, real)
         logits_BC: Tensor = self.head(self.dropout(pooled_BM))
         return logits_BC
-
-
-def _mean(hidden_BSM: Tensor, real_BS: Tensor | None) -> Tensor:
-    """The mean over real tokens; what stands at padding does not count, whatever it is."""
-    if real_BS is None:
-        return hidden_BSM.mean(1)
-    real_BS1 = real_BS.bool()[..., None]
-    return hidden_BSM.masked_fill(~real_BS1, 0.0).sum(1) / real_BS1.sum(1)

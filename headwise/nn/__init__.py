@@ -1,8 +1,8 @@
 """Attention as PyTorch modules: one calling habit, the same masks, plans, caches and records.
 
-    layer(query, key=None, value=None, mask=None, cache=None, *, padding=None, record=False)
+    layer(query, key=None, value=None, mask=None, cache=None, *, real=None, record=False)
 
-Shapes are [batch, sequence, width]; True in a mask = may attend, True in `padding` = a real token.
+Shapes are [batch, sequence, dim]; True in a mask = may attend, True or 1 in `real` = a real token.
 """
 
 from headwise.nn import positions

@@ -1,7 +1,7 @@
 """What an attention module remembers between calls: the keys and values (or latents) of the tokens so far.
 
 A module appends what it made of the new tokens and gets back all that they may look at. The tensors lie in
-`headwise.nn.cache_storage`; here is what they mean: lengths, positions, padding, and whose cache it is.
+`headwise.nn.cache_storage`; here is what they mean: lengths, positions, real tokens, and whose cache it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, CacheError, DtypeError
-from headwise.nn.cache_checks import AGAIN, check_alike, check_tensors, padded
+from headwise.nn.cache_checks import AGAIN, check_alike, check_tensors, left_padded
 from headwise.nn.cache_storage import Make, Memory, Slots
 
 
@@ -27,7 +27,7 @@ class Cache:
     Tensors are [B, ·, S, ·], any number of them and of any widths. Rows of different lengths are padded on the left:
     every row stands as [padding, tokens] with its last token in the last slot. Slots are what is held and counted,
     padding included; positions count real tokens. A cache to which nothing was ever appended speaks for its longest
-    child, so that of a stack answers `length`, `padding` and `next_positions` too.
+    child, so the cache of a stack answers `length`, `real` and `next_positions` too.
 
     Args:
         capacity: allocate so many slots at once, at the first append; one token more raises CacheError.
@@ -38,10 +38,10 @@ class Cache:
     def __init__(self, *, capacity: int | None = None, window: int | None = None) -> None:
         for name, option in (("capacity", capacity), ("window", window)):
             if option is not None and (not isinstance(option, int) or isinstance(option, bool) or option < 1):
-                raise ArgumentError(f"{name}: expected an int of at least 1, or None, received {option!r}")
+                raise ArgumentError(f"{name}: expected an int of at least 1, or None. Received: {name}={option!r}")
         if capacity is not None and window is not None:
             raise ArgumentError(
-                f"capacity, window: expected one of the two, received capacity={capacity}, window={window}. "
+                f"capacity, window: expected one of the two. Received: capacity={capacity}, window={window}. "
                 "A window bounds the memory by itself"
             )
         self.capacity, self.window = capacity, window
@@ -82,24 +82,24 @@ class Cache:
         return slots + sum(part._memory.bytes for part in self._parts() if part._memory is not None)
 
     @property
-    def padding(self) -> Tensor | None:
-        """bool [B, size], True = a real token; None = all are."""
+    def real(self) -> Tensor | None:
+        """bool [B, size], True = a real token; None = all are real."""
         positions = self._speaker._held_positions()
         return None if positions is None else positions >= 0
 
     @property
-    def key_padding(self) -> Tensor | None:
+    def key_real(self) -> Tensor | None:
         """bool [B, n] of the slots that the last `append` returned (with a window: ≥ size); None = all real."""
         positions = self._speaker._seen[1]
         return None if positions is None else positions >= 0
 
-    def next_positions(self, count: int, padding: Tensor | None = None, *, device: torch.device | str) -> Tensor:
+    def next_positions(self, count: int, real: Tensor | None = None, *, device: torch.device | str) -> Tensor:
         """Positions of `count` tokens that are to be appended, int64 [count]; [B, count] if any row has padding.
 
-        `padding`: bool [B, count], True = a real token. Padding gets 0.
+        `real`: bool or integers [B, count], True or 1 = a real token. Padding gets 0.
         """
         cache = self._speaker
-        real = padded(padding, None if cache._slots is None else cache._slots.batch, count)
+        real = left_padded(real, None if cache._slots is None else cache._slots.batch, count)
         if real is None and not cache._padded:
             return torch.arange(cache._length, cache._length + count, device=device)
         return cache._positions_of(count, real, device).clamp(min=0)
@@ -117,7 +117,7 @@ class Cache:
 
     # What changes it
 
-    def append(self, *tensors: Tensor, padding: Tensor | None = None) -> tuple[Tensor, ...]:
+    def append(self, *tensors: Tensor, real: Tensor | None = None) -> tuple[Tensor, ...]:
         """Hold the new tokens; returns everything that they may look at, in the order of positions.
 
         A growing cache returns all that it holds; one with a window the slots that it held and the new ones, and then
@@ -125,25 +125,25 @@ class Cache:
 
         Args:
             tensors: each [B, ·, S, ·], alike in all but S to those before.
-            padding: bool [B, S], True = a real token. It stands on the left of each row; the tokens that the row had
-                before move right, so that no padding comes between tokens: [padding, old tokens, new tokens]. While
-                torch.compile traces, the values are not checked.
+            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, which must be on the left of
+                each row. The tokens that the row had before move right, so that no padding comes between tokens:
+                [padding, old tokens, new tokens]. While torch.compile traces, the values are not checked.
 
         Returns:
             Each [B, ·, n, ·].
 
         Raises:
             CacheError: B, a width, a dtype or a device differs from what is held, or the capacity does not suffice.
-            ShapeError, DtypeError, ArgumentError: tensors or padding that cannot be appended at all.
+            ShapeError, DtypeError, ArgumentError: arguments that cannot be appended at all.
         """
         batch, count = check_tensors(tensors)
-        real = padded(padding, batch, count)
+        real = left_padded(real, batch, count)
         if self._slots is not None:
             check_alike(self._tensors(), tensors)
         if self.capacity is not None and self._length + count > self.capacity:
             raise CacheError(
-                f"this cache is full: capacity = {self.capacity}, it holds {self._length}, received {count} more. "
-                "Make a Cache with more capacity, or crop() or reset() this one"
+                f"append: this cache is full, expected at most capacity={self.capacity} slots. Received: {count} more, "
+                f"it holds {self._length}. Make a Cache with more capacity, or crop() or reset() this one"
             )
         slots = self._slots = self._slots or Slots(tensors, self.capacity, self.window)
         device = tensors[0].device
@@ -168,15 +168,15 @@ class Cache:
         """
         if not isinstance(order, Tensor) or order.dtype not in (torch.int64, torch.int32) or order.ndim != 1:
             received = f"{order.dtype} {list(order.shape)}" if isinstance(order, Tensor) else type(order).__name__
-            raise DtypeError(f"order: expected an int64 tensor [B], a row for each new row, received {received}")
+            raise DtypeError(f"order: expected an int64 tensor [B], a row for each new row. Received: order={received}")
         wanted = [(part, (part._slots, part._memory if memories else None)) for part in self._parts()]
         parts = [(part, held) for part, both in wanted for held in both if held is not None]
         if order.device.type == "cpu" and len(order) and not torch.compiler.is_compiling():  # elsewhere torch raises
             for _, held in parts:
                 if not 0 <= int(order.min()) <= int(order.max()) < held.batch:
                     raise CacheError(
-                        f"order: expected rows 0 … {held.batch - 1}, this cache holds B = {held.batch}, "
-                        f"received {order.tolist()}"
+                        f"order: expected rows 0 … {held.batch - 1}, this cache holds B = {held.batch}. "
+                        f"Received: order={order.tolist()}"
                     )
         for part, held in parts:
             held.reorder(order)
@@ -189,7 +189,7 @@ class Cache:
             CacheError: a window let go of tokens that the next token would have to see; the cache is unchanged.
         """
         if not isinstance(length, int) or length < 0:
-            raise ArgumentError(f"length: expected how many tokens to keep, at least 0, received {length!r}")
+            raise ArgumentError(f"length: expected how many tokens to keep, at least 0. Received: length={length!r}")
         cropped = [part for part in self._parts() if part._slots is not None and part._length > length]
         for part in cropped:
             part._check_crop(length)
@@ -218,10 +218,11 @@ class Cache:
         if self._owner is None:
             self._owner = weakref.ref(owner)
         elif known is not owner:
-            whose = "a module that is gone" if known is None else f"another module, {type(known).__name__}"
+            whose = "a module that no longer exists" if known is None else f"another module, {type(known).__name__}"
             raise CacheError(
-                f"this cache belongs to {whose}, received by {type(owner).__name__}. Each module needs its own: "
-                f"cache.child(name) makes one. {AGAIN}"
+                f"cache: expected a cache of this module, {type(owner).__name__}. "
+                f"Received: a cache of {whose}. Each module "
+                f"needs its own: cache.child(name) makes one. {AGAIN}"
             )
 
     def memory(self, key: Tensor, value: Tensor, make: Make) -> tuple[Tensor, ...]:

@@ -196,22 +196,22 @@ class _Source:
         self.tensor, self.version = x, _version(x)
 
     def check(self, name: str, x: Tensor) -> None:
-        reset = "reset() the cache to read another memory"
+        reset = "Call reset() on the cache to read another memory"
         if self.version is not None and _version(self.tensor) != self.version:
-            raise CacheError(f"{name}: the memory that this cache holds was changed in place afterwards. {reset}")
+            raise CacheError(f"{name}: the memory was changed in place after this cache had read it. {reset}")
         if x is self.tensor:
             return
         if x.shape != self.tensor.shape:
             raise CacheError(
-                f"{name}: this cache holds the projections of a memory {list(self.tensor.shape)}, "
-                f"received {list(x.shape)}. {reset}"
+                f"{name}: expected the memory {list(self.tensor.shape)} that this cache has read. "
+                f"Received: {name}={list(x.shape)}. {reset}"
             )
         if torch.compiler.is_compiling():
             return  # comparing would break the graph
         if x.dtype != self.tensor.dtype or x.device != self.tensor.device or not torch.equal(x, self.tensor):
             raise CacheError(
-                f"{name}: this cache holds the projections of a memory with other values, received {list(x.shape)} of "
-                f"{x.dtype} on {x.device}. {reset}"
+                f"{name}: expected the memory that this cache has read, with the same values. Received: "
+                f"{name}={list(x.shape)} of {x.dtype} on {x.device}. {reset}"
             )
         self.tensor, self.version = x, _version(x)  # the next step will bring the same object
 

@@ -30,7 +30,7 @@ class CrossLayer(ResidualLayer):
                                                                             Lee et al. 2019, equations 6 and 7
 
     >>> layer = CrossLayer(512, 8, memory_dim=768)
-    >>> y = layer(x, memory, padding=real)                           # x, y: [B, Q, M]; memory: [B, K, memory_dim]
+    >>> y = layer(x, memory, real=real)                           # x, y: [B, Q, M]; memory: [B, K, memory_dim]
 
     Args:
         dim: M.
@@ -100,7 +100,7 @@ class CrossLayer(ResidualLayer):
         mask: Mask | Tensor | None = None,
         cache: Cache | None = None,
         *,
-        padding: Tensor | None = None,
+        real: Tensor | None = None,
         record: bool = False,
     ) -> Any:
         """What the queries make of the memory.
@@ -112,7 +112,7 @@ class CrossLayer(ResidualLayer):
             mask: which query may read which position, True = may: of `headwise.masks`, or bool [Q, K], [H, Q, K] or
                 [B, H, Q, K].
             cache: keeps the projections of the memory, for other queries to come.
-            padding: [B, K], True = a real token of the memory.
+            real: bool or integers [B, K], True or 1 = a real token of the memory, False or 0 = padding.
             record: also return what was seen.
 
         Returns:
@@ -123,7 +123,7 @@ class CrossLayer(ResidualLayer):
             CacheError: a cache of another module, or of another memory.
         """
         trace = Trace(record)
-        return trace.result(self.run(trace, query, key, value, mask, cache, padding))
+        return trace.result(self.run(trace, query, key, value, mask, cache, real))
 
     def run(
         self,
@@ -133,18 +133,18 @@ class CrossLayer(ResidualLayer):
         value: Tensor | None,
         mask: Mask | Tensor | None,
         cache: Cache | None,
-        padding: Tensor | None,
+        real: Tensor | None,
     ) -> Tensor:
         """`forward`, inside a trace."""
         if key is None:
-            raise ArgumentError("key: expected the sequence [B, K, memory_dim] that is read, received None")
+            raise ArgumentError("key: expected the sequence [B, K, memory_dim] that is read. Received: key=None")
         check_value(key, value)
         check_input("query", query, self.dim)
         check_input("key", key, self.memory_dim, batch=query.shape[0])
         if cache is not None:
             cache.bind(self)
         memory = key if self.memory_norm is None else self.memory_norm(key)
-        given = {"mask": mask, "cache": part_of(cache, "attention"), "padding": padding}
+        given = {"mask": mask, "cache": part_of(cache, "attention"), "real": real}
         read = partial(trace, self.attention, "attention", key=memory, **given)
         x = self._add(query, self.attention_norm, read, residual=self.query_residual)
         return self._add(x, self.mlp_norm, self.mlp)

@@ -22,7 +22,9 @@ def attention_from_torch(module: nn.MultiheadAttention, *, kernel: str = "auto")
     _check_class(module, nn.MultiheadAttention)
     for option, used in (("add_bias_kv", module.bias_k is not None), ("add_zero_attn", module.add_zero_attn)):
         if used:
-            raise ArgumentError(f"from_torch: expected an nn.MultiheadAttention without {option}, received one with it")
+            raise ArgumentError(
+                f"from_torch: expected an nn.MultiheadAttention without {option}. Received: one with {option}"
+            )
     weight = module.out_proj.weight
     ours = MultiHeadAttention(
         module.embed_dim,
@@ -59,10 +61,14 @@ def attention_to_torch(ours: MultiHeadAttention) -> nn.MultiheadAttention:
     }
     for option, differs_here in differs.items():
         if differs_here:
-            raise ArgumentError(f"to_torch: nn.MultiheadAttention has nothing like this module's {option}")
+            raise ArgumentError(
+                f"to_torch: nn.MultiheadAttention does not support {option}. Received: a module that uses it"
+            )
     inputs: list[nn.Linear] = [getattr(ours, name) for name in (["qkv"] if ours.is_fused else "qkv")]
     if (inputs[0].bias is None) != (ours.out.bias is None):
-        raise ArgumentError("to_torch: nn.MultiheadAttention has all biases or none; expected bias == output_bias")
+        raise ArgumentError(
+            "to_torch: nn.MultiheadAttention has all biases or none, expected bias == output_bias. Received: only one"
+        )
     theirs = nn.MultiheadAttention(
         ours.dim,
         ours.num_heads,
@@ -126,14 +132,14 @@ def decoder_from_torch(module: nn.TransformerDecoder, *, kernel: str = "auto") -
 
 def _check_class(module: object, wanted: type[nn.Module]) -> None:
     if not isinstance(module, wanted):
-        raise DtypeError(f"from_torch: expected an nn.{wanted.__name__}, received {type(module).__name__}")
+        raise DtypeError(f"from_torch: expected an nn.{wanted.__name__}. Received: {type(module).__name__}")
 
 
 def _layer_options(module: Any, after_branches: Sequence[nn.Dropout]) -> LayerOptions:
     """The options of a torch layer, whose attributes are alike in both kinds."""
     rates = [dropout.p for dropout in after_branches]
     if len(set(rates)) > 1:
-        raise ArgumentError(f"from_torch: expected one rate of dropout after all branches, received {rates}")
+        raise ArgumentError(f"from_torch: expected one rate of dropout after all branches. Received: {rates}")
     return {
         "ffn_dim": module.linear1.out_features,
         "norm_first": module.norm_first,
@@ -157,7 +163,7 @@ def _activation(act: object) -> Activation:
         return "silu"
     name = getattr(act, "__name__", None) or type(act).__name__
     raise ArgumentError(
-        f"from_torch: expected an activation that is relu, gelu or silu of torch.nn or its functional, received {name}"
+        f"from_torch: expected an activation that is relu, gelu or silu of torch.nn or its functional. Received: {name}"
     )
 
 

@@ -67,5 +67,5 @@ class HeadSizes:
             if received != expected:
                 raise ArgumentError(
                     f'{name}: projection="shared" projects a head\'s own D = M / H columns, the same for all, so it '
-                    f"cannot be chosen. Expected {expected}, received {received}"
+                    f"cannot be chosen, expected {name}={expected}. Received: {name}={received}"
                 )

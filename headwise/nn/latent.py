@@ -18,8 +18,9 @@ from headwise.nn.cache import Cache
 from headwise.nn.cache_storage import Make
 from headwise.nn.cross import CrossLayer
 from headwise.nn.feed_forward import Activation
-from headwise.nn.inputs import check_input, check_mask, check_padding, check_value, with_padding
+from headwise.nn.inputs import check_input, check_mask, check_value, with_real
 from headwise.nn.multi_head import MultiHeadAttention
+from headwise.nn.real import as_real
 from headwise.nn.residual import reset_parts
 from headwise.nn.trace import Trace
 from headwise.nn.transformer_layer import EncoderLayer
@@ -38,7 +39,7 @@ class LatentAttention(nn.Module):
     >>> pool = LatentAttention(1, 256)                               # input [B, S, 256] to [B, 1, 256]
     >>> perceiver = LatentAttention(64, 512, 256, num_reads=4, self_layers=6, share_reads=True)
     >>> isab = LatentAttention(32, 128, norm_first=False, read_out=True, activation="relu")
-    >>> y = isab(x, padding=real)                                    # x, y: [B, S, 128]
+    >>> y = isab(x, real=real)                                    # x, y: [B, S, 128]
     >>> decode = LatentAttention(64, 512, 256, self_layers=6, read_out=True, output_dim=128, query_residual=False)
     >>> y = decode(queries, x)                                       # queries, y: [B, Q, 128]; x: [B, S, 256]
     >>> roles = LatentAttention(2, 256, latent_names=["subject", "verb"])
@@ -112,7 +113,10 @@ class LatentAttention(nn.Module):
         self.latent_names = names = _names(latent_names, num_latents)
         if not read_out and (output_dim is not None or not query_residual):
             name, given = ("query_residual", query_residual) if output_dim is None else ("output_dim", output_dim)
-            raise ArgumentError(f"{name}: is of the read-out, so expected read_out=True with it, received {given}")
+            raise ArgumentError(
+                f"{name}: expected read_out=True, this option belongs to the read-out. "
+                f"Received: {name}={given}, read_out=False"
+            )
         default = self.input_dim if read_out else latent_dim
         self.output_dim = options.whole("output_dim", default if output_dim is None else output_dim)
 
@@ -165,7 +169,7 @@ class LatentAttention(nn.Module):
         mask: Mask | Tensor | None = None,
         cache: Cache | None = None,
         *,
-        padding: Tensor | None = None,
+        real: Tensor | None = None,
         record: bool = False,
     ) -> Any:
         """What the latents make of the input; with `read_out`, what the queries make of the latents.
@@ -178,7 +182,8 @@ class LatentAttention(nn.Module):
                 [H, N, S] or [B, H, N, S]. With a cache S counts what it holds.
             cache: an input that grows: keys and values of what was read before are kept, and the latents, which begin
                 anew at each call, read all of it.
-            padding: [B, S] of the input given now, True = a real token. A cache remembers it.
+            real: bool or integers [B, S] of the input given now, True or 1 = a real token, False or 0 = padding. A
+                cache remembers it.
             record: also return what was seen: "reads.0.attention", "reads.0.layers.0.attention", "read_out.attention".
 
         Returns:
@@ -190,13 +195,13 @@ class LatentAttention(nn.Module):
             CacheError: a cache of another module or batch, or one that is full.
         """
         x = self._input(query, key, value)
-        check_padding(padding, x)
+        real = as_real(real, *x.shape[:2])
         z = self.latents.expand(x.shape[0], -1, -1)
         caches: list[Cache | None] = [None] * len(self.reads)
         if cache is not None:
             check_mask(mask, z, self.num_heads, cache.size + x.shape[1])
-            caches, padding = self._grown(x, cache, padding), cache.key_padding
-        mask = with_padding(mask, padding)
+            caches, real = self._grown(x, cache, real), cache.key_real
+        mask = with_real(mask, real)
         trace = Trace(record)
         for i in range(self.num_reads):
             own = min(i, len(self.reads) - 1)
@@ -208,8 +213,8 @@ class LatentAttention(nn.Module):
         if self.read_out is None:
             if key is not None and key is not query:
                 raise ArgumentError(
-                    "key: expected None, since without read_out the latents alone read and query is the input; "
-                    "received another sequence. Make the module with read_out=True for queries that read the latents"
+                    "key: expected None, without read_out only the latents read and query is the input. Received: "
+                    f"key={list(key.shape)}. Make the module with read_out=True for queries that read the latents"
                 )
             check_value(query, value)
             check_input("query", query, self.input_dim)
@@ -217,22 +222,22 @@ class LatentAttention(nn.Module):
         check_input("query", query, self.output_dim)
         if key is None and self.output_dim != self.input_dim:
             raise ArgumentError(
-                f"key: expected the input [B, S, {self.input_dim}] that the latents read, received None, and the "
-                f"queries are {self.output_dim} wide"
+                f"key: expected the input [B, S, {self.input_dim}] that the latents read. Received: "
+                f"key=None, and queries with {self.output_dim} dimensions"
             )
         x = query if key is None else key
         check_value(x, value)
         check_input("key", x, self.input_dim, batch=query.shape[0])
         return x
 
-    def _grown(self, x: Tensor, cache: Cache, padding: Tensor | None) -> list[Cache | None]:
+    def _grown(self, x: Tensor, cache: Cache, real: Tensor | None) -> list[Cache | None]:
         """The keys and values of all that was read so far, for each read."""
         cache.bind(self)
         new: list[Tensor] = []
         for read in self.reads:
             assert isinstance(read, _Read)
             new += read.project(x)
-        held = cache.append(*new, padding=padding)
+        held = cache.append(*new, real=real)
         return [_Held(*pair) for pair in zip(held[::2], held[1::2], strict=True)]
 
     def extra_repr(self) -> str:
@@ -260,11 +265,11 @@ class _Read(CrossLayer):
         mask: Mask | Tensor | None = None,
         cache: Cache | None = None,
         *,
-        padding: Tensor | None = None,
+        real: Tensor | None = None,
         record: bool = False,
     ) -> Any:
         trace = Trace(record)
-        z = self.run(trace, query, key, value, mask, cache, padding)
+        z = self.run(trace, query, key, value, mask, cache, real)
         for i, layer in enumerate(self.layers):
             z = trace(layer, f"layers.{i}", z)
         return trace.result(z)
@@ -301,7 +306,9 @@ def _names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"latent {i}" for i in range(count))
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise ArgumentError(f"latent_names: expected {count} strings, one for each latent, received {names!r:.80}")
+        raise ArgumentError(
+            f"latent_names: expected {count} strings, one for each latent. Received: latent_names={names!r:.80}"
+        )
     if len(names) != count:
-        raise ArgumentError(f"latent_names: expected {count}, one for each latent, received {len(names)}")
+        raise ArgumentError(f"latent_names: expected {count} names, one for each latent. Received: {len(names)} names")
     return tuple(names)

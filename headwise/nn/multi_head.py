@@ -15,9 +15,10 @@ from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.cache import Cache
 from headwise.nn.head_sizes import HeadSizes
-from headwise.nn.inputs import check_input, check_mask, check_padding, positions_of, with_padding
+from headwise.nn.inputs import check_input, check_mask, positions_of, with_real
 from headwise.nn.norm import NORMS
 from headwise.nn.positions import Positions
+from headwise.nn.real import as_real
 from headwise.nn.state_dict import load_other_names
 from headwise.nn.trace import attend
 from headwise.options import check_scale, check_softcap
@@ -110,11 +111,14 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         if positions is not None:
             if not isinstance(positions, Positions):
                 raise ArgumentError(
-                    f"positions: expected a scheme of headwise.nn.positions, received {type(positions).__name__}"
+                    "positions: expected a scheme of headwise.nn.positions. "
+                    f"Received: positions={type(positions).__name__}"
                 )
             positions.check(self.num_heads, self.head_dim)
             if positions.uses_values and dropout:
-                raise ArgumentError(f"dropout: expected 0 with positions that add to the values, received {dropout}")
+                raise ArgumentError(
+                    f"dropout: expected 0 with positions that add to the values. Received: dropout={dropout}"
+                )
         self.positions = positions
 
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -162,7 +166,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         mask: Mask | Tensor | None = None,
         cache: Cache | None = None,
         *,
-        padding: Tensor | None = None,
+        real: Tensor | None = None,
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, AttentionRecord]:
@@ -176,7 +180,8 @@ class MultiHeadAttention(HeadSizes, nn.Module):
                 [H, Q, K] or [B, H, Q, K]. With a cache K counts what it holds; the last query stands at the last key.
             cache: keys and values of the tokens before. In self-attention the new ones are added to it; of a `key` that
                 is another sequence the projections are made at the first call and kept.
-            padding: [B, K] of the keys given now, True = a real token. A cache remembers it.
+            real: bool or integers [B, K] of the keys given now, True or 1 = a real token, False or 0 = padding. A cache
+                remembers it. From PyTorch: `real=~key_padding_mask`.
             position_ids: [Q] or [B, Q], where the queries stand, if not at 0, 1, 2 … (after what the cache holds;
                 padding does not count).
             record: also return what was seen.
@@ -191,28 +196,32 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         check_input("query", query, self.dim)
         reads_itself = key is None or key is query
         if key is None and value is not None:
-            raise ArgumentError("value: expected a key with it. Pass both, or neither for self-attention")
+            raise ArgumentError(
+                "value: expected a key too. Received: key=None. Pass both, or neither for self-attention"
+            )
         key = query if key is None else key
         value = key if value is None else value
         check_input("key", key, self.kdim, batch=query.shape[0])
         check_input("value", value, self.vdim, batch=query.shape[0])
         if value.shape[1] != key.shape[1]:
             raise ShapeError(
-                f"value: expected as many positions as key, received key {list(key.shape)}, value {list(value.shape)}"
+                f"value: expected as many positions as key. Received: key={list(key.shape)}, value={list(value.shape)}"
             )
-        check_padding(padding, key)
+        real = as_real(real, *key.shape[:2])
         if position_ids is not None and self.positions is None:
-            raise ArgumentError("position_ids: expected a module with positions=, received one that knows of none")
+            raise ArgumentError(
+                "position_ids: expected a module that was made with positions=. Received: a module without positions"
+            )
         if cache is not None:
             cache.bind(self)
         if reads_itself:
             if cache is not None:
                 check_mask(mask, query, self.num_heads, cache.size + query.shape[1])
-            q, k, v, places, padding = self._read_itself(query, key, value, cache, padding, position_ids)
+            q, k, v, places, real = self._read_itself(query, key, value, cache, real, position_ids)
         else:
-            q, k, v, places = self._read_other(query, key, value, cache, padding, position_ids)
+            q, k, v, places = self._read_other(query, key, value, cache, real, position_ids)
 
-        mask = with_padding(mask, padding)
+        mask = with_real(mask, real)
         bias = None
         if self.positions is not None and places is not None:
             # A scheme that knows the mask may leave out what a row has in common, and take positions to rise and to
@@ -234,7 +243,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         return out if found is None else (out, found)
 
     def _read_itself(
-        self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, padding: Tensor | None, ids: Tensor | None
+        self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, real: Tensor | None, ids: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Places, Tensor | None]:
         """q, k and v of a sequence that attends to itself and to what the cache holds; where they stand; real keys."""
         if value is key:
@@ -245,33 +254,33 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         scheme = self.positions
         if scheme is None:
             if cache is None:
-                return q, k, v, None, padding
-            k, v = cache.append(k, v, padding=padding)
-            return q, k, v, None, cache.key_padding
-        query_ids = positions_of(query, cache, padding, ids)
+                return q, k, v, None, real
+            k, v = cache.append(k, v, real=real)
+            return q, k, v, None, cache.key_real
+        query_ids = positions_of(query, cache, real, ids)
         if cache is None:
             length = query.shape[1]
             rotated = scheme.rotate(q, query_ids, length), scheme.rotate(k, query_ids, length)
-            return *rotated, v, (query_ids, query_ids), padding
+            return *rotated, v, (query_ids, query_ids), real
         length = query.shape[1] + cache.length
         if ids is not None and (scheme.depends_on_length or type(scheme).bias is not Positions.bias):
             raise ArgumentError(
-                f"position_ids: {type(scheme).__name__} asks for the positions of the keys in the cache, which are "
-                "counted there. Pass padding= instead of position_ids="
+                f"position_ids: expected None, {type(scheme).__name__} needs the positions of all keys, and the cache "
+                "counts them itself. Received: position_ids with a cache. For padding pass real="
             )
         # Where the angles change as the sequence grows, the cache holds the keys as they were before.
         k = k if scheme.depends_on_length else scheme.rotate(k, query_ids, length)
-        k, v = cache.append(k, v, padding=padding)
+        k, v = cache.append(k, v, real=real)
         key_ids = cache.key_positions(device=query.device)
         k = scheme.rotate(k, key_ids, length) if scheme.depends_on_length else k
-        return scheme.rotate(q, query_ids, length), k, v, (query_ids, key_ids), cache.key_padding
+        return scheme.rotate(q, query_ids, length), k, v, (query_ids, key_ids), cache.key_real
 
     def _read_other(
-        self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, padding: Tensor | None, ids: Tensor | None
+        self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, real: Tensor | None, ids: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Places]:
         """q of one sequence, k and v of another, and the positions of both, which each count from 0."""
         scheme = self.positions
-        key_ids = positions_of(key, None, padding if scheme is not None else None, None)
+        key_ids = positions_of(key, None, real if scheme is not None else None, None)
 
         def make(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
             k, v = self.project(key, "kv") if value is key else (*self.project(key, "k"), *self.project(value, "v"))

@@ -13,10 +13,11 @@ from headwise.kernels import KERNELS
 from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.cache import Cache
-from headwise.nn.inputs import check_input, check_mask, check_padding, positions_of, with_padding
+from headwise.nn.inputs import check_input, check_mask, positions_of, with_real
 from headwise.nn.norm import RMSNorm
 from headwise.nn.positions import Rope, Yarn
 from headwise.nn.positions.rope_config import entry
+from headwise.nn.real import as_real
 from headwise.nn.state_dict import take
 from headwise.nn.trace import attend
 from headwise.options import check_scale
@@ -115,7 +116,9 @@ class MultiHeadLatentAttention(nn.Module):
         self.nope_dim = options.whole("nope_dim", nope_dim)
         self.rope_dim = options.whole("rope_dim", rope_dim)
         if rope_dim % 2:
-            raise ArgumentError(f"rope_dim: expected an even number, dimensions turn in pairs, received {rope_dim}")
+            raise ArgumentError(
+                f"rope_dim: expected an even number, dimensions turn in pairs. Received: rope_dim={rope_dim}"
+            )
         self.value_head_dim = options.whole("value_head_dim", value_head_dim)
         self.dropout = options.probability("dropout", dropout)
         options.one_of("path", path, PATHS)
@@ -159,12 +162,14 @@ class MultiHeadLatentAttention(nn.Module):
         """
         model = entry(config, "model_type")
         if model not in HF_MODELS:
-            raise CheckpointError(f"model_type: expected one of {', '.join(HF_MODELS)}, received {model!r}")
+            raise CheckpointError(f"model_type: expected one of {', '.join(HF_MODELS)}. Received: model_type={model!r}")
         names = ("hidden_size", "num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")
         sizes = {name: entry(config, name) for name in (*names, "v_head_dim")}
         missing = [name for name, size in sizes.items() if size is None]
         if missing:
-            raise CheckpointError(f"config: expected {', '.join(sizes)}; received none of {', '.join(missing)}")
+            raise CheckpointError(
+                f"config: expected {', '.join(sizes)}. Received: a config without {', '.join(missing)}"
+            )
         # DeepSeek's pairs are interleaved; only transformers' V3 has a switch, which config.json need not mention.
         interleaved = entry(config, "rope_interleave") is not False
         return cls(
@@ -207,7 +212,7 @@ class MultiHeadLatentAttention(nn.Module):
         mask: Mask | Tensor | None = None,
         cache: Cache | None = None,
         *,
-        padding: Tensor | None = None,
+        real: Tensor | None = None,
         position_ids: Tensor | None = None,
         path: Path | None = None,
         record: bool = False,
@@ -220,7 +225,7 @@ class MultiHeadLatentAttention(nn.Module):
             mask: which query may attend to which key, True = may: a mask of `headwise.masks`, or a bool tensor [Q, K],
                 [H, Q, K] or [B, H, Q, K]. With a cache K counts what it holds; the last query stands at the last key.
             cache: latents of the tokens before, [B, 1, S, R + rope_dim]; the new ones are added to it.
-            padding: [B, Q], True = a real token. A cache remembers it.
+            real: bool or integers [B, Q], True or 1 = a real token, False or 0 = padding. A cache remembers it.
             position_ids: [Q] or [B, Q], where the tokens stand, if not at 0, 1, 2 … (after what the cache holds;
                 padding does not count).
             path: "auto", "expand" or "absorb" for this call; None = the module's.
@@ -238,21 +243,21 @@ class MultiHeadLatentAttention(nn.Module):
         for name, other in (("key", key), ("value", value)):
             if other is not None and other is not query:
                 raise ArgumentError(
-                    f"{name}: expected None or the query itself, latent attention reads its own sequence; received "
-                    "another tensor. For cross-attention use MultiHeadAttention"
+                    f"{name}: expected None or the query itself, latent attention reads its own sequence. "
+                    f"Received: {name}={list(other.shape)}, another tensor. For cross-attention use MultiHeadAttention"
                 )
-        check_padding(padding, query)
+        real = as_real(real, *query.shape[:2])
         path = self._asked_for(path)
         if cache is not None:
             cache.bind(self)
             check_mask(mask, query, self.num_heads, cache.size + query.shape[1])
 
-        ids = positions_of(query, cache, padding, position_ids)
+        ids = positions_of(query, cache, real, position_ids)
         q_nope, q_rope = self._queries(query, ids)
         latents = self._latents(query, ids)
         if cache is not None:
-            (latents,) = cache.append(latents, padding=padding)
-            padding = cache.key_padding
+            (latents,) = cache.append(latents, real=real)
+            real = cache.key_real
         # One key head, of which the values are the first R columns: a view, so nothing held is copied.
         c = latents[..., : self.kv_rank]
         absorb = self._absorbs(path, query.shape[1], latents.shape[2])
@@ -264,7 +269,7 @@ class MultiHeadLatentAttention(nn.Module):
             k_nope, v = self._heads(self.kv_up(c[:, 0])).split((self.nope_dim, self.value_head_dim), -1)
             k_rope = latents[..., self.kv_rank :].expand(-1, self.num_heads, -1, -1)
             k = torch.cat((k_nope, k_rope), -1)
-        given: dict[str, Any] = {"mask": with_padding(mask, padding), "scale": self.scale, "kernel": self.kernel}
+        given: dict[str, Any] = {"mask": with_real(mask, real), "scale": self.scale, "kernel": self.kernel}
         given["dropout"] = self.dropout if self.training else 0.0
         y, found = attend("self", q, k, v, record=record, **given)
         y_BHQE = _by_head(y, w_uv.mT) if absorb else y
@@ -298,7 +303,8 @@ class MultiHeadLatentAttention(nn.Module):
         options.one_of("path", path, PATHS)
         if path == "absorb" and not self._can_absorb:
             raise ArgumentError(
-                f'path: "absorb" multiplies by the weight of kv_up itself, expected it to be an nn.Linear, received '
+                'path: "absorb" multiplies by the weight of kv_up itself, expected it to be an nn.Linear. '
+                "Received: path="
                 f'{type(self.kv_up).__name__}. Use path="expand", or merge what was put around it'
             )
         return path
@@ -344,11 +350,13 @@ def _checked(positions: Rope | None, num_heads: int, rope_dim: int) -> Rope:
     if positions is None:
         return Rope(rope_dim, interleaved=True)
     if not isinstance(positions, Rope):
-        raise ArgumentError(f"positions: expected a headwise.nn.positions.Rope, received {type(positions).__name__}")
+        raise ArgumentError(
+            f"positions: expected a headwise.nn.positions.Rope. Received: positions={type(positions).__name__}"
+        )
     if positions.depends_on_length:
         raise ArgumentError(
-            f"positions: expected frequencies that do not change with the length, the cache holds rotated keys; "
-            f"received {positions.scaling}. Use Yarn, as DeepSeek does"
+            f"positions: expected frequencies that do not change with the length, the cache holds rotated keys. "
+            f"Received: positions={positions.scaling}. Use Yarn, as DeepSeek does"
         )
     positions.check(num_heads, rope_dim)
     return positions

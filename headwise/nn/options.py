@@ -10,21 +10,21 @@ from headwise.errors import ArgumentError
 def whole(name: str, value: object, least: int = 1) -> int:
     """`value`, if it is an int of at least `least`; else ArgumentError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(f"{name}: expected a whole number of at least {least}, received {value!r}")
+        raise ArgumentError(f"{name}: expected a whole number of at least {least}. Received: {name}={value!r}")
     return value
 
 
 def positive(name: str, value: float) -> float:
     """`value`, a finite number above 0; else ArgumentError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < float("inf"):
-        raise ArgumentError(f"{name}: expected a finite number above 0, received {value!r}")
+        raise ArgumentError(f"{name}: expected a finite number above 0. Received: {name}={value!r}")
     return value
 
 
 def probability(name: str, value: object) -> float:
     """`value`, if it is a number in [0, 1); else ArgumentError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1.0:
-        raise ArgumentError(f"{name}: expected a probability in [0, 1), received {value!r}")
+        raise ArgumentError(f"{name}: expected a probability in [0, 1). Received: {name}={value!r}")
     return float(value)
 
 
@@ -32,11 +32,11 @@ def one_of(name: str, value: object, known: Iterable[object]) -> None:
     """ArgumentError unless `value` is one of `known`."""
     choices = list(known)
     if value not in choices:
-        raise ArgumentError(f"{name}: expected one of {', '.join(map(repr, choices))}, received {value!r}")
+        raise ArgumentError(f"{name}: expected one of {', '.join(map(repr, choices))}. Received: {name}={value!r}")
 
 
 def divisible(name: str, value: int, by: str, divisor: int) -> int:
     """`value` / `divisor`, if that is whole; else ArgumentError."""
     if value % divisor:
-        raise ArgumentError(f"{name}: expected a multiple of {by}={divisor}, received {value}")
+        raise ArgumentError(f"{name}: expected a multiple of {by}={divisor}. Received: {name}={value}")
     return value // divisor

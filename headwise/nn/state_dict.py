@@ -97,7 +97,7 @@ def take(state: dict[str, Tensor], prefix: str, names: Sequence[str], kind: str)
     found = [key for key in keys if key in state]
     if len(found) > 1:
         raise CheckpointError(
-            f"expected one of {', '.join(found)}, received all of them: they mean the same projection"
+            f"state_dict: expected one of {', '.join(found)}, which mean the same projection. Received: all of them"
         )
     return state.pop(found[0]) if found else None
 

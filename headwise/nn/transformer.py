@@ -16,7 +16,8 @@ from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.cache import Cache
-from headwise.nn.inputs import check_alone, check_input, check_memory, check_padding, positions_of, with_padding
+from headwise.nn.inputs import check_alone, check_input, check_memory, positions_of, with_real
+from headwise.nn.real import as_real
 from headwise.nn.residual import has_positions, part_of, reset_parts
 from headwise.nn.trace import Trace
 from headwise.nn.transformer_layer import DecoderLayer, EncoderLayer, LayerOptions
@@ -37,10 +38,10 @@ class _Stack(nn.Module):
         super().__init__()
         layers = list(layers)
         if not layers:
-            raise ArgumentError("layers: expected one or more, received none")
+            raise ArgumentError("layers: expected one or more. Received: layers=[]")
         widths = [layer.dim for layer in layers]
         if len(set(widths)) > 1:
-            raise ArgumentError(f"layers: expected all of one dim, received {widths}")
+            raise ArgumentError(f"layers: expected the same dim in all. Received: layers with dim {widths}")
         self.dim = widths[0]
         self.layers = nn.ModuleList(layers)
         self.norm = norm
@@ -72,26 +73,26 @@ class _Stack(nn.Module):
         x: Tensor,
         mask: Mask | Tensor | None,
         cache: Cache | None,
-        padding: Tensor | None,
+        real: Tensor | None,
         position_ids: Tensor | None,
         record: bool,
         **memory: Any,
     ) -> Any:
-        """All layers. What each would make of mask, padding and positions is made once."""
-        check_padding(padding, x)
+        """All layers. Mask, real tokens and positions are prepared once, for all of them."""
+        real = as_real(real, *x.shape[:2])
         knows = [layer.has_positions for layer in self.layers]
         if cache is not None:
-            cache.bind(self)  # each layer's child remembers the padding
-            mask = with_padding(mask, None)
+            cache.bind(self)  # each layer's child remembers which tokens are real
+            mask = with_real(mask, None)
         else:
-            if padding is not None and any(knows):
-                position_ids = positions_of(x, None, padding, position_ids)
-            mask, padding = with_padding(mask, padding), None
+            if real is not None and any(knows):
+                position_ids = positions_of(x, None, real, position_ids)
+            mask, real = with_real(mask, real), None
         # A step on a cache is not run twice: the second run would append its tokens again.
         runs_again = self.checkpointing and self.training and torch.is_grad_enabled() and cache is None
         trace = Trace(record)
         for i, layer in enumerate(self.layers):
-            given: dict[str, Any] = {"mask": mask, "cache": part_of(cache, f"layers.{i}"), "padding": padding, **memory}
+            given: dict[str, Any] = {"mask": mask, "cache": part_of(cache, f"layers.{i}"), "real": real, **memory}
             # A layer without positions refuses them. If none has any, it may say so.
             given["position_ids"] = position_ids if knows[i] or not any(knows) else None
             run = partial(trace, layer, f"layers.{i}", **given)
@@ -151,7 +152,7 @@ class Encoder(_Stack):
         mask: Mask | Tensor | None = None,
         cache: Cache | None = None,
         *,
-        padding: Tensor | None = None,
+        real: Tensor | None = None,
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, Seen]:
@@ -161,13 +162,13 @@ class Encoder(_Stack):
         """
         check_alone(key, value)
         check_input("query", query, self.dim)
-        return self._run(query, mask, cache, padding, position_ids, record)
+        return self._run(query, mask, cache, real, position_ids, record)
 
     @classmethod
     def from_torch(cls, module: nn.TransformerEncoder, *, kernel: str = "auto") -> Encoder:
         """The same as PyTorch's encoder, with its weights; inputs are [B, S, M] whatever its batch_first.
 
-        Its masks and padding have True where one may *not* attend: give `~mask`.
+        PyTorch's masks are True where attention is *not* allowed: pass `mask=~attn_mask`, `real=~key_padding_mask`.
 
         Raises:
             ArgumentError: an activation or an option that there is nothing like here.
@@ -181,7 +182,7 @@ class Decoder(_Stack):
     """Several `DecoderLayer`s, which all read one memory. Vaswani et al. 2017, figure 1, on the right.
 
     >>> decoder = Decoder(512, num_layers=6, num_heads=8)
-    >>> y = decoder(x, memory, mask=masks.causal(), memory_padding=real)    # x, y: [B, Q, M]; memory: [B, K, M]
+    >>> y = decoder(x, memory, mask=masks.causal(), memory_real=real)    # x, y: [B, Q, M]; memory: [B, K, M]
 
     Args:
         memory_dim: the width of the memory; None = M.
@@ -229,8 +230,8 @@ class Decoder(_Stack):
         cache: Cache | None = None,
         *,
         memory_mask: Mask | Tensor | None = None,
-        padding: Tensor | None = None,
-        memory_padding: Tensor | None = None,
+        real: Tensor | None = None,
+        memory_real: Tensor | None = None,
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, Seen]:
@@ -240,17 +241,17 @@ class Decoder(_Stack):
         """
         check_input("query", query, self.dim)
         memory = check_memory(key)
-        check_padding(memory_padding, memory, name="memory_padding")
+        memory_real = as_real(memory_real, *memory.shape[:2], name="memory_real")
         if not any(has_positions(layer.cross_attention) for layer in self.layers):  # those count tokens, not padding
-            memory_mask, memory_padding = with_padding(memory_mask, memory_padding), None
-        given = {"key": memory, "value": value, "memory_mask": memory_mask, "memory_padding": memory_padding}
-        return self._run(query, mask, cache, padding, position_ids, record, **given)
+            memory_mask, memory_real = with_real(memory_mask, memory_real), None
+        given = {"key": memory, "value": value, "memory_mask": memory_mask, "memory_real": memory_real}
+        return self._run(query, mask, cache, real, position_ids, record, **given)
 
     @classmethod
     def from_torch(cls, module: nn.TransformerDecoder, *, kernel: str = "auto") -> Decoder:
         """The same as PyTorch's decoder, with its weights; inputs are [B, S, M] whatever its batch_first.
 
-        Its masks and padding have True where one may *not* attend: give `~mask`.
+        PyTorch's masks are True where attention is *not* allowed: pass `mask=~attn_mask`, `real=~key_padding_mask`.
 
         Raises:
             ArgumentError: an activation or an option that there is nothing like here.
@@ -263,8 +264,8 @@ class Decoder(_Stack):
 def _maker(name: str, make: MakeAttention | None) -> Callable[[], nn.Module | None]:
     if isinstance(make, nn.Module) or not (make is None or callable(make)):
         raise ArgumentError(
-            f"{name}: expected a function that makes an attention module for each layer, received "
-            f"{type(make).__name__}. For a module write lambda: {type(make).__name__}(...)"
+            f"{name}: expected a function that makes an attention module for each layer. Received: "
+            f"{name}={type(make).__name__}. For a module write lambda: {type(make).__name__}(...)"
         )
     return (lambda: None) if make is None else make
 

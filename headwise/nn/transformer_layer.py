@@ -16,8 +16,9 @@ from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.nn.cache import Cache
 from headwise.nn.feed_forward import Activation
-from headwise.nn.inputs import check_alone, check_input, check_mask, check_memory, check_padding, positions_of
+from headwise.nn.inputs import check_alone, check_input, check_mask, check_memory, positions_of
 from headwise.nn.multi_head import MultiHeadAttention
+from headwise.nn.real import as_real
 from headwise.nn.residual import ResidualLayer, has_positions, make_norm, part_of
 from headwise.nn.trace import Trace
 from headwise.records import Seen
@@ -107,7 +108,7 @@ class EncoderLayer(ResidualLayer):
         mask: Mask | Tensor | None = None,
         cache: Cache | None = None,
         *,
-        padding: Tensor | None = None,
+        real: Tensor | None = None,
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, Seen]:
@@ -119,7 +120,7 @@ class EncoderLayer(ResidualLayer):
             mask: which position may attend to which, True = may: of `headwise.masks`, or bool [Q, K], [H, Q, K] or
                 [B, H, Q, K]. With a cache K counts what it holds; the last query stands at the last key.
             cache: the tokens before, to which these are added.
-            padding: [B, S], True = a real token. A cache remembers it.
+            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding. A cache remembers it.
             position_ids: [S] or [B, S], where the tokens stand, if not at 0, 1, 2 … after what the cache holds.
             record: also return what was seen.
 
@@ -135,7 +136,7 @@ class EncoderLayer(ResidualLayer):
         if cache is not None:
             cache.bind(self)
         trace = Trace(record)
-        given = {"mask": mask, "padding": padding, "position_ids": position_ids}
+        given = {"mask": mask, "real": real, "position_ids": position_ids}
         attend = partial(trace, self.attention, "attention", cache=part_of(cache, "attention"), **given)
         x = self._add(query, self.attention_norm, attend)
         x = self._add(x, self.mlp_norm, self.mlp)
@@ -145,7 +146,7 @@ class EncoderLayer(ResidualLayer):
     def from_torch(cls, module: nn.TransformerEncoderLayer, *, kernel: str = "auto") -> EncoderLayer:
         """The same as PyTorch's layer, with its weights; inputs are [B, S, M] whatever its batch_first.
 
-        Its masks and padding have True where one may *not* attend: give `~mask`.
+        PyTorch's masks are True where attention is *not* allowed: pass `mask=~attn_mask`, `real=~key_padding_mask`.
 
         Raises:
             ArgumentError: an activation or an option that there is nothing like here.
@@ -162,7 +163,7 @@ class DecoderLayer(ResidualLayer):
     it is not normalised here. Norms stand as in `EncoderLayer`.
 
     >>> layer = DecoderLayer(512, 8)
-    >>> y = layer(x, memory, mask=masks.causal(), memory_padding=real)    # x, y: [B, Q, M]; memory: [B, K, M]
+    >>> y = layer(x, memory, mask=masks.causal(), memory_real=real)    # x, y: [B, Q, M]; memory: [B, K, M]
 
     Args:
         memory_dim: the width of the memory; None = M.
@@ -205,7 +206,9 @@ class DecoderLayer(ResidualLayer):
         self.self_attention = _attention("self_attention", self_attention, dim, num_heads, **heads)
         self.self_attention_norm = make_norm(norm, dim, norm_eps, **factory)
         if cross_attention is not None and memory_dim is not None:
-            raise ArgumentError("memory_dim: expected None with a ready cross_attention, which knows its own")
+            raise ArgumentError(
+                f"memory_dim: expected None with cross_attention, which has its own. Received: memory_dim={memory_dim}"
+            )
         self.cross_attention = _attention("cross_attention", cross_attention, dim, num_heads, kdim=memory_dim, **heads)
         self.cross_attention_norm = make_norm(norm, dim, norm_eps, **factory)
         drops: dict[str, Any] = {"dropout": dropout, "ffn_dropout": ffn_dropout, "drop_path": drop_path}
@@ -220,8 +223,8 @@ class DecoderLayer(ResidualLayer):
         cache: Cache | None = None,
         *,
         memory_mask: Mask | Tensor | None = None,
-        padding: Tensor | None = None,
-        memory_padding: Tensor | None = None,
+        real: Tensor | None = None,
+        memory_real: Tensor | None = None,
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, Seen]:
@@ -234,8 +237,9 @@ class DecoderLayer(ResidualLayer):
             mask: within the sequence: which position may attend to which, True = may. With a cache its keys count too.
             cache: the tokens before, to which these are added, and what the layer made of the memory.
             memory_mask: which position may attend to which of the memory.
-            padding: [B, Q], True = a real token of the sequence. A cache remembers it.
-            memory_padding: [B, K], True = a real token of the memory. A cache does not remember it.
+            real: bool or integers [B, Q], True or 1 = a real token of the sequence, False or 0 = padding. A cache
+                remembers it.
+            memory_real: the same of the memory, [B, K]. A cache does not remember it.
             position_ids: [Q] or [B, Q], where the tokens stand, if not at 0, 1, 2 … after what the cache holds.
             record: also return what was seen.
 
@@ -248,7 +252,8 @@ class DecoderLayer(ResidualLayer):
         """
         check_input("query", query, self.dim)
         memory = check_memory(key)
-        check_padding(memory_padding, memory, name="memory_padding")
+        real = as_real(real, *query.shape[:2])
+        memory_real = as_real(memory_real, *memory.shape[:2], name="memory_real")
         if cache is not None:
             cache.bind(self)
             # What cross-attention will refuse is refused before self-attention's cache has taken the query's tokens.
@@ -258,12 +263,12 @@ class DecoderLayer(ResidualLayer):
         trace = Trace(record)
         own, other = part_of(cache, "self_attention"), part_of(cache, "cross_attention")
         only_other = has_positions(self.cross_attention) and not has_positions(self.self_attention)
-        given = {"mask": mask, "padding": padding, "position_ids": None if only_other else position_ids}
+        given = {"mask": mask, "real": real, "position_ids": None if only_other else position_ids}
         attend = partial(trace, self.self_attention, "self_attention", cache=own, **given)
         ids = None
         if has_positions(self.cross_attention):  # which does not know by itself where this step stands
-            ids = positions_of(query, own, padding, position_ids)
-        given = {"mask": memory_mask, "padding": memory_padding, "position_ids": ids}
+            ids = positions_of(query, own, real, position_ids)
+        given = {"mask": memory_mask, "real": memory_real, "position_ids": ids}
         read = partial(trace, self.cross_attention, "cross_attention", key=memory, value=value, cache=other, **given)
         x = self._add(query, self.self_attention_norm, attend)
         x = self._add(x, self.cross_attention_norm, read)
@@ -274,7 +279,7 @@ class DecoderLayer(ResidualLayer):
     def from_torch(cls, module: nn.TransformerDecoderLayer, *, kernel: str = "auto") -> DecoderLayer:
         """The same as PyTorch's layer, with its weights; inputs are [B, S, M] whatever its batch_first.
 
-        Its masks and padding have True where one may *not* attend: give `~mask`.
+        PyTorch's masks are True where attention is *not* allowed: pass `mask=~attn_mask`, `real=~key_padding_mask`.
 
         Raises:
             ArgumentError: an activation or an option that there is nothing like here.
@@ -294,7 +299,8 @@ def _check_ready(num_heads: int | None, attention_dropout: float | None, *ready:
         for name, option in (("num_heads", num_heads), ("attention_dropout", attention_dropout)):
             if option is not None:
                 raise ArgumentError(
-                    f"{name}: expected None with ready attention modules, which have their own, received {option!r}"
+                    f"{name}: expected None with given attention modules, which have their own. "
+                    f"Received: {name}={option!r}"
                 )
 
 
@@ -302,11 +308,15 @@ def _attention(name: str, ready: nn.Module | None, dim: int, num_heads: int | No
     """The module that was given, or a MultiHeadAttention."""
     if ready is None:
         if num_heads is None:
-            raise ArgumentError(f"num_heads: expected how many heads, or a ready module as {name}; received neither")
+            raise ArgumentError(
+                f"num_heads: expected the number of heads, or a module as {name}. Received: num_heads=None, {name}=None"
+            )
         return MultiHeadAttention(dim, num_heads, **made)
     if not isinstance(ready, nn.Module):
-        raise ArgumentError(f"{name}: expected an attention module of headwise.nn, received {type(ready).__name__}")
+        raise ArgumentError(
+            f"{name}: expected an attention module of headwise.nn. Received: {name}={type(ready).__name__}"
+        )
     width = getattr(ready, "dim", dim)
     if width != dim:
-        raise ArgumentError(f"{name}: expected a module with dim={dim}, as this layer, received one with dim={width}")
+        raise ArgumentError(f"{name}: expected a module with dim={dim}, as this layer. Received: dim={width}")
     return ready

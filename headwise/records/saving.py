@@ -108,8 +108,8 @@ class _Writer:
 
     def call_site(self, site: CallSite) -> object:
         """A site of the coverage: a list, as in 0.1.0, unless it has a newer field."""
-        found = self.plain(site)
-        return [*found.values()] if all(stored_fields(type(site))[name].since == 1 for name in found) else found
+        found, fields = self.plain(site), stored_fields(CallSite)
+        return [*found.values()] if all(fields[name].since == 1 for name in found) else found
 
     def record(self, record: AttentionRecord, prefix: str) -> dict[str, Any]:
         entry = self.plain(record.call) | self.plain(record.extras) | self.plain(record, RecordFields)

@@ -148,7 +148,7 @@ class Answer(Task[AnswerOptions]):
         length_B1 = torch.tensor([[len(each.ids)] for each in examples])
         return {
             "input_ids": ids_BS,
-            "attention_mask": places_S < length_B1,
+            "real": places_S < length_B1,
             "token_type_ids": padded([each.types for each in examples], 0),
             "in_context": (places_S >= first_B1) & (places_S < length_B1 - 1),
             "starts": torch.tensor([each.start for each in examples]),
@@ -166,7 +166,7 @@ class Answer(Task[AnswerOptions]):
         """Of each token as the first and the last of the answer, [B, S] twice, float32."""
         allowed_BS = batch["in_context"].clone()
         allowed_BS[:, 0] = True
-        logits = self.model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+        logits = self.model(batch["input_ids"], batch["real"], batch["token_type_ids"])
         lowest = torch.finfo(torch.float32).min
         starts_BS, ends_BS = (each.float().masked_fill(~allowed_BS, lowest).log_softmax(-1) for each in logits)
         return starts_BS, ends_BS

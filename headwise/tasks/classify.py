@@ -103,7 +103,7 @@ class Classify(Task[ClassifyOptions]):
         lengths_B = torch.tensor([len(example.ids) for example in examples])
         return {
             "input_ids": ids_BS,
-            "attention_mask": torch.arange(ids_BS.shape[1]) < lengths_B[:, None],
+            "real": torch.arange(ids_BS.shape[1]) < lengths_B[:, None],
             "token_type_ids": padded([example.types for example in examples], 0),
             "labels": torch.tensor([example.label for example in examples]),
         }
@@ -191,7 +191,7 @@ class Classify(Task[ClassifyOptions]):
         return total, (labels_B != UNSEEN).sum()
 
     def _logits(self, batch: Batch) -> Tensor:
-        logits_BC: Tensor = self.model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+        logits_BC: Tensor = self.model(batch["input_ids"], batch["real"], batch["token_type_ids"])
         return logits_BC
 
     @torch.no_grad()

@@ -121,11 +121,11 @@ class Match(Task[MatchOptions]):
             channels=options.channels,
             mean=tuple(channels.mean(0).tolist()),
             std=tuple(channels.std(0).clip(0.01).tolist()),
-            width=options.dim,
+            dim=options.dim,
             image_layers=options.image_layers,
             fusion_layers=options.fusion_layers,
             num_heads=options.heads,
-            shared_width=options.shared_dim,
+            shared_dim=options.shared_dim,
             dropout=options.dropout,
         )
         return cls(options, ImageText(config, bert), subwords, gallery)
@@ -351,7 +351,7 @@ def _text_encoder(texts: Sequence[str], options: MatchOptions) -> tuple[Bert, Su
     longest = options.max_length
     if options.model is not None:
         return encoders.pretrained(options.model, texts, dropout=options.dropout, max_length=longest)
-    subwords = Subwords.train(texts, options.vocabulary, lowercase=options.lowercase)
+    subwords = Subwords.train(texts, options.vocab_size, lowercase=options.lowercase)
     shape = {"dim": options.dim, "layers": options.text_layers, "heads": options.heads}
     return encoders.new_bert(subwords, **shape, max_length=longest, dropout=options.dropout), subwords
 

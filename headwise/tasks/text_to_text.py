@@ -99,8 +99,8 @@ class TextToText(Task[TextOptions]):
             )
             source = Vocabulary(subwords.backend())
         else:
-            source = Vocabulary.train([*pairs.sources, *targets] if shared else pairs.sources, options.vocabulary)
-        target = source if shared else Vocabulary.train(targets, options.vocabulary)
+            source = Vocabulary.train([*pairs.sources, *targets] if shared else pairs.sources, options.vocab_size)
+        target = source if shared else Vocabulary.train(targets, options.vocab_size)
         task = cls._made(options, source, target, bert)
         task.look_over(pairs)
         return task
@@ -116,9 +116,9 @@ class TextToText(Task[TextOptions]):
         reader = None if bert is None else bert.config
         writer = reader if options.shared_vocabulary else None  # whose embeddings serve both sides
         config = EncoderDecoderConfig(
-            vocabulary=len(target) if writer is None else None,
-            source_vocabulary=None if options.shared_vocabulary or reader is not None else len(source),
-            dim=options.dim if writer is None else writer.hidden_size,
+            vocab_size=len(target) if writer is None else None,
+            source_vocab_size=None if options.shared_vocabulary or reader is not None else len(source),
+            dim=options.dim if writer is None else writer.dim,
             num_heads=options.heads,
             encoder_layers=options.layers,
             decoder_layers=options.layers,
@@ -147,7 +147,7 @@ class TextToText(Task[TextOptions]):
         return len(example.source) + len(example.target)
 
     def collate(self, examples: Sequence[Example]) -> Batch:
-        """source_ids, source_padding [B, K]; target_ids [B, Q], all but the last of each target; its tokens that are
+        """source_ids, source_real [B, K]; target_ids [B, Q], all but the last of each target; its tokens that are
         learned, labels [N], and their places in the flattened [B · Q]."""
         source_ids = padded([each.source for each in examples], self.source_vocabulary.pad)
         source_lengths = torch.tensor([len(each.source) for each in examples])
@@ -156,7 +156,7 @@ class TextToText(Task[TextOptions]):
         is_target = torch.arange(target_ids.shape[1]) < target_lengths[:, None]
         return {
             "source_ids": source_ids,
-            "source_padding": torch.arange(source_ids.shape[1]) < source_lengths[:, None],
+            "source_real": torch.arange(source_ids.shape[1]) < source_lengths[:, None],
             "target_ids": target_ids,
             "places": is_target.flatten().nonzero()[:, 0],
             "labels": torch.tensor([token for each in examples for token in each.target[1:]]),
@@ -164,7 +164,7 @@ class TextToText(Task[TextOptions]):
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         logits_NV = self.model(
-            batch["source_ids"], batch["target_ids"], batch["source_padding"], at=batch["places"]
+            batch["source_ids"], batch["target_ids"], batch["source_real"], at=batch["places"]
         ).float()
         smoothing = self.options.label_smoothing if self.training else 0.0
         total = cross_entropy(logits_NV, batch["labels"], label_smoothing=smoothing, reduction="sum")

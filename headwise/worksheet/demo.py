@@ -130,10 +130,10 @@ def _bert(
     model = Bert(
         BertConfig(
             vocab_size=len(words),
-            hidden_size=dim,
+            dim=dim,
             num_layers=1,
             num_heads=heads,
-            intermediate_size=2 * dim,
+            ffn_dim=2 * dim,
             max_positions=LONGEST,
             pooler=False,
         )
@@ -141,4 +141,4 @@ def _bert(
     fill(model, random)
     ids = torch.tensor([[words.index(name) for name in names]])
     real = None if mask is None else mask.to_bool(1, len(names))[0, 0]
-    return make(model, ids, tokens=names, title=title, attention_mask=real)
+    return make(model, ids, tokens=names, title=title, real=real)

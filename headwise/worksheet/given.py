@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from headwise.call import fit_mask
 from headwise.errors import ArgumentError, ShapeError, WorksheetError
 from headwise.masks import Mask
-from headwise.nn.inputs import with_padding
+from headwise.nn.inputs import with_real
+from headwise.nn.real import as_real
 from headwise.worksheet import multi_head
 from headwise.worksheet.builder import FITS, LONGEST, Builder
 from headwise.worksheet.description import Axis, Matrix, numbered
@@ -84,30 +85,30 @@ class Given:
         self,
         module: Any,
         mask: str = "mask",
-        padding: str = "padding",
+        real: str = "real",
         *,
         memory: Tensor | None = None,
-        query_padding: Tensor | None = None,
+        query_real: Tensor | None = None,
     ) -> Reading:
         """Who may attend to whom, and where the tokens stand.
 
-        `memory` [K, M] is what is read, where it is another sequence; `query_padding` [Q] says which queries count.
+        `memory` [K, M] is what is read, where it is another sequence; `query_real` [Q] says which queries count.
         """
         query = self.batched["query"]
         keys = query.shape[1] if memory is None else memory.shape[0]
         heads = getattr(module, "num_heads", None)
-        allowed = dense(self.get(mask), self.batched.get(padding), query, heads, keys)
+        allowed = dense(self.get(mask), self.batched.get(real), query, heads, keys)
         scheme = getattr(module, "positions", None)
-        real = self.get(padding)
+        tokens = self.get(real)
         ids = self.get("position_ids")
-        query_ids = multi_head.ids_of(scheme, query.shape[1], real if memory is None else query_padding, ids)
-        key_ids = query_ids if memory is None else multi_head.ids_of(scheme, keys, real, None)
+        query_ids = multi_head.ids_of(scheme, query.shape[1], tokens if memory is None else query_real, ids)
+        key_ids = query_ids if memory is None else multi_head.ids_of(scheme, keys, tokens, None)
         return Reading(allowed, query_ids, key_ids)
 
 
-def dense(mask: Any, padding: Tensor | None, query: Tensor, heads: int | None, keys: int) -> NDArray[np.bool_]:
+def dense(mask: Any, real: Tensor | None, query: Tensor, heads: int | None, keys: int) -> NDArray[np.bool_]:
     """[H or 1, Q, K], True = may attend."""
-    together = with_padding(mask, padding)
+    together = with_real(mask, as_real(real, None, keys))
     if together is None:
         return np.ones((1, query.shape[1], keys), dtype=bool)
     found = fit_mask(together, query, heads, query.shape[1], keys).to_bool(query.shape[1], keys)

@@ -56,7 +56,7 @@ def _latents(b: Builder, module: LatentAttention, given: Given) -> Matrix:
         x = given.sequence(b, "query", "X", "S", dim=module.latent_dim)
         _show_inputs(b, [x])
     like = torch.zeros(1, module.num_latents, 1)
-    allowed = dense(given.get("mask"), given.batched.get("padding"), like, module.num_heads, len(x.rows))
+    allowed = dense(given.get("mask"), given.batched.get("real"), like, module.num_heads, len(x.rows))
 
     def open_(rows: int, cols: int) -> Reading:
         return Reading(np.ones((1, rows, cols), dtype=bool))
@@ -79,8 +79,8 @@ def _decoder_layer(b: Builder, module: DecoderLayer, given: Given) -> Matrix:
     )
     _show_inputs(b, [x, memory])
     own = given.reading(module.self_attention)
-    masked = {"mask": "memory_mask", "padding": "memory_padding"}
-    other = given.reading(module.cross_attention, **masked, memory=given.get("key"), query_padding=given.get("padding"))
+    masked = {"mask": "memory_mask", "real": "memory_real"}
+    other = given.reading(module.cross_attention, **masked, memory=given.get("key"), query_real=given.get("real"))
     return layers.decoder_layer(b, module, x, memory, own, other)
 
 
@@ -97,7 +97,7 @@ def _bert(b: Builder, model: Bert, given: Given) -> Matrix:
     ids = given.get("input_ids")
     kinds = given.get("token_type_ids")
     table = model.embeddings
-    rows, cols = Axis("S", given.tokens), numbered("M", model.config.hidden_size)
+    rows, cols = Axis("S", given.tokens), numbered("M", model.config.dim)
     words = b.given("input", "Word", table.word(ids), rows, cols)
     places = b.given("parameter", "Place", table.position.weight[: len(ids)], rows, cols)
     sentence = b.given(
@@ -109,9 +109,8 @@ def _bert(b: Builder, model: Bert, given: Given) -> Matrix:
         "word [S × M], position [S × M], sentence [S × M]",
         *side_by_side([each] for each in (words, places, sentence)),
     )
-    padding = given.batched.get("attention_mask")
     like = torch.zeros(1, len(ids), 1)
-    allowed = dense(None, None if padding is None else padding.bool(), like, None, len(ids))
+    allowed = dense(None, given.batched.get("real"), like, None, len(ids))
     return layers.bert(b, model, words, sentence, places, Reading(allowed))
 
 

@@ -222,14 +222,14 @@ def _output(b: Builder, module: MultiHeadAttention, z: Matrix, x: Matrix, name: 
     return shown[-1]
 
 
-def ids_of(scheme: Positions | None, length: int, padding: Tensor | None, given: Tensor | None) -> Tensor | None:
-    """Where the tokens of one sequence stand, if the scheme asks: as given, or counted, padding [S] left out."""
+def ids_of(scheme: Positions | None, length: int, real: Tensor | None, given: Tensor | None) -> Tensor | None:
+    """Where the tokens of one sequence stand, if the scheme asks: as given, or counted; `real` [S] says which count."""
     if scheme is None:
         return None
     if given is not None:
         return given[0] if given.ndim > (2 if isinstance(scheme, Rope2D) else 1) else given
-    if padding is not None:
-        return (padding.long().cumsum(0) - 1).clamp(min=0)
+    if real is not None:
+        return (real.long().cumsum(0) - 1).clamp(min=0)
     return torch.arange(length)
 
 

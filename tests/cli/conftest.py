@@ -48,6 +48,6 @@ def reviews_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ("good", "bad")
     rows = {"sentence": [f"a {word} film {row}" for row in range(6) for word in words], "label": [*words] * 6}
     folder = tmp_path_factory.mktemp("runs") / "reviews"
-    small = {"model": "scratch", "dim": 16, "heads": 2, "vocabulary": 100, "epochs": 1, "monitor_every": 0}
+    small = {"model": "scratch", "dim": 16, "heads": 2, "vocab_size": 100, "epochs": 1, "monitor_every": 0}
     tasks.Classify.fit(rows, text="sentence", out=folder, **small)
     return folder

@@ -193,12 +193,12 @@ OF_EVERY_TASK = [
 _TEXT_TO_TEXT = [
     *("beams", "copies", "encoder_lr", "ffn_dim", "label_smoothing", "layers", "length_penalty", "max_source_length"),
     *("max_target_length", "model", "no_repeat"),
-    *("positions", "sample", "shared_vocabulary", "source", "target", "temperature", "top_k", "top_p", "vocabulary"),
+    *("positions", "sample", "shared_vocabulary", "source", "target", "temperature", "top_k", "top_p", "vocab_size"),
 ]
 OF_A_TASK = {
     "classify": [
         *("label", "latents", "layers", "lowercase", "max_length", "model", "new_characters", "pooling", "text"),
-        *("text_pair", "vocabulary", "word_dropout"),
+        *("text_pair", "vocab_size", "word_dropout"),
     ],
     "answer": [
         *(
@@ -212,7 +212,7 @@ OF_A_TASK = {
             "new_characters",
             "overlap",
         ),
-        *("question", "question_length", "vocabulary"),
+        *("question", "question_length", "vocab_size"),
     ],
     "translate": _TEXT_TO_TEXT,
     "summarize": _TEXT_TO_TEXT,
@@ -223,11 +223,11 @@ OF_A_TASK = {
     ],
     "match": [
         *("channels", "fusion_layers", "gallery", "image", "image_layers", "image_size", "lowercase", "max_length"),
-        *("model", "patch_size", "rerank", "shared_dim", "text", "text_layers", "vocabulary"),
+        *("model", "patch_size", "rerank", "shared_dim", "text", "text_layers", "vocab_size"),
     ],
     "language": [
         *("block", "layers", "lowercase", "mask_share", "model", "objective", "sample", "temperature", "text", "top_k"),
-        *("top_p", "vocabulary", "write"),
+        *("top_p", "vocab_size", "write"),
     ],
 }
 

@@ -26,7 +26,7 @@ TINY = (
     "1",
     "--heads",
     "2",
-    "--vocabulary",
+    "--vocab-size",
     "100",
     "--monitor-every",
     "0",

@@ -43,7 +43,7 @@ def forecaster(model: str = "patch") -> Forecast:
 
 def matcher() -> Match:
     shape = {"dim": 16, "heads": 2, "image_layers": 1, "text_layers": 1, "shared_dim": 8, "fusion_layers": 1}
-    return made(Match, PICTURES, image_size=8, patch_size=4, vocabulary=100, monitor_every=0, **shape)
+    return made(Match, PICTURES, image_size=8, patch_size=4, vocab_size=100, monitor_every=0, **shape)
 
 
 def translator() -> Translate:

@@ -21,10 +21,10 @@ from tests.keras.parity import close
 
 CONFIG = BertConfig(
     vocab_size=13,
-    hidden_size=8,
+    dim=8,
     num_layers=2,
     num_heads=2,
-    intermediate_size=16,
+    ffn_dim=16,
     max_positions=9,
     initializer_range=0.3,
 )
@@ -68,14 +68,14 @@ def test_from_pretrained_takes_a_dropout_and_a_dtype(tiny_bert: Path) -> None:
 
 def test_padding_is_as_if_it_were_not_there() -> None:
     bert = Bert(CONFIG)
-    hidden = array(bert(tensor(IDS), attention_mask=tensor(REAL)))
+    hidden = array(bert(tensor(IDS), real=tensor(REAL)))
     close(hidden[:1, :5], bert(tensor(IDS[:1, :5])))
-    close(hidden[REAL == 1], array(bert(tensor(IDS), attention_mask=tensor(REAL == 1)))[REAL == 1])
+    close(hidden[REAL == 1], array(bert(tensor(IDS), real=tensor(REAL == 1)))[REAL == 1])
     assert np.abs(hidden[0, :5] - array(bert(tensor(IDS)))[0, :5]).max() > 1e-3
 
 
 def test_how_it_begins() -> None:
-    bert = Bert(replace(CONFIG, hidden_size=64, intermediate_size=128, initializer_range=0.1))
+    bert = Bert(replace(CONFIG, dim=64, ffn_dim=128, initializer_range=0.1))
     bert.build()
     first, second = bert.layers
     for weight in (bert.embeddings.word.embeddings, first.attention.qkv.kernel, first.mlp.down.kernel):
@@ -87,7 +87,7 @@ def test_how_it_begins() -> None:
 
 def classifier(bert: Bert) -> keras.Model:
     ids = keras.Input((None,), dtype="int32")
-    _, pooled = bert(ids, attention_mask=ops.not_equal(ids, 0), return_pooled=True)
+    _, pooled = bert(ids, real=ops.not_equal(ids, 0), return_pooled=True)
     return keras.Model(ids, keras.layers.Dense(2)(pooled))
 
 
@@ -138,12 +138,12 @@ def test_bad_input() -> None:
         (ArgumentError, "input_ids: expected ids from 0 to 12. Received: 13", lambda: bert(tensor(IDS + 1))),
         (ArgumentError, "input_ids: expected ids from 0 to 12. Received: -1", lambda: bert(tensor(IDS - 1))),
         (ArgumentError, "token_type_ids: expected ids from 0 to 1", lambda: bert(ids, token_type_ids=ids)),
-        (ArgumentError, "attention_mask: expected 1 for tokens", lambda: bert(ids, attention_mask=ids)),
+        (ArgumentError, "real: expected 1 for real tokens", lambda: bert(ids, real=ids)),
         (DtypeError, "input_ids: expected whole numbers. Rec", lambda: bert(tensor(IDS.astype(np.float32)))),
         (DtypeError, 'expected whole numbers .keras.Input.*dtype="int32"', lambda: bert(keras.Input((None,)))),
-        (DtypeError, "attention_mask: expected whole", lambda: bert(ids, attention_mask=ops.cast(ids, "float32"))),
+        (DtypeError, "real: expected whole", lambda: bert(ids, real=ops.cast(ids, "float32"))),
         (ShapeError, r"input_ids: expected \[B, S\]", lambda: bert(ids[0])),
-        (ShapeError, r"attention_mask: expected \(2, 7\)", lambda: bert(ids, attention_mask=tensor(REAL[:, :3]))),
+        (ShapeError, r"real: expected \(2, 7\)", lambda: bert(ids, real=tensor(REAL[:, :3]))),
         (ShapeError, "token_type_ids: expected", lambda: bert(ids, token_type_ids=tensor(TYPES[:, :3]))),
         (ShapeError, "at most 9 tokens. Received: 14", lambda: bert(ops.concatenate([ids, ids], 1))),
         (CheckpointError, "has no pooler", lambda: without(ids, return_pooled=True)),
@@ -154,3 +154,9 @@ def test_bad_input() -> None:
     for error, message, call in bad:
         with pytest.raises(error, match=message):
             call()
+
+
+def test_a_config_of_version_0_1_is_read() -> None:
+    config = {"vocab_size": 11, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "intermediate_size": 12}
+    bert = Bert.from_config({"name": "bert", "config": config, "seed": None})
+    assert (bert.config.dim, bert.config.ffn_dim) == (8, 12)

@@ -34,7 +34,7 @@ def test_the_same_as_in_pytorch(kind: str) -> None:
     assert_same(
         *(CrossLayer(8, 2, **options), cross.CrossLayer(8, 2, **options), draw(2, Q, 8), draw(2, K, width)),
         ours={"value_mask": tensor(REAL)},
-        theirs={"padding": torch.tensor(REAL)},
+        theirs={"real": torch.tensor(REAL)},
     )
 
 
@@ -44,7 +44,7 @@ def test_masks() -> None:
     assert_same(
         *(CrossLayer(8, 2), cross.CrossLayer(8, 2), draw(2, Q, 8), draw(2, K, 8)),
         ours={"attention_mask": tensor(allowed), "value_mask": tensor(REAL)},
-        theirs={"mask": torch.tensor(allowed[:, None]), "padding": torch.tensor(REAL)},
+        theirs={"mask": torch.tensor(allowed[:, None]), "real": torch.tensor(REAL)},
     )
 
 

@@ -43,7 +43,7 @@ def test_a_latent_reads_what_is_like_it() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_as_in_pytorch(kind: str) -> None:
-    options, padding = KINDS[kind], {"padding": torch.tensor(REAL)}
+    options, padding = KINDS[kind], {"real": torch.tensor(REAL)}
     inputs = [draw(2, 4, 6), draw(2, S, 6)] if options.get("read_out") else [draw(2, S, 6)]
     mask = {"value_mask" if options.get("read_out") else "query_mask": tensor(REAL)}
     assert_same(make(**options), nn.LatentAttention(3, 8, 6, 2, **options), *inputs, ours=mask, theirs=padding)
@@ -54,7 +54,7 @@ def test_inducing_points_of_one_sequence() -> None:
     ours, theirs = make(**options), nn.LatentAttention(3, 8, 6, 2, **options)
     twins(ours, theirs)
     x = draw(2, S, 6)
-    expected = theirs(torch.tensor(x), padding=torch.tensor(REAL))
+    expected = theirs(torch.tensor(x), real=torch.tensor(REAL))
     close(ours(tensor(x), query_mask=tensor(REAL)), expected)
     close(ours(tensor(x), value_mask=tensor(REAL)), expected)
     close(array(ours(tensor(x[1:, REAL[1]])))[0], array(ours(tensor(x), query_mask=tensor(REAL)))[1, REAL[1]])

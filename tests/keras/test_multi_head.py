@@ -42,7 +42,7 @@ def test_self_attention_with_a_mask_and_padding_is_the_twins(name: str) -> None:
     assert_same(
         *(layer, module, draw(3, S, M)),
         ours={"attention_mask": mask, "query_mask": tensor(REAL)},
-        theirs={"mask": mask, "padding": torch.tensor(REAL)},
+        theirs={"mask": mask, "real": torch.tensor(REAL)},
     )
 
 

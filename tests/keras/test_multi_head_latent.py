@@ -90,7 +90,7 @@ def test_same_as_pytorch(kind: str, path: Any) -> None:
     out, weights = layer(
         tensor(x), query_mask=tensor(real), use_causal_mask=True, path=path, return_attention_scores=True
     )
-    want, record = twin(x, mask=masks.causal(), padding=real, record=True)
+    want, record = twin(x, mask=masks.causal(), real=real, record=True)
     compare(out, want)
     compare(weights, record.weights())
     assert not array(weights)[0, :, :2].any()
@@ -107,7 +107,7 @@ def test_every_kernel(path: Any, kernel: str, monkeypatch: pytest.MonkeyPatch) -
     twin, layer = pair(kernel=kernel, path=path)
     x, real = torch.randn(2, 130, M), padded(130)
     got = layer(tensor(x), query_mask=tensor(real), attention_mask=masks.window(6, 1))
-    compare(got, twin(x, mask=masks.window(6, 1), padding=real))
+    compare(got, twin(x, mask=masks.window(6, 1), real=real))
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -115,7 +115,7 @@ def test_every_kernel(path: Any, kernel: str, monkeypatch: pytest.MonkeyPatch) -
 def test_gradients_are_those_of_pytorch(kind: str, path: Any) -> None:
     twin, layer = pair(kind)
     x, weight, real = torch.randn(2, 7, M, requires_grad=True), torch.randn(2, 7, M), padded(7)
-    (twin(x, mask=masks.causal(), padding=real) * weight).sum().backward()
+    (twin(x, mask=masks.causal(), real=real) * weight).sum().backward()
     there, weight = tensor(x.detach()), tensor(weight)
 
     def loss(x: Any) -> Any:

@@ -113,7 +113,7 @@ OPTIONS: dict[str, list[Callable[[], dict[str, Any]]]] = {
             "seed": 3,
         },
     ],
-    "Bert": [lambda: {"config": BertConfig(vocab_size=11, hidden_size=16, num_layers=1, num_heads=2), "seed": 3}],
+    "Bert": [lambda: {"config": BertConfig(vocab_size=11, dim=16, num_layers=1, num_heads=2), "seed": 3}],
     "DropPath": [lambda: {"probability": 0.5, "seed": 3}],
     "FeedForward": [
         lambda: {"dim": 8, "hidden_dim": 12, "activation": "swiglu", "dropout": 0.1, "bias": False, "seed": 3},
@@ -332,9 +332,9 @@ def layers() -> keras.Model:
 
 def bert() -> keras.Model:
     """A BERT with a classifier on top."""
-    config = BertConfig(11, 16, 2, 4, intermediate_size=24, max_positions=9)
+    config = BertConfig(11, 16, 2, 4, ffn_dim=24, max_positions=9)
     ids, mask = keras.Input((None,), dtype="int32", name="ids"), keras.Input((None,), dtype="int32", name="mask")
-    hidden, pooled = headwise.keras.Bert(config)(ids, attention_mask=mask, return_pooled=True)
+    hidden, pooled = headwise.keras.Bert(config)(ids, real=mask, return_pooled=True)
     return keras.Model([ids, mask], [hidden, keras.layers.Dense(3)(pooled)])
 
 

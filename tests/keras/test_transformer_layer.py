@@ -54,7 +54,7 @@ def test_masks_and_padding(norm_first: bool) -> None:
     assert_same(
         *(ours, theirs, draw(2, S, M)),
         ours=given,
-        theirs={"mask": torch.tensor(allowed), "padding": torch.tensor(REAL)},
+        theirs={"mask": torch.tensor(allowed), "real": torch.tensor(REAL)},
     )
     weights = array(ours(tensor(draw(2, S, M)), **given, return_attention_scores=True)[1])
     assert (weights[:, :, 2] == 0).all()
@@ -106,7 +106,7 @@ def test_positions_of_a_decoder_layer(both: bool) -> None:
     twins(ours, theirs)
     x, memory, left = draw(2, S, M), draw(2, 5, M), REAL[:, ::-1].copy()
     given = {"query_mask": tensor(left)}
-    expected = theirs(torch.tensor(x), torch.tensor(memory), padding=torch.tensor(left))
+    expected = theirs(torch.tensor(x), torch.tensor(memory), real=torch.tensor(left))
     close(array(ours(tensor(x), tensor(memory), **given))[left], expected.detach().numpy()[left])
     ids = np.arange(S, dtype=np.int32) * 3
     expected = theirs(torch.tensor(x), torch.tensor(memory), position_ids=torch.tensor(ids))

@@ -21,9 +21,7 @@ from headwise.text import Tokenizer
 
 TOLERANCE = 2e-5
 
-TINY = BertConfig(
-    vocab_size=40, hidden_size=12, num_layers=2, num_heads=3, intermediate_size=20, max_positions=16, num_token_types=2
-)
+TINY = BertConfig(vocab_size=40, dim=12, num_layers=2, num_heads=3, ffn_dim=20, max_positions=16, num_token_types=2)
 IDS = torch.tensor([[1, 5, 9, 39, 0], [2, 2, 7, 11, 30]])
 
 
@@ -151,42 +149,48 @@ class TestInputs:
 
     @pytest.mark.parametrize("shape", [(5,), (1, 2, 5), ()])
     def test_ids_of_another_rank(self, bert: Bert, shape: tuple[int, ...]) -> None:
-        with pytest.raises(ShapeError, match=r"input_ids: expected \[B, S\], received"):
+        with pytest.raises(ShapeError, match=r"input_ids: expected \[B, S\]. Received: input_ids="):
             bert(torch.zeros(shape, dtype=torch.long))
 
     def test_ids_that_are_not_whole_numbers(self, bert: Bert) -> None:
-        with pytest.raises(DtypeError, match=r"input_ids: expected int64 or int32, received torch\.float32"):
+        with pytest.raises(DtypeError, match=r"input_ids: expected int64 or int32. Received: input_ids=torch\.float32"):
             bert(IDS.float())
 
     def test_more_tokens_than_positions(self, bert: Bert) -> None:
         assert bert(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 16, 12)
-        with pytest.raises(ShapeError, match="at most 16 tokens, received 17"):
+        with pytest.raises(ShapeError, match=r"at most 16 tokens. Received: input_ids="):
             bert(torch.zeros(1, 17, dtype=torch.long))
 
     @pytest.mark.parametrize("outside", [-1, 40])
     def test_ids_outside_the_vocabulary(self, bert: Bert, outside: int) -> None:
-        with pytest.raises(ArgumentError, match=f"input_ids: expected ids from 0 to 39, received {outside}"):
+        with pytest.raises(
+            ArgumentError, match=f"input_ids: expected ids from 0 to 39. Received: input_ids with {outside}"
+        ):
             bert(torch.tensor([[3, outside, 3]]))
 
     def test_token_types(self, bert: Bert) -> None:
-        with pytest.raises(ArgumentError, match="token_type_ids: expected ids from 0 to 1, received 2"):
+        with pytest.raises(
+            ArgumentError, match=r"token_type_ids: expected ids from 0 to 1. Received: token_type_ids with 2"
+        ):
             bert(IDS, token_type_ids=torch.full_like(IDS, 2))
-        with pytest.raises(ShapeError, match=r"token_type_ids: expected \[2, 5\], as input_ids, received \[2, 4\]"):
+        with pytest.raises(
+            ShapeError, match=r"token_type_ids: expected \[2, 5\], as input_ids. Received: token_type_ids=\[2, 4\]"
+        ):
             bert(IDS, token_type_ids=torch.zeros(2, 4, dtype=torch.long))
         with pytest.raises(DtypeError, match="token_type_ids: expected int64 or int32"):
             bert(IDS, token_type_ids=torch.zeros(2, 5))
 
     @pytest.mark.parametrize("shape", [(5,), (2, 4), (2, 1, 1, 5)])
     def test_mask_of_another_shape(self, bert: Bert, shape: tuple[int, ...]) -> None:
-        with pytest.raises(ShapeError, match=r"attention_mask: expected \[2, 5\], as input_ids, received"):
+        with pytest.raises(ShapeError, match=r"real: expected \[2, 5\], one entry for each token. Received: real="):
             bert(IDS, torch.ones(shape, dtype=torch.bool))
 
     def test_mask_of_floats(self, bert: Bert) -> None:
-        with pytest.raises(DtypeError, match=r"attention_mask: expected bool.*received torch\.float32"):
+        with pytest.raises(DtypeError, match=r"real: expected bool.*Received: real=torch\.float32"):
             bert(IDS, torch.zeros(2, 5))
 
     def test_mask_of_other_numbers(self, bert: Bert) -> None:
-        with pytest.raises(ArgumentError, match=r"attention_mask: expected 1 .* received values \[-10000, 0, 1\]"):
+        with pytest.raises(ArgumentError, match=r"real: expected 1 .* Received: real with the values \[-10000, 0, 1\]"):
             bert(IDS, torch.tensor([[1, 1, 1, 0, -10000]] * 2))
 
     def test_pooling_without_a_pooler(self) -> None:
@@ -325,15 +329,15 @@ class TestCheckpointsRefused:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"model_type": "gpt2"}, "expected a BERT encoder, received model_type 'gpt2'"),
-            ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
-            ({"is_decoder": True}, "received is_decoder: true"),
-            ({"add_cross_attention": True}, "received add_cross_attention: true"),
-            ({"hidden_act": "mish"}, "hidden_act: expected one of gelu, .*, received 'mish'"),
-            ({"hidden_act": ["gelu"]}, r"hidden_act: expected one of gelu, .*, received \['gelu'\]"),
-            ({"num_hidden_layers": "two"}, "num_layers: expected a whole number above 0, received 'two'"),
-            ({"num_attention_heads": 0}, "num_heads: expected a whole number above 0, received 0"),
-            ({"num_attention_heads": 5}, "hidden_size: expected a multiple of num_heads=5, received 12"),
+            ({"model_type": "gpt2"}, "expected a BERT encoder. Received: model_type='gpt2'"),
+            ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+            ({"is_decoder": True}, "Received: is_decoder=true"),
+            ({"add_cross_attention": True}, "Received: add_cross_attention=true"),
+            ({"hidden_act": "mish"}, "hidden_act: expected one of gelu, .*. Received: hidden_act='mish'"),
+            ({"hidden_act": ["gelu"]}, r"hidden_act: expected one of gelu, .*. Received: hidden_act=\['gelu'\]"),
+            ({"num_hidden_layers": "two"}, "num_layers: expected a whole number above 0. Received: num_layers='two'"),
+            ({"num_attention_heads": 0}, "num_heads: expected a whole number above 0. Received: num_heads=0"),
+            ({"num_attention_heads": 5}, "dim: expected a multiple of num_heads=5. Received: dim=12"),
             ({"hidden_dropout_prob": 1.5}, "dropout: expected a number from 0 to 1"),
         ],
     )

@@ -158,7 +158,7 @@ class TestConfig:
 
     def test_not_an_object(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text("[1]")
-        with raises("expected a JSON object, received list"):
+        with raises("expected a JSON object. Received: list"):
             checkpoint.read_config(tmp_path)
 
 

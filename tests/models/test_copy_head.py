@@ -48,7 +48,7 @@ def test_where_the_gate_is_shut_gradients_are_numbers() -> None:
 def test_a_model_that_copies_gives_log_probabilities(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     shape = {"dim": 16, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-    model = EncoderDecoder(EncoderDecoderConfig(vocabulary=11, copies=True, **shape)).to(dtype)
+    model = EncoderDecoder(EncoderDecoderConfig(vocab_size=11, copies=True, **shape)).to(dtype)
     logits = model(torch.randint(0, 11, (2, 5)), torch.randint(0, 11, (2, 3)))
     assert logits.dtype == torch.float32
     torch.testing.assert_close(logits.exp().sum(-1), torch.ones(2, 3))
@@ -58,7 +58,7 @@ def test_a_model_that_copies_gives_log_probabilities(dtype: torch.dtype) -> None
 def test_it_is_compiled_whole() -> None:
     torch.manual_seed(0)
     shape = {"dim": 16, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-    model = EncoderDecoder(EncoderDecoderConfig(vocabulary=11, copies=True, **shape)).eval()
+    model = EncoderDecoder(EncoderDecoderConfig(vocab_size=11, copies=True, **shape)).eval()
     source, target = torch.randint(0, 11, (2, 5)), torch.randint(0, 11, (2, 3))
     padding = torch.tensor([[True] * 5, [True, True, True, False, False]])
     compiled = torch.compile(model, backend="eager", fullgraph=True)
@@ -67,4 +67,4 @@ def test_it_is_compiled_whole() -> None:
 
 def test_copies_need_one_vocabulary() -> None:
     with pytest.raises(ArgumentError, match="copies: expected one vocabulary for source and target"):
-        EncoderDecoderConfig(vocabulary=11, source_vocabulary=12, copies=True)
+        EncoderDecoderConfig(vocab_size=11, source_vocab_size=12, copies=True)

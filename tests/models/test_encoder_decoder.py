@@ -19,7 +19,7 @@ POSITIONS = pytest.mark.parametrize("positions", ["rope", "sinusoidal", "learned
 
 def make(seed: int = 0, **options: Any) -> EncoderDecoder:
     torch.manual_seed(seed)
-    small = {"vocabulary": 11, "dim": 16, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2, "ffn_dim": 16}
+    small = {"vocab_size": 11, "dim": 16, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2, "ffn_dim": 16}
     return EncoderDecoder(EncoderDecoderConfig(**{**small, **options})).double().eval()
 
 
@@ -80,7 +80,7 @@ def test_only_some_places(copies: bool) -> None:
 
 
 def test_vocabularies_are_shared_or_separate() -> None:
-    shared, separate = make(), make(source_vocabulary=7)
+    shared, separate = make(), make(source_vocab_size=7)
     assert shared.config.is_shared
     assert shared.source_embedding is None
     assert not separate.config.is_shared
@@ -92,9 +92,7 @@ def test_vocabularies_are_shared_or_separate() -> None:
 
 
 def test_a_bert_as_the_encoder() -> None:
-    bert = BertConfig(
-        vocab_size=13, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8, max_positions=6, pooler=False
-    )
+    bert = BertConfig(vocab_size=13, dim=8, num_layers=1, num_heads=2, ffn_dim=8, max_positions=6, pooler=False)
     model = make(bert=bert)
     padding = torch.tensor([[True] * 5, [True, True, False, False, False]])
     source, target = texts(2, 5, 13), texts(2, 3)
@@ -104,10 +102,8 @@ def test_a_bert_as_the_encoder() -> None:
 
 
 def test_the_embeddings_of_a_bert_serve_source_target_and_output() -> None:
-    bert = BertConfig(
-        vocab_size=13, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=8, max_positions=6, pooler=False
-    )
-    model = make(bert=bert, vocabulary=None, copies=True)
+    bert = BertConfig(vocab_size=13, dim=16, num_layers=1, num_heads=2, ffn_dim=8, max_positions=6, pooler=False)
+    model = make(bert=bert, vocab_size=None, copies=True)
     assert model.config.is_shared
     assert model.target_embedding is model.encoder.embeddings.word  # type: ignore[union-attr]
     assert model(texts(2, 5, 13), texts(2, 3, 13)).shape == (2, 3, 13)
@@ -121,17 +117,17 @@ def test_the_embeddings_of_a_bert_serve_source_target_and_output() -> None:
     ("options", "message"),
     [
         ({"dim": 15}, "dim: expected a multiple of num_heads=2"),
-        ({"dim": 6}, "even number a head"),
+        ({"dim": 6}, "even dim / num_heads"),
         ({"positions": "alibi"}, "positions"),
-        ({"vocabulary": 0}, "vocabulary"),
-        ({"bert": BertConfig(), "source_vocabulary": 3}, "source_vocabulary"),
-        ({"vocabulary": None}, "where there is no bert"),
-        ({"vocabulary": None, "bert": BertConfig()}, "dim: expected 768, as the embeddings of bert have it"),
+        ({"vocab_size": 0}, "vocab_size"),
+        ({"bert": BertConfig(), "source_vocab_size": 3}, "source_vocab_size"),
+        ({"vocab_size": None}, "where there is no bert"),
+        ({"vocab_size": None, "bert": BertConfig()}, "dim: expected 768, as the embeddings of bert have it"),
     ],
 )
 def test_shapes_that_no_model_has(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        EncoderDecoderConfig(**{"vocabulary": 11, "num_heads": 2, **options})
+        EncoderDecoderConfig(**{"vocab_size": 11, "num_heads": 2, **options})
 
 
 def test_what_it_does_not_read() -> None:
@@ -140,7 +136,7 @@ def test_what_it_does_not_read() -> None:
         model(texts(1, 3)[0], texts(1, 2))
     with pytest.raises(DtypeError, match="target_ids"):
         model(texts(1, 3), texts(1, 2).float())
-    with pytest.raises(ArgumentError, match="target_ids: expected ids from 0 to 10, received 11"):
+    with pytest.raises(ArgumentError, match=r"target_ids: expected ids from 0 to 10. Received: target_ids with 11"):
         model(texts(1, 3), torch.tensor([[11]]))
     with pytest.raises(ArgumentError, match="expected 0 to 3"):
         model(texts(1, 5), texts(1, 2))

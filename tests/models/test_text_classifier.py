@@ -27,7 +27,7 @@ class Echo(nn.Module):
     """Says of each token its id, twice."""
 
     class config:  # noqa: N801 (as encoders have it)
-        hidden_size = 2
+        dim = 2
 
     def forward(self, ids: Tensor, real: Tensor | None = None, types: Tensor | None = None) -> Tensor:
         return ids[..., None].float().expand(-1, -1, 2)
@@ -98,7 +98,7 @@ def test_options_that_do_not_fit_are_named() -> None:
         classifier(pooling="max")
     with pytest.raises(ArgumentError, match="word_dropout"):
         classifier(word_dropout=1.0)
-    with pytest.raises(ArgumentError, match="hidden_size"):
+    with pytest.raises(ArgumentError, match="dim"):
         SmallEncoderConfig(20, 10, num_heads=4)
     with pytest.raises(ArgumentError, match="num_latents"):
         LatentEncoderConfig(20, num_latents=0)

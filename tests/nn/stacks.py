@@ -34,12 +34,12 @@ def decoder(**options: Any) -> Decoder:
 
 def in_chunks(model: nn.Module, x: Tensor, sizes: list[int], cache: Cache, mask: Mask = CAUSAL, **given: Any) -> Tensor:
     """What the model says to x, given so many tokens at a time."""
-    real = given.pop("padding", None)
+    real = given.pop("real", None)
     outs, start = [], 0
     for size in sizes:
         part = slice(start, start + size)
         padding = None if real is None else real[:, part]
-        outs.append(model(x[:, part], mask=mask, cache=cache, padding=padding, **given))
+        outs.append(model(x[:, part], mask=mask, cache=cache, real=padding, **given))
         start += size
     assert start == x.shape[1]
     return torch.cat(outs, 1)

@@ -63,7 +63,7 @@ class TestGrowing:
     def test_gradients_survive_a_window_a_shift_and_a_reorder(self) -> None:
         cache, x = Cache(window=3), torch.randn(2, 1, 6, 1, requires_grad=True)
         cache.append(x[:, :, :4])
-        cache.append(x[:, :, 4:5], padding=torch.tensor([[True], [False]]))
+        cache.append(x[:, :, 4:5], real=torch.tensor([[True], [False]]))
         cache.reorder(torch.tensor([1, 1]))
         (got,) = cache.append(x[:, :, 5:])
         got.sum().backward()
@@ -89,7 +89,9 @@ class TestCapacity:
     def test_one_token_more_is_refused_and_changes_nothing(self) -> None:
         cache = Cache(capacity=3)
         cache.append(tokens(1, 2))
-        with pytest.raises(CacheError, match=r"full: capacity = 3, it holds 2, received 2 more.*crop\(\) or reset\(\)"):
+        with pytest.raises(
+            CacheError, match=r"full, expected at most capacity=3 slots. Received: 2 more.*crop\(\) or reset\(\)"
+        ):
             cache.append(tokens(3, 4))
         assert shown(cache.append(tokens(3))[0]) == [[1, 2, 3]]
 
@@ -159,8 +161,8 @@ class TestPadding:
     def test_positions_count_real_tokens(self) -> None:
         cache, padding = Cache(), torch.tensor([[False, False, True], [True, True, True]])
         assert numbers(cache.next_positions(3, padding, device=CPU)) == [[0, 0, 0], [0, 1, 2]]
-        cache.append(rows([0, 0, 7], [1, 2, 3]), padding=padding)
-        assert numbers(cache.padding) == [[0, 0, 1], [1, 1, 1]]
+        cache.append(rows([0, 0, 7], [1, 2, 3]), real=padding)
+        assert numbers(cache.real) == [[0, 0, 1], [1, 1, 1]]
         assert cache.length == 3
         assert numbers(cache.next_positions(2, device=CPU)) == [[1, 2], [3, 4]]
         cache.append(rows([8], [4]))
@@ -169,9 +171,9 @@ class TestPadding:
     def test_padding_without_any_is_none(self) -> None:
         cache, every = Cache(), torch.ones(1, 2, dtype=torch.bool)
         assert numbers(cache.next_positions(2, every, device=CPU)) == [0, 1]
-        cache.append(tokens(1, 2), padding=every)
-        assert cache.padding is None
-        assert cache.key_padding is None
+        cache.append(tokens(1, 2), real=every)
+        assert cache.real is None
+        assert cache.key_real is None
         assert numbers(cache.key_positions(device=CPU)) == [0, 1]
 
     def test_padding_of_later_tokens_moves_the_row_to_the_right(self) -> None:
@@ -179,39 +181,39 @@ class TestPadding:
         cache.append(rows([1, 2], [5, 6]))
         padding = torch.tensor([[True, True], [False, True]])
         assert numbers(cache.next_positions(2, padding, device=CPU)) == [[2, 3], [0, 2]]
-        (got,) = cache.append(rows([3, 4], [0, 7]), padding=padding)
+        (got,) = cache.append(rows([3, 4], [0, 7]), real=padding)
         assert shown(got) == [[1, 2, 3, 4], [0, 5, 6, 7]]
-        assert numbers(cache.padding) == [[1, 1, 1, 1], [0, 1, 1, 1]]
+        assert numbers(cache.real) == [[1, 1, 1, 1], [0, 1, 1, 1]]
         assert numbers(cache.key_positions(device=CPU)) == [[0, 1, 2, 3], [0, 0, 1, 2]]
         assert cache.length == 4
 
     def test_a_row_may_have_no_new_tokens(self) -> None:
         cache = Cache()
         cache.append(rows([1], [5]))
-        (got,) = cache.append(rows([2], [0]), padding=torch.tensor([[True], [False]]))
+        (got,) = cache.append(rows([2], [0]), real=torch.tensor([[True], [False]]))
         assert shown(got) == [[1, 2], [0, 5]]
         assert numbers(cache.next_positions(1, device=CPU)) == [[2], [1]]
 
     def test_a_row_without_any_token_starts_at_0(self) -> None:
         cache = Cache()
-        cache.append(rows([0, 0], [5, 6]), padding=torch.tensor([[False, False], [True, True]]))
+        cache.append(rows([0, 0], [5, 6]), real=torch.tensor([[False, False], [True, True]]))
         assert numbers(cache.next_positions(1, device=CPU)) == [[0], [2]]
 
     def test_a_window_keeps_the_last_tokens_of_each_row_and_their_positions(self) -> None:
         cache = Cache(window=2)
         cache.append(rows([1, 2, 3], [5, 6, 7]))
-        (got,) = cache.append(rows([4, 5], [0, 8]), padding=torch.tensor([[True, True], [False, True]]))
+        (got,) = cache.append(rows([4, 5], [0, 8]), real=torch.tensor([[True, True], [False, True]]))
         assert shown(got) == [[2, 3, 4, 5], [0, 6, 7, 8]]
         assert numbers(cache.key_positions(device=CPU)) == [[1, 2, 3, 4], [0, 1, 2, 3]]
-        assert numbers(cache.key_padding) == [[1, 1, 1, 1], [0, 1, 1, 1]]
-        assert numbers(cache.padding) == [[1, 1], [1, 1]]
+        assert numbers(cache.key_real) == [[1, 1, 1, 1], [0, 1, 1, 1]]
+        assert numbers(cache.real) == [[1, 1], [1, 1]]
         assert numbers(cache.next_positions(1, device=CPU)) == [[5], [4]]
 
     def test_crop_counts_slots(self) -> None:
         cache = Cache()
-        cache.append(rows([0, 1, 2], [5, 6, 7]), padding=torch.tensor([[False, True, True], [True, True, True]]))
+        cache.append(rows([0, 1, 2], [5, 6, 7]), real=torch.tensor([[False, True, True], [True, True, True]]))
         cache.crop(2)
-        assert numbers(cache.padding) == [[0, 1], [1, 1]]
+        assert numbers(cache.real) == [[0, 1], [1, 1]]
         assert numbers(cache.next_positions(1, device=CPU)) == [[1], [2]]
         assert cache.bytes == 2 * 2 * 4  # where padding stands is not counted
 
@@ -221,22 +223,22 @@ class TestPadding:
             (
                 torch.tensor([[True, True], [True, False]]),
                 ArgumentError,
-                "on the left of each row's tokens, received row 1",
+                "on the left of each row only. Received: padding after a token in row 1",
             ),
-            (torch.ones(2, 3, dtype=torch.bool), ShapeError, r"expected \[2, 2\], received \[2, 3\]"),
-            (torch.ones(3, 2, dtype=torch.bool), ShapeError, r"expected \[2, 2\], received \[3, 2\]"),
-            (torch.ones(2, 2), DtypeError, "bool tensor .* received torch.float32"),
+            (torch.ones(2, 3, dtype=torch.bool), ShapeError, r"expected \[2, 2\], .* Received: real=\[2, 3\]"),
+            (torch.ones(3, 2, dtype=torch.bool), ShapeError, r"expected \[2, 2\], .* Received: real=\[3, 2\]"),
+            (torch.ones(2, 2), DtypeError, "bool or integers .* Received: real=torch.float32"),
         ],
     )
     def test_bad_padding_is_refused_and_changes_nothing(self, padding: Tensor, error: type, message: str) -> None:
         cache = Cache()
         cache.append(rows([1], [2]))
         with pytest.raises(error, match=message):
-            cache.append(rows([1, 2], [3, 4]), padding=padding)
+            cache.append(rows([1, 2], [3, 4]), real=padding)
         with pytest.raises(error, match=message):
             cache.next_positions(2, padding, device=CPU)
         assert cache.length == 1
-        assert cache.padding is None
+        assert cache.real is None
 
 
 class TestBeams:
@@ -265,19 +267,19 @@ class TestBeams:
 
     def test_padding_and_positions_follow_too(self) -> None:
         cache = Cache()
-        cache.append(rows([0, 1], [5, 6]), padding=torch.tensor([[False, True], [True, True]]))
+        cache.append(rows([0, 1], [5, 6]), real=torch.tensor([[False, True], [True, True]]))
         cache.reorder(torch.tensor([1, 0]))
-        assert numbers(cache.padding) == [[1, 1], [0, 1]]
+        assert numbers(cache.real) == [[1, 1], [0, 1]]
         assert numbers(cache.key_positions(device=CPU)) == [[0, 1], [0, 0]]
 
     def test_a_row_that_is_not_there_is_refused_before_anything_changes(self) -> None:
         cache = Cache()
         cache.child("a").append(rows([1], [2], [3]))
         cache.child("b").append(rows([1], [2]))
-        with pytest.raises(CacheError, match=r"expected rows 0 … 1, this cache holds B = 2, received \[2, 0\]"):
+        with pytest.raises(CacheError, match=r"expected rows 0 … 1, this cache holds B = 2. Received: order=\[2, 0\]"):
             cache.reorder(torch.tensor([2, 0]))
         assert shown(cache.child("a").append(rows([0], [0], [0]))[0]) == [[1, 0], [2, 0], [3, 0]]
-        with pytest.raises(DtypeError, match=r"expected an int64 tensor .* received list"):
+        with pytest.raises(DtypeError, match=r"expected an int64 tensor .* Received: order=list"):
             cache.reorder([0, 1])  # type: ignore[arg-type]
 
 
@@ -291,10 +293,10 @@ class TestEarlierViews:
 
         def step(count: int, padding: Tensor | None = None) -> None:
             k, v = torch.randn(2, 2, 2, count, 4).unbind(0)
-            keys, values = cache.append(k, v, padding=padding)
+            keys, values = cache.append(k, v, real=padding)
             q = torch.randn(2, 2, count, 4)
             _, record = headwise.attention(q, keys, values, record=True)
-            kept = cache.key_padding
+            kept = cache.key_real
             assert kept is None or kept.shape == (2, keys.shape[2])
             records.append((record, torch.softmax(q @ keys.mT / 2, -1), keys, keys.clone(), values, values.clone()))
 
@@ -356,7 +358,7 @@ class Model:
 
 
 def compare(cache: Cache, got: Tensor, every: list[list[tuple[float, int] | None]]) -> None:
-    positions, padding = cache.key_positions(device=CPU), cache.key_padding
+    positions, padding = cache.key_positions(device=CPU), cache.key_real
     for b, row in enumerate(every):
         assert got.shape[2] == len(row)
         for j, token in enumerate(row):
@@ -386,11 +388,11 @@ def test_any_sequence_of_calls_agrees_with_plain_lists(data: st.DataObject, opti
             given_padding = padding if what == "padded" else None
             if model.length + count > options.get("capacity", 10_000):
                 with pytest.raises(CacheError, match="full"):
-                    cache.append(x, padding=given_padding)
+                    cache.append(x, real=given_padding)
                 continue
             expected = cache.next_positions(count, given_padding, device=CPU).expand(batch, count)
             every = model.append(new)
-            (got,) = cache.append(x, padding=given_padding)
+            (got,) = cache.append(x, real=given_padding)
             compare(cache, got, every)
             for b, row in enumerate(every):
                 fresh = [token[1] for token in row[len(row) - count + pads[b] :] if token is not None]
@@ -411,8 +413,8 @@ def test_any_sequence_of_calls_agrees_with_plain_lists(data: st.DataObject, opti
             cache = copy.deepcopy(cache)
         held = 0 if model.rows is None else len(model.rows[0])
         assert (cache.length, cache.size, cache.bytes) == (model.length, held, held * batch * 4)
-        if cache.padding is not None:
-            assert cache.padding.tolist() == [[token is not None for token in row] for row in model.rows or []]
+        if cache.real is not None:
+            assert cache.real.tolist() == [[token is not None for token in row] for row in model.rows or []]
     for view, then in views:
         assert torch.equal(view, then)
 
@@ -428,8 +430,8 @@ class Step(nn.Module):
         cache.bind(self)
         own = cache.child("heads")
         x = x_BSM[:, None] + own.next_positions(x_BSM.shape[1], padding, device=x_BSM.device)[..., None, :, None]
-        keys, values = own.append(self.k(x), self.v(x), padding=padding)
-        seen = own.key_padding
+        keys, values = own.append(self.k(x), self.v(x), real=padding)
+        seen = own.key_real
         mask = None if seen is None else seen[:, None, None]
         return nn.functional.scaled_dot_product_attention(self.q(x), keys, values, mask)
 
@@ -471,7 +473,7 @@ class TestModes:
                 (torch.randn(2, 1, 8), None),
             ):
                 assert torch.allclose(compiled(x, cache, real), module(x, eager, real), atol=1e-5)
-        assert torch.equal(cache.child("heads").key_padding, eager.child("heads").key_padding)  # type: ignore[arg-type]
+        assert torch.equal(cache.child("heads").key_real, eager.child("heads").key_real)  # type: ignore[arg-type]
 
     def test_a_compiled_step_may_reorder(self) -> None:
         torch._dynamo.reset()
@@ -512,7 +514,7 @@ class TestModes:
     def test_a_copy_of_what_was_made_in_inference_mode(self) -> None:
         cache = Cache()
         with torch.inference_mode():
-            cache.append(rows([0, 1], [2, 3]), padding=torch.tensor([[False, True], [True, True]]))
+            cache.append(rows([0, 1], [2, 3]), real=torch.tensor([[False, True], [True, True]]))
             cache.memory(tokens(5), tokens(5), lambda k, v: (2 * k,))
         for twin in (copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))):
             assert shown(twin.append(rows([8], [9]))[0]) == [[0, 1, 8], [2, 3, 9]]
@@ -524,5 +526,8 @@ class TestModes:
             for _ in range(2):
                 (got,) = cache.append(linear(torch.randn(1, 1, 1, 4)))
         assert got.dtype == torch.bfloat16
-        with torch.no_grad(), pytest.raises(CacheError, match=r"holds torch.bfloat16, received torch.float32"):
+        with (
+            torch.no_grad(),
+            pytest.raises(CacheError, match=r"expected torch.bfloat16.*, as this cache holds. Received: torch.float32"),
+        ):
             cache.append(linear(torch.randn(1, 1, 1, 4)))

@@ -36,9 +36,9 @@ class TestChildren:
         cache = Cache()
         cache.child("cross").memory(tokens(1), tokens(1), lambda k, v: (k, v))
         padding = torch.tensor([[False, True], [True, True]])
-        cache.child("self").append(rows([0, 1], [2, 3]), padding=padding)
+        cache.child("self").append(rows([0, 1], [2, 3]), real=padding)
         assert (cache.length, cache.size) == (2, 2)
-        assert torch.equal(cache.padding, padding)  # type: ignore[arg-type]
+        assert torch.equal(cache.real, padding)  # type: ignore[arg-type]
         assert numbers(cache.next_positions(1, device=CPU)) == [[1], [2]]
         assert numbers(cache.key_positions(device=CPU)) == [[0, 0], [0, 1]]
 
@@ -67,7 +67,9 @@ class TestOwner:
         cache, owner = Cache(), nn.Linear(1, 1)
         cache.bind(owner)
         cache.bind(owner)
-        with pytest.raises(CacheError, match=r"belongs to another module, Linear, received by ReLU.*child\(name\)"):
+        with pytest.raises(
+            CacheError, match=r"cache of this module, ReLU. Received: a cache of another module, Linear.*child\(name\)"
+        ):
             cache.bind(nn.ReLU())
         cache.reset()
         cache.bind(nn.ReLU())
@@ -77,7 +79,7 @@ class TestOwner:
         cache.bind(owner)
         del owner
         gc.collect()
-        with pytest.raises(CacheError, match="belongs to a module that is gone"):
+        with pytest.raises(CacheError, match="Received: a cache of a module that no longer exists"):
             cache.bind(nn.ReLU())
 
     def test_a_deep_copy_is_independent_and_has_the_same_owner(self) -> None:
@@ -99,7 +101,7 @@ class TestOwner:
         cache, memory = Cache(window=2), tokens(5, 6)
         cache.bind(nn.Linear(1, 1))
         cache.memory(memory, memory, lambda k, v: (2 * k,))
-        cache.append(rows([0, 1, 2], [3, 4, 5]), padding=torch.tensor([[False, True, True], [True, True, True]]))
+        cache.append(rows([0, 1, 2], [3, 4, 5]), real=torch.tensor([[False, True, True], [True, True, True]]))
         twin = pickle.loads(pickle.dumps(cache))
         assert shown(twin.append(rows([9], [9]))[0]) == [[1, 2, 9], [4, 5, 9]]
         assert numbers(twin.key_positions(device=CPU)) == [[0, 1, 2], [1, 2, 3]]
@@ -123,12 +125,13 @@ class TestMemory:
         assert cache.length == 0
 
     @pytest.mark.parametrize(
-        ("other", "message"), [(tokens(1, 3), "with other values"), (tokens(1, 2, 3), r"received \[1, 1, 3, 1\]")]
+        ("other", "message"),
+        [(tokens(1, 3), "with the same values"), (tokens(1, 2, 3), r"Received: .*=\[1, 1, 3, 1\]")],
     )
     def test_another_memory_is_refused_until_reset(self, other: Tensor, message: str) -> None:
         cache, key = Cache(), tokens(1, 2)
         cache.memory(key, key, lambda k, v: (k,))
-        with pytest.raises(CacheError, match=f"^key: .*{message}.*reset\\(\\) the cache to read another memory"):
+        with pytest.raises(CacheError, match=f"^key: .*{message}.*reset\\(\\) on the cache to read another memory"):
             cache.memory(other, other, lambda k, v: (k,))
         with pytest.raises(CacheError, match=r"^value: "):
             cache.memory(key, other, lambda k, v: (k,))
@@ -146,7 +149,7 @@ class TestMemory:
         cache, key = Cache(), tokens(1, 2)
         cache.memory(key, key, lambda k, v: (k + 0,))
         key.zero_()
-        with pytest.raises(CacheError, match="changed in place afterwards"):
+        with pytest.raises(CacheError, match="changed in place after this cache had read it"):
             cache.memory(key, key, lambda k, v: (k,))
 
     def test_beams_reorder_it(self) -> None:
@@ -163,15 +166,24 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("tensors", "message"),
         [
-            ((torch.zeros(3, 4, 1, 8),) * 2, r"holds B = 2, received B = 3. Make a new Cache\(\), or reset\(\)"),
-            ((torch.zeros(2, 2, 1, 8),) * 2, "holds 4 heads of width 8 in tensor 0, received 2 heads of width 8"),
-            ((torch.zeros(2, 4, 1, 8), torch.zeros(2, 4, 1, 6)), "in tensor 1, received 4 heads of width 6"),
-            ((torch.zeros(2, 4, 1, 8),), "holds 2 tensors a token, received 1"),
+            (
+                (torch.zeros(3, 4, 1, 8),) * 2,
+                r"expected B=2, as this cache holds. Received: B=3. Make a new Cache\(\), or reset\(\)",
+            ),
+            (
+                (torch.zeros(2, 2, 1, 8),) * 2,
+                "4 heads of dimension 8 in tensor 0, as this cache holds. Received: 2 heads of dimension 8",
+            ),
+            (
+                (torch.zeros(2, 4, 1, 8), torch.zeros(2, 4, 1, 6)),
+                "in tensor 1, as this cache holds. Received: 4 heads of dimension 6",
+            ),
+            ((torch.zeros(2, 4, 1, 8),), "expected 2 tensors, as this cache holds. Received: 1"),
             (
                 (torch.zeros(2, 4, 1, 8, dtype=torch.bfloat16),) * 2,
-                "holds torch.float32, received torch.bfloat16.*autocast",
+                "expected torch.float32.*, as this cache holds. Received: torch.bfloat16.*autocast",
             ),
-            ((torch.zeros(2, 4, 1, 8, device="meta"),) * 2, "is on cpu, received meta"),
+            ((torch.zeros(2, 4, 1, 8, device="meta"),) * 2, "on cpu.*, as this cache. Received: meta"),
         ],
     )
     def test_what_does_not_fit_what_is_held(self, tensors: tuple[Tensor, ...], message: str) -> None:
@@ -184,9 +196,9 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("tensors", "error", "message"),
         [
-            ((), ArgumentError, "received none"),
-            (([1.0],), DtypeError, "received list"),
-            ((torch.zeros(2, 3, 4),), ShapeError, r"received \[2, 3, 4\]"),
+            ((), ArgumentError, "Received: none"),
+            (([1.0],), DtypeError, "Received: list"),
+            ((torch.zeros(2, 3, 4),), ShapeError, r"Received: \[2, 3, 4\]"),
             ((torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 2, 4)), ShapeError, "with one B and one S"),
             ((torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 3, 4, device="meta")), DtypeError, "one device"),
         ],
@@ -196,11 +208,13 @@ class TestRefusals:
             Cache().append(*tensors)
 
     def test_options_that_make_no_sense(self) -> None:
-        with pytest.raises(ArgumentError, match="capacity: expected an int of at least 1, or None, received 0"):
+        with pytest.raises(
+            ArgumentError, match=r"capacity: expected an int of at least 1, or None. Received: capacity=0"
+        ):
             Cache(capacity=0)
-        with pytest.raises(ArgumentError, match=r"window: expected an int .* received 2.5"):
+        with pytest.raises(ArgumentError, match=r"window: expected an int .* Received: window=2.5"):
             Cache(window=2.5)  # type: ignore[arg-type]
         with pytest.raises(ArgumentError, match="expected one of the two"):
             Cache(capacity=8, window=4)
-        with pytest.raises(ArgumentError, match="at least 0, received -1"):
+        with pytest.raises(ArgumentError, match=r"at least 0. Received: length=-1"):
             Cache().crop(-1)

@@ -68,7 +68,7 @@ class Decoding:
         x = torch.randn(len(counts), width, M, dtype=torch.float64)
         real = torch.arange(width) >= width - torch.tensor(counts)[:, None]
         x = x.masked_fill(~real[..., None], torch.nan)  # padding may hold anything
-        y = self.layer(x, mask=self.mask, cache=self.cache, padding=None if bool(real.all()) else real)
+        y = self.layer(x, mask=self.mask, cache=self.cache, real=None if bool(real.all()) else real)
         self.rows = [torch.cat((row, new[own])) for row, new, own in zip(self.rows, x, real, strict=True)]
         for row, out, count in zip(self.rows, y, counts, strict=True):
             expected = self.layer(row[None], mask=self.mask)[0, len(row) - count :]
@@ -182,10 +182,10 @@ def test_patches_decode_where_their_rows_and_columns_say() -> None:
 def test_cross_attention_reads_one_memory_at_every_step(layer: MultiHeadAttention, pads: bool) -> None:
     query, memory = (torch.randn(2, n, M, dtype=torch.float64) for n in (5, 7))
     padding = torch.arange(7) < torch.tensor([[7], [4]]) if pads else None
-    full, cache = layer(query, memory, padding=padding), Cache()
+    full, cache = layer(query, memory, real=padding), Cache()
     for i in range(5):
         ids = None if layer.positions is None else torch.tensor([i])
-        y = layer(query[:, i : i + 1], memory, cache=cache, padding=padding, position_ids=ids)
+        y = layer(query[:, i : i + 1], memory, cache=cache, real=padding, position_ids=ids)
         torch.testing.assert_close(y, full[:, i : i + 1], atol=1e-9, rtol=1e-7)
 
 

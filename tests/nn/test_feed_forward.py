@@ -92,10 +92,10 @@ class TestFeedForward:
     @pytest.mark.parametrize(
         ("wrong", "said"),
         [
-            ({"dim": 0}, "dim: expected a whole number of at least 1, received 0"),
-            ({"hidden_dim": 2.5}, "hidden_dim: expected a whole number of at least 1, received 2.5"),
-            ({"activation": "tanh"}, "activation: expected one of 'relu', .*'geglu_tanh', received 'tanh'"),
-            ({"dropout": 1.0}, r"dropout: expected a probability in \[0, 1\), received 1.0"),
+            ({"dim": 0}, "dim: expected a whole number of at least 1. Received: dim=0"),
+            ({"hidden_dim": 2.5}, "hidden_dim: expected a whole number of at least 1. Received: hidden_dim=2.5"),
+            ({"activation": "tanh"}, "activation: expected one of 'relu', .*'geglu_tanh'. Received: activation='tanh'"),
+            ({"dropout": 1.0}, r"dropout: expected a probability in \[0, 1\). Received: dropout=1.0"),
         ],
     )
     def test_bad_options(self, wrong: dict[str, object], said: str) -> None:

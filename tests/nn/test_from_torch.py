@@ -80,8 +80,8 @@ class TestAttention:
             return out if batch_first else out.transpose(0, 1)
 
         x = torch.randn(B, Q, M)
-        check_equal(lambda x: ours(x, mask=masks.causal(), padding=REAL_Q), run, [x])
-        check_equal(lambda x: ours(x, mask=CAUSAL, padding=REAL_Q), run, [x])
+        check_equal(lambda x: ours(x, mask=masks.causal(), real=REAL_Q), run, [x])
+        check_equal(lambda x: ours(x, mask=CAUSAL, real=REAL_Q), run, [x])
         for module, given in ((ours, x), (theirs, first(x, batch_first))):
             module.zero_grad()
             out = module(given) if module is ours else module(given, given, given)[0]
@@ -96,7 +96,7 @@ class TestAttention:
         mask[:, 0] = True
         inputs = [torch.randn(B, Q, M), torch.randn(B, K, theirs.kdim), torch.randn(B, K, theirs.vdim)]
         check_equal(
-            lambda q, k, v: ours(q, k, v, mask, padding=REAL_K),
+            lambda q, k, v: ours(q, k, v, mask, real=REAL_K),
             lambda q, k, v: theirs(q, k, v, attn_mask=~mask, key_padding_mask=~REAL_K)[0],
             inputs,
         )
@@ -115,7 +115,7 @@ class TestAttention:
         ours = randomised(MultiHeadAttention(M, H, kdim=6))
         theirs = ours.to_torch()
         check_equal(
-            lambda q, k: ours(q, k, padding=REAL_K),
+            lambda q, k: ours(q, k, real=REAL_K),
             lambda q, k: theirs(q, k, k, key_padding_mask=~REAL_K)[0],
             [torch.randn(B, Q, M), torch.randn(B, K, 6)],
         )
@@ -147,11 +147,11 @@ class TestAttention:
 
     @pytest.mark.parametrize("option", ["add_bias_kv", "add_zero_attn"])
     def test_what_ours_has_not_is_refused(self, option: str) -> None:
-        with pytest.raises(ArgumentError, match=f"without {option}, received one with it"):
+        with pytest.raises(ArgumentError, match=f"without {option}. Received: one with"):
             MultiHeadAttention.from_torch(nn.MultiheadAttention(M, H, **{option: True}))
 
     def test_another_module_is_refused(self) -> None:
-        with pytest.raises(DtypeError, match=r"expected an nn\.MultiheadAttention, received Linear"):
+        with pytest.raises(DtypeError, match=r"expected an nn\.MultiheadAttention. Received: Linear"):
             MultiHeadAttention.from_torch(nn.Linear(2, 2))  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ class TestEncoder:
         x = torch.randn(B, Q, M)
         check_equal(ours, run, [x])
         check_equal(lambda x: ours(x, mask=masks.causal()), lambda x: run(x, ~CAUSAL), [x])
-        check_equal(lambda x: ours(x, mask=CAUSAL, padding=REAL_Q), lambda x: run(x, ~CAUSAL, REAL_Q), [x], real=REAL_Q)
+        check_equal(lambda x: ours(x, mask=CAUSAL, real=REAL_Q), lambda x: run(x, ~CAUSAL, REAL_Q), [x], real=REAL_Q)
         for module in (ours, theirs):
             module.zero_grad()
             (module(x) if batch_first or module is ours else module(first(x, False))).square().sum().backward()
@@ -225,13 +225,13 @@ class TestEncoder:
         ours = Encoder.from_torch(theirs)
         x = torch.randn(B, Q, M)
         check_equal(
-            lambda x: ours(x, mask=masks.causal(), padding=REAL_Q),
+            lambda x: ours(x, mask=masks.causal(), real=REAL_Q),
             lambda x: theirs(x, mask=~CAUSAL, src_key_padding_mask=~REAL_Q),
             [x],
             real=REAL_Q,
         )
         with torch.no_grad():  # torch's fused path
-            torch.testing.assert_close(ours(x, padding=REAL_Q)[REAL_Q], theirs(x, None, ~REAL_Q)[REAL_Q])
+            torch.testing.assert_close(ours(x, real=REAL_Q)[REAL_Q], theirs(x, None, ~REAL_Q)[REAL_Q])
 
     def test_the_norms_stay_whatever_they_are(self) -> None:
         layer = nn.TransformerEncoderLayer(M, H, 20, 0.0, batch_first=True, layer_norm_eps=0.1)
@@ -274,12 +274,12 @@ class TestDecoder:
         inputs = [torch.randn(B, Q, M), torch.randn(B, K, M)]
         check_equal(ours, run, inputs)
         check_equal(
-            lambda x, memory: ours(x, memory, mask=masks.causal(), memory_padding=REAL_K),
+            lambda x, memory: ours(x, memory, mask=masks.causal(), memory_real=REAL_K),
             lambda x, memory: run(x, memory, tgt_mask=~CAUSAL, memory_key_padding_mask=~REAL_K),
             inputs,
         )
         check_equal(
-            lambda x, memory: ours(x, memory, mask=CAUSAL, padding=REAL_Q, memory_mask=mask, memory_padding=REAL_K),
+            lambda x, memory: ours(x, memory, mask=CAUSAL, real=REAL_Q, memory_mask=mask, memory_real=REAL_K),
             lambda x, memory: run(
                 x,
                 memory,
@@ -299,7 +299,7 @@ class TestDecoder:
         ours = Decoder.from_torch(theirs)
         inputs = [torch.randn(B, Q, M), torch.randn(B, K, M)]
         check_equal(
-            lambda x, memory: ours(x, memory, mask=masks.causal(), padding=REAL_Q, memory_padding=REAL_K),
+            lambda x, memory: ours(x, memory, mask=masks.causal(), real=REAL_Q, memory_real=REAL_K),
             lambda x, memory: theirs(
                 x,
                 memory,
@@ -319,7 +319,7 @@ class TestDecoder:
 def test_an_activation_that_ours_has_not_is_refused() -> None:
     for activation, name in ((torch.tanh, "tanh"), (nn.ELU(), "ELU"), (lambda x: x, "<lambda>")):
         with pytest.raises(
-            ArgumentError, match=f"expected an activation that is relu, gelu or silu .* received {name}"
+            ArgumentError, match=f"expected an activation that is relu, gelu or silu .* Received: {name}"
         ):
             EncoderLayer.from_torch(nn.TransformerEncoderLayer(M, H, 20, activation=activation))  # type: ignore[arg-type]
 
@@ -327,11 +327,11 @@ def test_an_activation_that_ours_has_not_is_refused() -> None:
 def test_branches_of_different_dropout_are_refused() -> None:
     theirs = nn.TransformerDecoderLayer(M, H, 20, 0.1)
     theirs.dropout2.p = 0.2
-    with pytest.raises(ArgumentError, match=r"expected one rate of dropout .* received \[0.1, 0.2, 0.1\]"):
+    with pytest.raises(ArgumentError, match=r"expected one rate of dropout .* Received: \[0.1, 0.2, 0.1\]"):
         DecoderLayer.from_torch(theirs)
 
 
 @pytest.mark.parametrize("ours", [EncoderLayer, DecoderLayer, Encoder, Decoder])
 def test_another_module_is_refused(ours: Any) -> None:
-    with pytest.raises(DtypeError, match=rf"expected an nn\.Transformer{ours.__name__}, received Linear"):
+    with pytest.raises(DtypeError, match=rf"expected an nn\.Transformer{ours.__name__}. Received: Linear"):
         ours.from_torch(nn.Linear(2, 2))

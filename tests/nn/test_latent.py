@@ -72,13 +72,13 @@ def test_padding_is_as_if_it_were_not_there(variant: dict[str, Any]) -> None:
     padding[:, 4] = padding[:, 7:] = False
     kept = padding[0].nonzero()[:, 0]
     if module.read_out is None:
-        close(module(x, padding=padding), module(x[:, kept]))
+        close(module(x, real=padding), module(x[:, kept]))
         hidden = torch.where(padding[..., None], x, torch.nan)  # what stands there is not even looked at
-        close(module(hidden, padding=padding), module(x[:, kept]))
+        close(module(hidden, real=padding), module(x[:, kept]))
     else:
         queries = torch.randn(2, 4, 6)
-        close(module(queries, x, padding=padding), module(queries, x[:, kept]))
-        close(module(x, padding=padding)[:, kept], module(x[:, kept]))
+        close(module(queries, x, real=padding), module(queries, x[:, kept]))
+        close(module(x, real=padding)[:, kept], module(x[:, kept]))
 
 
 def test_a_mask_says_which_latent_reads_what() -> None:
@@ -90,7 +90,7 @@ def test_a_mask_says_which_latent_reads_what() -> None:
     close(found[:, 1], module(x[:, 3:])[:, 1])
     assert found.isfinite().all()  # the third latent may read nothing
     close(found, module(x, mask=masks.from_tensor(allowed)))
-    seen = module(x, mask=allowed, padding=torch.arange(9)[None] != 8, record=True)[1]
+    seen = module(x, mask=allowed, real=torch.arange(9)[None] != 8, record=True)[1]
     assert torch.equal(seen[0].weights()[0, 0] > 0, allowed & (torch.arange(9) != 8))
 
 
@@ -111,8 +111,8 @@ def test_an_input_that_grows_may_have_padding_and_a_window() -> None:
     real = torch.ones(2, 6, dtype=torch.bool)
     real[1, :2] = False
     cache = Cache()
-    module(x[:, :3], cache=cache, padding=real[:, :3])
-    close(module(x[:, 3:], cache=cache), module(x, padding=real))
+    module(x[:, :3], cache=cache, real=real[:, :3])
+    close(module(x[:, 3:], cache=cache), module(x, real=real))
     cache.reorder(torch.tensor([1, 1]))
     more = torch.randn(2, 1, 6)
     both = torch.cat([x[1:].expand(2, -1, -1), more], 1)
@@ -237,19 +237,22 @@ def test_latents_without_names_are_numbered() -> None:
 
 
 BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"num_latents": 0}, "num_latents: expected a whole number of at least 1, received 0"),
-    ({"latent_dim": 7}, "dim: expected a multiple of num_heads=2, received 7"),
-    ({"input_dim": 0}, "input_dim: expected a whole number of at least 1, received 0"),
-    ({"num_heads": 0}, "num_heads: expected a whole number of at least 1, received 0"),
-    ({"num_reads": 0}, "num_reads: expected a whole number of at least 1, received 0"),
-    ({"self_layers": -1}, "self_layers: expected a whole number of at least 0, received -1"),
-    ({"self_heads": 3, "self_layers": 1}, "dim: expected a multiple of num_heads=3, received 8"),
+    ({"num_latents": 0}, "num_latents: expected a whole number of at least 1. Received: num_latents=0"),
+    ({"latent_dim": 7}, "dim: expected a multiple of num_heads=2. Received: dim=7"),
+    ({"input_dim": 0}, "input_dim: expected a whole number of at least 1. Received: input_dim=0"),
+    ({"num_heads": 0}, "num_heads: expected a whole number of at least 1. Received: num_heads=0"),
+    ({"num_reads": 0}, "num_reads: expected a whole number of at least 1. Received: num_reads=0"),
+    ({"self_layers": -1}, "self_layers: expected a whole number of at least 0. Received: self_layers=-1"),
+    ({"self_heads": 3, "self_layers": 1}, "dim: expected a multiple of num_heads=3. Received: dim=8"),
     ({"activation": "tanh"}, "activation: expected one of 'relu'"),
-    ({"dropout": 1.0}, "dropout: expected a probability in [0, 1), received 1.0"),
-    ({"output_dim": 4}, "output_dim: is of the read-out, so expected read_out=True with it, received 4"),
-    ({"query_residual": False}, "query_residual: is of the read-out"),
-    ({"latent_names": ["a", "b"]}, "latent_names: expected 3, one for each latent, received 2"),
-    ({"latent_names": "abc"}, "latent_names: expected 3 strings, one for each latent, received 'abc'"),
+    ({"dropout": 1.0}, "dropout: expected a probability in [0, 1). Received: dropout=1.0"),
+    (
+        {"output_dim": 4},
+        "output_dim: expected read_out=True, this option belongs to the read-out. Received: output_dim=4",
+    ),
+    ({"query_residual": False}, "query_residual: expected read_out=True"),
+    ({"latent_names": ["a", "b"]}, "latent_names: expected 3 names, one for each latent. Received: 2 names"),
+    ({"latent_names": "abc"}, "latent_names: expected 3 strings, one for each latent. Received: latent_names='abc'"),
     ({"latent_names": [1, 2, 3]}, "latent_names: expected 3 strings"),
 ]
 
@@ -264,15 +267,15 @@ def test_a_module_that_makes_no_sense(given: dict[str, Any], message: str) -> No
 
 X = torch.zeros(2, 5, 6)
 BAD_CALLS: dict[str, tuple[dict[str, Any], dict[str, Any], type[HeadwiseError], str]] = {
-    "rank": ({}, {"query": X[0]}, ShapeError, "query: expected [B, S, 6], received [5, 6]"),
-    "width": ({}, {"query": torch.zeros(2, 5, 8)}, ShapeError, "query: expected [B, S, 6], received [2, 5, 8]"),
-    "kind": ({}, {"query": None}, DtypeError, "query: expected a tensor [B, S, 6], received NoneType"),
-    "a key": ({}, {"query": X, "key": X + 1}, ArgumentError, "key: expected None, since without read_out"),
+    "rank": ({}, {"query": X[0]}, ShapeError, "query: expected [B, S, 6]. Received: query=[5, 6]"),
+    "width": ({}, {"query": torch.zeros(2, 5, 8)}, ShapeError, "query: expected [B, S, 6]. Received: query=[2, 5, 8]"),
+    "kind": ({}, {"query": None}, DtypeError, "query: expected a tensor [B, S, 6]. Received: query=NoneType"),
+    "a key": ({}, {"query": X, "key": X + 1}, ArgumentError, "key: expected None, without read_out"),
     "values": ({}, {"query": X, "value": X + 1}, ArgumentError, "value: expected None"),
-    "padding": ({}, {"query": X, "padding": torch.ones(2, 4, dtype=torch.bool)}, ShapeError, "[B, K] = [2, 5]"),
+    "padding": ({}, {"query": X, "real": torch.ones(2, 4, dtype=torch.bool)}, ShapeError, "real: expected [2, 5]"),
     "mask": ({}, {"query": X, "mask": torch.ones(5, 5, dtype=torch.bool)}, MaskError, "mask"),
     "no input": ({"read_out": True, "output_dim": 4}, {"query": torch.zeros(2, 5, 4)}, ArgumentError, "key: expected"),
-    "batch": ({"read_out": True}, {"query": X, "key": X[:1]}, ShapeError, "key: expected as many examples"),
+    "batch": ({"read_out": True}, {"query": X, "key": X[:1]}, ShapeError, "key: expected the batch size of query"),
 }
 
 
@@ -288,7 +291,7 @@ def test_a_call_that_does_not_fit(
 def test_a_cache_of_another_module_or_batch_or_that_is_full() -> None:
     cache, module = Cache(capacity=6), make()
     module(X, cache=cache)
-    with pytest.raises(CacheError, match="belongs to another module, LatentAttention"):
+    with pytest.raises(CacheError, match="Received: a cache of another module, LatentAttention"):
         make()(X, cache=cache)
     with pytest.raises(CacheError, match="B"):
         module(X[:1], cache=cache)

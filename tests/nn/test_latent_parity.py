@@ -143,7 +143,7 @@ def test_a_perceiver_layer_that_reads(residual: bool, padding: Tensor | None) ->
         return theirs(x, inputs=memory, inputs_mask=mask)[0]
 
     def headwise_layer(memory: Tensor) -> Tensor:
-        return ours(x, memory, padding=padding)
+        return ours(x, memory, real=padding)
 
     close(headwise_layer(memory), hugging_face(memory))
     close(gradient(headwise_layer, memory), gradient(hugging_face, memory), 1e-4)
@@ -176,7 +176,7 @@ def test_a_whole_perceiver_encoder(padding: Tensor | None) -> None:
         return theirs(ours.latents.expand(2, -1, -1), inputs=x, inputs_mask=mask).last_hidden_state
 
     def headwise_module(x: Tensor) -> Tensor:
-        return ours(x, padding=padding)
+        return ours(x, real=padding)
 
     close(headwise_module(x), hugging_face(x))
     ours.zero_grad()

@@ -220,9 +220,9 @@ def test_every_option_is_what_the_oracle_computes(
     every = given_ if cross else given_ * 3
     weights, expected = oracle(layer, *every, allowed, padding)
 
-    y = layer(*given_, mask=mask, padding=padding)
+    y = layer(*given_, mask=mask, real=padding)
     torch.testing.assert_close(y, expected, atol=1e-9, rtol=1e-7)
-    recorded, record = layer(*given_, mask=mask, padding=padding, record=True)
+    recorded, record = layer(*given_, mask=mask, real=padding, record=True)
     assert torch.equal(recorded, y)  # recording takes no other path
     assert record.shape == (B, H, Q, keys)
     assert record.site.kind == ("cross" if cross else "self")
@@ -306,7 +306,7 @@ def test_a_row_that_sees_nothing_gives_the_output_bias_and_finite_gradients() ->
     torch.testing.assert_close(y, layer.out.bias.expand_as(y))
     y.sum().backward()
     assert not x.grad.any()
-    y = layer(x.detach(), padding=torch.tensor([[True] * Q, [False] * Q]))
+    y = layer(x.detach(), real=torch.tensor([[True] * Q, [False] * Q]))
     torch.testing.assert_close(y[1], layer.out.bias.expand(Q, M))
 
 
@@ -314,12 +314,12 @@ def test_a_row_that_sees_nothing_gives_the_output_bias_and_finite_gradients() ->
 def test_nan_in_padded_tokens_does_not_leak(scheme: str) -> None:
     layer = MultiHeadAttention(M, H, positions=SCHEMES[scheme](4))
     x, real = torch.randn(B, Q, M), torch.arange(Q) >= torch.tensor([[2], [0]])
-    y = layer(x, padding=real)
-    spoilt = layer(x.masked_fill(~real[..., None], math.nan), padding=real)
+    y = layer(x, real=real)
+    spoilt = layer(x.masked_fill(~real[..., None], math.nan), real=real)
     torch.testing.assert_close(spoilt[real], y[real])
     query = torch.randn(B, 3, M)
-    found = layer(query, x.masked_fill(~real[..., None], math.nan), padding=real)
-    torch.testing.assert_close(found, layer(query, x, padding=real))
+    found = layer(query, x.masked_fill(~real[..., None], math.nan), real=real)
+    torch.testing.assert_close(found, layer(query, x, real=real))
 
 
 @given(layers(), st.booleans())
@@ -327,11 +327,11 @@ def test_examples_of_a_batch_do_not_influence_one_another(made: tuple[MultiHeadA
     layer, cross = made
     given_ = inputs(layer, cross)
     padding = torch.arange(given_[-1].shape[1]) >= torch.tensor([[2], [0]]) if pads else None
-    together = layer(*given_, mask=masks.causal(), padding=padding)
+    together = layer(*given_, mask=masks.causal(), real=padding)
     for row in range(B):
         alone = [x[row : row + 1] for x in given_]
         own = None if padding is None else padding[row : row + 1]
-        y = layer(*alone, mask=masks.causal(), padding=own)
+        y = layer(*alone, mask=masks.causal(), real=own)
         torch.testing.assert_close(y, together[row : row + 1], atol=1e-9, rtol=1e-7)
 
 

@@ -161,7 +161,7 @@ class TestBothPaths:
     def test_float32_paths_agree_under_every_mask_with_padding_and_a_bias(self, mask: Any) -> None:
         m = layer(bias=True, positions=Rope(P, interleaved=True, scaling=YARN)).float()
         x, padding = tokens().float(), torch.tensor([[True] * 7, [True] * 5 + [False] * 2])
-        runs = [m(x, mask=mask, padding=padding, path=path, record=True) for path in PATHS]
+        runs = [m(x, mask=mask, real=padding, path=path, record=True) for path in PATHS]
         torch.testing.assert_close(runs[0][0], runs[1][0], atol=1e-5, rtol=0)
         torch.testing.assert_close(runs[0][1].weights(), runs[1][1].weights(), atol=1e-5, rtol=0)
 
@@ -236,11 +236,11 @@ class TestCache:
         alone = m(x[1:, 3:], mask=masks.causal())
         with torch.no_grad():
             parts = [(x[:, :5], padding[:, :5]), *((x[:, i : i + 1], None) for i in range(5, 8))]
-            steps = [m(part, mask=masks.causal(), cache=cache, padding=real) for part, real in parts]
+            steps = [m(part, mask=masks.causal(), cache=cache, real=real) for part, real in parts]
         out = torch.cat(steps, 1)
         torch.testing.assert_close(out[1:, 3:], alone, atol=1e-12, rtol=0)
         torch.testing.assert_close(out[:1], m(x[:1], mask=masks.causal()), atol=1e-12, rtol=0)
-        torch.testing.assert_close(m(x, mask=masks.causal(), padding=padding)[1:, 3:], alone, atol=1e-12, rtol=0)
+        torch.testing.assert_close(m(x, mask=masks.causal(), real=padding)[1:, 3:], alone, atol=1e-12, rtol=0)
 
     @pytest.mark.parametrize("path", PATHS)
     def test_gradients_go_through_the_cache(self, path: Any) -> None:
@@ -331,7 +331,7 @@ class TestWeights:
         assert (m.positions.interleaved, m.positions.base, m.positions.scaling) == (True, 50000.0, YARN)
         assert m.scale == pytest.approx(1.3688879454**2 / math.sqrt(14))
         assert (m.kv_norm.eps, m.path) == (1e-6, "absorb")
-        with pytest.raises(CheckpointError, match="none of v_head_dim"):
+        with pytest.raises(CheckpointError, match="a config without v_head_dim"):
             MultiHeadLatentAttention.from_hf({**config, "v_head_dim": None})
         with pytest.raises(CheckpointError, match="'minicpm3'"):
             MultiHeadLatentAttention.from_hf({**config, "model_type": "minicpm3"})
@@ -347,16 +347,16 @@ class TestBadInput:
         ("options", "message"),
         [
             ({"rope_dim": 5}, "rope_dim: expected an even number"),
-            ({"kv_rank": 0}, "kv_rank: expected a whole number of at least 1, received 0"),
+            ({"kv_rank": 0}, "kv_rank: expected a whole number of at least 1. Received: kv_rank=0"),
             ({"q_rank": -1}, "q_rank: expected a whole number"),
             ({"nope_dim": 2.0}, "nope_dim"),
             ({"value_head_dim": 0}, "value_head_dim"),
             ({"dropout": 1.0}, "dropout"),
-            ({"path": "both"}, "path: expected one of 'auto', 'expand', 'absorb', received 'both'"),
+            ({"path": "both"}, "path: expected one of 'auto', 'expand', 'absorb'. Received: path='both'"),
             ({"kernel": "fast"}, "kernel: expected one of 'auto'"),
             ({"scale": math.nan}, "scale must be a finite number"),
-            ({"positions": Alibi(H)}, "positions: expected a headwise.nn.positions.Rope, received Alibi"),
-            ({"positions": Rope(N)}, "head_dim = 8, received head_dim = 6"),
+            ({"positions": Alibi(H)}, "positions: expected a headwise.nn.positions.Rope. Received: positions=Alibi"),
+            ({"positions": Rope(N)}, "head_dim=8. Received: head_dim=6"),
             ({"positions": Rope(P, scaling=DynamicNTK(2.0, 64))}, "do not change with the length"),
         ],
     )
@@ -382,8 +382,8 @@ class TestBadInput:
             m(x[..., :3])
         with pytest.raises(ShapeError, match=r"x\[None\]"):
             m(x[0])
-        with pytest.raises(DtypeError, match="padding"):
-            m(x, padding=torch.ones(2, 7))
+        with pytest.raises(DtypeError, match="real"):
+            m(x, real=torch.ones(2, 7))
         with pytest.raises(ShapeError, match="position_ids"):
             m(x, position_ids=torch.arange(3))
         with pytest.raises(DtypeError, match="bool"):
@@ -401,7 +401,7 @@ class TestBadInput:
             m(x[:, :1], cache=cache)
         cache = Cache()
         m(x, cache=cache)
-        with pytest.raises(CacheError, match="B = 2"):
+        with pytest.raises(CacheError, match="B=2"):
             m(x[:1], cache=cache)
 
     def test_absorb_does_not_read_past_what_was_put_around_kv_up(self) -> None:
@@ -419,6 +419,6 @@ class TestBadInput:
         cache = Cache()
         m(x, cache=cache)
         assert m(x[:, :1], cache=cache, record=True)[1].k.shape[1] == H
-        with pytest.raises(ArgumentError, match="received Doubled"):
+        with pytest.raises(ArgumentError, match=r"Received: .*Doubled"):
             m(x, path="absorb", cache=cache)
         assert cache.length == 8

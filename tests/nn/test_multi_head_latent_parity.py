@@ -106,7 +106,7 @@ def test_steps_with_caches_and_left_padding(name: str, path: Any) -> None:
             now, seen = slice(start, start + count), slice(start + count)
             allowed = causal(count, start + count) & real[:, None, None, seen]
             expected, _ = theirs(x[:, now], allowed, ids[:, now], their_cache)
-            out = ours(x[:, now], mask=masks.causal(), cache=our_cache, padding=real[:, now])
+            out = ours(x[:, now], mask=masks.causal(), cache=our_cache, real=real[:, now])
             # What padding itself gives is nobody's.
             torch.testing.assert_close(out[real[:, now]], expected[real[:, now]], atol=1e-5, rtol=0)
             start += count
@@ -118,7 +118,7 @@ def test_right_padding() -> None:
     theirs, ours = both("v3")
     x, real = torch.randn(2, 7, 32), torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
     expected, _ = theirs(x, causal(7, 7) & real[:, None, None], torch.arange(7)[None])
-    out = ours(x, mask=masks.causal(), padding=real)
+    out = ours(x, mask=masks.causal(), real=real)
     torch.testing.assert_close(out[real], expected[real], atol=1e-5, rtol=0)
 
 

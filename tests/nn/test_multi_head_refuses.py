@@ -16,30 +16,33 @@ from headwise.nn.positions import Alibi, Rope, ShawRelative, T5Buckets
 B, Q, K, M, H = 2, 5, 6, 16, 4
 SHARED = {"projection": "shared"}
 WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"dim": 0}, "dim: expected a whole number of at least 1, received 0"),
-    ({"num_heads": 0}, "num_heads: expected a whole number of at least 1, received 0"),
-    ({"num_heads": -4}, "num_heads: expected a whole number of at least 1, received -4"),
+    ({"dim": 0}, "dim: expected a whole number of at least 1. Received: dim=0"),
+    ({"num_heads": 0}, "num_heads: expected a whole number of at least 1. Received: num_heads=0"),
+    ({"num_heads": -4}, "num_heads: expected a whole number of at least 1. Received: num_heads=-4"),
     ({"num_heads": 4.0}, "num_heads: expected a whole number"),
-    ({"num_heads": 3}, "dim: expected a multiple of num_heads=3, received 16"),
-    ({"num_kv_heads": 3}, "num_heads: expected a multiple of num_kv_heads=3, received 4"),
+    ({"num_heads": 3}, "dim: expected a multiple of num_heads=3. Received: dim=16"),
+    ({"num_kv_heads": 3}, "num_heads: expected a multiple of num_kv_heads=3. Received: num_heads=4"),
     ({"num_kv_heads": 0}, "num_kv_heads: expected a whole number"),
-    ({"num_kv_heads": 8}, "num_heads: expected a multiple of num_kv_heads=8, received 4"),
+    ({"num_kv_heads": 8}, "num_heads: expected a multiple of num_kv_heads=8. Received: num_heads=4"),
     ({"head_dim": 0}, "head_dim: expected a whole number"),
     ({"value_head_dim": -1}, "value_head_dim: expected a whole number"),
     ({"kdim": 0}, "kdim: expected a whole number"),
     ({"vdim": 1.5}, "vdim: expected a whole number"),
-    ({"qk_norm": "batch"}, "qk_norm: expected one of None, 'rms', 'layer', received 'batch'"),
+    ({"qk_norm": "batch"}, "qk_norm: expected one of None, 'rms', 'layer'. Received: qk_norm='batch'"),
     ({"softcap": 0.0}, "softcap must be a positive number, or None. Received: 0.0"),
     ({"scale": math.nan}, "scale must be a finite number"),
-    ({"dropout": 1.0}, r"dropout: expected a probability in \[0, 1\), received 1.0"),
-    ({"dropout": -0.1}, r"dropout: expected a probability in \[0, 1\), received -0.1"),
-    ({"projection": "none"}, "projection: expected one of 'per_head', 'shared', received 'none'"),
-    ({"kernel": "fast"}, "kernel: expected one of 'auto'.*'sdpa'.*, received 'fast'"),
-    ({"positions": "rope"}, "positions: expected a scheme of headwise.nn.positions, received str"),
-    ({"positions": Rope(6)}, "positions: expected a module with head_dim = 6, received head_dim = 4"),
-    ({"positions": Alibi(8)}, "positions: expected a module with num_heads = 8, received num_heads = 4"),
-    ({"positions": ShawRelative(4, 2, values=True), "dropout": 0.5}, "dropout: expected 0 .*, received 0.5"),
-    ({**SHARED, "num_kv_heads": 2}, 'num_kv_heads: projection="shared" .* Expected 4, received 2'),
+    ({"dropout": 1.0}, r"dropout: expected a probability in \[0, 1\). Received: dropout=1.0"),
+    ({"dropout": -0.1}, r"dropout: expected a probability in \[0, 1\). Received: dropout=-0.1"),
+    ({"projection": "none"}, "projection: expected one of 'per_head', 'shared'. Received: projection='none'"),
+    ({"kernel": "fast"}, "kernel: expected one of 'auto'.*'sdpa'.*. Received: kernel='fast'"),
+    ({"positions": "rope"}, "positions: expected a scheme of headwise.nn.positions. Received: positions=str"),
+    ({"positions": Rope(6)}, "positions: expected a module with head_dim=6. Received: head_dim=4"),
+    ({"positions": Alibi(8)}, "positions: expected a module with num_heads=8. Received: num_heads=4"),
+    ({"positions": ShawRelative(4, 2, values=True), "dropout": 0.5}, "dropout: expected 0 .*. Received: dropout=0.5"),
+    (
+        {**SHARED, "num_kv_heads": 2},
+        'num_kv_heads: projection="shared" .* expected num_kv_heads=4. Received: num_kv_heads=2',
+    ),
     ({**SHARED, "head_dim": 6}, 'head_dim: projection="shared"'),
     ({**SHARED, "value_head_dim": 6}, 'value_head_dim: projection="shared"'),
     ({**SHARED, "kdim": 8}, 'kdim: projection="shared"'),
@@ -57,32 +60,47 @@ def x(*shape: int) -> Tensor:
 
 
 WRONG_CALLS: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
-    (([[1.0]],), {}, DtypeError, r"query: expected a tensor \[B, S, 16\], received list"),
-    ((x(Q, M),), {}, ShapeError, r"query: expected \[B, S, 16\], received \[5, 16\]. One sequence is .* x\[None\]"),
-    ((x(B, Q, 8),), {}, ShapeError, r"query: expected \[B, S, 16\], received \[2, 5, 8\]"),
-    ((x(), x(B, K, 8)), {}, ShapeError, r"key: expected \[B, S, 16\], received \[2, 6, 8\]"),
-    ((x(), x(3, K, M)), {}, ShapeError, r"key: expected as many examples as query has, 2, received \[3, 6, 16\]"),
+    (([[1.0]],), {}, DtypeError, r"query: expected a tensor \[B, S, 16\]. Received: query=list"),
+    (
+        (x(Q, M),),
+        {},
+        ShapeError,
+        r"query: expected \[B, S, 16\]. Received: query=\[5, 16\]. One sequence is .* x\[None\]",
+    ),
+    ((x(B, Q, 8),), {}, ShapeError, r"query: expected \[B, S, 16\]. Received: query=\[2, 5, 8\]"),
+    ((x(), x(B, K, 8)), {}, ShapeError, r"key: expected \[B, S, 16\]. Received: key=\[2, 6, 8\]"),
+    ((x(), x(3, K, M)), {}, ShapeError, r"key: expected the batch size of query, B=2. Received: key=\[3, 6, 16\]"),
     ((x(), x(B, K, M), x(B, 7, M)), {}, ShapeError, "value: expected as many positions as key"),
-    ((x(), None, x()), {}, ArgumentError, "value: expected a key with it"),
-    ((x(),), {"padding": torch.ones(B, Q)}, DtypeError, "padding: expected a bool tensor .* received torch.float32"),
-    ((x(),), {"padding": [True]}, DtypeError, "padding: expected a bool tensor .* received list"),
+    ((x(), None, x()), {}, ArgumentError, "value: expected a key too"),
     (
         (x(),),
-        {"padding": torch.ones(B, K, dtype=torch.bool)},
+        {"real": torch.ones(B, Q)},
+        DtypeError,
+        "real: expected bool or integers .* Received: real=torch.float32. .*mask == 0",
+    ),
+    ((x(),), {"real": [True]}, DtypeError, "real: expected bool or integers .* Received: real=list"),
+    (
+        (x(),),
+        {"real": torch.ones(B, K, dtype=torch.bool)},
         ShapeError,
-        r"expected \[B, K\] = \[2, 5\], received \[2, 6\]",
+        r"real: expected \[2, 5\], one entry for each token. Received: real=\[2, 6\]",
     ),
     ((x(),), {"mask": torch.zeros(Q, Q)}, (DtypeError, MaskError), "bool"),
     ((x(),), {"mask": torch.ones(Q, K, dtype=torch.bool)}, (ShapeError, MaskError), "5"),
     ((x(),), {"mask": torch.ones(B, Q, dtype=torch.bool)}, (ShapeError, MaskError), "5"),
     ((x(),), {"mask": "causal"}, DtypeError, "mask must be a headwise mask, a bool tensor or None. Received: str"),
     ((x(),), {"position_ids": torch.zeros(Q)}, DtypeError, "position_ids: expected an integer tensor"),
-    ((x(),), {"position_ids": [0, 1]}, DtypeError, "position_ids: expected an integer tensor .* received list"),
+    (
+        (x(),),
+        {"position_ids": [0, 1]},
+        DtypeError,
+        "position_ids: expected an integer tensor .* Received: position_ids=list",
+    ),
     (
         (x(),),
         {"position_ids": torch.arange(K)},
         ShapeError,
-        r"position_ids: expected \[5\] or \[2, 5\], received \[6\]",
+        r"position_ids: expected \[5\] or \[2, 5\]. Received: position_ids=\[6\]",
     ),
 ]
 
@@ -96,18 +114,23 @@ def test_what_a_call_refuses(args: tuple[Any, ...], options: dict[str, Any], err
 def test_what_a_cache_refuses() -> None:
     layer, cache = MultiHeadAttention(M, H), Cache(capacity=Q)
     layer(x(), cache=cache)
-    with pytest.raises(CacheError, match="this cache is full: capacity = 5, it holds 5, received 1 more"):
+    with pytest.raises(
+        CacheError, match=r"this cache is full, expected at most capacity=5 slots. Received: 1 more, it holds 5"
+    ):
         layer(x(B, 1, M), cache=cache)
-    with pytest.raises(CacheError, match="this cache belongs to another module, MultiHeadAttention"):
+    with pytest.raises(CacheError, match="Received: a cache of another module, MultiHeadAttention"):
         MultiHeadAttention(M, H)(x(), cache=cache)
     cache = Cache()
     layer(x(), cache=cache)
     with pytest.raises(CacheError, match=r"3"):
         layer(x(3, 1, M), cache=cache)
-    with pytest.raises(ArgumentError, match="position_ids: T5Buckets asks for the positions of the keys"):
+    with pytest.raises(ArgumentError, match="position_ids: expected None, T5Buckets needs the positions"):
         MultiHeadAttention(M, H, positions=T5Buckets(H))(x(), cache=Cache(), position_ids=torch.arange(Q))
 
 
 def test_positions_without_a_scheme_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="position_ids: expected a module with positions=, received one that"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"position_ids: expected a module that was made with positions=. Received: a module without",
+    ):
         MultiHeadAttention(M, H)(x(), position_ids=torch.arange(Q))

@@ -231,7 +231,7 @@ def test_outputs_and_gradients_are_those_of_hugging_face(case: Case, padded: boo
 
     x_theirs, x_mine = x.clone().requires_grad_(), x.clone().requires_grad_()
     expected = case.call(theirs, x_theirs, additive(case.mask, padding), places(padding), None)
-    out = mine(x_mine, mask=case.mask, padding=padding)
+    out = mine(x_mine, mask=case.mask, real=padding)
     torch.testing.assert_close(out[real], expected[real], atol=1e-5, rtol=0)
 
     (expected * weight).sum().backward()
@@ -255,7 +255,7 @@ def test_every_step_with_a_cache_is_that_of_hugging_face(case: Case, options: di
         expected = case.call(theirs, x[:, step].contiguous(), mask[:, :, step, :end], ids[:, step], theirs_past)
         real = torch.ones(BATCH, end - start, dtype=torch.bool) if padding is None else padding[:, step]
         given = padding[:, step] if padding is not None and start == 0 else None
-        out = mine(x[:, step], mask=case.mask, cache=past, padding=given)
+        out = mine(x[:, step], mask=case.mask, cache=past, real=given)
         torch.testing.assert_close(out[real], expected[real], atol=1e-5, rtol=0)
     assert past.length == LENGTH
 
@@ -282,7 +282,7 @@ def test_cross_attention_is_that_of_hugging_face(model: str) -> None:
     weight = torch.randn(BATCH, 4, DIM)
 
     expected = call_cross(theirs, x, memory, additive(None, real)[:, :, -4:])
-    out = mine(x, memory, padding=real)
+    out = mine(x, memory, real=real)
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
     theirs_found = torch.autograd.grad((expected * weight).sum(), (x, memory), retain_graph=True)
     found = torch.autograd.grad((out * weight).sum(), (x, memory), retain_graph=True)
@@ -292,7 +292,7 @@ def test_cross_attention_is_that_of_hugging_face(model: str) -> None:
     compare_weight_gradients(case, theirs, mine)
     cache = Cache()
     for i in range(4):  # their memory is projected at every step here; ours once
-        step = mine(x[:, i : i + 1], memory, padding=real, cache=cache)
+        step = mine(x[:, i : i + 1], memory, real=real, cache=cache)
         torch.testing.assert_close(step, expected[:, i : i + 1], atol=1e-5, rtol=0)
 
 

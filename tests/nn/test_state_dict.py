@@ -237,7 +237,9 @@ def test_a_bias_in_the_state_alone_is_not_dropped_silently() -> None:
 
 def test_two_names_for_one_projection_clash() -> None:
     state = Named(NAMES["T5"]).state_dict()
-    with pytest.raises(CheckpointError, match=r"expected one of q\.weight, Wq\.weight, received all"):
+    with pytest.raises(
+        CheckpointError, match=r"expected one of q\.weight, Wq\.weight, which mean the same projection. Received: all"
+    ):
         MultiHeadAttention(M, H).load_state_dict({**state, "Wq.weight": state["q.weight"]})
     with pytest.raises(RuntimeError, match=r"Unexpected key.*q\.weight.*k\.weight.*v\.weight"):
         MultiHeadAttention(M, H).load_state_dict({**state, "qkv.weight": torch.zeros(3 * M, M)})

@@ -72,7 +72,7 @@ class TestByHand:
         memory = torch.tensor([[[10.0, 20.0], [30.0, 60.0], [99.0, 99.0]]])
         real = torch.tensor([[True, True, False]])
         # As above, then plus the mean of the two real tokens of the memory, which is not normalised.
-        self.check(layer(self.X, memory, mask=CAUSAL, memory_padding=real), [[23, 39], [20, 42]])
+        self.check(layer(self.X, memory, mask=CAUSAL, memory_real=real), [[23, 39], [20, 42]])
         only_last = torch.tensor([[True, False, False], [False, True, False]])
         self.check(layer(self.X, memory, mask=CAUSAL, memory_mask=only_last), [[13, 19], [30, 62]])
 
@@ -159,7 +159,7 @@ class TestTraining:
             for model in (plain, twin):
                 torch.manual_seed(1)
                 x = torch.linspace(-1, 1, 4 * 5 * M).view(4, 5, M).requires_grad_()
-                out = model(x, key, mask=CAUSAL, padding=torch.ones(4, 5, dtype=torch.bool))
+                out = model(x, key, mask=CAUSAL, real=torch.ones(4, 5, dtype=torch.bool))
                 out.square().sum().backward()
                 results.append([out, x.grad, *(p.grad for p in model.parameters())])
             assert len(runs) == 2  # once more in the backward pass
@@ -316,24 +316,27 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ({"dim": 0}, "dim: expected a whole number of at least 1, received 0"),
-            ({"num_heads": 5}, "dim: expected a multiple of num_heads=5, received 12"),
+            ({"dim": 0}, "dim: expected a whole number of at least 1. Received: dim=0"),
+            ({"num_heads": 5}, "dim: expected a multiple of num_heads=5. Received: dim=12"),
             ({"num_heads": 0}, "num_heads: expected a whole number"),
-            ({"num_heads": None}, "num_heads: expected how many heads, or a ready module as attention"),
-            ({"norm": "batch"}, "norm: expected one of 'rms', 'layer', received 'batch'"),
+            ({"num_heads": None}, "num_heads: expected the number of heads, or a module as attention"),
+            ({"norm": "batch"}, "norm: expected one of 'rms', 'layer'. Received: norm='batch'"),
             ({"activation": "tanh"}, "activation: expected one of"),
             ({"dropout": 1.5}, "dropout: expected a probability"),
             ({"drop_path": -1}, "drop_path: expected a probability"),
             ({"ffn_dim": 0}, "hidden_dim: expected a whole number"),
-            ({"attention": MultiHeadAttention(M, H)}, "num_heads: expected None with ready attention modules"),
+            ({"attention": MultiHeadAttention(M, H)}, "num_heads: expected None with given attention modules"),
             (
                 {"attention": MultiHeadAttention(8, 2), "num_heads": None},
-                "dim=12, as this layer, received one with dim=8",
+                "dim=12, as this layer. Received: dim=8",
             ),
-            ({"attention": "mha", "num_heads": None}, "attention: expected an attention module .* received str"),
+            (
+                {"attention": "mha", "num_heads": None},
+                "attention: expected an attention module .* Received: attention=str",
+            ),
             (
                 {"attention": MultiHeadAttention(M, H), "num_heads": None, "attention_dropout": 0.1},
-                "attention_dropout: expected None with ready attention modules",
+                "attention_dropout: expected None with given attention modules",
             ),
         ],
     )
@@ -343,17 +346,19 @@ class TestBadInput:
 
     def test_options_of_a_decoder_layer(self) -> None:
         ready = MultiHeadAttention(M, H)
-        with pytest.raises(ArgumentError, match="ready module as cross_attention; received neither"):
+        with pytest.raises(
+            ArgumentError, match=r"a module as cross_attention. Received: num_heads=None, cross_attention=None"
+        ):
             DecoderLayer(M, self_attention=ready)
-        with pytest.raises(ArgumentError, match="num_heads: expected None with ready"):
+        with pytest.raises(ArgumentError, match="num_heads: expected None with given"):
             DecoderLayer(M, H, self_attention=ready, cross_attention=ready)
-        with pytest.raises(ArgumentError, match="memory_dim: expected None with a ready cross_attention"):
+        with pytest.raises(ArgumentError, match="memory_dim: expected None with cross_attention"):
             DecoderLayer(M, H, cross_attention=ready, memory_dim=5)
 
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ({"num_layers": 0}, "num_layers: expected a whole number of at least 1, received 0"),
+            ({"num_layers": 0}, "num_layers: expected a whole number of at least 1. Received: num_layers=0"),
             ({"attention": MultiHeadAttention(M, H)}, "expected a function that makes .* lambda: MultiHeadAttention"),
             ({"drop_path": 2}, "drop_path: expected a probability"),
         ],
@@ -363,9 +368,11 @@ class TestBadInput:
             Encoder(M, **{"num_layers": 2, "num_heads": H, **options})
 
     def test_layers_that_do_not_fit(self) -> None:
-        with pytest.raises(ArgumentError, match="layers: expected one or more, received none"):
+        with pytest.raises(ArgumentError, match=r"layers: expected one or more. Received: layers="):
             Encoder.from_layers([])
-        with pytest.raises(ArgumentError, match=r"layers: expected all of one dim, received \[12, 8\]"):
+        with pytest.raises(
+            ArgumentError, match=r"layers: expected the same dim in all. Received: layers with dim \[12, 8\]"
+        ):
             Encoder.from_layers([EncoderLayer(12, 2), EncoderLayer(8, 2)])
 
     @pytest.mark.parametrize(
@@ -373,20 +380,24 @@ class TestBadInput:
     )
     def test_calls_of_an_encoder(self, model: Any) -> None:
         x = torch.randn(2, 4, M)
-        with pytest.raises(ArgumentError, match="key: expected None, an encoder reads one sequence, received Tensor"):
+        with pytest.raises(
+            ArgumentError, match=r"key: expected None, an encoder reads one sequence. Received: key=Tensor"
+        ):
             model(x, x)
         with pytest.raises(ArgumentError, match="value: expected None"):
             model(x, value=x)
-        with pytest.raises(ShapeError, match=r"query: expected \[B, S, 12\], received \[2, 4, 5\]"):
+        with pytest.raises(ShapeError, match=r"query: expected \[B, S, 12\]. Received: query=\[2, 4, 5\]"):
             model(x[..., :5])
         with pytest.raises(ShapeError, match=r"x\[None\]"):
             model(x[0])
         with pytest.raises(DtypeError, match="query: expected a tensor"):
             model(None)
-        with pytest.raises(DtypeError, match="padding: expected a bool tensor"):
-            model(x, padding=torch.ones(2, 4))
-        with pytest.raises(ShapeError, match=r"padding: expected \[B, K\] = \[2, 4\], received \[2, 3\]"):
-            model(x, padding=torch.ones(2, 3, dtype=torch.bool))
+        with pytest.raises(DtypeError, match="real: expected bool or integers"):
+            model(x, real=torch.ones(2, 4))
+        with pytest.raises(
+            ShapeError, match=r"real: expected \[2, 4\], one entry for each token. Received: real=\[2, 3\]"
+        ):
+            model(x, real=torch.ones(2, 3, dtype=torch.bool))
         with pytest.raises(DtypeError, match="mask"):
             model(x, mask=torch.zeros(4, 4))
         with pytest.raises(ShapeError, match="position_ids"):
@@ -401,15 +412,18 @@ class TestBadInput:
         x, memory = torch.randn(2, 4, M), torch.randn(2, 3, M)
         with pytest.raises(ArgumentError, match="key: expected the memory"):
             model(x)
-        with pytest.raises(ShapeError, match=r"key: expected \[B, S, 12\], received \[2, 3, 5\]"):
+        with pytest.raises(ShapeError, match=r"key: expected \[B, S, 12\]. Received: key=\[2, 3, 5\]"):
             model(x, memory[..., :5])
-        with pytest.raises(ShapeError, match=r"key: expected the memory \[B, K, memory_dim\], received \[3, 12\]"):
+        with pytest.raises(ShapeError, match=r"key: expected the memory \[B, K, memory_dim\]. Received: key=\[3, 12\]"):
             model(x, memory[0])
-        with pytest.raises(DtypeError, match=r"key: expected the memory, a tensor .*, received Band"):
+        with pytest.raises(DtypeError, match=r"key: expected the memory, a tensor .*. Received: key=Band"):
             model(x, CAUSAL)
-        with pytest.raises(ShapeError, match="key: expected as many examples as query has, 2"):
+        with pytest.raises(ShapeError, match="key: expected the batch size of query, B=2"):
             model(x, memory[:1])
-        with pytest.raises(DtypeError, match="memory_padding: expected a bool tensor"):
-            model(x, memory, memory_padding=torch.ones(2, 3))
-        with pytest.raises(ShapeError, match=r"memory_padding: expected \[B, K\] = \[2, 3\], received \[2, 4\]"):
-            model(x, memory, memory_padding=torch.ones(2, 4, dtype=torch.bool))
+        with pytest.raises(DtypeError, match="memory_real: expected bool or integers"):
+            model(x, memory, memory_real=torch.ones(2, 3))
+        with pytest.raises(
+            ShapeError,
+            match=r"memory_real: expected \[2, 3\], one entry for each token. Received: memory_real=\[2, 4\]",
+        ):
+            model(x, memory, memory_real=torch.ones(2, 4, dtype=torch.bool))

@@ -33,8 +33,8 @@ class TestDecoding:
         model, x = decoder(norm_first=norm_first).eval(), torch.randn(2, sum(sizes), M, dtype=F64)
         memory, real = torch.randn(2, 6, 5, dtype=F64), torch.tensor([[True] * 6, [True] * 2 + [False] * 4])
         with torch.no_grad():
-            steps = in_chunks(model, x, sizes, Cache(capacity=capacity), key=memory, memory_padding=real)
-            whole = model(x, memory, mask=CAUSAL, memory_padding=real)
+            steps = in_chunks(model, x, sizes, Cache(capacity=capacity), key=memory, memory_real=real)
+            whole = model(x, memory, mask=CAUSAL, memory_real=real)
         torch.testing.assert_close(steps, whole, atol=1e-10, rtol=0.0)
 
     def test_a_window_is_as_good_as_its_mask(self) -> None:
@@ -55,8 +55,8 @@ class TestDecoding:
         sizes = ([longest] if longest else []) + steps * [1]
         for model, given_too in ((gpt().eval(), {}), (decoder().eval(), {"key": memory})):
             with torch.no_grad():
-                outs = in_chunks(model, x, sizes, Cache(), padding=real, **given_too)
-                whole = model(x, mask=CAUSAL, padding=real, **given_too)
+                outs = in_chunks(model, x, sizes, Cache(), real=real, **given_too)
+                whole = model(x, mask=CAUSAL, real=real, **given_too)
                 for i, row in enumerate(rows):
                     own = {name: y[i : i + 1] for name, y in given_too.items()}
                     alone = model(row, mask=CAUSAL, **own)
@@ -72,8 +72,8 @@ class TestDecoding:
         x = torch.randn(2, 5, M, dtype=F64)
         real = torch.tensor([[False] * 2 + [True] * 3, [True] * 5])
         with torch.no_grad():
-            steps = in_chunks(model, x, [3, 1, 1], Cache(), padding=real)
-            whole, seen = model(x, mask=CAUSAL, padding=real, record=True)
+            steps = in_chunks(model, x, [3, 1, 1], Cache(), real=real)
+            whole, seen = model(x, mask=CAUSAL, real=real, record=True)
         torch.testing.assert_close(steps[real], whole[real], atol=1e-10, rtol=0.0)
         assert seen.layers == ["layers.0.attention", "layers.1.attention"]
 
@@ -97,10 +97,10 @@ class TestDecoding:
         model, x = Encoder.from_layers(layers), torch.randn(1, 4, M, dtype=F64)
         real = torch.tensor([[False, True, True, True]])
         alone = model(x[:, 1:], mask=CAUSAL)
-        torch.testing.assert_close(model(x, mask=CAUSAL, padding=real)[:, 1:], alone)
+        torch.testing.assert_close(model(x, mask=CAUSAL, real=real)[:, 1:], alone)
         ids = torch.tensor([7, 0, 1, 2])
-        torch.testing.assert_close(model(x, mask=CAUSAL, padding=real, position_ids=ids)[:, 1:], alone)
-        torch.testing.assert_close(in_chunks(model, x, [3, 1], Cache(), padding=real)[:, 1:], alone)
+        torch.testing.assert_close(model(x, mask=CAUSAL, real=real, position_ids=ids)[:, 1:], alone)
+        torch.testing.assert_close(in_chunks(model, x, [3, 1], Cache(), real=real)[:, 1:], alone)
         spread = model(x, mask=CAUSAL, position_ids=torch.tensor([0, 10, 20, 30]))
         assert not torch.allclose(spread, model(x, mask=CAUSAL))
 
@@ -122,7 +122,7 @@ class TestDecoding:
         with torch.no_grad():
             in_chunks(model, torch.randn(1, 4, M, dtype=F64), [1] * 4, cache, key=memory)
             assert len(calls) == 2
-            with pytest.raises(CacheError, match="key: this cache holds the projections of a memory"):
+            with pytest.raises(CacheError, match="key: expected the memory"):
                 model(torch.randn(1, 1, M, dtype=F64), memory + 1, mask=CAUSAL, cache=cache)
 
     @pytest.mark.parametrize("stacked", [False, True])
@@ -146,7 +146,7 @@ class TestDecoding:
         model: Any = Decoder.from_layers([layer]) if stacked else layer
         x, memory = torch.randn(1, 3, M, dtype=F64), torch.randn(1, 5, M, dtype=F64)
         real = torch.tensor([[False, False, True, True, True]])
-        torch.testing.assert_close(model(x, memory, memory_padding=real), model(x, memory[:, 2:]))
+        torch.testing.assert_close(model(x, memory, memory_real=real), model(x, memory[:, 2:]))
 
     def test_gradients_reach_every_step(self) -> None:
         model = gpt()
@@ -161,7 +161,7 @@ class TestDecoding:
         cache, x = Cache(), torch.randn(1, 2, M, dtype=F64)
         gpt()(x, mask=CAUSAL, cache=cache)
         other = gpt()
-        with pytest.raises(CacheError, match="belongs to"):
+        with pytest.raises(CacheError, match="Received: a cache of a"):
             other(x, mask=CAUSAL, cache=cache)
         full = Cache(capacity=3)
         other(x, mask=CAUSAL, cache=full)

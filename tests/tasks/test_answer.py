@@ -16,7 +16,7 @@ from headwise.tasks.answer import Answer
 from headwise.tasks.options.answer import AnswerOptions
 from tests.tasks.problems import spans, squad
 
-TINY: dict[str, Any] = {"model": "scratch", "dim": 32, "layers": 1, "heads": 2, "vocabulary": 200, "dropout": 0.0}
+TINY: dict[str, Any] = {"model": "scratch", "dim": 32, "layers": 1, "heads": 2, "vocab_size": 200, "dropout": 0.0}
 TINY |= {"monitor_every": 0, "batch_size": 16}
 TEXT = "Café Müller opened in 1890, “the finest” of them.  It closed in 1914. Nobody knows why it did not open again."
 QUESTIONS = [

@@ -18,7 +18,7 @@ from headwise.tasks.options.classify import ClassifyOptions
 from headwise.tasks.rows.tables import Data
 from tests.tasks.problems import looked_up, marked
 
-TINY: dict[str, Any] = {"model": "scratch", "dim": 32, "layers": 1, "heads": 2, "vocabulary": 200, "dropout": 0.0}
+TINY: dict[str, Any] = {"model": "scratch", "dim": 32, "layers": 1, "heads": 2, "vocab_size": 200, "dropout": 0.0}
 TINY |= {"word_dropout": 0.0, "monitor_every": 0}
 REVIEWS = {"text": ["a good film", "a bad film", "so good", "so bad"] * 3, "label": ["+", "-"] * 6}
 

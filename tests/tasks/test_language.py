@@ -24,7 +24,7 @@ from headwise.tasks.text.masked_language import _filled
 from headwise.tasks.text.subwords import Subwords
 from tests.tasks.problems import WORDS, twice
 
-TINY: dict[str, Any] = {"dim": 32, "layers": 2, "heads": 2, "vocabulary": 300, "dropout": 0.0, "monitor_every": 0}
+TINY: dict[str, Any] = {"dim": 32, "layers": 2, "heads": 2, "vocab_size": 300, "dropout": 0.0, "monitor_every": 0}
 TEXTS = ["the cat sat on the mat", "the dog sat on the cat", "a dog and a cat"] * 2
 
 

@@ -22,7 +22,7 @@ from headwise.tasks.rows.pictures import read_picture
 from headwise.tasks.scoring.retrieval import best_first, recall, recall_by_chance
 from tests.tasks.problems import coloured_grids, coloured_patches
 
-TINY: dict[str, Any] = {"dim": 32, "image_layers": 1, "text_layers": 1, "heads": 2, "shared_dim": 16, "vocabulary": 200}
+TINY: dict[str, Any] = {"dim": 32, "image_layers": 1, "text_layers": 1, "heads": 2, "shared_dim": 16, "vocab_size": 200}
 TINY |= {"image_size": 8, "patch_size": 4, "dropout": 0.0, "monitor_every": 0, "batch_size": 48}
 
 
@@ -322,7 +322,7 @@ def test_a_gallery_of_another_run(trained: tuple[Match, Path], tmp_path: Path) -
 
 
 def test_images_of_another_size_are_refused_by_the_model() -> None:
-    text = BertConfig(vocab_size=10, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8, pooler=False)
-    model = ImageText(ImageTextConfig(text, image_size=8, width=8, image_layers=1, fusion_layers=1, num_heads=2))
+    text = BertConfig(vocab_size=10, dim=8, num_layers=1, num_heads=2, ffn_dim=8, pooler=False)
+    model = ImageText(ImageTextConfig(text, image_size=8, dim=8, image_layers=1, fusion_layers=1, num_heads=2))
     with pytest.raises(ArgumentError, match=r"pixels: expected \[B, 3, 8, 8\], received \[1, 3, 8, 4\]"):
         model.encode_image(torch.zeros(1, 3, 8, 4))

@@ -13,7 +13,7 @@ from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.translate import Translate
 from tests.tasks import problems
 
-TINY: dict[str, Any] = {"dim": 32, "heads": 2, "layers": 1, "vocabulary": 300, "monitor_every": 0, "dropout": 0.0}
+TINY: dict[str, Any] = {"dim": 32, "heads": 2, "layers": 1, "vocab_size": 300, "monitor_every": 0, "dropout": 0.0}
 SOURCES = ["ant bee cat", "dog elk fox gnu", "hen"]
 
 

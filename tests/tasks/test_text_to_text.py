@@ -23,10 +23,10 @@ from headwise.tasks.translate import Translate
 from tests.tasks import problems
 
 SMALL: dict[str, Any] = {
-    **{"dim": 64, "heads": 2, "layers": 1, "ffn_dim": 128, "vocabulary": 300, "dropout": 0.0, "beams": 1},
+    **{"dim": 64, "heads": 2, "layers": 1, "ffn_dim": 128, "vocab_size": 300, "dropout": 0.0, "beams": 1},
     **{"positions": "sinusoidal", "label_smoothing": 0.0, "monitor_every": 0, "batch_tokens": 512},
 }
-TINY: dict[str, Any] = {**SMALL, "dim": 16, "ffn_dim": 16, "epochs": 1, "vocabulary": 300}
+TINY: dict[str, Any] = {**SMALL, "dim": 16, "ffn_dim": 16, "epochs": 1, "vocab_size": 300}
 
 
 class TestAttendsToTheRightPlace:
@@ -135,7 +135,7 @@ class TestWhatIsRead:
         task = Translate.learn(Translate.read(problems.copied(20), make_options()), make_options())
         batch = task.collate([Example([1, 7, 2], [1, 8, 9, 2]), Example([1, 7, 7, 2], [1, 5, 2])])
         assert batch["source_ids"].tolist() == [[1, 7, 2, 0], [1, 7, 7, 2]]
-        assert batch["source_padding"].tolist() == [[True, True, True, False], [True] * 4]
+        assert batch["source_real"].tolist() == [[True, True, True, False], [True] * 4]
         assert batch["target_ids"].tolist() == [[1, 8, 9], [1, 5, 0]]
         assert batch["labels"].tolist() == [8, 9, 2, 5, 2]
         assert batch["places"].tolist() == [0, 1, 2, 3, 4]
@@ -328,7 +328,7 @@ class TestUse:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"vocabulary": 100}, "vocabulary"),
+            ({"vocab_size": 100}, "vocab_size"),
             ({"heads": 3}, "dim: expected a multiple of num_heads=3"),
             ({"top_p": 1.5}, "top_p"),
             ({"temperature": 0.0}, "temperature"),

@@ -34,7 +34,7 @@ def test_a_real_model_over_512_tokens_takes_seven_megabytes(masked: bool, tmp_pa
     mask = torch.ones(1, 512, dtype=torch.long)
     mask[:, 500:] = 0
     with torch.no_grad(), headwise.watch(bert, tokens=[read]) as seen:
-        bert(torch.tensor([read.ids]), **({"attention_mask": mask} if masked else {}))
+        bert(torch.tensor([read.ids]), **({"real": mask} if masked else {}))
     assert seen[0].shape == (1, 12, 512, 512)
     assert len(seen) == 6
     page = tmp_path / "page.html"

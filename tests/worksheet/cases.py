@@ -55,7 +55,7 @@ def heads(**options: Any) -> Case:
 
 
 def bert(**config: Any) -> Bert:
-    small = {"hidden_size": 8, "num_heads": 2, "intermediate_size": 12, "max_positions": 16}
+    small = {"dim": 8, "num_heads": 2, "ffn_dim": 12, "max_positions": 16}
     return Bert(BertConfig(**{"vocab_size": 20, "num_layers": 1, **small, **config}))
 
 
@@ -65,7 +65,7 @@ left = torch.tensor([[False, True, True, True, True]])
 CASES: dict[str, Callable[[], Case]] = {
     "multi-head": heads,
     "causal": lambda: heads(given={"mask": masks.causal()}),
-    "a window and padding": lambda: heads(given={"mask": masks.window(2, 1), "padding": real}),
+    "a window and padding": lambda: heads(given={"mask": masks.window(2, 1), "real": real}),
     "a mask for each head, and empty rows": lambda: heads(given={"mask": torch.rand(2, 5, 5) < 0.4}),
     "one token": lambda: heads(length=1),
     "sixteen tokens": lambda: heads(length=16, given={"mask": masks.prefix(3)}),
@@ -79,7 +79,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "layer norm of queries and keys": lambda: heads(qk_norm="layer"),
     "rope": lambda: heads(positions=p.Rope(4), given={"mask": masks.causal()}),
     "rope of neighbours, in part": lambda: heads(head_dim=6, positions=p.Rope(6, interleaved=True, rotary_dim=4)),
-    "rope after padding": lambda: heads(positions=p.Rope(4), given={"padding": left}),
+    "rope after padding": lambda: heads(positions=p.Rope(4), given={"real": left}),
     "rope at other positions": lambda: heads(
         positions=p.Rope(4, base=100.0), given={"position_ids": torch.tensor([[3, 1, 4, 1, 5]])}
     ),
@@ -118,7 +118,7 @@ CASES: dict[str, Callable[[], Case]] = {
         ),
         (x(),),
     ),
-    "latents": lambda: Case(LatentAttention(3, 8, 6, 2), (x(5, 6),), {"padding": real}),
+    "latents": lambda: Case(LatentAttention(3, 8, 6, 2), (x(5, 6),), {"real": real}),
     "latents that look at each other": lambda: Case(
         LatentAttention(2, 8, num_heads=2, self_layers=1, ffn_dim=10), (x(),)
     ),
@@ -144,7 +144,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "decoder layer": lambda: Case(
         DecoderLayer(8, 2, memory_dim=6, ffn_dim=12, activation="silu"),
         (x(), x(4, 6)),
-        {"mask": masks.causal(), "memory_padding": torch.tensor([[True, True, False, True]])},
+        {"mask": masks.causal(), "memory_real": torch.tensor([[True, True, False, True]])},
     ),
     "decoder layer with rope after padding": lambda: Case(
         DecoderLayer(
@@ -154,11 +154,11 @@ CASES: dict[str, Callable[[], Case]] = {
             ffn_dim=12,
         ),
         (x(), x(4)),
-        {"padding": left, "memory_padding": torch.tensor([[False, True, True, True]])},
+        {"real": left, "memory_real": torch.tensor([[False, True, True, True]])},
     ),
     "rope far away": lambda: heads(positions=p.Rope(4), given={"position_ids": torch.tensor([5, 900, 1000, 20000, 7])}),
     "cross layer": lambda: Case(CrossLayer(8, 2, memory_dim=6, ffn_dim=12, activation="geglu"), (x(), x(4, 6))),
-    "bert": lambda: Case(bert(), (torch.tensor([[1, 4, 5, 6, 2]]),), {"attention_mask": real}),
+    "bert": lambda: Case(bert(), (torch.tensor([[1, 4, 5, 6, 2]]),), {"real": real}),
     "bert of two layers and two sentences": lambda: Case(
         bert(num_layers=2), (torch.tensor([[1, 4, 5, 6, 2]]),), {"token_type_ids": torch.tensor([[0, 0, 0, 1, 1]])}
     ),

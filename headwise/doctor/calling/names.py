@@ -68,11 +68,13 @@ _WEIGHTS_FLAG = re.compile(
     r"(attn|attention|attentions|att|weights?|scores?|probs?|maps?|head_weights)"
 )
 _LENGTHS = re.compile(r"(^|_)(lens?|lengths?|num_valid|seqlens?)$")
-_MASK = re.compile(r"mask|(^|_)(pad|padding|is_pad|valid|visible|allowed|forbidden|blocked|ignore|adj|adjacency)(_|$)")
+_MASK = re.compile(
+    r"mask|(^|_)(pad|padding|is_pad|valid|real|visible|allowed|forbidden|blocked|ignore|adj|adjacency)(_|$)"
+)
 _OTHER_MASK = re.compile(
     r"(^|_)head_mask|query_mask|q_mask|queries_mask|mask_token|mask_ratio|mask_mod|loss_mask|mem_mask$|additional_"
 )
-_PADDING = re.compile(r"pad|(key|k|keys|value)_mask|valid")
+_PADDING = re.compile(r"pad|(key|k|keys|value)_mask|valid|(^|_)real(_|$)")
 _BIAS = re.compile(r"(^|_)(attn|attention|score|logit)s?_bias$|^bias$")
 _POSITIONS = re.compile(
     r"^r(_emb)?$|(^|_)(pos|position|positions|positional|rotary|rope|freqs?|cos|sin|rel_pos|alibi|offset|start_pos|input_pos|cis"

@@ -33,7 +33,7 @@ MODULES = (
 
 
 def graph(module: nn.Module, mask: Mask | Tensor | None) -> Graph:
-    """model: hidden [batch, length, dim], padding bool [batch, length] → output.
+    """model: hidden [batch, length, dim], real bool [batch, length] (True = a real token) → output.
 
     A decoder reads memory [batch, memory_length, memory_dim] too, as its second input.
 
@@ -41,19 +41,19 @@ def graph(module: nn.Module, mask: Mask | Tensor | None) -> Graph:
         module: one of `MODULES`.
         mask: which query may attend to which key, always; None = each to all.
     """
-    width = module.input_dim if isinstance(module, LatentAttention) else module.dim
-    hidden = Value("hidden", torch.float32, ("batch", "length", int(width)))  # type: ignore[arg-type]
-    padding = Value("padding", torch.bool, ("batch", "length"))
+    dim = module.input_dim if isinstance(module, LatentAttention) else module.dim
+    hidden = Value("hidden", torch.float32, ("batch", "length", int(dim)))  # type: ignore[arg-type]
+    real = Value("real", torch.bool, ("batch", "length"))
     memory = _memory(module)
-    inputs = (hidden, *memory, padding)
+    inputs = (hidden, *memory, real)
     drawn = torch.Generator().manual_seed(0)
     examples = []
     for number, (batch, length) in enumerate(SIZES):
         sizes = {"batch": batch, "length": length, "memory_length": 7 + 2 * number}
         shapes = [[sizes[axis] if isinstance(axis, str) else axis for axis in value.axes] for value in inputs[:-1]]
-        real = torch.ones(batch, length, dtype=torch.bool)
-        real[1:, length - length // 3 :] = False
-        examples.append((*(torch.randn(shape, generator=drawn) for shape in shapes), real))
+        tokens = torch.ones(batch, length, dtype=torch.bool)
+        tokens[1:, length - length // 3 :] = False
+        examples.append((*(torch.randn(shape, generator=drawn) for shape in shapes), tokens))
     called = _Called(module.eval(), mask)
     with torch.no_grad():
         outputs = [called(*given) for given in examples]
@@ -76,6 +76,6 @@ class _Called(nn.Module):
         self.module, self.mask = module, mask
 
     def forward(self, hidden: Tensor, *given: Tensor) -> Tensor:
-        *memory, padding = given
-        out: Tensor = self.module(hidden, *memory, mask=self.mask, padding=padding)
+        *memory, real = given
+        out: Tensor = self.module(hidden, *memory, mask=self.mask, real=real)
         return out

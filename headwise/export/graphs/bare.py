@@ -75,7 +75,7 @@ def _told(dtype: torch.dtype, axes: Sequence[int | str]) -> str:
 def _of_encoder(model: Bert | SmallEncoder | LatentEncoder) -> tuple[Graph, ...]:
     """model: input_ids, attention_mask, token_type_ids → last_hidden_state, and pooled if it has a pooler."""
     module: nn.Module = model
-    width = model.config.hidden_size
+    width = model.config.dim
     rows: int | str = model.config.num_latents if isinstance(model, LatentEncoder) else "length"
     outputs = [Value("last_hidden_state", torch.float32, ("batch", rows, width))]
     types = model.config.num_token_types if isinstance(model, Bert) else 2

@@ -20,15 +20,15 @@ from headwise.tasks.text_to_text import TextToText
 
 TEXTS = 4  # that are tried, at most
 SOURCE_IDS = Value("source_ids", torch.int64, ("batch", "source"))
-SOURCE_PADDING = Value("source_padding", torch.bool, ("batch", "source"))  # True = a real token
+SOURCE_REAL = Value("source_real", torch.bool, ("batch", "source"))  # True = a real token
 
 
 @torch.no_grad()
 def graphs(task: TextToText[Any], texts: Sequence[str] = ()) -> tuple[Graph, ...]:
     """The two graphs.
 
-        encoder: source_ids, source_padding → cross_keys_0, cross_values_0 … of each layer; memory where it copies
-        decoder: target_ids, source_padding, [source_ids, memory,] past_keys_0, past_values_0 …, cross_keys_0 …
+        encoder: source_ids, source_real → cross_keys_0, cross_values_0 … of each layer; memory where it copies
+        decoder: target_ids, source_real, [source_ids, memory,] past_keys_0, past_values_0 …, cross_keys_0 …
                  → logits, keys_0, values_0 …
 
     The decoder reads [batch, length] tokens after those of which the past is; at first the past has no tokens, and the
@@ -45,13 +45,13 @@ def graphs(task: TextToText[Any], texts: Sequence[str] = ()) -> tuple[Graph, ...
     layers, heads, width = _sizes(model)
     cross = values_of("cross_", layers, heads, "source", width)
     return (
-        Graph("encoder", encoder, (SOURCE_IDS, SOURCE_PADDING), (*cross, *copied[1:]), sources),
+        Graph("encoder", encoder, (SOURCE_IDS, SOURCE_REAL), (*cross, *copied[1:]), sources),
         Graph(
             "decoder",
             decoder,
             (
                 Value("target_ids", torch.int64, ("batch", "length")),
-                SOURCE_PADDING,
+                SOURCE_REAL,
                 *copied,
                 *values_of("past_", layers, heads, "past", width),
                 *cross,
@@ -73,8 +73,8 @@ class EncoderGraph(nn.Module):
         self.model = model
         self.copies = model.copy is not None
 
-    def forward(self, source_ids: Tensor, source_padding: Tensor) -> tuple[Tensor, ...]:
-        memory = self.model.encode(source_ids, source_padding)
+    def forward(self, source_ids: Tensor, source_real: Tensor) -> tuple[Tensor, ...]:
+        memory = self.model.encode(source_ids, source_real)
         found: list[Tensor] = []
         for layer in self.model.decoder.layers:
             # Contiguous: the decoder reads them as they are, and what AOTInductor compiles reads nothing else.
@@ -89,19 +89,19 @@ class DecoderGraph(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, target_ids: Tensor, source_padding: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, target_ids: Tensor, source_real: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
         model = self.model
         if model.copy is not None:
             source_ids, memory, *given = given  # type: ignore[assignment]
         else:
             # Every layer has its keys and values already: nothing reads it but its shape.
             source_ids = memory = given[-1].new_zeros(
-                (*source_padding.shape, _cross_attention(model.decoder.layers[0]).kdim)
+                (*source_real.shape, _cross_attention(model.decoder.layers[0]).kdim)
             )
         count = 2 * len(model.decoder.layers)
         past = Past(pairs(given[:count]), pairs(given[count:]))
-        hidden = model.decode(target_ids, memory, source_padding, past)
-        return (model.logits(hidden, memory, source_ids, source_padding), *past.present)
+        hidden = model.decode(target_ids, memory, source_real, past)
+        return (model.logits(hidden, memory, source_ids, source_real), *past.present)
 
 
 def _cross_attention(layer: nn.Module) -> MultiHeadAttention:
@@ -139,17 +139,17 @@ def _steps(
 ) -> list[tuple[Tensor, ...]]:
     """For each batch of sources a first step, with no past, and one of several tokens after what it wrote before."""
     found = []
-    for source_ids, source_padding in sources:
-        *cross, last = encoder(source_ids, source_padding)
+    for source_ids, source_real in sources:
+        *cross, last = encoder(source_ids, source_real)
         cross, copied = (cross, (source_ids, last)) if encoder.copies else ([*cross, last], ())
         past = [each[:, :, :0] for each in cross]
         ids = torch.full((len(source_ids), 1), begin)
-        first = (ids, source_padding, *copied, *past, *cross)
+        first = (ids, source_real, *copied, *past, *cross)
         written = [ids]
         for _ in range(4):
-            logits, *past = decoder(written[-1], source_padding, *copied, *past, *cross)
+            logits, *past = decoder(written[-1], source_real, *copied, *past, *cross)
             written.append(logits[:, -1:].argmax(-1))
         # The last two are read at once, after three.
         past = [each[:, :, :3] for each in past]
-        found += [(torch.cat(written[3:], 1), source_padding, *copied, *past, *cross), first]
+        found += [(torch.cat(written[3:], 1), source_real, *copied, *past, *cross), first]
     return found

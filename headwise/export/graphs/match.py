@@ -38,7 +38,7 @@ def graphs(task: Match, rows: Any = None) -> tuple[Graph, ...]:
 @torch.no_grad()
 def graphs_of_model(model: ImageText, pixels: list[Any], texts: list[Any]) -> tuple[Graph, ...]:
     """The graphs of any `ImageText`."""
-    config, width = model.config, model.config.text.hidden_size
+    config, width = model.config, model.config.text.dim
     image, text, match = _Image(model), _Text(model), _Match(model)
     size = (config.channels, config.image_size, config.image_size)
     drawn = torch.Generator().manual_seed(0)
@@ -46,9 +46,9 @@ def graphs_of_model(model: ImageText, pixels: list[Any], texts: list[Any]) -> tu
     seen = [*whole(pixels), *noise]
     read = [*whole(texts), *(each[:2] for each in random_tokens(config.text.vocab_size, config.text.max_positions, 1))]
 
-    image_states = Value("image_states", torch.float32, ("batch", config.grid**2, config.width))
+    image_states = Value("image_states", torch.float32, ("batch", config.grid**2, config.dim))
     text_states = Value("text_states", torch.float32, ("batch", "length", width))
-    vectors = [Value(name, torch.float32, ("batch", config.shared_width)) for name in ("image_vector", "text_vector")]
+    vectors = [Value(name, torch.float32, ("batch", config.shared_dim)) for name in ("image_vector", "text_vector")]
     logit, scale = Value("logit", torch.float32, ("batch",)), Value("scale", torch.float32, (1,))
     return (
         Graph("image", image, (Value("pixels", torch.uint8, ("batch", *size)),), (vectors[0], image_states), seen),
@@ -74,7 +74,7 @@ class _Text(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        found = self.model.encode_text(input_ids, attention_mask.bool())
+        found = self.model.encode_text(input_ids, attention_mask)
         return found.vector, found.states
 
 
@@ -84,7 +84,7 @@ class _Match(nn.Module):
         self.model = model
 
     def forward(self, image_states: Tensor, text_states: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        return self.model.match(image_states, text_states, attention_mask.bool()), self.model.scale
+        return self.model.match(image_states, text_states, attention_mask), self.model.scale
 
 
 def _pairs(image: _Image, text: _Text, seen: list[Any], read: list[Any]) -> list[tuple[Tensor, Tensor, Tensor]]:

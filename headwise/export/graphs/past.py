@@ -66,16 +66,16 @@ class PastLayer(Past):
     size = length
 
     @property
-    def key_padding(self) -> Tensor | None:
+    def key_real(self) -> Tensor | None:
         return None
 
-    def next_positions(self, count: int, padding: Tensor | None = None, *, device: torch.device | str) -> Tensor:
+    def next_positions(self, count: int, real: Tensor | None = None, *, device: torch.device | str) -> Tensor:
         return torch.arange(self.length, self.length + count, device=device)
 
     def key_positions(self, *, device: torch.device | str) -> Tensor:
         return torch.arange(self.length, device=device)
 
-    def append(self, *tensors: Tensor, padding: Tensor | None = None) -> tuple[Tensor, ...]:
+    def append(self, *tensors: Tensor, real: Tensor | None = None) -> tuple[Tensor, ...]:
         keys, values = (torch.cat([old, new], 2) for old, new in zip(self.held, tensors, strict=True))
         self.held = (keys, values)
         return self.held

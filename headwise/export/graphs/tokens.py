@@ -19,11 +19,11 @@ TYPES = Value("token_type_ids", torch.int64, ("batch", "length"))
 SIZES = ((3, 12), (1, 5), (2, 31))  # of random examples: batch and length
 
 
-def random_tokens(vocabulary: int, longest: int | None, types: int = 2) -> list[tuple[Tensor, Tensor, Tensor]]:
+def random_tokens(vocab_size: int, longest: int | None, types: int = 2) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Ids, masks and types, the same every time; all but the first row of each have padding behind them.
 
     Args:
-        vocabulary: ids are below this.
+        vocab_size: ids are below this.
         longest: how many tokens are read at most; None = any number.
         types: how many token types there are.
     """
@@ -31,7 +31,7 @@ def random_tokens(vocabulary: int, longest: int | None, types: int = 2) -> list[
     found = []
     for batch, length in SIZES:
         length = min(length, longest or length)
-        ids = torch.randint(vocabulary, (batch, length), generator=drawn)
+        ids = torch.randint(vocab_size, (batch, length), generator=drawn)
         lengths = torch.tensor([length, *torch.randint(1, length + 1, (batch - 1,), generator=drawn).tolist()])
         places = torch.arange(length)
         mask = (places < lengths[:, None]).long()

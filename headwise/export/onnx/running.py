@@ -64,8 +64,8 @@ def _tokens(ids: Tensor, real: Tensor | None, types: Tensor | None) -> tuple[Ten
 def _classifier(task: Task[Any], model: nn.Module, sessions: Sessions) -> None:
     run = sessions["model"].giving("logits")
 
-    def forward(ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
-        return run(*_tokens(ids, attention_mask, token_type_ids))[0]
+    def forward(ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
+        return run(*_tokens(ids, real, token_type_ids))[0]
 
     _take(model, forward=forward)
 
@@ -73,10 +73,8 @@ def _classifier(task: Task[Any], model: nn.Module, sessions: Sessions) -> None:
 def _reader(task: Task[Any], model: nn.Module, sessions: Sessions) -> None:
     run = sessions["model"].giving("start_logits", "end_logits")
 
-    def forward(
-        ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
-        return run(*_tokens(ids, attention_mask, token_type_ids))
+    def forward(ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> tuple[Tensor, ...]:
+        return run(*_tokens(ids, real, token_type_ids))
 
     _take(model, forward=forward)
 
@@ -130,14 +128,14 @@ def _encoder_decoder(task: Task[Any], model: nn.Module, sessions: Sessions) -> N
     assert isinstance(task, TextToText)
     encoder, decoder = sessions["encoder"], sessions["decoder"]
 
-    def make_steps(model: EncoderDecoder, source_ids: Tensor, source_padding: Tensor) -> EncoderDecoderSteps:
-        return EncoderDecoderSteps(encoder, decoder, source_ids, source_padding)
+    def make_steps(model: EncoderDecoder, source_ids: Tensor, source_real: Tensor) -> EncoderDecoderSteps:
+        return EncoderDecoderSteps(encoder, decoder, source_ids, source_real)
 
     def forward(
-        source_ids: Tensor, target_ids: Tensor, source_padding: Tensor | None = None, *, at: Tensor | None = None
+        source_ids: Tensor, target_ids: Tensor, source_real: Tensor | None = None, *, at: Tensor | None = None
     ) -> Tensor:
-        padding = torch.ones_like(source_ids, dtype=torch.bool) if source_padding is None else source_padding
-        logits = EncoderDecoderSteps(encoder, decoder, source_ids, padding).read(target_ids)
+        real = torch.ones_like(source_ids, dtype=torch.bool) if source_real is None else source_real
+        logits = EncoderDecoderSteps(encoder, decoder, source_ids, real).read(target_ids)
         return logits if at is None else logits.flatten(0, 1)[at]
 
     task.make_steps = make_steps

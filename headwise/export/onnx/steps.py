@@ -45,11 +45,12 @@ class Reading:
 class EncoderDecoderSteps:
     """An encoder's graph run once, and a decoder's graph for each token."""
 
-    def __init__(self, encoder: Session, decoder: Session, source_ids: Tensor, source_padding: Tensor) -> None:
+    def __init__(self, encoder: Session, decoder: Session, source_ids: Tensor, source_real: Tensor) -> None:
         wanted = {value.name for value in decoder.inputs}
         names = [value.name for value in encoder.outputs if value.name in wanted]
-        found = dict(zip(names, encoder.giving(*names)(source_ids, source_padding), strict=True))
-        source = {"source_ids": source_ids, "source_padding": source_padding}
+        found = dict(zip(names, encoder.giving(*names)(source_ids, source_real), strict=True))
+        # By position: version 0.1.0 called the second input source_padding.
+        source = dict(zip((value.name for value in encoder.inputs), (source_ids, source_real), strict=True))
         self._given = {name: tensor for name, tensor in (source | found).items() if name in wanted}
         self._reading = Reading(decoder)
 

@@ -188,8 +188,8 @@ class AttentionTwin(Twin):
             self.layer = LAYERS[type(module)].from_torch(module)
         self.mask = mask
 
-    def call(self, hidden: Tensor, padding: Tensor) -> tuple[Tensor, ...]:
-        return (self.layer(hidden, query_mask=padding, attention_mask=self.mask),)
+    def call(self, hidden: Tensor, real: Tensor) -> tuple[Tensor, ...]:
+        return (self.layer(hidden, query_mask=real, attention_mask=self.mask),)
 
 
 class Stack(keras.layers.Layer):

@@ -29,7 +29,7 @@ class Sinusoidal(nn.Module):
     def __init__(self, dim: int, *, base: float = 10000.0, interleaved: bool = True) -> None:
         super().__init__()
         if whole("dim", dim, least=2) % 2:
-            raise ArgumentError(f"dim: expected an even number, a sine and a cosine each, received {dim}")
+            raise ArgumentError(f"dim: expected an even number, a sine and a cosine each. Received: dim={dim}")
         self.dim = dim
         self.base = float(positive("base", base))
         one_of("interleaved", interleaved, (False, True))
@@ -84,8 +84,8 @@ class Learned(nn.Module):
             lowest, highest = (int(x) for x in position_ids.aminmax())
             if lowest < 0 or highest >= self.max_positions:
                 raise ArgumentError(
-                    f"position_ids: expected 0 to {self.max_positions - 1}, the table has no others; "
-                    f"received {lowest} to {highest}. Cut the input, or make the table longer"
+                    f"position_ids: expected 0 to {self.max_positions - 1}, the table has no others. "
+                    f"Received: position_ids from {lowest} to {highest}. Cut the input, or make the table longer"
                 )
         return nn.functional.embedding(position_ids, self.weight)
 
@@ -96,4 +96,4 @@ class Learned(nn.Module):
 def _check_integers(ids: Tensor) -> None:
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
         received = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-        raise DtypeError(f"position_ids: expected an integer tensor [S] or [B, S], received {received}")
+        raise DtypeError(f"position_ids: expected an integer tensor [S] or [B, S]. Received: position_ids={received}")

@@ -56,20 +56,22 @@ class Rope(Positions):
         if self.rotary_dim % 2:
             name = "head_dim" if rotary_dim is None else "rotary_dim"
             raise ArgumentError(
-                f"{name}: expected an even number, dimensions turn in pairs, received {self.rotary_dim}"
+                f"{name}: expected an even number, dimensions turn in pairs. Received: {name}={self.rotary_dim}"
             )
         if self.rotary_dim > head_dim:
-            raise ArgumentError(f"rotary_dim: expected at most head_dim = {head_dim}, received {rotary_dim}")
+            raise ArgumentError(
+                f"rotary_dim: expected at most head_dim = {head_dim}. Received: rotary_dim={rotary_dim}"
+            )
         if scaling is not None:
             if not isinstance(scaling, RopeScaling):
                 raise ArgumentError(
-                    f"scaling: expected None or one of Linear, DynamicNTK, Yarn, Llama3, received {scaling!r}"
+                    f"scaling: expected None or one of Linear, DynamicNTK, Yarn, Llama3. Received: scaling={scaling!r}"
                 )
             scaling.check(self.rotary_dim)
         one_of("interleaved", interleaved, (False, True))
         self.base = float(positive("base", base))
         if self.base <= 1.0:
-            raise ArgumentError(f"base: expected a number above 1, received {base}")
+            raise ArgumentError(f"base: expected a number above 1. Received: base={base}")
         self.interleaved = interleaved
         self.scaling = scaling
         self.depends_on_length = scaling is not None and scaling.depends_on_length
@@ -125,7 +127,9 @@ class Rope(Positions):
         if self.scaling is None or not self.depends_on_length:
             return self.inverse_frequencies
         if length is None:
-            raise ArgumentError(f"length: expected the number of tokens, {self.scaling} depends on it; received None")
+            raise ArgumentError(
+                f"length: expected the number of tokens, {self.scaling} depends on it. Received: length=None"
+            )
         return self.scaling.frequencies(self.rotary_dim, self.base, length, self.inverse_frequencies.device)
 
     def _constants(self) -> dict[str, Tensor]:

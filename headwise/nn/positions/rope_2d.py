@@ -35,7 +35,8 @@ class Rope2D(Positions):
         super().__init__()
         if whole("head_dim", head_dim) % 4:
             raise ArgumentError(
-                f"head_dim: expected a multiple of 4, pairs for rows and as many for columns, received {head_dim}"
+                "head_dim: expected a multiple of 4, pairs for rows and as many for columns. "
+                f"Received: head_dim={head_dim}"
             )
         self.head_dim = head_dim
         self.base = float(positive("base", base))
@@ -61,9 +62,12 @@ class Rope2D(Positions):
 def _check_places(ids: Tensor, batch: int, length: int) -> None:
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
         received = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-        raise DtypeError(f"position_ids: expected an integer tensor [S, 2] or [B, S, 2], received {received}")
+        raise DtypeError(
+            f"position_ids: expected an integer tensor [S, 2] or [B, S, 2]. Received: position_ids={received}"
+        )
     fits = ids.ndim in (2, 3) and ids.shape[-2:] == (length, 2) and (ids.ndim == 2 or ids.shape[0] in (1, batch))
     if not fits:
         raise ShapeError(
-            f"position_ids: expected (row, column) [{length}, 2] or [{batch}, {length}, 2], received {list(ids.shape)}"
+            f"position_ids: expected (row, column) [{length}, 2] or [{batch}, {length}, 2]. "
+            f"Received: position_ids={list(ids.shape)}"
         )

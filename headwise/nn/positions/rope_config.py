@@ -39,13 +39,13 @@ def read(config: Any, *, head_dim: int | None, interleaved: bool | None, layer_t
     parameters = _parameters(config, layer_type)
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     if kind not in _OPTIONS:
-        raise CheckpointError(f"rope_type: expected one of {', '.join(_OPTIONS)}, received {kind!r}")
+        raise CheckpointError(f"rope_type: expected one of {', '.join(_OPTIONS)}. Received: rope_type={kind!r}")
     known = _COMMON.union(_OPTIONS[kind])
     unknown = sorted(name for name, value in parameters.items() if name not in known and value is not None)
     if unknown:
         raise CheckpointError(
-            f"rope_parameters: expected for rope_type {kind!r} only {', '.join(sorted(known))}; "
-            f"received also {', '.join(unknown)}"
+            f"rope_parameters: expected for rope_type {kind!r} only {', '.join(sorted(known))}. "
+            f"Received: also {', '.join(unknown)}"
         )
     head_dim = head_dim or _head_dim(config)
     return {
@@ -64,8 +64,8 @@ def _parameters(config: Any, layer_type: str | None) -> dict[str, Any]:
         return dict(parameters)
     if layer_type not in nested:
         raise CheckpointError(
-            f"layer_type: this config has one RoPE for each type of layer, expected one of {', '.join(nested)}, "
-            f"received {layer_type!r}"
+            f"layer_type: this config has one RoPE for each type of layer, expected one of {', '.join(nested)}. "
+            f"Received: layer_type={layer_type!r}"
         )
     return dict(nested[layer_type])
 
@@ -85,14 +85,16 @@ def _scaling(config: Any, kind: str, parameters: dict[str, Any]) -> RopeScaling 
         return Yarn(**_with_factor(given, longest / original if longest else None), original_length=original)
     for name in ("low_freq_factor", "high_freq_factor"):
         if name not in given:
-            raise CheckpointError(f"rope_parameters: expected {name} for rope_type 'llama3', received none")
+            raise CheckpointError(
+                f"rope_parameters: expected {name} for rope_type 'llama3'. Received: a config without {name}"
+            )
     return Llama3(**_with_factor(given, None), original_length=original)
 
 
 def _with_factor(given: dict[str, Any], default: float | None) -> dict[str, Any]:
     factor = given.get("factor", default)
     if factor is None:
-        raise CheckpointError("rope_parameters: expected a factor, received none")
+        raise CheckpointError("rope_parameters: expected a factor. Received: rope_parameters without factor")
     return {**given, "factor": factor}
 
 
@@ -107,7 +109,9 @@ def _original_length(config: Any, kind: str, parameters: dict[str, Any]) -> int:
         or longest
     )
     if length is None:
-        raise CheckpointError(f"max_position_embeddings: expected for rope_type {kind!r}, received none")
+        raise CheckpointError(
+            f"max_position_embeddings: expected a number for rope_type {kind!r}. Received: max_position_embeddings=None"
+        )
     return length
 
 
@@ -117,7 +121,10 @@ def _head_dim(config: Any) -> int:
         return head_dim
     model_dim, heads = entry(config, "hidden_size", "n_embd"), entry(config, "num_attention_heads", "n_head")
     if not model_dim or not heads:
-        raise CheckpointError("head_dim: expected in the config, or hidden_size and num_attention_heads; received none")
+        raise CheckpointError(
+            "head_dim: expected it in the config, or hidden_size and num_attention_heads. "
+            "Received: a config without them"
+        )
     return model_dim // heads
 
 

@@ -45,7 +45,7 @@ class Linear(RopeScaling):
     factor: float
 
     def __post_init__(self) -> None:
-        positive("Linear: factor", self.factor)
+        positive("Linear.factor", self.factor)
 
     def frequencies(
         self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
@@ -68,12 +68,12 @@ class DynamicNTK(RopeScaling):
     depends_on_length: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive("DynamicNTK: factor", self.factor)
-        whole("DynamicNTK: original_length", self.original_length)
+        positive("DynamicNTK.factor", self.factor)
+        whole("DynamicNTK.original_length", self.original_length)
 
     def check(self, dim: int) -> None:
         if dim < 4:
-            raise ArgumentError(f"DynamicNTK: expected at least 4 rotated dimensions, received {dim}")
+            raise ArgumentError(f"DynamicNTK: expected at least 4 rotated dimensions. Received: {dim}")
 
     def frequencies(
         self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
@@ -113,14 +113,14 @@ class Yarn(RopeScaling):
 
     def __post_init__(self) -> None:
         for name in ("factor", "beta_fast", "beta_slow"):
-            positive(f"Yarn: {name}", getattr(self, name))
+            positive(f"Yarn.{name}", getattr(self, name))
         if self.attention_factor is not None:
-            positive("Yarn: attention_factor", self.attention_factor)
-        whole("Yarn: original_length", self.original_length)
+            positive("Yarn.attention_factor", self.attention_factor)
+        whole("Yarn.original_length", self.original_length)
         if self.beta_fast < self.beta_slow:
             raise ArgumentError(
-                f"Yarn: expected beta_fast >= beta_slow, received beta_fast {self.beta_fast}, "
-                f"beta_slow {self.beta_slow}"
+                f"Yarn: expected beta_fast >= beta_slow. Received: beta_fast={self.beta_fast}, "
+                f"beta_slow={self.beta_slow}"
             )
 
     @property
@@ -138,7 +138,7 @@ class Yarn(RopeScaling):
 
     def check(self, dim: int) -> None:
         if dim < 2:
-            raise ArgumentError(f"Yarn: expected at least 2 rotated dimensions, received {dim}")
+            raise ArgumentError(f"Yarn: expected at least 2 rotated dimensions. Received: {dim}")
 
     def frequencies(
         self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
@@ -180,12 +180,12 @@ class Llama3(RopeScaling):
 
     def __post_init__(self) -> None:
         for name in ("factor", "low_freq_factor", "high_freq_factor"):
-            positive(f"Llama3: {name}", getattr(self, name))
-        whole("Llama3: original_length", self.original_length)
+            positive(f"Llama3.{name}", getattr(self, name))
+        whole("Llama3.original_length", self.original_length)
         if self.high_freq_factor <= self.low_freq_factor:
             raise ArgumentError(
-                f"Llama3: expected high_freq_factor > low_freq_factor, received high_freq_factor "
-                f"{self.high_freq_factor}, low_freq_factor {self.low_freq_factor}"
+                f"Llama3: expected high_freq_factor > low_freq_factor. Received: "
+                f"high_freq_factor={self.high_freq_factor}, low_freq_factor={self.low_freq_factor}"
             )
 
     def frequencies(

@@ -77,9 +77,9 @@ def check_ids(name: str, ids: Tensor, batch: int, length: int) -> None:
     """Raise unless `ids` is an integer tensor [S] or [B, S] (B may be 1)."""
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
         received = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-        raise DtypeError(f"{name}: expected an integer tensor [S] or [B, S], received {received}")
+        raise DtypeError(f"{name}: expected an integer tensor [S] or [B, S]. Received: {name}={received}")
     if ids.ndim not in (1, 2) or ids.shape[-1] != length or (ids.ndim == 2 and ids.shape[0] not in (1, batch)):
-        raise ShapeError(f"{name}: expected [{length}] or [{batch}, {length}], received {list(ids.shape)}")
+        raise ShapeError(f"{name}: expected [{length}] or [{batch}, {length}]. Received: {name}={list(ids.shape)}")
 
 
 def distances(query_ids: Tensor, key_ids: Tensor) -> Tensor:
@@ -91,4 +91,4 @@ def distances(query_ids: Tensor, key_ids: Tensor) -> Tensor:
 def check_fits(name: str, made_for: int, received: int) -> None:
     """Raise ArgumentError unless a scheme made for `made_for` (heads, dimensions) meets as many."""
     if made_for != received:
-        raise ArgumentError(f"positions: expected a module with {name} = {made_for}, received {name} = {received}")
+        raise ArgumentError(f"positions: expected a module with {name}={made_for}. Received: {name}={received}")

@@ -47,7 +47,9 @@ class ShawRelative(Positions):
         one_of("values", values, (False, True))
         self.uses_values = values
         if value_dim is not None and not values:
-            raise ArgumentError(f"value_dim: expected values=True with it, received values={values}")
+            raise ArgumentError(
+                f"value_dim: expected values=True with it. Received: value_dim={value_dim}, values={values}"
+            )
         self.value_dim = head_dim if value_dim is None else whole("value_dim", value_dim)
         count = self.left + self.right + 1
         self.distance_embedding = nn.Embedding(count, head_dim)
@@ -108,6 +110,6 @@ def _sides(max_distance: int | tuple[int, int]) -> tuple[int, int]:
     if not isinstance(max_distance, tuple):
         return (whole("max_distance", max_distance),) * 2
     if len(max_distance) != 2:
-        raise ArgumentError(f"max_distance: expected an int or (left, right), received {max_distance}")
+        raise ArgumentError(f"max_distance: expected an int or (left, right). Received: max_distance={max_distance}")
     left, right = (whole("max_distance", side, least=0) for side in max_distance)
     return left, right

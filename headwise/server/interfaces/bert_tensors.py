@@ -60,8 +60,8 @@ class BertTensors(Answering[Ids]):
             platform="headwise_torch",
             inputs=(IDS, MASK, TYPES),
             outputs=(
-                Column("last_hidden_state", "FP32", (-1, config.hidden_size), "of each token; 0 for padding"),
-                Column("embedding", "FP32", (config.hidden_size,), "their mean, padding left out"),
+                Column("last_hidden_state", "FP32", (-1, config.dim), "of each token; 0 for padding"),
+                Column("embedding", "FP32", (config.dim,), "their mean, padding left out"),
             ),
             explains=True,
             example={"input_ids": np.array(example, dtype=np.int64)},

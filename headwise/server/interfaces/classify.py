@@ -73,7 +73,5 @@ class ClassifyInterface(TaskInterface[Classify, dict[str, str]]):
             return model.head(torch.stack(pooled))
         logits_NC = torch.empty(len(examples), len(task.labels))
         for batch, places in task.batches(examples):
-            logits_NC[places] = (
-                model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]).float().cpu()
-            )
+            logits_NC[places] = model(batch["input_ids"], batch["real"], batch["token_type_ids"]).float().cpu()
         return logits_NC

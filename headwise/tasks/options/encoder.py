@@ -26,7 +26,7 @@ class EncoderOptions(TrainOptions):
     dim: int = option(64, "From scratch: the width of the model.", least=8)
     layers: int = option(1, "From scratch: layers.", least=1)
     heads: int = option(2, "From scratch: heads of each.", least=1)
-    vocabulary: int = option(8000, "From scratch: subwords that are learned from the data, at most.", least=100)
+    vocab_size: int = option(8000, "From scratch: subwords that are learned from the data, at most.", least=100)
     lowercase: bool = option(True, "From scratch: whether upper and lower case are one.")
     new_characters: bool = option(True, "Add characters of the data that a checkpoint does not know to its vocabulary.")
     epochs: int = option(None, "How often the data are read. Default: 3, from scratch 6.", least=1)

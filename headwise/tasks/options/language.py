@@ -24,7 +24,7 @@ class LanguageOptions(TrainOptions):
     )
     block: int = option(128, "Tokens that are read at once: longer documents are cut into such pieces.", least=8)
     mask_share: float = option(0.15, "masked: the share of tokens that are to be found again.", least=0)
-    vocabulary: int = option(8000, "From scratch: subwords that are learned from the corpus, at most.", least=300)
+    vocab_size: int = option(8000, "From scratch: subwords that are learned from the corpus, at most.", least=300)
     lowercase: bool = option(True, "masked, from scratch: whether upper and lower case are one.")
     dim: int = option(256, "From scratch: the width of the model.", least=8)
     layers: int = option(4, "From scratch: layers.", least=1)

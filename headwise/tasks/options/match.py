@@ -26,7 +26,7 @@ class MatchOptions(TrainOptions):
         "A BERT that reads the texts: hub id, folder, or a run that has one. Default: a small one from scratch.",
         metavar="MODEL",
     )
-    vocabulary: int = option(4000, "From scratch: subwords that are learned from the texts, at most.", least=100)
+    vocab_size: int = option(4000, "From scratch: subwords that are learned from the texts, at most.", least=100)
     lowercase: bool = option(True, "From scratch: whether upper and lower case are one.")
     max_length: int = option(64, "Tokens of a text at most.", least=3)
     dim: int = option(64, "The width of the image encoder, and of a text encoder from scratch.", least=1)

@@ -19,7 +19,7 @@ class ReplyOptions(TextToTextOptions):
         "Instead of both, a column with whole dialogues, a line a turn: each is a reply to those before it.",
         metavar="COLUMN",
     )
-    vocabulary: int = option(2000, "Subwords that are learned from the data, at most.", least=259)
+    vocab_size: int = option(2000, "Subwords that are learned from the data, at most.", least=259)
     max_source_length: int = option(96, "Tokens that are read at most; the beginning is cut.", least=3)
     max_target_length: int = option(64, "Tokens that are written, or learned from, at most.", least=3)
     dim: int = option(128, "The width of the model.", least=8)

@@ -18,7 +18,7 @@ class SummarizeOptions(TextToTextOptions):
         "The column with summaries; where there are several, summary1, summary2, …, the nearest counts in a score.",
         metavar="COLUMN",
     )
-    vocabulary: int = option(2000, "Subwords that are learned from the data, at most.", least=259)
+    vocab_size: int = option(2000, "Subwords that are learned from the data, at most.", least=259)
     copies: bool = option(True, "Whether tokens of the text may be copied; with a shared vocabulary.")
     max_source_length: int = option(512, "Tokens that are read at most; the rest is cut.", least=3)
     dim: int = option(128, "The width of the model.", least=8)

@@ -21,7 +21,7 @@ class TextToTextOptions(TrainOptions):
         metavar="MODEL",
     )
     encoder_lr: float = option(5e-5, "The highest learning rate of a BERT that reads the source.", least=0)
-    vocabulary: int = option(8000, "Subwords that are learned from the data, at most.", least=259)
+    vocab_size: int = option(8000, "Subwords that are learned from the data, at most.", least=259)
     shared_vocabulary: bool = option(True, "One vocabulary for both sides, or one each.")
     copies: bool = option(False, "Whether tokens of the source may be copied; with a shared vocabulary.")
     max_source_length: int = option(256, "Tokens that are read at most; the rest is cut.", least=3)

@@ -49,7 +49,7 @@ class Causal:
     @classmethod
     def learn(cls, texts: Sequence[str], options: LanguageOptions) -> tuple[Causal, CausalLanguageModel]:
         """The vocabulary of the texts, and a new model."""
-        vocabulary = Vocabulary.train(texts, options.vocabulary)
+        vocabulary = Vocabulary.train(texts, options.vocab_size)
         config = CausalConfig(len(vocabulary), options.dim, options.layers, options.heads, options.dropout)
         return cls(options, vocabulary), CausalLanguageModel(config)
 

@@ -93,22 +93,22 @@ class Steps(Protocol):
 class CachedSteps:
     """An encoder-decoder on its cache: each source is read and projected once, and each step costs one token a row."""
 
-    def __init__(self, model: EncoderDecoder, source_ids: Tensor, source_padding: Tensor) -> None:
+    def __init__(self, model: EncoderDecoder, source_ids: Tensor, source_real: Tensor) -> None:
         self._model = model
         self._source_ids = source_ids
-        self._memory = model.encode(source_ids, source_padding)
-        self._padding: Tensor | None = None if bool(source_padding.all()) else source_padding
+        self._memory = model.encode(source_ids, source_real)
+        self._real: Tensor | None = None if bool(source_real.all()) else source_real
         self._cache = Cache()
 
     def __call__(self, ids: Tensor) -> Tensor:
-        hidden = self._model.decode(ids[:, None], self._memory, self._padding, self._cache)
-        return self._model.logits(hidden, self._memory, self._source_ids, self._padding)[:, 0]
+        hidden = self._model.decode(ids[:, None], self._memory, self._real, self._cache)
+        return self._model.logits(hidden, self._memory, self._source_ids, self._real)[:, 0]
 
     def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
         self._cache.reorder(order, memories=not same_sources)
         if not same_sources:
             self._source_ids, self._memory = self._source_ids[order], self._memory[order]
-            self._padding = None if self._padding is None else self._padding[order]
+            self._real = None if self._real is None else self._real[order]
 
 
 class _Rules(TypedDict):
@@ -158,9 +158,9 @@ def write(
     rules = _Rules(begin=begin, end=end, never=never, no_repeat=decoding.no_repeat)
     written: dict[int, Written] = {}
     for places in _batches([len(source) for source in sources], decoding.beams):
-        source_ids, padding = _padded([sources[i] for i in places], device)
+        source_ids, source_real = _padded([sources[i] for i in places], device)
         batch_limits = torch.tensor([limits[i] for i in places], device=device)
-        run = steps(model, source_ids, padding)
+        run = steps(model, source_ids, source_real)
         drawn = None if draws is None else draws[places].to(device)
         found = finished(_search(run, batch_limits, decoding, drawn, rules))
         written.update(zip(places, found, strict=True))
@@ -371,7 +371,7 @@ def _batches(lengths: Sequence[int], beams: int) -> list[list[int]]:
 def _padded(sources: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """ids [B, K] with 0 behind the shorter ones, and which of them are real."""
     lengths = torch.tensor([len(source) for source in sources])
-    padding = torch.arange(int(lengths.max())) < lengths[:, None]
-    ids = torch.zeros(padding.shape, dtype=torch.int64)
-    ids[padding] = torch.tensor([token for source in sources for token in source])
-    return ids.to(device), padding.to(device)
+    real = torch.arange(int(lengths.max())) < lengths[:, None]
+    ids = torch.zeros(real.shape, dtype=torch.int64)
+    ids[real] = torch.tensor([token for source in sources for token in source])
+    return ids.to(device), real.to(device)

@@ -40,10 +40,10 @@ def make(texts: Sequence[str], options: EncoderOptions) -> tuple[Bert | SmallEnc
     if options.is_pretrained:
         new = texts if options.new_characters else ()
         return pretrained(options.model, new, dropout=options.dropout, max_length=options.max_length)
-    subwords = Subwords.train(texts, options.vocabulary, lowercase=options.lowercase)
+    subwords = Subwords.train(texts, options.vocab_size, lowercase=options.lowercase)
     config = SmallEncoderConfig(
         vocab_size=len(subwords),
-        hidden_size=options.dim,
+        dim=options.dim,
         num_layers=options.layers,
         num_heads=options.heads,
         dropout=options.dropout,
@@ -87,10 +87,10 @@ def new_bert(subwords: Subwords, *, dim: int, layers: int, heads: int, max_lengt
     """A small BERT with random weights."""
     config = BertConfig(
         vocab_size=len(subwords),
-        hidden_size=dim,
+        dim=dim,
         num_layers=layers,
         num_heads=heads,
-        intermediate_size=4 * dim,
+        ffn_dim=4 * dim,
         max_positions=max_length,
         dropout=dropout,
         attention_dropout=dropout,
@@ -102,10 +102,10 @@ def new_bert(subwords: Subwords, *, dim: int, layers: int, heads: int, max_lengt
 
 def make_latent(texts: Sequence[str], options: ClassifyOptions) -> tuple[LatentEncoder, Subwords]:
     """Latents that read a text of any length, and the subwords of the texts."""
-    subwords = Subwords.train(texts, options.vocabulary, lowercase=options.lowercase)
+    subwords = Subwords.train(texts, options.vocab_size, lowercase=options.lowercase)
     config = LatentEncoderConfig(
         vocab_size=len(subwords),
-        hidden_size=options.dim,
+        dim=options.dim,
         num_latents=options.latents,
         num_layers=options.layers,
         num_heads=options.heads,

@@ -48,7 +48,7 @@ class Masked:
     def learn(cls, texts: Sequence[str], options: LanguageOptions) -> tuple[Masked, MaskedLanguageModel]:
         """The vocabulary of the texts and a new model, or those of a checkpoint."""
         if options.model is None:
-            subwords = Subwords.train(texts, options.vocabulary, lowercase=options.lowercase)
+            subwords = Subwords.train(texts, options.vocab_size, lowercase=options.lowercase)
             shape = {"dim": options.dim, "layers": options.layers, "heads": options.heads}
             bert = encoders.new_bert(subwords, **shape, max_length=options.block, dropout=options.dropout)
             return cls(options, subwords, options.block), MaskedLanguageModel(bert)

@@ -70,7 +70,7 @@ class Vocabulary:
         signs = [PAD, begin, end, *more]
         if not isinstance(size, int) or size < BYTES + len(signs):
             raise ArgumentError(
-                f"vocabulary: expected at least {BYTES + len(signs)} tokens, {BYTES} bytes and {len(signs)} signs, "
+                f"vocab_size: expected at least {BYTES + len(signs)} tokens, {BYTES} bytes and {len(signs)} signs, "
                 f"received {size!r}"
             )
         backend = tokenizers.Tokenizer(models.BPE())

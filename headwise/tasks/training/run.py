@@ -26,6 +26,7 @@ import yaml
 
 from headwise.errors import CheckpointError, FileError, HeadwiseError
 from headwise.files import replacing
+from headwise.renamed import renamed
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.scores import Scores
 from headwise.tasks.training.weights import load_weights
@@ -120,7 +121,7 @@ def read_config(folder: Path, kind: type[Task[Any]] | None = None) -> dict[str, 
         raise CheckpointError(f"{folder / CONFIG} is not a run's: expected task, options and state in it")
     if kind is not None and config["task"] != kind.name:
         raise CheckpointError(f"{folder} is a run of {config['task']!r}: expected one of {kind.name!r}")
-    return config
+    return config | {part: renamed(config[part]) for part in ("options", "state")}
 
 
 def write_config(

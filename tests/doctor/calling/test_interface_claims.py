@@ -22,6 +22,8 @@ from headwise.doctor.calling.interface import discover
             ("key_padding_mask", "padding"),
             ("src_pad_mask", "padding"),
             ("padding", "padding"),
+            ("real", "padding"),
+            ("memory_real", "padding"),
             ("key_mask", "padding"),
         ),
         *(("valid_lens", "lengths"), ("lengths", "lengths"), ("attn_bias", "mask"), ("causal_mask", "mask")),

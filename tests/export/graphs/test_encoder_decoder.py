@@ -32,7 +32,7 @@ def made(request: pytest.FixtureRequest) -> tuple[EncoderDecoder, Graph, Graph]:
 def run(encoder: Graph, decoder: Graph, source: Tensor, padding: Tensor, parts: list[Tensor]) -> Tensor:
     """Logits of the parts of a target, one after another."""
     found = dict(zip((value.name for value in encoder.outputs), encoder.module(source, padding), strict=True))
-    known = {"source_ids": source, "source_padding": padding, **found}
+    known = {"source_ids": source, "source_real": padding, **found}
     keys = found["cross_keys_0"]
     known |= {value.name: keys[:, :, :0] for value in decoder.inputs if value.name.startswith("past_")}
     logits = []

@@ -120,7 +120,7 @@ def test_the_mask_of_a_module_stands_inside_its_graph() -> None:
     module = MultiHeadAttention(8, 2).eval()
     (graph,) = graphs_of(module, mask=masks.causal())
     hidden, padding = graph.examples[0]
-    torch.testing.assert_close(graph.module(hidden, padding), module(hidden, mask=masks.causal(), padding=padding))
+    torch.testing.assert_close(graph.module(hidden, padding), module(hidden, mask=masks.causal(), real=padding))
 
 
 def test_of_any_module_the_examples_tell_what_is_open() -> None:

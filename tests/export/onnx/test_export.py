@@ -147,7 +147,7 @@ def test_masks_are_kept_and_a_row_that_sees_nothing_gives_zero(form: str, tmp_pa
     hidden, padding = torch.randn(2, 7, 8), torch.ones(2, 7, dtype=torch.bool)
     padding[0, 2:5] = False  # queries 3 and 4 see keys 2 to 4 alone
     found = run(done, hidden, padding)["output"]
-    torch.testing.assert_close(found, module(hidden, mask=mask, padding=padding).detach(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found, module(hidden, mask=mask, real=padding).detach(), rtol=1e-4, atol=1e-6)
     assert found[0, 3:5].eq(0).all()
     assert found.isfinite().all()
 

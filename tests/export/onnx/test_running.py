@@ -112,7 +112,7 @@ def test_a_graph_of_it_is_a_function_of_arrays(translator: tuple[Task[Any], Path
     task, folder = translator
     session = load_tensors(folder, graph="encoder")
     ids = np.array([[1, 5, 2]])
-    found = session.run({"source_ids": ids, "source_padding": np.ones((1, 3), bool)})
+    found = session.run({"source_ids": ids, "source_real": np.ones((1, 3), bool)})
     memory = task.model.encode(torch.from_numpy(ids))
     keys, _ = task.model.decoder.layers[0].cross_attention.project(memory, "kv")
     np.testing.assert_allclose(found["cross_keys_0"], keys.detach().numpy(), rtol=1e-4, atol=1e-4)

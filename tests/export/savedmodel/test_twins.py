@@ -20,7 +20,7 @@ from headwise.nn.positions import Rope
 
 
 def bert(pooler: bool = False) -> models.Bert:
-    sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "intermediate_size": 16, "max_positions": 40}
+    sizes = {"dim": 8, "num_layers": 2, "num_heads": 2, "ffn_dim": 16, "max_positions": 40}
     return models.Bert(models.BertConfig(vocab_size=20, pooler=pooler, **sizes))
 
 

@@ -31,7 +31,7 @@ class Reader(nn.Module):
         self.layer = modules.EncoderLayer(8, 2, ffn_dim=16)
 
     def forward(self, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        states = self.layer(self.word(ids), padding=real)
+        states = self.layer(self.word(ids), real=real)
         return states, states.mean(1)
 
 

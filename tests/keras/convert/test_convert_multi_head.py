@@ -75,7 +75,7 @@ def test_multi_head_computes_the_same(kind: str) -> None:
     layer = hk.MultiHeadAttention.from_torch(module)
     x, real = numbers(2, 5, 16), np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
     inputs = [x, numbers(2, 5, module.kdim), numbers(2, 5, module.vdim)] if kind == "separate" else [x]
-    expected = module(*map(torch.tensor, inputs), mask=masks.causal(), padding=torch.tensor(real))
+    expected = module(*map(torch.tensor, inputs), mask=masks.causal(), real=torch.tensor(real))
     keyed = {"value": tensor(inputs[2]), "key": tensor(inputs[1])} if kind == "separate" else {}
     found = layer(tensor(x), **keyed, attention_mask=masks.causal(), value_mask=tensor(real))
     np.testing.assert_allclose(array(found), expected.detach().numpy(), atol=1e-5)

@@ -23,9 +23,7 @@ from headwise.nn import positions
 from headwise.nn.cross import CrossLayer
 from tests.keras.backend import array, tensor
 
-SMALL = models.BertConfig(
-    vocab_size=30, hidden_size=8, num_layers=2, num_heads=2, intermediate_size=12, max_positions=10, dropout=0.2
-)
+SMALL = models.BertConfig(vocab_size=30, dim=8, num_layers=2, num_heads=2, ffn_dim=12, max_positions=10, dropout=0.2)
 MLA: dict[str, Any] = {"kv_rank": 6, "nope_dim": 4, "rope_dim": 2, "value_head_dim": 5}
 
 
@@ -177,14 +175,14 @@ IDS = np.array([[3, 4, 9, 1, 0], [5, 2, 2, 0, 0]])
 def outputs(name: str, module: Any, layer: Any) -> tuple[Any, Any]:
     """What both make of the same."""
     kind = name.split(",")[0]
-    x, real = numbers(2, 5, 8), {"padding": torch.tensor(REAL)}
+    x, real = numbers(2, 5, 8), {"real": torch.tensor(REAL)}
     causal = masks.causal()
     if kind in ("Sinusoidal", "Learned"):
         return module(torch.tensor(IDS)), layer(tensor(IDS.astype(np.int32)))
     if kind == "Bert":
         return (
-            module(torch.tensor(IDS), attention_mask=torch.tensor(REAL))[torch.tensor(REAL)],
-            array(layer(tensor(IDS.astype(np.int32)), attention_mask=tensor(REAL)))[REAL],
+            module(torch.tensor(IDS), real=torch.tensor(REAL))[torch.tensor(REAL)],
+            array(layer(tensor(IDS.astype(np.int32)), real=tensor(REAL)))[REAL],
         )
     if kind in ("FeedForward", "DropPath"):
         return module(torch.tensor(x)), layer(tensor(x))
@@ -204,7 +202,7 @@ def outputs(name: str, module: Any, layer: Any) -> tuple[Any, Any]:
     if kind == "DecoderLayer":
         memory = numbers(2, 5, module.cross_attention.kdim)
         return (
-            module(torch.tensor(x), torch.tensor(memory), mask=causal, memory_padding=torch.tensor(REAL)),
+            module(torch.tensor(x), torch.tensor(memory), mask=causal, memory_real=torch.tensor(REAL)),
             layer(tensor(x), tensor(memory), attention_mask=causal, value_mask=tensor(REAL)),
         )
     return (

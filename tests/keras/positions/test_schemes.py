@@ -55,7 +55,7 @@ def test_whole(scheme: str) -> None:
     compare(layer(tensor(x)), twin(x))
     # The queries of the padding may attend to nothing: their output is the bias of `out`.
     got = layer(tensor(x), query_mask=tensor(real), use_causal_mask=True)
-    compare(got, twin(x, mask=masks.causal(), padding=real))
+    compare(got, twin(x, mask=masks.causal(), real=real))
     compare(got[0, :2], twin.out.bias.expand(2, -1))
     out, weights = layer(tensor(x), attention_mask=masks.window(2, 1), return_attention_scores=True)
     want, record = twin(x, mask=masks.window(2, 1), record=True)
@@ -71,7 +71,7 @@ def test_every_kernel(scheme: str, kernel: str, monkeypatch: pytest.MonkeyPatch)
     x, real = torch.randn(2, 150, M), padded(150)
     compare(layer(tensor(x), attention_mask=masks.window(3, 2)), twin(x, mask=masks.window(3, 2)))
     got = layer(tensor(x), query_mask=tensor(real), attention_mask=masks.window(3, 2))
-    compare(got, twin(x, mask=masks.window(3, 2), padding=real))
+    compare(got, twin(x, mask=masks.window(3, 2), real=real))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -89,7 +89,7 @@ def test_another_sequence(scheme: str) -> None:
     twin, layer = pair(scheme)
     x, memory, real = torch.randn(2, 5, M), torch.randn(2, 8, M), padded(8)
     got = layer(tensor(x), tensor(memory), value_mask=tensor(real))
-    compare(got, twin(x, memory, padding=real))
+    compare(got, twin(x, memory, real=real))
 
 
 @pytest.mark.parametrize("kernel", ["plain", "chunked", "banded"])
@@ -98,7 +98,7 @@ def test_gradients(scheme: str, kernel: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(chunked, "ROWS", 40)
     twin, layer = pair(scheme, kernel=kernel)
     x, weight, real = torch.randn(2, 70, M), torch.randn(2, 70, M), padded(70)
-    (twin(x, mask=masks.window(4, 1), padding=real) * weight).sum().backward()
+    (twin(x, mask=masks.window(4, 1), real=real) * weight).sum().backward()
     given = {"query_mask": tensor(real), "attention_mask": masks.window(4, 1)}
     there, weight = tensor(x), tensor(weight)
     got = weight_gradients(lambda: keras.ops.sum(layer(there, **given) * weight), layer)

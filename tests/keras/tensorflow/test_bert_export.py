@@ -13,12 +13,12 @@ from headwise.keras import Bert
 from headwise.models import BertConfig
 from tests.keras.parity import close
 
-CONFIG = BertConfig(vocab_size=13, hidden_size=8, num_layers=2, num_heads=2, intermediate_size=16, max_positions=9)
+CONFIG = BertConfig(vocab_size=13, dim=8, num_layers=2, num_heads=2, ffn_dim=16, max_positions=9)
 
 
 def test_a_saved_model_serves_any_length(tmp_path: Path) -> None:
     ids = keras.Input((None,), dtype="int32")
-    _, pooled = Bert(CONFIG)(ids, attention_mask=ops.not_equal(ids, 0), return_pooled=True)
+    _, pooled = Bert(CONFIG)(ids, real=ops.not_equal(ids, 0), return_pooled=True)
     model = keras.Model(ids, keras.layers.Dense(2)(pooled))
     model.export(tmp_path / "model", verbose=False)
     served = tf.saved_model.load(str(tmp_path / "model"))

@@ -73,9 +73,12 @@ def test_learned_gets_gradients_where_it_was_read() -> None:
 
 def test_positions_beyond_the_table_are_refused() -> None:
     learned = Learned(4, 2)
-    with pytest.raises(ArgumentError, match="position_ids: expected 0 to 3, the table has no others; received 0 to 4"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"position_ids: expected 0 to 3, the table has no others. Received: position_ids from 0 to 4",
+    ):
         learned(torch.arange(5))
-    with pytest.raises(ArgumentError, match="received -1 to 0"):
+    with pytest.raises(ArgumentError, match="Received: position_ids from -1 to 0"):
         learned(torch.tensor([0, -1]))
     assert learned(torch.empty(0, dtype=torch.long)).shape == (0, 2)
 
@@ -83,12 +86,15 @@ def test_positions_beyond_the_table_are_refused() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Sinusoidal(5), "dim: expected an even number.*received 5"),
-        (lambda: Sinusoidal(0), "dim: expected a whole number of at least 2, received 0"),
+        (lambda: Sinusoidal(5), "dim: expected an even number.*Received: dim=5"),
+        (lambda: Sinusoidal(0), "dim: expected a whole number of at least 2. Received: dim=0"),
         (lambda: Sinusoidal(4, base=0.0), "base: expected a finite number above 0"),
-        (lambda: Sinusoidal(4, interleaved="no"), "interleaved: expected one of False, True, received 'no'"),
-        (lambda: Learned(0, 4), "max_positions: expected a whole number of at least 1, received 0"),
-        (lambda: Learned(4, -1), "dim: expected a whole number of at least 1, received -1"),
+        (
+            lambda: Sinusoidal(4, interleaved="no"),
+            "interleaved: expected one of False, True. Received: interleaved='no'",
+        ),
+        (lambda: Learned(0, 4), "max_positions: expected a whole number of at least 1. Received: max_positions=0"),
+        (lambda: Learned(4, -1), "dim: expected a whole number of at least 1. Received: dim=-1"),
         (lambda: Learned(4, 4, std=0.0), "std: expected a finite number above 0"),
     ],
 )

@@ -166,15 +166,15 @@ def test_partial_halves_equal_gpt_neox() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"head_dim": 7}, "head_dim: expected an even number.*received 7"),
-        ({"head_dim": 0}, "head_dim: expected a whole number of at least 2, received 0"),
-        ({"head_dim": 8, "rotary_dim": 3}, "rotary_dim: expected an even number.*received 3"),
-        ({"head_dim": 8, "rotary_dim": 10}, "rotary_dim: expected at most head_dim = 8, received 10"),
-        ({"head_dim": 8, "base": -1.0}, "base: expected a finite number above 0, received -1.0"),
-        ({"head_dim": 8, "base": 1.0}, "base: expected a number above 1, received 1.0"),
-        ({"head_dim": 8, "scaling": "yarn"}, "scaling: expected None or one of .*received 'yarn'"),
-        ({"head_dim": 8, "interleaved": "no"}, "interleaved: expected one of False, True, received 'no'"),
-        ({"head_dim": 2, "scaling": DynamicNTK(2.0, 8)}, "at least 4 rotated dimensions, received 2"),
+        ({"head_dim": 7}, "head_dim: expected an even number.*Received: head_dim=7"),
+        ({"head_dim": 0}, "head_dim: expected a whole number of at least 2. Received: head_dim=0"),
+        ({"head_dim": 8, "rotary_dim": 3}, "rotary_dim: expected an even number.*Received: rotary_dim=3"),
+        ({"head_dim": 8, "rotary_dim": 10}, "rotary_dim: expected at most head_dim = 8. Received: rotary_dim=10"),
+        ({"head_dim": 8, "base": -1.0}, "base: expected a finite number above 0. Received: base=-1.0"),
+        ({"head_dim": 8, "base": 1.0}, "base: expected a number above 1. Received: base=1.0"),
+        ({"head_dim": 8, "scaling": "yarn"}, "scaling: expected None or one of .*Received: scaling='yarn'"),
+        ({"head_dim": 8, "interleaved": "no"}, "interleaved: expected one of False, True. Received: interleaved='no'"),
+        ({"head_dim": 2, "scaling": DynamicNTK(2.0, 8)}, "at least 4 rotated dimensions. Received: 2"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(arguments: dict, message: str) -> None:
@@ -184,17 +184,17 @@ def test_options_that_make_no_sense_are_refused(arguments: dict, message: str) -
 
 def test_positions_that_do_not_fit_are_refused() -> None:
     rope, x = Rope(8), torch.randn(2, 3, 4, 8)
-    with pytest.raises(ShapeError, match=r"position_ids: expected \[4\] or \[2, 4\], received \[5\]"):
+    with pytest.raises(ShapeError, match=r"position_ids: expected \[4\] or \[2, 4\]. Received: position_ids=\[5\]"):
         rope.rotate(x, torch.arange(5))
-    with pytest.raises(ShapeError, match=r"received \[3, 4\]"):
+    with pytest.raises(ShapeError, match=r"Received: .*\[3, 4\]"):
         rope.rotate(x, torch.zeros(3, 4, dtype=torch.long))
-    with pytest.raises(DtypeError, match=r"expected an integer tensor .* received torch.float32"):
+    with pytest.raises(DtypeError, match=r"expected an integer tensor .* Received: position_ids=torch.float32"):
         rope.rotate(x, torch.arange(4.0))
 
 
 def test_a_module_of_other_heads_is_refused() -> None:
     Rope(8).check(4, 8)
-    with pytest.raises(ArgumentError, match="expected a module with head_dim = 8, received head_dim = 16"):
+    with pytest.raises(ArgumentError, match=r"expected a module with head_dim=8. Received: head_dim=16"):
         Rope(8).check(4, 16)
 
 

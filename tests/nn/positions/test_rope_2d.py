@@ -54,14 +54,14 @@ def test_frequencies_stay_float32_when_a_module_is_cast() -> None:
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"head_dim: expected a multiple of 4.*received 6"):
+    with pytest.raises(ArgumentError, match=r"head_dim: expected a multiple of 4.*Received: head_dim=6"):
         Rope2D(6)
-    with pytest.raises(ArgumentError, match="head_dim: expected a whole number of at least 1, received 0"):
+    with pytest.raises(ArgumentError, match=r"head_dim: expected a whole number of at least 1. Received: head_dim=0"):
         Rope2D(0)
     rope, x = Rope2D(8), torch.randn(2, 3, 6, 8)
-    with pytest.raises(ShapeError, match=r"\(row, column\) \[6, 2\] or \[2, 6, 2\], received \[6\]"):
+    with pytest.raises(ShapeError, match=r"\(row, column\) \[6, 2\] or \[2, 6, 2\]. Received: position_ids=\[6\]"):
         rope.rotate(x, torch.arange(6))
     with pytest.raises(DtypeError, match="expected an integer tensor"):
         rope.rotate(x, torch.zeros(6, 2))
-    with pytest.raises(ArgumentError, match="head_dim = 8, received head_dim = 4"):
+    with pytest.raises(ArgumentError, match=r"head_dim=8. Received: head_dim=4"):
         rope.check(2, 4)

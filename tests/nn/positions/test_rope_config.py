@@ -66,18 +66,23 @@ def test_a_rope_for_each_type_of_layer_must_be_chosen() -> None:
     config = Gemma3TextConfig()
     assert Rope.from_hf(config, layer_type="sliding_attention").base == 10_000.0
     assert Rope.from_hf(config, layer_type="full_attention").base == 1_000_000.0
-    with pytest.raises(CheckpointError, match=r"layer_type: .* expected one of .*sliding_attention.* received None"):
+    with pytest.raises(
+        CheckpointError, match=r"layer_type: .* expected one of .*sliding_attention.* Received: layer_type=None"
+    ):
         Rope.from_hf(config)
 
 
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"rope_type": "longrope", "factor": 2.0}, "rope_type: expected one of default.*received 'longrope'"),
-        ({"type": "mrope"}, "received 'mrope'"),
-        ({"rope_type": "default", "mrope_section": [1, 2]}, "received also mrope_section"),
-        ({"rope_type": "dynamic", "factor": 2.0, "alpha": 1000.0}, "received also alpha"),
-        ({"rope_type": "linear"}, "expected a factor, received none"),
+        (
+            {"rope_type": "longrope", "factor": 2.0},
+            "rope_type: expected one of default.*Received: rope_type='longrope'",
+        ),
+        ({"type": "mrope"}, "Received: rope_type='mrope'"),
+        ({"rope_type": "default", "mrope_section": [1, 2]}, "Received: also mrope_section"),
+        ({"rope_type": "dynamic", "factor": 2.0, "alpha": 1000.0}, "Received: also alpha"),
+        ({"rope_type": "linear"}, "expected a factor. Received: rope_parameters without factor"),
         ({"rope_type": "llama3", "factor": 2.0}, "expected low_freq_factor"),
     ],
 )
@@ -87,7 +92,7 @@ def test_what_is_not_known_is_refused(parameters: dict, message: str) -> None:
 
 
 def test_a_config_without_sizes_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="head_dim: expected in the config"):
+    with pytest.raises(CheckpointError, match="head_dim: expected it in the config"):
         Rope.from_hf({"rope_theta": 10_000.0})
 
 

@@ -139,11 +139,14 @@ def test_dynamic_ntk_equals_llamas(length: int) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Linear(0.0), "Linear: factor: expected a finite number above 0, received 0.0"),
-        (lambda: DynamicNTK(2.0, 0), "DynamicNTK: original_length: expected a whole number of at least 1, received 0"),
-        (lambda: Yarn(math.inf, 16), "Yarn: factor: expected a finite number"),
+        (lambda: Linear(0.0), "Linear.factor: expected a finite number above 0. Received: Linear.factor=0.0"),
+        (
+            lambda: DynamicNTK(2.0, 0),
+            "DynamicNTK.original_length: expected a whole number of at least 1. Received: DynamicNTK.original_length=0",
+        ),
+        (lambda: Yarn(math.inf, 16), "Yarn.factor: expected a finite number"),
         (lambda: Yarn(2.0, 16, beta_fast=1.0, beta_slow=2.0), "expected beta_fast >= beta_slow"),
-        (lambda: Yarn(2.0, 16, attention_factor=-1.0), "Yarn: attention_factor"),
+        (lambda: Yarn(2.0, 16, attention_factor=-1.0), "Yarn.attention_factor"),
         (lambda: Llama3(8.0, 4.0, 1.0, 8192), "expected high_freq_factor > low_freq_factor"),
     ],
 )

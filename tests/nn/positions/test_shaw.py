@@ -124,10 +124,10 @@ def test_under_autocast_and_in_bfloat16_the_bias_is_float32() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 4), "head_dim: expected a whole number of at least 1, received 0"),
-        ((8, 0), "max_distance: expected a whole number of at least 1, received 0"),
-        ((8, (4, -1)), "max_distance: expected a whole number of at least 0, received -1"),
-        ((8, 4, "both"), "values: expected one of False, True, received 'both'"),
+        ((0, 4), "head_dim: expected a whole number of at least 1. Received: head_dim=0"),
+        ((8, 0), "max_distance: expected a whole number of at least 1. Received: max_distance=0"),
+        ((8, (4, -1)), "max_distance: expected a whole number of at least 0. Received: max_distance=-1"),
+        ((8, 4, "both"), "values: expected one of False, True. Received: values='both'"),
         ((8, (1, 2, 3)), r"max_distance: expected an int or \(left, right\)"),
     ],
 )
@@ -139,7 +139,7 @@ def test_options_that_make_no_sense_are_refused(arguments: tuple, message: str) 
 def test_what_does_not_belong_together_is_refused() -> None:
     with pytest.raises(ArgumentError, match="value_dim: expected values=True"):
         ShawRelative(8, 4, value_dim=8)
-    with pytest.raises(ArgumentError, match="head_dim = 8, received head_dim = 16"):
+    with pytest.raises(ArgumentError, match=r"head_dim=8. Received: head_dim=16"):
         ShawRelative(8, 4).check(2, 16)
 
 

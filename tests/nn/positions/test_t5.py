@@ -113,11 +113,20 @@ def test_no_distance_is_outside_the_table(distance: int, bidirectional: bool) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_heads": 0}, "num_heads: expected a whole number of at least 1, received 0"),
-        ({"num_heads": 2, "num_buckets": 7}, "num_buckets: expected an even number where bidirectional, received 7"),
-        ({"num_heads": 2, "num_buckets": 2}, "num_buckets: expected a whole number of at least 4, received 2"),
-        ({"num_heads": 2, "max_distance": 8}, "max_distance: expected more than 8.*received 8"),
-        ({"num_heads": 2, "bidirectional": "yes"}, "bidirectional: expected one of False, True, received 'yes'"),
+        ({"num_heads": 0}, "num_heads: expected a whole number of at least 1. Received: num_heads=0"),
+        (
+            {"num_heads": 2, "num_buckets": 7},
+            "num_buckets: expected an even number where bidirectional. Received: num_buckets=7",
+        ),
+        (
+            {"num_heads": 2, "num_buckets": 2},
+            "num_buckets: expected a whole number of at least 4. Received: num_buckets=2",
+        ),
+        ({"num_heads": 2, "max_distance": 8}, "max_distance: expected more than 8.*Received: max_distance=8"),
+        (
+            {"num_heads": 2, "bidirectional": "yes"},
+            "bidirectional: expected one of False, True. Received: bidirectional='yes'",
+        ),
         ({"num_heads": 2, "std": 0.0}, "std: expected a finite number above 0"),
     ],
 )
@@ -127,7 +136,7 @@ def test_options_that_make_no_sense_are_refused(arguments: dict, message: str) -
 
 
 def test_a_module_of_other_heads_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="num_heads = 2, received num_heads = 4"):
+    with pytest.raises(ArgumentError, match=r"num_heads=2. Received: num_heads=4"):
         T5Buckets(2).check(4, 8)
 
 

@@ -14,11 +14,11 @@ from headwise.server.interfaces.answering import Answering
 from tests.tasks import problems
 
 ONCE: dict[str, Any] = {"epochs": 1, "monitor_every": 0, "dropout": 0.0}
-SCRATCH: dict[str, Any] = {"model": "scratch", "dim": 16, "layers": 1, "heads": 2, "vocabulary": 150, **ONCE}
-WRITER: dict[str, Any] = {"dim": 16, "layers": 1, "heads": 2, "ffn_dim": 16, "vocabulary": 280, **ONCE}
-LANGUAGE: dict[str, Any] = {"dim": 16, "layers": 1, "heads": 2, "vocabulary": 300, "block": 16, **ONCE}
+SCRATCH: dict[str, Any] = {"model": "scratch", "dim": 16, "layers": 1, "heads": 2, "vocab_size": 150, **ONCE}
+WRITER: dict[str, Any] = {"dim": 16, "layers": 1, "heads": 2, "ffn_dim": 16, "vocab_size": 280, **ONCE}
+LANGUAGE: dict[str, Any] = {"dim": 16, "layers": 1, "heads": 2, "vocab_size": 300, "block": 16, **ONCE}
 MATCH: dict[str, Any] = {"dim": 16, "image_layers": 1, "text_layers": 1, "heads": 2, "shared_dim": 8, **ONCE}
-MATCH |= {"vocabulary": 200, "image_size": 8, "patch_size": 4, "batch_size": 16}
+MATCH |= {"vocab_size": 200, "image_size": 8, "patch_size": 4, "batch_size": 16}
 FORECAST: dict[str, Any] = {"context": 8, "horizon": 4, "patch_length": 4, "dim": 8, "heads": 2, "layers": 1, **ONCE}
 
 

@@ -40,18 +40,18 @@ class Table:
 class Anew:
     """`Steps` of an encoder-decoder without a cache: everything is computed anew at each step."""
 
-    def __init__(self, model: EncoderDecoder, source_ids: Tensor, source_padding: Tensor) -> None:
-        self.model, self.source_ids, self.source_padding = model, source_ids, source_padding
+    def __init__(self, model: EncoderDecoder, source_ids: Tensor, source_real: Tensor) -> None:
+        self.model, self.source_ids, self.source_real = model, source_ids, source_real
         self.ids = torch.empty(len(source_ids), 0, dtype=torch.int64)
 
     def __call__(self, ids: Tensor) -> Tensor:
         self.ids = torch.cat([self.ids, ids[:, None]], 1)
-        return self.model(self.source_ids, self.ids, self.source_padding)[:, -1]
+        return self.model(self.source_ids, self.ids, self.source_real)[:, -1]
 
     def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
         self.ids = self.ids[order]
         if not same_sources:
-            self.source_ids, self.source_padding = self.source_ids[order], self.source_padding[order]
+            self.source_ids, self.source_real = self.source_ids[order], self.source_real[order]
 
 
 # After the beginning 2 is likelier than 3, but all that follows 2 is unlikely, and 3 ends for certain.

@@ -43,7 +43,7 @@ class MiniModel(nn.Module):
     def forward(self, tokens_BK: Tensor) -> Tensor:
         x_BKM = self.embedding(tokens_BK) + self.position[: tokens_BK.shape[1]]
         real_BK = tokens_BK != 0
-        states_BKM: Tensor = self.encoder(x_BKM, padding=real_BK) * real_BK[..., None]
+        states_BKM: Tensor = self.encoder(x_BKM, real=real_BK) * real_BK[..., None]
         logits: Tensor = self.output(states_BKM.sum(1) / real_BK.sum(1, keepdim=True))
         return logits
 

@@ -1,0 +1,19 @@
+"""One vector for a text: the mean over its real tokens."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from headwise.nn.real import as_real
+
+
+def mean_of_real(states_BSM: Tensor, real: Tensor | None) -> Tensor:
+    """The mean [B, M] over the real tokens; `real` [B, S], True or 1 = a real token, None = all.
+
+    The states at padding do not count, even where they are NaN.
+    """
+    real = as_real(real, *states_BSM.shape[:2])
+    if real is None:
+        return states_BSM.mean(1)
+    real_BS1 = real[..., None]
+    return states_BSM.masked_fill(~real_BS1, 0.0).sum(1) / real_BS1.sum(1)

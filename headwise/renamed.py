@@ -1,0 +1,23 @@
+"""Names in files of version 0.1.0 that are called something else today: options and the sizes of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+NAMES = {
+    "hidden_size": "dim",
+    "width": "dim",
+    "intermediate_size": "ffn_dim",
+    "shared_width": "shared_dim",
+    "vocabulary": "vocab_size",
+}
+MODELS = ("bert", "encoder", "model", "text")  # entries that may hold the sizes of a model
+
+
+def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries under today's names, those of models in them too."""
+    return {
+        NAMES.get(name, name): renamed(value) if name in MODELS and isinstance(value, dict) else value
+        for name, value in values.items()
+    }

@@ -1,0 +1,171 @@
+"""`real=` says which tokens count: one polarity, bool or 0/1 integers, the same in modules, caches and models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from headwise.errors import ArgumentError, DtypeError, ShapeError
+from headwise.models import (
+    Bert,
+    BertConfig,
+    CausalConfig,
+    CausalLanguageModel,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    LatentEncoder,
+    LatentEncoderConfig,
+    SmallEncoder,
+    SmallEncoderConfig,
+    TextClassifier,
+)
+from headwise.models.pooling import mean_of_real
+from headwise.nn import (
+    Cache,
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    LatentAttention,
+    MultiHeadAttention,
+    MultiHeadLatentAttention,
+    positions,
+)
+from headwise.nn.cross import CrossLayer
+from headwise.nn.real import as_real
+
+M, H = 8, 2
+REAL = torch.tensor([[True, True, True, False], [True, True, True, True]])
+IDS = torch.tensor([[3, 4, 5, 0], [6, 7, 8, 9]])
+SIZES: dict[str, Any] = {"vocab_size": 11, "dim": M, "num_heads": H, "num_layers": 1}
+
+
+def x() -> Tensor:
+    return torch.randn(2, 4, M, generator=torch.Generator().manual_seed(0))
+
+
+def memory() -> Tensor:
+    return torch.randn(2, 4, M, generator=torch.Generator().manual_seed(1))
+
+
+def latent() -> MultiHeadLatentAttention:
+    return MultiHeadLatentAttention(M, H, q_rank=None, kv_rank=4, nope_dim=4, rope_dim=4, value_head_dim=4)
+
+
+def rotary() -> MultiHeadAttention:
+    return MultiHeadAttention(M, H, positions=positions.Rope(4))
+
+
+def small() -> SmallEncoder:
+    return SmallEncoder(SmallEncoderConfig(**SIZES))
+
+
+def bert() -> Bert:
+    return Bert(BertConfig(**SIZES, ffn_dim=8, max_positions=8))
+
+
+# What to make, and how to call it with `real`.
+CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any]]] = {
+    "heads": (lambda: MultiHeadAttention(M, H), lambda m, real: m(x(), real=real)),
+    "heads with RoPE": (rotary, lambda m, real: m(x(), real=real)),
+    "cross-attention": (lambda: MultiHeadAttention(M, H), lambda m, real: m(x(), memory(), real=real)),
+    "latent heads": (latent, lambda m, real: m(x(), real=real)),
+    "latents": (lambda: LatentAttention(3, M, num_heads=H), lambda m, real: m(x(), real=real)),
+    "cross layer": (lambda: CrossLayer(M, H), lambda m, real: m(x(), memory(), real=real)),
+    "layer": (lambda: EncoderLayer(M, H), lambda m, real: m(x(), real=real)),
+    "layer with RoPE": (lambda: EncoderLayer(M, attention=rotary()), lambda m, real: m(x(), real=real)),
+    "stack": (lambda: Encoder(M, num_layers=2, num_heads=H), lambda m, real: m(x(), real=real)),
+    "stack with RoPE": (lambda: Encoder(M, num_layers=2, attention=rotary), lambda m, real: m(x(), real=real)),
+    "decoder layer": (lambda: DecoderLayer(M, H), lambda m, real: m(x(), memory(), real=real, memory_real=real)),
+    "decoder layer that counts": (
+        lambda: DecoderLayer(M, self_attention=rotary(), cross_attention=rotary()),
+        lambda m, real: m(x(), memory(), real=real, memory_real=real),
+    ),
+    "decoder": (
+        lambda: Decoder(M, num_layers=2, num_heads=H),
+        lambda m, real: m(x(), memory(), real=real, memory_real=real),
+    ),
+    "a bert": (bert, lambda m, real: m(IDS, real=real)),
+    "a small encoder": (small, lambda m, real: m(IDS, real=real)),
+    "a latent encoder": (
+        lambda: LatentEncoder(LatentEncoderConfig(**SIZES)),
+        lambda m, real: m(IDS, real=real),
+    ),
+    "a classifier": (lambda: TextClassifier(small(), 3), lambda m, real: m(IDS, real=real)),
+    "a causal model": (lambda: CausalLanguageModel(CausalConfig(**SIZES)), lambda m, real: m(IDS, real=real)),
+    "an encoder-decoder": (
+        lambda: EncoderDecoder(EncoderDecoderConfig(11, dim=M, num_heads=H, copies=True)),
+        lambda m, real: m(IDS, IDS, source_real=real),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_integers_are_read_as_bool_and_say_the_same(name: str) -> None:
+    make, call = CALLS[name]
+    torch.manual_seed(0)
+    model = make().eval()
+    expected = call(model, REAL)
+    for dtype in (torch.int64, torch.int32, torch.uint8):
+        torch.testing.assert_close(call(model, REAL.to(dtype)), expected, rtol=0, atol=0)
+    assert not torch.equal(call(model, None), expected)  # padding does change what comes out
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_no_such_mask_is_refused_by_name(name: str) -> None:
+    make, call = CALLS[name]
+    model = make().eval()
+    with pytest.raises(DtypeError, match=r"real: expected bool or integers.*real=mask == 0"):
+        call(model, torch.where(REAL, 0.0, -torch.inf))
+    with pytest.raises(ArgumentError, match=r"real: expected 1 .* Received: .*real with the values \[-10000, 0, 1\]"):
+        call(model, torch.tensor([[1, 0, -10000, 1]] * 2))
+    with pytest.raises(ShapeError, match=r"real: expected \[2, 4\].* Received: .*real=\[2, 3\]"):
+        call(model, REAL[:, :3])
+
+
+@pytest.mark.parametrize("name", ["heads", "stack", "decoder", "a bert"])
+def test_the_name_of_version_0_1_is_refused_by_python(name: str) -> None:
+    make, _ = CALLS[name]
+    given = (IDS,) if name == "a bert" else (x(), memory()) if name == "decoder" else (x(),)
+    old = "attention_mask" if name == "a bert" else "padding"
+    with pytest.raises(TypeError, match=f"forward\\(\\) got an unexpected keyword argument '{old}'"):
+        make()(*given, **{old: REAL})
+
+
+def test_the_polarity_is_the_opposite_of_pytorchs() -> None:
+    theirs = torch.nn.MultiheadAttention(M, H, batch_first=True).eval()
+    key_padding_mask = ~REAL
+    expected, _ = theirs(x(), x(), x(), key_padding_mask=key_padding_mask)
+    torch.testing.assert_close(MultiHeadAttention.from_torch(theirs)(x(), real=~key_padding_mask), expected)
+
+
+def test_a_cache_takes_integers_too() -> None:
+    cache = Cache()
+    left = torch.tensor([[0, 0, 1], [1, 1, 1]])
+    assert cache.next_positions(3, left, device="cpu").tolist() == [[0, 0, 0], [0, 1, 2]]
+    cache.append(torch.zeros(2, 1, 3, 1), real=left)
+    assert cache.real is not None
+    assert cache.key_real is not None
+    assert cache.real.tolist() == cache.key_real.tolist() == [[False, False, True], [True] * 3]
+    with pytest.raises(ArgumentError, match="real: expected 1"):
+        cache.append(torch.zeros(2, 1, 1, 1), real=torch.tensor([[2], [1]]))
+    assert cache.length == 3
+
+
+def test_bool_comes_back_as_it_is_and_lengths_get_a_hint() -> None:
+    assert as_real(REAL, 2, 4) is REAL
+    assert as_real(None, 2, 4) is None
+    with pytest.raises(ShapeError, match=r"real=\[2\]. For lengths pass torch.arange\(K\) < lengths\[:, None\]"):
+        as_real(torch.tensor([3, 4]), 2, 4)
+    with pytest.raises(DtypeError, match="Received: real=list"):
+        as_real([[True]], 1, 1)  # type: ignore[arg-type]
+
+
+def test_the_mean_over_real_tokens_ignores_what_stands_at_padding() -> None:
+    states = torch.tensor([[[1.0], [3.0], [torch.nan]], [[1.0], [2.0], [6.0]]])
+    assert mean_of_real(states, torch.tensor([[1, 1, 0], [1, 1, 1]])).tolist() == [[2.0], [3.0]]
+    assert mean_of_real(states[1:], None).tolist() == [[3.0]]
