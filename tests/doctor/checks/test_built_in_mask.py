@@ -145,7 +145,7 @@ def test_a_causal_mask_in_the_wrong_corner(module: type[nn.Module]) -> None:
     finding = one("built_in_mask", seeded(module))
     assert (finding.name, finding.severity) == ("causal-corner", "bug")
     assert "with 5 queries and 7 keys, query 0 sees key 0 alone" in finding.evidence
-    assert "tril(diagonal=2)" in finding.mend
+    assert "tril(diagonal=2)" in finding.fix
     code = "scaled_dot_product_attention" if module is FusedCorner else "return scores.masked_fill("
     assert_at(finding, module, code)
 

@@ -80,7 +80,7 @@ def test_a_file_that_hangs_and_one_that_leaves(folder: Path) -> None:
     (folder / "odd.py").write_text("while True:\n    pass\n", encoding="utf-8")
     finding = only(isolated("A", timeout=3.0), "hangs")
     assert finding.evidence == "the import of odd.py did not end within 3 seconds"
-    assert "__main__" in finding.mend
+    assert "__main__" in finding.fix
     (folder / "odd.py").write_text("import os\nos._exit(0)\n", encoding="utf-8")
     assert only(isolated("A"), "crashes").evidence.startswith("the import of odd.py did not come back")
 
