@@ -44,8 +44,8 @@ def _scales() -> Iterator[Deviation]:
         "none": f"the scores are not divided at all; {expected}",
         "sqrt(width)": "the scores are divided by {root_width:.3f} = sqrt({width:.0f}), the model width; " + expected,
         "times sqrt(head width)": (
-            "the scores are multiplied by {root_head_width:.3f} = sqrt({head_width:.0f}), "
-            "where they should be divided by it"
+            "the scores are multiplied by {root_head_width:.3f} = sqrt({head_width:.0f}), where they should be divided "
+            "by it"
         ),
         "head width": "the scores are divided by {head_width:.3f}, the head width itself (or twice by its root); "
         + expected,
