@@ -51,7 +51,7 @@ class Match:
         return {**found, **{name: f"{name} = {name}" for name in self.same_names}}
 
     def gradients(self, first: nn.Module, second: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
-                """For every weight of both: its name, and each module's gradient in the standard form. None counts as 0."""
+        """Name and gradients of every weight of both modules, in the standard form. None counts as 0."""
         mine, theirs = dict(first.named_parameters()), dict(second.named_parameters())
         for name in self.same_names:
             yield name, _gradient(mine[name]), _gradient(theirs[name])
