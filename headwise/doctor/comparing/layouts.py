@@ -356,7 +356,7 @@ _NEVER = re.compile(
 
 
 def roles_said(name: str) -> str:
-        """The role that a parameter's name states: "q", "kv", "qkv", "o" …; "none" if another; "" if it states nothing.
+    """The role that a parameter's name states: "q", "kv", "qkv", "o" …; "none" if another; "" if it states nothing.
 
     >>> roles_said("attn.to_qkv.weight"), roles_said("W_Q"), roles_said("c_proj.weight"), roles_said("linears.0.weight")
     ('qkv', 'q', 'o', '')

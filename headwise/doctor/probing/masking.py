@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def hide(inputs: Inputs, *keys: int, example: int | None = None, own: bool = False) -> Tensor:
-        """[B, Q, K], True = may attend: all but these keys, in one example or in all. `own`: of the queries."""
+    """[B, Q, K], True = may attend: all but these keys, in one example or in all. `own`: of the queries."""
     batch, queries = inputs.query.shape[:2]
     allowed = torch.ones(batch, queries, queries if own else length_of_keys(inputs), dtype=torch.bool)
     examples = slice(None) if example is None else slice(example, example + 1)

@@ -2,8 +2,8 @@
 
 `trace(module, inputs, function, output)` runs `function` under a dispatch mode (tracing.py). It sees the operations
 that every style of code is executed as: einsum, bmm, `@` and Linear are all products, and fused attention is run as
-separate operations. For each product and softmax it records the operands, the line of code, and the marks (marks.py). events.py
-describes the result.
+separate operations. For each product and softmax it records the operands, the line of code, and the marks (marks.py).
+events.py describes the result.
 """
 
 from __future__ import annotations
