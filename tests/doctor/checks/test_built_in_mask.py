@@ -77,8 +77,8 @@ class ReversedFill(Added):
 @pytest.mark.parametrize(
     ("module", "name", "severity", "words"),
     [
-        (OneAhead, "causal-leak", "bug", "lets every position attend to 1 later position: its diagonal is 1, expected 0"),
-        (TwoAhead, "causal-leak", "bug", "lets every position attend to 2 later positions: its diagonal is 2, expected 0"),
+        (OneAhead, "causal-leak", "bug", "attend to 1 later position: its diagonal is 1, expected 0"),
+        (TwoAhead, "causal-leak", "bug", "attend to 2 later positions: its diagonal is 2, expected 0"),
         (OnlyEarlier, "causal-leak", "risk", "also hides every position from itself"),
         (Reversed, "mask-polarity", "bug", "is reversed"),
         (ReversedFill, "mask-polarity", "bug", "is reversed"),
