@@ -1,13 +1,13 @@
-"""The pytest plugin: attention classes that are examined along with the tests, and a fixture for tests of your own.
+"""The pytest plugin: examines attention classes along with the tests, and provides a fixture for your own tests.
 
     pytest --attention "my_model.py:MyAttention(embed_size=64, heads=8)"
 
-or the same for good, in pyproject.toml, under [tool.pytest.ini_options]:
+or permanently, in pyproject.toml, under [tool.pytest.ini_options]:
 
     attention = ["my_model.py:MyAttention(embed_size=64, heads=8)"]
     attention_ignore = ["weights-averaged"]
 
-It is loaded whenever pytest starts, so it imports nothing that is heavy until a class is examined.
+It is loaded whenever pytest starts, so it imports heavy packages only when a class is examined.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="examine this attention class as `headwise doctor` does; may be given several times",
     )
     parser.addini("attention", "attention classes to examine: file.py:Class(arguments)", type="linelist", default=[])
-    parser.addini("attention_ignore", "findings of the doctor that are meant", type="args", default=[])
+    parser.addini("attention_ignore", "findings of the doctor that are intended", type="args", default=[])
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ def assert_healthy(pytestconfig: pytest.Config) -> Callable[..., Any]:
     return assert_healthy
 
 
-@pytest.hookimpl(tryfirst=True)  # so that -k and -m choose among them too
+@pytest.hookimpl(tryfirst=True)  # so that -k and -m also select among them
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The classes of --attention after the tests; those of the ini file too, unless files were named to be run."""
+    """Append the classes of --attention to the tests; those of the ini file only if no test files were named."""
     folders = dict.fromkeys(config.getoption("--attention"), config.invocation_params.dir)
     if config.args_source is not config.ArgsSource.ARGS:
         folders = {**dict.fromkeys(config.getini("attention"), config.rootpath), **folders}
@@ -72,7 +72,7 @@ class AttentionItem(pytest.Item):
         check(examine(parse(self._target, folder=self._folder), timeout=60.0), ignored)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The report, or the sentence of whatever went wrong: not a traceback through the doctor."""
+        """The report, or the message of another headwise error, without a traceback through the doctor."""
         from headwise.errors import HeadwiseError
 
         if isinstance(excinfo.value, AssertionError | HeadwiseError):

@@ -1,4 +1,4 @@
-"""For test suites: attention that the doctor finds healthy.
+"""For test suites: assert that the doctor finds no bug in an attention module.
 
 from headwise.testing import assert_healthy
 def test_my_attention():
@@ -28,19 +28,19 @@ def assert_healthy(
     example: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
     timeout: float | None = 60.0,
 ) -> Diagnosis:
-    """Diagnose a module, and fail with the doctor's report if it has a bug. Returns the diagnosis.
+    """Diagnose a module and fail with the doctor's report if it has a bug. Returns the diagnosis.
 
     Args:
-        module: any module with attention in it. It is copied, never changed.
-        ignore: names of findings that are meant, such as "weights-averaged"; docs/doctor.md lists them.
-        risks: fail for a risk too.
-        spec: what is stated by hand, where the doctor cannot find it out.
-        example: (args, kwargs) of a real call of `module`, for arguments that cannot be made up.
-        timeout: seconds after which a module is said to hang; None: never.
+        module: any module that computes attention. It is copied, never changed.
+        ignore: names of findings that are intended, such as "weights-averaged"; docs/doctor.md lists them.
+        risks: also fail for a risk.
+        spec: facts about the module, stated by hand where the doctor cannot find them out.
+        example: (args, kwargs) of a real call of `module`, for arguments that the doctor cannot invent.
+        timeout: seconds after which a module is reported as hanging; None: no limit.
 
     Raises:
-        AssertionError: a bug, or a risk if `risks`, was found.
-        ArgumentError: `ignore` names something that is no finding.
+        AssertionError: a bug was found, or a risk if `risks` is set.
+        ArgumentError: `ignore` holds a name that is not a finding.
     """
     __tracebackhide__ = True  # pytest shows the test's own line
     from headwise.doctor.catalogue import check_names
@@ -53,7 +53,7 @@ def assert_healthy(
 
 
 def check(diagnosis: Diagnosis, ignored: frozenset[str] = frozenset(), *, risks: bool = False) -> None:
-    """AssertionError, with the report, for what of a diagnosis is neither ignored nor harmless."""
+    """Raise AssertionError, with the report, for the bugs (and risks if `risks`) that are not ignored."""
     import dataclasses
 
     __tracebackhide__ = True

@@ -1,12 +1,12 @@
-"""The doctor: whether a module computes attention rightly, and which mistake it is if not.
+"""The doctor: it tests whether a module computes attention correctly, and names the mistake if it does not.
 
-    diagnosis = headwise.diagnose(MyAttention(64, heads=8))    # names what is wrong, with numbers and the line
-    headwise.doctor.compare(mine, theirs)                      # where two modules part
-    headwise.doctor.gradcheck(mine)                            # numerical gradients in float64
+    diagnosis = headwise.diagnose(MyAttention(64, heads=8))    # the mistakes, with numbers and the line of code
+    headwise.doctor.compare(mine, theirs)                      # the first difference between two modules
+    headwise.doctor.gradcheck(mine)                            # gradients against finite differences in float64
 
-What it does with a module: finds out how it is called (calling/), follows one forward, operation by operation
-(reading/), fits known wrong variants to its output (fitting/), probes its behaviour (probing/), and lets every check
-(checks/) say what it sees.
+The steps: find out how to call the module (calling/); trace one forward, operation by operation (reading/); fit known
+wrong variants of attention to its output (fitting/); probe its behaviour (probing/); and run every check on the results
+(checks/).
 """
 
 from headwise.doctor.calling.spec import Spec

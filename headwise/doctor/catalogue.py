@@ -1,6 +1,6 @@
-"""Every finding that there is: what it means in a few words, how bad it usually is, and where people met it.
+"""Every kind of finding: a short title, its usual severity, and where it was reported.
 
-The numbers are those of the ways attention goes wrong, as docs/doctor.md lists them.
+The numbers are those of the list of mistakes in docs/doctor.md.
 """
 
 from __future__ import annotations
@@ -23,87 +23,99 @@ class Entry:
     """One kind of finding."""
 
     name: str
-    severity: Severity  # what it usually is; a finding itself knows how bad it is here
+    severity: Severity  # the usual one; each finding has its own
     title: str
     way: int | None = None
     sources: tuple[str, ...] = ()
 
 
 def _entries() -> Iterable[Entry]:
-    yield Entry("mask-polarity", "bug", "The mask means the opposite of what it says", 1, ("pytorch #21518",))
+    yield Entry(
+        "mask-polarity",
+        "bug",
+        "The mask has the opposite polarity of what its name or documentation says",
+        1,
+        ("pytorch #21518",),
+    )
     yield Entry("mask-added", "bug", "A mask of 0 and 1 is added to the scores", 1, ("pytorch #170415",))
     yield Entry(
         "mask-ignored",
         "bug",
-        "A mask that is given has no effect",
+        "A mask is passed but has no effect",
         2,
         ("keras #23038", "transformers #46634 #47946", "diffusers #8886"),
     )
-    yield Entry("causal-leak", "bug", "A position sees later ones", 3, ("transformers #48745", "minGPT #75"))
-    yield Entry("mask-fill-too-small", "risk", "Large scores beat the mask's fill value", 9, ("flashinfer #4401",))
+    yield Entry("causal-leak", "bug", "A position attends to later positions", 3, ("transformers #48745", "minGPT #75"))
+    yield Entry("mask-fill-too-small", "risk", "Large scores exceed the mask's fill value", 9, ("flashinfer #4401",))
     yield Entry(
         "causal-corner",
         "bug",
-        "A rectangular causal mask starts in the wrong corner",
+        "A rectangular causal mask is aligned with the wrong corner",
         4,
         ("pytorch #108108", "flash-attention #282 #351"),
     )
     yield Entry(
-        "window-off-by-one", "bug", "The window is one too wide or too narrow", 5, ("transformers #39408 #40163",)
+        "window-off-by-one",
+        "bug",
+        "The window is one position too wide or too narrow",
+        5,
+        ("transformers #39408 #40163",),
     )
-    yield Entry("empty-row-nan", "risk", "A query that may see nothing gives NaN", 6, ("pytorch #41508 #103963",))
+    yield Entry("empty-row-nan", "risk", "A query with no allowed key gives NaN", 6, ("pytorch #41508 #103963",))
     yield Entry("masked-nan-leaks", "risk", "NaN in a masked position reaches the output", 7, ("pytorch #101967",))
     yield Entry(
         "mask-overflows-half",
         "risk",
-        "The mask's fill value does not fit half precision",
+        "The mask's fill value overflows half precision",
         8,
         ("apex #93", "fairseq #3575", "transformers #17306"),
     )
     yield Entry(
-        "softmax-axis", "bug", "The softmax runs over the wrong axis", 10, ("labml annotated #146", "fastNLP #254")
+        "softmax-axis", "bug", "The softmax is taken over the wrong axis", 10, ("labml annotated #146", "fastNLP #254")
     )
     yield Entry(
         "wrong-scale",
         "bug",
-        "The scores are not divided by the root of the head width",
+        "The scores are not divided by the square root of the head width",
         11,
         ("vit-pytorch #65", "set_transformer #18"),
     )
     yield Entry(
         "head-split",
         "bug",
-        "Heads are cut so that positions mix",
+        "Splitting into heads mixes positions",
         12,
         ("jsbaan/transformer-from-scratch #6",),
     )
-    yield Entry("head-merge", "bug", "Heads are joined so that positions mix", 12, ("hyunwoongko/transformer #15",))
+    yield Entry("head-merge", "bug", "Merging the heads mixes positions", 12, ("hyunwoongko/transformer #15",))
     yield Entry(
         "mask-head-order",
         "bug",
-        "The mask is repeated in another order than the heads",
+        "The mask is repeated in a different order from the heads",
         13,
         ("lsdefine/attention-is-all-you-need-keras #36",),
     )
     yield Entry(
         "mask-broadcast",
         "bug",
-        "The mask meets the scores along the wrong axis",
+        "The mask is broadcast along the wrong axis",
         14,
         ("pytorch #120810", "hyunwoongko/transformer #40"),
     )
-    yield Entry("dropout-in-eval", "bug", "Dropout acts in eval mode", 15, ("timm #1978",))
-    yield Entry("dropout-misplaced", "risk", "Dropout acts on the wrong tensor", 15, ("torchtune #1791",))
-    yield Entry("left-padding", "bug", "Padding on the left changes the result", 16, ("transformers #36151",))
+    yield Entry("dropout-in-eval", "bug", "Dropout is active in eval mode", 15, ("timm #1978",))
+    yield Entry("dropout-misplaced", "risk", "Dropout is applied to the wrong tensor", 15, ("torchtune #1791",))
+    yield Entry("left-padding", "bug", "Padding on the left changes the output", 16, ("transformers #36151",))
     yield Entry(
         "cache-mismatch",
         "bug",
-        "Step by step with a cache gives something else than all at once",
+        "Decoding with the cache differs from one forward over the whole sequence",
         16,
         ("transformers #47597 #25104",),
     )
-    yield Entry("rope-pairing", "bug", "RoPE turns other pairs than usual", 17, ("transformers #25199 #39687",))
-    yield Entry("rope-asymmetric", "bug", "RoPE turns queries and keys differently", 17, ("transformers #25199",))
+    yield Entry(
+        "rope-pairing", "bug", "RoPE rotates other pairs of features than usual", 17, ("transformers #25199 #39687",)
+    )
+    yield Entry("rope-asymmetric", "bug", "RoPE rotates queries and keys differently", 17, ("transformers #25199",))
     yield Entry(
         "rope-half-precision",
         "risk",
@@ -111,68 +123,82 @@ def _entries() -> Iterable[Entry]:
         18,
         ("transformers #29285 #25681",),
     )
-    yield Entry("mscale-twice", "bug", "YaRN's mscale acts twice, or not at all", 20, ("Megatron-LM #1429",))
-    yield Entry("gqa-order", "bug", "Query heads read other key heads than usual", 21, ("onnx #7274",))
-    yield Entry("qkv-order", "bug", "The packed projection is cut in another order", 22, ("litgpt #1013",))
+    yield Entry("mscale-twice", "bug", "YaRN's mscale is applied twice, or not at all", 20, ("Megatron-LM #1429",))
+    yield Entry("gqa-order", "bug", "Query heads use other key heads than usual", 21, ("onnx #7274",))
+    yield Entry("qkv-order", "bug", "The packed QKV projection is split in the wrong order", 22, ("litgpt #1013",))
     yield Entry("alibi-slopes", "bug", "ALiBi's slopes are wrong for this number of heads", 23, ("mlx #3071",))
-    yield Entry("t5-scaled", "bug", "T5's scores are scaled", 24, ("transformers #46946",))
-    yield Entry("packing-leak", "bug", "Packed documents see one another", 25, ("axolotl #3796",))
-    yield Entry("cross-mask", "bug", "Cross attention uses the queries' padding", 26, ("transformers #35032",))
+    yield Entry("t5-scaled", "bug", "The scores of T5 attention are scaled", 24, ("transformers #46946",))
+    yield Entry("packing-leak", "bug", "Packed documents attend to one another", 25, ("axolotl #3796",))
     yield Entry(
-        "weights-averaged", "note", "The weights that come back are averaged over heads", 27, ("pytorch #34537 #47583",)
+        "cross-mask", "bug", "Cross-attention uses the padding mask of the queries", 26, ("transformers #35032",)
     )
     yield Entry(
-        "softmax-half", "risk", "The softmax runs in half precision", 28, ("pytorch #123911", "transformers #30186")
+        "weights-averaged", "note", "The returned weights are averaged over heads", 27, ("pytorch #34537 #47583",)
     )
-    yield Entry("noncontiguous-input", "risk", "A tensor that is not contiguous is refused", 29, ("fairseq #2598",))
-    yield Entry("input-modified", "bug", "The inputs are changed in place", 29, ("pytorch #138340",))
+    yield Entry(
+        "softmax-half",
+        "risk",
+        "The softmax is computed in half precision",
+        28,
+        ("pytorch #123911", "transformers #30186"),
+    )
+    yield Entry(
+        "noncontiguous-input",
+        "risk",
+        "A non-contiguous input raises an error or changes the output",
+        29,
+        ("fairseq #2598",),
+    )
+    yield Entry("input-modified", "bug", "The inputs are modified in place", 29, ("pytorch #138340",))
     yield Entry(
         "heads-not-dividing",
         "risk",
-        "A width that the heads do not divide is accepted",
+        "A width that is not divisible by the number of heads is accepted",
         30,
         ("pytorch #28719 #103668",),
     )
     yield Entry("batch-mixing", "bug", "Examples of a batch influence one another", 31)
-    yield Entry("train-eval-differ", "bug", "Train and eval mode disagree", 32, ("pytorch #86120 #97111",))
-    yield Entry("projection-reused", "bug", "One projection is used where another belongs", 33)
-    yield Entry("argument-order", "bug", "Query, key and value are passed in another order", 33)
+    yield Entry(
+        "train-eval-differ", "bug", "Train mode and eval mode give different outputs", 32, ("pytorch #86120 #97111",)
+    )
+    yield Entry("projection-reused", "bug", "One projection is used in place of another", 33)
+    yield Entry("argument-order", "bug", "Query, key and value are passed in the wrong order", 33)
     yield Entry("unused-parameter", "bug", "A parameter never gets a gradient", 34)
-    yield Entry("output-projection-missing", "risk", "There is no output projection, or it is not used")
-    yield Entry("mask-after-softmax", "bug", "The mask acts after the softmax")
+    yield Entry("output-projection-missing", "risk", "The output projection is missing or not used")
+    yield Entry("mask-after-softmax", "bug", "The mask is applied after the softmax")
     yield Entry("mask-multiplied", "bug", "The scores are multiplied by the mask")
-    yield Entry("weights-transposed", "bug", "The weights meet the values transposed")
+    yield Entry("weights-transposed", "bug", "The weights are multiplied with the values transposed")
     yield Entry("softmax-unstable", "risk", "Large scores give infinity or NaN")
     yield Entry("gradient-blocked", "bug", "No gradient reaches an input or a parameter")
-    yield Entry("gradient-wrong", "bug", "The gradient is not that of the output")
-    yield Entry("state-dict", "bug", "Saving and loading changes the result")
-    yield Entry("weights-unregistered", "bug", "Weights are used that the state dict does not have")
-    yield Entry("sizes-fixed", "risk", "Other lengths or a batch of 1 fail")
-    yield Entry("fails-in-half", "risk", "It does not run in half precision")
-    yield Entry("fails-in-double", "note", "It does not run in double precision")
-    yield Entry("does-not-run", "bug", "It raises")
-    yield Entry("hangs", "bug", "It does not end")
-    yield Entry("crashes", "bug", "It ends the process")
-    yield Entry("too-large", "bug", "It takes more memory than it may")
-    yield Entry("not-attention", "note", "It is no attention")
-    yield Entry("output-shape", "bug", "What comes back is no tensor of the expected shape")
-    yield Entry("wrong-variant", "bug", "A wrong variant reproduces it")
+    yield Entry("gradient-wrong", "bug", "The gradient does not match the output")
+    yield Entry("state-dict", "bug", "Saving and loading changes the output")
+    yield Entry("weights-unregistered", "bug", "Forward uses weights that are not in the state dict")
+    yield Entry("sizes-fixed", "risk", "Other lengths, or a batch of 1, raise an error")
+    yield Entry("fails-in-half", "risk", "The module does not run in half precision")
+    yield Entry("fails-in-double", "note", "The module does not run in double precision")
+    yield Entry("does-not-run", "bug", "The module raises an error")
+    yield Entry("hangs", "bug", "The code does not finish")
+    yield Entry("crashes", "bug", "The code ends the process")
+    yield Entry("too-large", "bug", "The code takes too much memory")
+    yield Entry("not-attention", "note", "The module does not compute attention")
+    yield Entry("output-shape", "bug", "The output is not a tensor of the expected shape")
+    yield Entry("wrong-variant", "bug", "A wrong variant of attention gives the same output")
 
 
 CATALOGUE = {entry.name: entry for entry in _entries()}
 
 
 def check_names(names: Iterable[str], argument: str) -> frozenset[str]:
-    """The names as a set; ArgumentError if there is no such finding."""
+    """The names as a set. Raises ArgumentError for a name that is not a finding."""
     given = frozenset((names,) if isinstance(names, str) else names)
     for name in sorted(given - CATALOGUE.keys()):
         near = difflib.get_close_matches(name, CATALOGUE, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "docs/doctor.md lists them"
-        raise ArgumentError(f"{argument}: there is no finding called {name!r}; {hint}")
+        hint = f"Did you mean {near[0]!r}?" if near else "docs/doctor.md lists them"
+        raise ArgumentError(f"{argument}: every name must be a finding's. Received: {name!r}. {hint}")
     return given
 
 
-# --- Where people met it ----------------------------------------------------------------------------------------------
+# --- Where it was reported --------------------------------------------------------------------------------------------
 
 _REPOSITORIES = {
     "apex": "NVIDIA/apex",
@@ -200,7 +226,7 @@ _REPOSITORIES = {
 
 
 def links(source: str) -> list[tuple[str, str | None]]:
-    """A source in pieces, each with its address or None: "pytorch #1 #2" is two threads, "arXiv 1706.03762" a paper."""
+    """The parts of a source, each with its URL or None: "pytorch #1 #2" is two threads, "arXiv 1706.03762" a paper."""
     if re.match(r"https?://", source):
         return [(source, quote(source, safe=":/?#[]@!$&'()*+,;=%~"))]
     if paper := re.fullmatch(r"arxiv[: ]\s*(\d{4}\.\d{4,5})(.*)", source, re.IGNORECASE | re.DOTALL):

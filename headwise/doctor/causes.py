@@ -1,4 +1,4 @@
-"""Which findings stand: each once, causes with the proof that a fit gives, and no symptom of what is named already."""
+"""Which findings are reported: each one once, causes with the proof from a fit, and no symptom of a reported cause."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ORDER = {"bug": 0, "risk": 1, "note": 2}
 
 
 def settled(causes: list[Finding], symptoms: list[Finding]) -> Iterator[Finding]:
-    """Each finding once, no symptoms of what is named already, with the sources of the catalogue; bugs first."""
+    """Each finding once, without symptoms of reported causes, with the catalogue's sources; bugs first."""
     bugs = {x.name for x in (*causes, *symptoms) if x.severity == "bug"}
     explained = {symptom for name in bugs for symptom in EXPLAINS.get(name, ())}
     named = {x.name for x in causes}
@@ -29,7 +29,7 @@ def settled(causes: list[Finding], symptoms: list[Finding]) -> Iterator[Finding]
 
 
 def proved(causes: list[Finding], fitted: list[Finding]) -> list[Finding]:
-    """What the fit found adds to causes of the same name: their proof."""
+    """The causes, each with the proof that the fit gives for a finding of the same name."""
     proofs = {x.name: _proof(x) for x in fitted}
     return [
         dataclasses.replace(x, evidence=f"{x.evidence}; {proofs[x.name]}") if proofs.get(x.name) else x for x in causes
@@ -49,14 +49,14 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# What a mistake of layout also looks like.
+# What a mistake in the layout also looks like.
 _LEAKS = _names(
     "batch-mixing cache-mismatch causal-corner causal-leak cross-mask empty-row-nan left-padding mask-added "
     "mask-after-softmax mask-broadcast mask-fill-too-small mask-head-order mask-ignored mask-multiplied mask-polarity "
     "masked-nan-leaks output-shape packing-leak sizes-fixed train-eval-differ weights-averaged window-off-by-one "
     "wrong-variant"
 )
-# Mistake -> what it also shows as, and what is then not said.
+# Mistake -> its symptoms, which are then not reported.
 EXPLAINS: dict[str, frozenset[str]] = {
     "head-merge": _LEAKS - {"head-merge"},
     "softmax-axis": _LEAKS - {"softmax-axis"},

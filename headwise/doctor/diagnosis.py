@@ -1,4 +1,4 @@
-"""The door to the doctor: every check on one module, and what their findings come to.
+"""`diagnose`: run every check on one module and collect the findings.
 
 diagnosis = headwise.diagnose(MyAttention(64, heads=8))
 print(diagnosis)
@@ -36,28 +36,30 @@ def diagnose(
     timeout: float | None = 60.0,
     make: Callable[..., nn.Module] | None = None,
 ) -> Diagnosis:
-    """Find out whether a module computes attention rightly; if not, name the mistake.
+    """Test whether a module computes attention correctly; if not, name the mistake.
 
-    The module is copied, never changed, and looked at on the CPU, in float32 or float64. How it is called is found out
-    from its names and by trial.
+    The module is copied, never changed. The copy is examined on the CPU, in float32 or float64. How to call it is
+    found from the names of its arguments and by trial.
 
     Args:
-        module: any module with attention in it: a layer of its own, an encoder or decoder layer, a stack. Or a Keras
-            layer that has its weights; on TensorFlow and JAX it is looked at from outside, and the report says so.
-        spec: what is stated by hand, where the doctor cannot find it out.
-        example: (args, kwargs) of a real call of `module`, for arguments that cannot be made up.
-        timeout: seconds after which a module that has not ended is said to hang (main thread only); None: never.
-        make: builds the module anew with some constructor arguments changed, for checks that need it.
+        module: any module that computes attention: an attention layer, an encoder or decoder layer, a stack of them.
+            Or a Keras layer that has its weights. On TensorFlow and JAX only its inputs and outputs are examined, and
+            the report says so.
+        spec: facts about the module, stated by hand where the doctor cannot find them out.
+        example: (args, kwargs) of a real call of `module`, for arguments that the doctor cannot invent.
+        timeout: seconds after which a module that has not finished is reported as hanging (main thread only);
+            None: no limit.
+        make: builds the module again with some constructor arguments changed; some checks need it.
 
     Raises:
-        DtypeError: `module` is no nn.Module.
-        ArgumentError: a Keras layer on TensorFlow or JAX that has no weights yet.
+        DtypeError: `module` is not an nn.Module.
+        ArgumentError: `module` is a Keras layer on TensorFlow or JAX that has no weights yet.
     """
     looked_at = as_module(module)
     if looked_at is None:
         raise DtypeError(
-            f"module: expected an nn.Module, received {type(module).__name__}; make one, as in "
-            "diagnose(MyAttention(64, heads=8))"
+            f"diagnose: module must be an nn.Module. Received: module of type {type(module).__name__}. Pass an "
+            "instance, as in diagnose(MyAttention(64, heads=8))"
         )
     given, module = module, looked_at
     begun = time.monotonic()
@@ -67,7 +69,7 @@ def diagnose(
     lines: tuple[str, ...] = ()
     patient = None
     try:
-        with _quiet(), time_limit(timeout):  # torch imports its compiler to be quiet: that is not the module's time
+        with _quiet(), time_limit(timeout):  # set_stance imports torch's compiler: that is not the module's time
             patient = Patient(module, spec=spec, example=example, make=make)
             _ = patient.interface
             for name, check in (checks.READ | checks.PROBED).items():
@@ -93,7 +95,7 @@ def diagnose(
                 "output-shape" if isinstance(error, NoOutput) else "does-not-run",
                 "bug",
                 str(error),
-                "make one forward run, or state by spec= how the module is called",
+                "make sure that one forward runs, or state how the module is called (spec=)",
             )
         )
     except (RuntimeError, MemoryError) as error:
@@ -119,14 +121,12 @@ def _summed_up(patient: Patient) -> tuple[str, ...]:
         raise
     except Exception as error:
         said = " ".join(str(error).split())[:200]
-        return (*patient.interface.describe(), f"its attentions could not be summed up: {type(error).__name__}: {said}")
+        return (*patient.interface.describe(), f"the summary of its attention failed: {type(error).__name__}: {said}")
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What the module warns of while it is tried out is not the caller's concern, and the caller's dice stay as they
-    lie.
-    """
+    """Hide the module's warnings during the trials, and leave the caller's random state unchanged."""
     eagerly = torch.compiler.set_stance("force_eager")  # a compiled module would hide its operations
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), eagerly:
         warnings.simplefilter("ignore")
@@ -134,11 +134,11 @@ def _quiet() -> Iterator[None]:
 
 
 def _made(check: Callable[[Patient], Iterable[Finding]], patient: Patient) -> tuple[list[Finding], str]:
-    """What a check found, and why it could not be made if it could not."""
+    """What a check found, and the reason if it could not be made."""
     found: list[Finding] = []
     try:
         for finding in check(patient):
-            found.append(finding)  # noqa: PERF402 (what came before a failure counts)
+            found.append(finding)  # noqa: PERF402 (findings before an error are kept)
     except NotApplicable:
         return found, ""
     except NotChecked as reason:
@@ -153,7 +153,7 @@ def _made(check: Callable[[Patient], Iterable[Finding]], patient: Patient) -> tu
 
 
 def _called_otherwise(patient: Patient, named: set[str]) -> list[Finding]:
-    """What is wrong only where it is called with a memory, or without one, as it may be too."""
+    """Bugs that appear only in the module's other way of being called: with a memory, or without one."""
     found = []
     for takes in patient.interface.also:
         spec = dataclasses.replace(patient.spec, takes=takes)  # type: ignore[arg-type]

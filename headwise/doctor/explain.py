@@ -1,4 +1,4 @@
-"""What the doctor understood of a module, in lines for the top of its report."""
+"""A summary of what the doctor understood of a module, one line each, for the top of its report."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from headwise.doctor.reading.site import Site
 
 
 def understood(patient: Patient) -> tuple[str, ...]:
-    """A line each: how it is called, its masks, its heads, each attention that was seen, and what reproduces it."""
+    """A line each: how it is called, its masks, its heads, each attention found, and the variant that reproduces it."""
     lines = list(patient.interface.describe())
     anatomy = patient.anatomy
     if anatomy is None:
-        lines.append(f"its operations could not be read: {patient.anatomy_problem}")
+        lines.append(f"its operations could not be traced: {patient.anatomy_problem}")
     else:
         twins = anatomy.again or (None,) * len(anatomy.sites)
         told = [_site(site, twin) for site, twin in zip(anatomy.sites, twins, strict=True)]
         lines += [
             f"{line} (seen {told.count(line)} times)" if told.count(line) > 1 else line for line in dict.fromkeys(told)
         ]
-    fit = patient.__dict__.get("fit")  # where the check of it could be made
+    fit = patient.__dict__.get("fit")  # only if a check has computed it
     if fit is not None and fit.healthy:
         lines.append(f"hypothesis: {fit.sentence}")
     return tuple(lines)
@@ -27,7 +27,7 @@ def understood(patient: Patient) -> tuple[str, ...]:
 
 def _site(site: Site, twin: Site | None) -> str:
     if site.grid is None:
-        return f"softmax at {site.softmax.where}: its scores are laid out as those of no attention"
+        return f"softmax at {site.softmax.where}: the layout of its scores is not that of attention"
     heads, width = len(site.grid.heads), site.q.shape[-1]
     shared = len(set(site.grid.key_heads.tolist()))
     parts = [f"{heads} head{'s' if heads > 1 else ''} of width {width}"]
@@ -43,5 +43,5 @@ def _site(site: Site, twin: Site | None) -> str:
             f"scores times {factor:.4f}" + (f" = 1/sqrt({width})" if abs(factor * width**0.5 - 1) < 2e-3 else "")
         )
     if site.softmax.by_hand:
-        parts.append("softmax written out")
+        parts.append("softmax computed from basic operations")
     return f"attention at {site.softmax.where}: {', '.join(parts)}"

@@ -1,4 +1,4 @@
-"""What the doctor says: findings, and the diagnosis that holds them."""
+"""The result types of the doctor: findings, and the diagnosis that holds them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# bug: what is computed is wrong. risk: right here, wrong under conditions that the evidence names. note: worth knowing.
+# bug: the result is wrong. risk: correct here, wrong under conditions that the evidence names. note: worth knowing.
 Severity = Literal["bug", "risk", "note"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Where:
-    """A line of somebody's code."""
+    """A line of the user's code."""
 
     file: str
     line: int
     code: str = ""  # the line itself, stripped
 
     def __str__(self) -> str:
-        """Short: relative to the working directory if it is in it, or to where packages are installed."""
+        """A short form: relative to the working directory or to site-packages where the file is inside one of them."""
         path = Path(self.file)
         installed = [i for i, part in enumerate(path.parts) if part in ("site-packages", "dist-packages")]
         if installed:
@@ -37,23 +37,23 @@ class Where:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One thing the doctor found."""
+    """One mistake or remark that the doctor reports."""
 
-    name: str  # of the mistake, such as "wrong-scale"; the list is in docs/doctor.md
+    name: str  # the kind of finding, such as "wrong-scale"; docs/doctor.md lists them
     severity: Severity
     evidence: str  # what was seen, with its numbers, in a sentence or two
-    mend: str  # what to change
-    where: Where | None = None  # where tracing knows it
+    fix: str  # what to change
+    where: Where | None = None  # the line of code, if tracing found it
     sources: tuple[str, ...] = ()  # threads ("vit-pytorch #65") and papers
-    numbers: Mapping[str, float] = dataclasses.field(default_factory=dict)  # the same numbers, to compute with
+    numbers: Mapping[str, float] = dataclasses.field(default_factory=dict)  # the numbers in the evidence, as floats
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it; a number that is infinite or NaN, which JSON does not know, is None there."""
+        """As JSON-compatible values; NaN and infinity, which JSON does not have, become None."""
         return {
             "name": self.name,
             "severity": self.severity,
             "evidence": self.evidence,
-            "mend": self.mend,
+            "fix": self.fix,
             "where": _where_to_dict(self.where),
             "sources": list(self.sources),
             "numbers": {name: float(x) if math.isfinite(x) else None for name, x in self.numbers.items()},
@@ -69,14 +69,14 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """All that was found in one module."""
+    """All findings about one module."""
 
     subject: str  # the class
     findings: tuple[Finding, ...]  # bugs first
     understood: tuple[
         str, ...
     ] = ()  # a line each: how it is called, its mask, its heads, its scale, what reproduces it
-    unchecked: Mapping[str, str] = dataclasses.field(default_factory=dict)  # check -> why it could not be made
+    unchecked: Mapping[str, str] = dataclasses.field(default_factory=dict)  # check -> why it was not made
     seconds: float = 0.0
     where: Where | None = None  # where the class is defined
 
@@ -90,7 +90,7 @@ class Diagnosis:
         return not self.bugs
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As JSON-compatible values."""
         return {
             "subject": self.subject,
             "healthy": self.healthy,

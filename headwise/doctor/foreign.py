@@ -1,4 +1,4 @@
-"""Layers of other frameworks as torch modules, and what cannot be known of those."""
+"""Layers of other frameworks as torch modules, and what cannot be found out about them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headwise.registry import framework_of
 
 
 def as_module(layer: object) -> nn.Module | None:
-    """The layer itself where it is a torch module, else one that computes what it does; None where it is no layer."""
+    """The layer itself if it is a torch module, a torch wrapper if it is another framework's layer, else None."""
     if isinstance(layer, nn.Module):
         return layer
     framework = framework_of(layer)
@@ -18,8 +18,8 @@ def as_module(layer: object) -> nn.Module | None:
 
 
 def seen_from_outside(module: nn.Module) -> str:
-    """Why the operations of a module cannot be followed; "" where they can."""
+    """Why the operations of a module cannot be traced; "" where they can."""
     where = {str(part.runs_on) for part in module.modules() if hasattr(part, "runs_on")}
     if not where:
         return ""
-    return f"it runs on {', '.join(sorted(where))}: it was looked at from outside, by what goes in and comes out"
+    return f"it runs on {', '.join(sorted(where))}: only its inputs and outputs were examined"

@@ -1,4 +1,4 @@
-"""Limits for code that may not end: so much time, and modules that are small enough to be looked at.
+"""Limits on time and size, for code that may not finish or may be too large to examine.
 
 with time_limit(10):
     module(x)          # raises TookTooLong, which knows the line that was running
@@ -31,44 +31,43 @@ from headwise.doctor.finding import Finding, Where
 from headwise.errors import DoctorError
 
 GIGABYTE = 1e9
-LARGEST = 2 * GIGABYTE  # of parameters: the doctor holds several copies, some of them in float64
-UNASKED = "nothing more can be asked of code that does not come back"  # why nothing else was checked
-_AGAIN = 0.5  # code that swallows the interruption is interrupted again after so many seconds
+LARGEST = 2 * GIGABYTE  # of parameters: the doctor makes several copies, some of them in float64
+UNASKED = "code that does not return cannot be checked any further"  # why nothing else was checked
+_AGAIN = 0.5  # seconds after which code that swallowed the interruption is interrupted again
 
 
 class TookTooLong(DoctorError):  # noqa: N818 (what happened, in words)
-    """Code did not end in its time. `where` is the line of the user's code that was running, None if there was none."""
+    """Code did not finish in time. `where` is the line of the user's code that was running, or None."""
 
     def __init__(self, seconds: float, where: Where | None) -> None:
         at = f" at {where}" if where else ""
-        super().__init__(f"it did not end within {_seconds(seconds)}{at}")
+        super().__init__(f"it did not finish within {_seconds(seconds)}{at}")
         self.seconds = seconds
         self.where = where
 
     def finding(self, doing: str = "forward") -> Finding:
-        """The same as a finding, of what was being done: "forward", "the constructor", "the import"."""
+        """As a finding; `doing` says what was running: "forward", "the constructor", "the import"."""
         return hangs(self.seconds, self.where, doing)
 
 
 def can_interrupt() -> bool:
-    """Whether `time_limit` can do anything here: only the main thread, and not on Windows."""
+    """Whether `time_limit` works here: only in the main thread, and not on Windows."""
     return hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Interrupt what runs inside after so many seconds, with `TookTooLong`. None: no limit.
+    """Interrupt the code inside after `seconds` by raising `TookTooLong`. None: no limit.
 
-    Limits may stand inside one another: the one that ends first is the one that raises. What is interrupted cannot stop
-    that with `except Exception`. Code that never comes back to Python (a loop in C) is not interrupted; neither is
-    anything where `can_interrupt()` is False. There a process of its own is the only way
-    (`headwise.doctor.targets.isolate`).
+    Limits can be nested: the one that expires first raises. `except Exception` in the code does not catch the
+    interruption. Code that never returns to Python (a loop in C) is not interrupted, nor is any code where
+    `can_interrupt()` is False. For those, use a separate process (`headwise.doctor.targets.isolate`).
     """
     if seconds is None or not can_interrupt():
         yield
         return
     if not (seconds > 0 and math.isfinite(seconds)):
-        raise DoctorError(f"a time limit is a number of seconds above 0; received {seconds}")
+        raise DoctorError(f"time_limit: seconds must be a finite number above 0. Received: seconds={seconds}")
     begun = time.monotonic()
     over = _Over()
     armed = True
@@ -78,7 +77,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     def expire(number: int, frame: FrameType | None) -> None:
         if not armed:
             return
-        if time.monotonic() - begun < seconds - 1e-3:  # it is the outer limit that ends
+        if time.monotonic() - begun < seconds - 1e-3:  # the outer limit has expired
             if callable(outer):
                 outer(number, frame)
             return
@@ -106,7 +105,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 
 class _Over(BaseException):
-    """Not an Exception: code that tries one thing after another with `except Exception` must not swallow it."""
+    """Not an Exception, so that code that tries alternatives with `except Exception` does not swallow it."""
 
     where: Where | None = None
 
@@ -116,15 +115,15 @@ def _seconds(seconds: float) -> str:
     return f"{shown} second" if shown == "1" else f"{shown} seconds"
 
 
-# --- Whose line ------------------------------------------------------------------------------------------------------
+# --- Lines of the user's code ----------------------------------------------------------------------------------------
 
-_HERE = Path(__file__).resolve().parents[1]  # the package: the doctor's own frames are nobody's mistake
+_HERE = Path(__file__).resolve().parents[1]  # the package: frames of headwise itself are never the user's line
 _TORCH = Path(torch.__file__).resolve().parent
 _STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is the user's, or of a library of models: not of headwise, torch or Python itself."""
+    """Whether a file is the user's or a model library's: not one of headwise, torch or Python itself."""
     if file.startswith("<"):
         return False
     path = Path(file).resolve()
@@ -135,12 +134,12 @@ def is_users(file: str) -> bool:
 
 
 def line_of(file: str, line: int) -> Where:
-    """A line as a `Where`, with its code; the file relative to the working directory if it is in it."""
+    """A line as a `Where`, with its code; the file is relative to the working directory if it is inside it."""
     return Where(shown_path(file), line, linecache.getline(file, line).strip())
 
 
 def shown_path(file: str | os.PathLike[str]) -> str:
-    """A file as a person would type it: relative to the working directory if it is in it."""
+    """A file as a person would type it: relative to the working directory if it is inside it."""
     path = Path(file)
     with contextlib.suppress(ValueError, OSError):
         return str(path.resolve().relative_to(Path.cwd().resolve()))
@@ -148,7 +147,7 @@ def shown_path(file: str | os.PathLike[str]) -> str:
 
 
 def last_line(error: BaseException) -> Where | None:
-    """The last line of the user's code that an error came by."""
+    """The last line of the user's code in an error's traceback."""
     found = None
     traceback = error.__traceback__
     while traceback is not None:
@@ -170,7 +169,7 @@ def _where(frame: FrameType | None) -> Where | None:
 
 
 class TooLarge(DoctorError):  # noqa: N818
-    """A module holds, or is about to hold, more than the doctor can look at."""
+    """A module holds, or is about to hold, more memory than the doctor can examine."""
 
 
 def check_size(module: nn.Module, largest: float = LARGEST) -> None:
@@ -184,9 +183,9 @@ def check_size(module: nn.Module, largest: float = LARGEST) -> None:
 
 @contextlib.contextmanager
 def size_limit(subject: str, largest: float = LARGEST) -> Iterator[None]:
-    """Inside, a tensor or a module that would take more than `largest` bytes raises `TooLarge` before it is filled.
+    """Raise `TooLarge` before a tensor or a module of more than `largest` bytes is filled inside the block.
 
-    What a constructor builds is counted while it builds it: afterwards it would be too late.
+    Memory is counted while a constructor runs: after it, it would be too late.
     """
     total = 0.0
 
@@ -208,15 +207,15 @@ def size_limit(subject: str, largest: float = LARGEST) -> Iterator[None]:
             raise
         asked = re.search(r"allocate (\d+) bytes", str(error))
         most = float(asked[1]) if asked else largest
-        raise _too_large(subject, most, largest, "a tensor that the machine has no memory for", least=True) from error
+        raise _too_large(subject, most, largest, "a tensor that does not fit into memory", least=True) from error
     finally:
         handle.remove()
 
 
 class _Allocations(TorchFunctionMode):
-    """Looks at every tensor that is made from sizes alone before it is made.
+    """Checks the size of every tensor that is made from sizes alone, before it is made.
 
-    `empty` only reserves memory, so it would be found by its parameter in time; the others fill what they make.
+    `torch.empty` only reserves memory, and its parameter is counted in time; the other functions fill the memory.
     """
 
     _MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye)
@@ -242,17 +241,17 @@ class _Allocations(TorchFunctionMode):
 def _too_large(subject: str, count: float, largest: float, most: str, *, least: bool = False) -> TooLarge:
     return TooLarge(
         f"{subject} is too large to be examined: it takes {'at least ' if least else ''}{size(count)} "
-        f"(the most: {most}); expected {size(largest)} at most. Choose smaller sizes: the mistakes are the same ones"
+        f"(the largest part: {most}); expected at most {size(largest)}. Choose smaller sizes: the mistakes are the same"
     )
 
 
 def size(count: float) -> str:
-    """Bytes as people read them."""
+    """Bytes in a readable unit."""
     return f"{count / GIGABYTE:,.1f} GB" if count >= GIGABYTE else f"{count / 1e6:,.0f} MB"
 
 
 def _bytes(tensor: Tensor) -> int:
-    if is_lazy(tensor):  # its size is not known yet
+    if is_lazy(tensor):  # its size is not yet known
         return 0
     return tensor.numel() * tensor.element_size()
 
@@ -262,7 +261,7 @@ def _shape(shape: Any) -> str:
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or one that led to it, says that there is no memory left."""
+    """Whether an error, or one of its causes, says that memory ran out."""
     while error is not None:
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
             return True
@@ -274,14 +273,14 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 def hangs(seconds: float, where: Where | None, doing: str = "forward") -> Finding:
-    """The finding that something did not end."""
+    """The finding that code did not finish."""
     at_import = doing.startswith("the import")
-    cure = "put what trains, serves or waits under if __name__ == '__main__':" if at_import else _UNHANG
+    cure = "put code that trains, serves or waits under if __name__ == '__main__':" if at_import else _UNHANG
     return Finding(
         name="hangs",
         severity="bug",
-        evidence=f"{doing} did not end within {_seconds(seconds)}",
-        mend=f"{cure}; if it only takes long, allow more time (--timeout)",
+        evidence=f"{doing} did not finish within {_seconds(seconds)}",
+        fix=f"{cure}; if it is only slow, allow more time (--timeout)",
         where=where,
         numbers={"seconds": seconds},
     )
@@ -291,33 +290,33 @@ _UNHANG = "look at the loop, the lock or the wait at this line"
 
 
 def crashes(how: str, where: Where | None, doing: str = "forward") -> Finding:
-    """The finding that something ends the process that calls it."""
+    """The finding that code ends the process that calls it."""
     return Finding(
         name="crashes",
         severity="bug",
-        evidence=f"{doing} did not come back: {how}",
-        mend="code that is called must not end the process: raise an error instead; where this line does not show why, "
-        "run it alone under python -X faulthandler",
+        evidence=f"{doing} did not return: {how}",
+        fix="the code must not end the process: raise an error instead; if this line does not show the cause, run it "
+        "alone under python -X faulthandler",
         where=where,
     )
 
 
 def too_large(memory: float | None, where: Where | None, doing: str = "forward") -> Finding:
-    """The finding that something takes more memory than it may, or, where `memory` is None, than there is."""
-    most = "all the memory that there is" if memory is None else f"more than {size(memory)} of memory"
+    """The finding that code uses more than `memory` bytes or, if `memory` is None, all available memory."""
+    most = "all available memory" if memory is None else f"more than {size(memory)} of memory"
     return Finding(
         name="too-large",
         severity="bug",
-        evidence=f"{doing} took {most}, and the doctor's inputs are a few tokens long",
-        mend="look for a tensor whose size does not follow from the input's; if the module is only big, choose smaller "
-        "sizes, or allow more memory (--memory)",
+        evidence=f"{doing} took {most}, although the doctor's inputs are only a few tokens long",
+        fix="look for a tensor whose size does not follow from the input's; if the module is just large, choose "
+        "smaller sizes, or allow more memory (--memory)",
         where=where,
         numbers={} if memory is None else {"bytes": memory},
     )
 
 
 def no_memory(error: BaseException, memory: float | None = None, doing: str = "forward") -> Finding:
-    """The same of an error that `out_of_memory` knows: with the line that asked for the memory."""
+    """The same finding for an error that `out_of_memory` recognises, with the line that asked for the memory."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return too_large(memory, last_line(error), doing)

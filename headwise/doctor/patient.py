@@ -1,6 +1,6 @@
-"""The module on the table, and what is known of it: how it is called, what it computes, what explains its output.
+"""The module under examination, and what is known about it: how it is called, what it computes, what reproduces it.
 
-Everything is found once, when a check first asks, on a copy in eval mode: the module itself is never touched.
+Each fact is computed once, when a check first needs it, on a copy in eval mode. The user's module is never changed.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ if TYPE_CHECKING:
 Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-class NotChecked(Exception):  # noqa: N818 (an answer, not a failure)
+class NotChecked(Exception):  # noqa: N818 (an answer, not an error)
     """A check cannot be made on this module; the message says why."""
 
 
 class NotApplicable(NotChecked):
-    """A check has nothing to look at in this module: no mask, no cache, no positions."""
+    """There is nothing to check in this module: it has no mask, no cache, no positions."""
 
 
 def _at_home(module: nn.Module) -> nn.Module:
-    """On the CPU and in float32 (or float64): what is asked is what it computes, not where."""
+    """The module on the CPU and in float32 (or float64): the checks ask what it computes, not on which device."""
     if any(x.is_meta for x in (*module.parameters(), *module.buffers())):
         raise DoctorError(
-            f"{type(module).__name__} is on the meta device: its parameters hold no numbers; give them some first"
+            f"{type(module).__name__} is on the meta device, so its parameters have no values; expected real "
+            "parameters. Load or initialise them first"
         )
     module = module.cpu()
     lowered = any(x.dtype in (torch.float16, torch.bfloat16) for x in module.parameters())
@@ -50,7 +51,7 @@ def _at_home(module: nn.Module) -> nn.Module:
 class Patient:
     """A module and what has been found out about it.
 
-    `example` is the (args, kwargs) of a real call of its forward. `make` builds it anew with other constructor
+    `example` is the (args, kwargs) of a real call of its forward. `make` builds the module again with other constructor
     arguments.
     """
 
@@ -69,17 +70,17 @@ class Patient:
         self.make = make
         self.anatomy_problem = ""
         self.fit_problem = "no variant of the catalogue reproduces its output"
-        self.has_attention = True  # unless `anatomy` finds that there is none
-        self.excused: set[str] = set()  # findings that a check looked at and dismissed for a reason
+        self.has_attention = True  # until `anatomy` finds that there is none
+        self.excused: set[str] = set()  # findings that a check examined and dismissed with a reason
 
     @functools.cached_property
     def interface(self) -> Interface:
-        """How the module is called. Raises DoctorError where that cannot be found out."""
+        """How the module is called. Raises DoctorError if that cannot be found out."""
         return discover(self.module, spec=self.spec, example=self.example)
 
     @functools.cached_property
     def anatomy(self) -> Anatomy | None:
-        """What the traced operations amount to; None, and `anatomy_problem` says why, where no attention is seen."""
+        """The attention found in the traced operations; None if there is none, and `anatomy_problem` says why."""
         from headwise.doctor.reading.anatomy import NoAttention, Unreadable, dissect
 
         try:
@@ -91,7 +92,7 @@ class Patient:
 
     @functools.cached_property
     def fit(self) -> Fit | None:
-        """The variant of attention that reproduces the output from the module's projection weights, if one does."""
+        """The variant of attention that reproduces the output from the module's projection weights, or None."""
         from headwise.doctor.fitting.fit import fit
 
         try:
@@ -101,7 +102,7 @@ class Patient:
             RuntimeError,
             TypeError,
             ValueError,
-        ) as error:  # whatever the module raises in float64, say
+        ) as error:  # whatever the module raises, in float64 for example
             if out_of_memory(error):
                 raise
             self.fit_problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
@@ -117,7 +118,7 @@ class Patient:
 
     @functools.cached_property
     def where(self) -> Where | None:
-        """Where the module's class begins."""
+        """Where the module's class is defined."""
         try:
             file, lines = inspect.getsourcefile(type(self.module)), inspect.getsourcelines(type(self.module))
         except (OSError, TypeError):
@@ -126,23 +127,21 @@ class Patient:
 
     @functools.cached_property
     def is_library(self) -> bool:
-        """Whether the class is of an installed package: what it does is then a convention, with checkpoints that follow
-        it.
-        """
+        """Whether the class is in an installed package: its behaviour is then a convention that checkpoints rely on."""
         return self.where is not None and bool(re.search(r"[/\\](site|dist)-packages[/\\]", self.where.file))
 
     def see(self) -> Anatomy:
-        """The anatomy, or NotChecked."""
+        """The anatomy; raises NotChecked if there is none."""
         if self.anatomy is None:
             raise NotChecked(self.anatomy_problem)
         return self.anatomy
 
     def fresh(self) -> Patient:
-        """A copy to change (`.module.half()`, `.module.train()`); how it is called stays known."""
+        """A copy that may be changed (`.module.half()`, `.module.train()`); it keeps what is known about the calls."""
         twin = Patient(self.module, spec=self.spec, example=self.example, make=self.make)
         twin.__dict__["interface"] = self.interface.on(twin.module)
         return twin
 
     def rebuild(self, **changes: Any) -> nn.Module | None:
-        """The module built anew with some constructor arguments changed; None where it is not known how."""
+        """The module built again with some constructor arguments changed; None if `make` was not given."""
         return None if self.make is None else self.make(**changes)

@@ -1,10 +1,10 @@
-"""One attention computation, step by step, to follow cell by cell and to play with.
+"""One attention computation, step by step, as a spreadsheet to follow and change.
 
     headwise.worksheet.write(module, x, "attention.xlsx", mask=masks.causal(), tokens=["I", "drink", "and"])
     headwise.worksheet.make(module, x).show()                        # the same in the terminal
 
-A workbook has a sheet a step, with live formulas: change a number and everything after it follows. The same steps are
-written as Markdown (.md) and as a page (.html). Only the workbook needs openpyxl.
+A workbook has one sheet per step, with live formulas: change a number and all later steps are recalculated. The
+same steps are written as Markdown (.md) and as a page (.html). Only the workbook needs openpyxl.
 """
 
 from headwise.worksheet.description import Axis, Matrix, Step, Worksheet

@@ -1,4 +1,4 @@
-"""Putting a worksheet together: each matrix gets its name, its size is checked and its formula computed."""
+"""Builds a worksheet: names each matrix, checks its size and computes its formula."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from headwise.worksheet.formulas import Array, Formula
 from headwise.worksheet.names import check_name
 
 LONGEST = 16  # rows and columns that a person can follow
-LONGEST_OF = {"F": 64, "W": 33}  # a feed-forward network is 4 M wide; a table is looked up in, not read
+LONGEST_OF = {"F": 64, "W": 33}  # a feed-forward network is 4 M wide; a lookup table need not be read as a whole
 MOST_HEADS = 8
 MOST_STEPS = 120
-WIDTH = 17  # columns that stand side by side before the next matrix goes below
+WIDTH = 17  # columns of matrices side by side, before the next matrix goes below
 
 FITS = (
-    f"A worksheet shows up to {LONGEST} tokens, matrices up to {LONGEST} wide (inside of a feed-forward network "
+    f"A worksheet shows up to {LONGEST} tokens, matrices up to {LONGEST} wide (in a feed-forward network "
     f"{LONGEST_OF['F']}) and {MOST_HEADS} heads"
 )
 
 
 class Builder:
-    """Collects steps. A matrix is made by `given`, `cells` or `whole`, then shown by the `step` it belongs to."""
+    """Collects steps. A matrix is made by `given`, `cells` or `whole`, then shown by its `step`."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -39,7 +39,7 @@ class Builder:
 
     @contextlib.contextmanager
     def part(self, title: str, prefix: str) -> Iterator[None]:
-        """Inside, steps belong to a part of the module, and names begin with `prefix`."""
+        """Within the context, steps belong to a part of the module, and names begin with `prefix`."""
         outer = self._part, self._prefix
         self._part = f"{outer[0]}, {title}" if outer[0] else title
         self._prefix = f"{outer[1]}{prefix}_"
@@ -47,7 +47,7 @@ class Builder:
         self._part, self._prefix = outer
 
     def local(self, matrix: Matrix) -> str:
-        """Its name without the prefix of this part, to make another name of."""
+        """The matrix's name without the prefix of this part, to form another name."""
         return matrix.name.removeprefix(self._prefix)
 
     # --- Matrices ------------------------------------------------------------------------------------------------
@@ -55,27 +55,27 @@ class Builder:
     def given(
         self, kind: Kind, name: str, values: Tensor | ArrayLike, rows: Axis = ONE, cols: Axis = ONE, *, digits: int = 3
     ) -> Matrix:
-        """Numbers that may be changed."""
+        """A matrix of numbers that the reader may change."""
         if isinstance(values, Tensor):
             values = values.detach().to("cpu", torch.float64).numpy()
         self._check_size(name, rows, cols)
         numbers = np.array(values, dtype=np.float64).reshape(len(rows), len(cols))
         if not np.isfinite(numbers).all():
             raise WorksheetError(
-                f"{self._prefix}{name}: expected finite numbers, which cells can hold, received NaN or infinity"
+                f"{self._prefix}{name}: every number must be finite to fit in a cell. Received: NaN or infinity"
             )
         return self._add(Matrix(self._prefix + name, rows, cols, numbers, None, kind, digits))
 
     def cells(self, name: str, rows: Axis, cols: Axis, *texts: str, kind: Kind = "result", digits: int = 3) -> Matrix:
-        """A formula for each cell: one for all columns, or one a column."""
+        """A matrix with one formula per cell: the same for all columns, or one per column."""
         return self._computed(name, rows, cols, Formula(texts), kind, digits)
 
     def whole(self, name: str, rows: Axis, cols: Axis, text: str, *, kind: Kind = "result") -> Matrix:
-        """A formula for the matrix as a whole, such as a product of matrices."""
+        """A matrix with one array formula, such as a product of matrices."""
         return self._computed(name, rows, cols, Formula((text,), whole=True), kind, 3)
 
     def option(self, name: str, value: float | str, *, digits: int = 4) -> Matrix:
-        """One number: as it is, or a formula without names, such as 1/SQRT(4), which may be changed all the same."""
+        """One number that the reader may change: a value, or a formula without names such as 1/SQRT(4)."""
         if isinstance(value, str):
             return self._computed(name, ONE, ONE, Formula((value,)), "option", digits)
         return self.given("option", name, value, digits=digits)
@@ -83,14 +83,14 @@ class Builder:
     # --- Steps ---------------------------------------------------------------------------------------------------
 
     def step(self, title: str, sentence: str, symbols: str, *grid: Sequence[Matrix]) -> None:
-        """The matrices that were just made, in rows as they shall stand on a page."""
+        """Add a step that shows the matrices just made; `grid` is their arrangement on a page, in rows."""
         rows = tuple(tuple(row) for row in grid if row)
         self.steps.append(Step(title, sentence, symbols, rows, self._part))
         if len(self.steps) > MOST_STEPS:
             raise WorksheetError(f"this module takes more than {MOST_STEPS} steps: take one of its layers. {FITS}")
 
     def finish(self, title: str, about: str, output: Matrix) -> Worksheet:
-        """All of it."""
+        """The complete worksheet."""
         shown = {matrix.name for step in self.steps for matrix in step.matrices}
         assert shown == set(self.matrices), f"made, but on no page: {set(self.matrices) - shown}"
         sizes: dict[str, list[int]] = {}
@@ -117,20 +117,20 @@ class Builder:
             most = LONGEST_OF.get(axis.letter, LONGEST)
             if len(axis) > most:
                 raise WorksheetError(
-                    f"{self._prefix}{name} is [{len(rows)} × {len(cols)}], too large to follow by eye: expected at "
-                    f"most {most} for {axis.letter}, {LETTERS[axis.letter]}. {FITS}: take fewer tokens, or a small "
+                    f"{self._prefix}{name} is [{len(rows)} × {len(cols)}], too large to follow: expected at "
+                    f"most {most} for {axis.letter}, {LETTERS[axis.letter]}. {FITS}. Use fewer tokens, or a small "
                     "module of the same kind"
                 )
 
 
 def check_heads(count: int) -> None:
-    """Raise WorksheetError for more heads than a page can show."""
+    """Raise WorksheetError for more heads than a worksheet shows."""
     if count > MOST_HEADS:
-        raise WorksheetError(f"{count} heads are too many to follow: expected at most {MOST_HEADS}. {FITS}")
+        raise WorksheetError(f"too many heads to follow: expected at most {MOST_HEADS}. Received: {count}. {FITS}")
 
 
 def side_by_side(groups: Iterable[Sequence[Matrix]]) -> list[list[Matrix]]:
-    """Groups of matrices, such as those of each head, as many in a row as have room."""
+    """Groups of matrices, such as those of each head, in rows with as many as fit."""
     rows: list[list[Matrix]] = [[]]
     used = 0
     for group in groups:

@@ -1,10 +1,10 @@
-"""The colours of a worksheet, in a workbook, on a page and in the terminal: of weights, and of what may be changed."""
+"""The colours of a worksheet, in a workbook, on a page and in the terminal: for weights, and for inputs."""
 
 from __future__ import annotations
 
-# From paper to a strong orange on which black letters can still be read: a spreadsheet cannot turn them white.
+# From white to a strong orange on which black text is still readable: a spreadsheet cannot make the text white.
 STOPS = ((0xFF, 0xFF, 0xFF), (0xFD, 0xD8, 0x9B), (0xF0, 0x7F, 0x3C))
-GIVEN = "1D4ED8"  # the letters of numbers that may be changed
+GIVEN = "1D4ED8"  # the text colour of numbers that may be changed
 GIVEN_GROUND = "EEF4FF"
 FAINT = "6B6773"
 HEAD = "F1F0F4"

@@ -1,4 +1,4 @@
-"""Small modules to make worksheets of: their numbers have two decimals, so that a person can follow with a pencil."""
+"""Small modules for worksheets: their numbers have two decimals, so that a person can recompute them by hand."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from headwise.worksheet.make import make
 
 KINDS = ("multi-head", "latent", "mla", "bert")
 SCHEMES = ("none", "rope", "alibi", "t5")
-HEAD_DIM = 2  # what a head has, but where positions ask for more
+HEAD_DIM = 2  # the width of a head, unless positions need more
 CLS, SEP = "[CLS]", "[SEP]"
 
 
 def split(text: str) -> list[str]:
-    """The words of a text; of Chinese and Japanese without spaces the characters."""
+    """The words of a text; the characters, for Chinese and Japanese without spaces."""
     words = text.split()
     if len(words) == 1 and any(unicodedata.east_asian_width(letter) == "W" for letter in text):
         return list(words[0])
@@ -44,24 +44,24 @@ def demo(
     seed: int = 0,
     title: str | None = None,
 ) -> Worksheet:
-    """The worksheet of a small module of a kind, made for so many heads, with random numbers of two decimals.
+    """The worksheet of a small module of one kind and number of heads, with random numbers of two decimals.
 
-    `memory`, `kv_heads` and `scheme`, what the heads know of positions, are for "multi-head", `latents` for "latent".
-    The same token is the same row of numbers wherever it stands.
+    `memory`, `kv_heads` and `scheme` (the positions) are for "multi-head", `latents` for "latent".
+    A token has the same row of numbers at every position.
 
     Raises:
-        ArgumentError: no tokens, an unknown kind or scheme, heads that do not divide.
+        ArgumentError: no tokens, an unknown kind or scheme, or a number of heads that is not divisible.
         WorksheetError: more tokens or heads than fit.
     """
     one_of("kind", kind, KINDS)
     one_of("positions", scheme, SCHEMES)
     if not tokens or (memory is not None and not memory):
-        raise ArgumentError("tokens: expected at least one word, received none")
+        raise ArgumentError("tokens must hold at least one word. Received: none. Pass a text")
     whole("heads", heads)
     if max(heads * HEAD_DIM, len(tokens), len(memory or ())) > LONGEST:
         most = f"{LONGEST // HEAD_DIM} heads and {LONGEST} tokens"
         received = f"{heads} heads and {max(len(tokens), len(memory or ()))} tokens"
-        raise ArgumentError(f"too large to follow by eye: expected at most {most}, received {received}. {FITS}")
+        raise ArgumentError(f"too large to follow: expected at most {most}. Received: {received}. {FITS}")
     random = torch.Generator().manual_seed(seed)
     if kind == "bert":
         return _bert(tokens, mask, heads, random, title)
@@ -77,7 +77,7 @@ def demo(
 
 
 def fill(module: nn.Module, random: torch.Generator) -> None:
-    """Give a module float64 numbers of two decimals: gains near 1, biases near 0, weights that make heads differ."""
+    """Fill a module with float64 numbers of two decimals: gains near 1, biases near 0, different weights per head."""
     module.double().eval()
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -98,7 +98,7 @@ def _module(kind: str, heads: int, kv_heads: int | None, scheme: str, latents: i
         return LatentAttention(whole("latents", latents), dim, num_heads=heads, ffn_dim=2 * dim)
     if kv_heads is not None:
         divisible("heads", heads, "kv_heads", whole("kv_heads", kv_heads))
-    # A pair of dimensions turns alone where a head has two of them: with four there is a fast pair and a slow one.
+    # With a head of two dimensions there is only one pair to rotate; with four there are a fast and a slow one.
     wide = 2 * HEAD_DIM if scheme == "rope" else HEAD_DIM
     schemes = {
         "rope": lambda: positions.Rope(wide),
@@ -123,7 +123,7 @@ def _embedded(tokens: Sequence[str], width: int, table: dict[str, Tensor], rando
 def _bert(
     tokens: Sequence[str], mask: Mask | None, heads: int, random: torch.Generator, title: str | None
 ) -> Worksheet:
-    """BERT's shape in small: one layer, with [CLS] and [SEP] around the text."""
+    """A small BERT: one layer, with [CLS] and [SEP] around the text."""
     names = [CLS, *tokens, SEP]
     words = list(dict.fromkeys(names))
     dim = heads * HEAD_DIM

@@ -1,6 +1,6 @@
-"""One attention computation, step by step: what every writer of this package writes down.
+"""The data of a worksheet: one attention computation, step by step, as every writer of this package writes it.
 
-A `Worksheet` is a list of `Step`s, a step some matrices, and a matrix its numbers with the formula they come from.
+A `Worksheet` is a list of `Step`s; a step holds matrices; a matrix holds numbers and the formula that computes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headwise.worksheet.formulas import Formula
 if TYPE_CHECKING:
     from rich.console import Console
 
-# input, parameter, option, positions and mask are numbers that may be changed; the others follow from them by formulas.
+# input, parameter, option, positions and mask are numbers that may be changed; formulas compute the others from them.
 Kind = Literal["input", "parameter", "option", "positions", "mask", "result", "weights", "output"]
 CONSTANTS: tuple[Kind, ...] = ("input", "parameter", "option", "positions", "mask")
 
@@ -31,29 +31,29 @@ LETTERS = {
     "Q": "queries",
     "K": "keys",
     "M": "width of the model",
-    "Mₖ": "width of what is read",
-    "Mᵥ": "width of the values that are read",
+    "Mₖ": "width of the key input",
+    "Mᵥ": "width of the value input",
     "H": "heads",
-    "H·E": "the values of all heads side by side",
+    "H·E": "the concatenated values of all heads",
     "D": "width of a head's queries and keys",
     "E": "width of a head's values",
-    "R": "width of the keys' and values' latent",
-    "R'": "width of the queries' latent",
-    "R+T": "what a cache holds of a token",
-    "T": "dimensions that are turned",
-    "P": "pairs of dimensions that turn together",
+    "R": "width of the latent of keys and values",
+    "R'": "width of the latent of queries",
+    "R+T": "numbers that a cache holds per token",
+    "T": "dimensions that are rotated",
+    "P": "pairs of dimensions that are rotated together",
     "N": "latents",
-    "F": "width inside of the feed-forward network",
-    "W": "distances, or buckets of them",
+    "F": "inner width of the feed-forward network",
+    "W": "distances, or buckets of distances",
     "A": "coordinates of a position",
 }
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One side of a matrix: its dimension letter, and what each row or column is called.
+    """One side of a matrix: its dimension letter, and the names of its rows or columns.
 
-    A side of one, such as the sums of rows, has no letter.
+    A side of length 1, such as that of row sums, has no letter.
     """
 
     letter: str
@@ -63,7 +63,7 @@ class Axis:
         return len(self.labels)
 
     def lettered(self, letter: str) -> Axis:
-        """The same rows or columns in another part: the tokens as queries, the tokens as keys."""
+        """The same rows or columns under another letter: the tokens as queries, or the tokens as keys."""
         return replace(self, letter=letter)
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Axis:
 
 
 def printable(text: str, longest: int = LONGEST_LABEL) -> str:
-    """A text without the characters that no cell and no terminal takes, and not longer than there is room."""
+    """A text shortened to fit, without characters that cells and terminals do not accept."""
     text = "".join("\N{REPLACEMENT CHARACTER}" if _is_control(letter) else letter for letter in text)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
@@ -84,19 +84,19 @@ ONE = Axis("", ("",))
 
 
 def numbered(letter: str, count: int, prefix: str | None = None) -> Axis:
-    """`count` rows or columns that have no names: d1, d2 …"""
+    """`count` rows or columns with numbered names: d1, d2 …"""
     prefix = letter[0].lower() if prefix is None else prefix
     return Axis(letter, tuple(f"{prefix}{i}" for i in range(1, count + 1)))
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """Numbers under a name that formulas use. One row and column is a plain number."""
+    """Numbers with a name that formulas use. A matrix with one row and one column is a plain number."""
 
     name: str
     rows: Axis
     cols: Axis
-    values: NDArray[np.float64]  # -inf where a mask forbids
+    values: NDArray[np.float64]  # -inf where masked
     formula: Formula | None = None  # None = numbers that may be changed
     kind: Kind = "result"
     digits: int = 3
@@ -111,18 +111,18 @@ class Matrix:
 
     @property
     def size(self) -> str:
-        """`[S × M] = [5 × 4]`; a side of one is a 1."""
+        """`[S × M] = [5 × 4]`; a side of length 1 is written as 1."""
         rows, cols = self.shape
         return f"[{self.rows.letter or 1} × {self.cols.letter or 1}] = [{rows} × {cols}]"
 
     @property
     def summarised(self) -> str:
-        """Which column the summary of a formula is about, where the columns differ."""
+        """The column that the summary of a formula describes, if the columns differ."""
         texts = () if self.formula is None else self.formula.texts
         return self.cols.labels[texts.index(max(texts, key=len))] if len(texts) > 1 else ""
 
     def shown(self, i: int, j: int) -> str:
-        """The number of row i and column j (from 0) as a person reads it."""
+        """The number in row i and column j (from 0), formatted for people."""
         value = float(self.values[i, j])
         if np.isneginf(value):
             return "−∞"
@@ -134,9 +134,9 @@ class Matrix:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step: what it does, in words and in symbols, and the matrices that it reads for the first time or makes.
+    """One step: a sentence, a formula in symbols, and the matrices that it makes or uses for the first time.
 
-    `grid` says how the matrices stand on a page: rows of them.
+    `grid` is the arrangement of the matrices on a page, in rows.
     """
 
     title: str
@@ -183,15 +183,15 @@ class Worksheet:
 
     @property
     def matrices(self) -> dict[str, Matrix]:
-        """Every matrix by its name."""
+        """All matrices by name."""
         return {matrix.name: matrix for step in self.steps for matrix in step.matrices}
 
     def write(self, path: str | Path) -> None:
-        """Write it down: as a workbook (.xlsx), as Markdown (.md) or as a page (.html).
+        """Write the worksheet to a file: a workbook (.xlsx), Markdown (.md) or a page (.html).
 
         Raises:
-            ArgumentError: a name that ends otherwise.
-            WorksheetError: a workbook where openpyxl is not installed.
+            ArgumentError: the name has another suffix.
+            WorksheetError: openpyxl, which a workbook needs, is not installed.
             FileError: the file cannot be written.
         """
         from headwise.worksheet.write import write_to
@@ -199,7 +199,7 @@ class Worksheet:
         write_to(self, Path(path))
 
     def show(self, console: Console | None = None) -> None:
-        """Print it; default: to standard output."""
+        """Print the worksheet, by default to standard output."""
         from headwise.worksheet.terminal import print_worksheet
 
         print_worksheet(self, console)

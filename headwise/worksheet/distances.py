@@ -1,4 +1,4 @@
-"""Positions that add to the scores by how far apart two tokens are: ALiBi, T5's buckets, Shaw's vectors."""
+"""Position schemes that add to the scores by the distance of two tokens: ALiBi, T5's buckets, Shaw's vectors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def distances(b: Builder, query_ids: Tensor, key_ids: Tensor, rows: Axis, cols: 
     made = b.cells("Distance", rows, cols, f"{keys.name}[1,j]-{queries.name}[i,1]", digits=0)
     b.step(
         "Distances",
-        "How far each key stands behind (+) or before (−) each query.",
+        "The distance of each key from each query: + if the key comes later, − if it comes earlier.",
         "distance = position of the key − position of the query",
         [queries],
         [keys],
@@ -29,7 +29,7 @@ def distances(b: Builder, query_ids: Tensor, key_ids: Tensor, rows: Axis, cols: 
 
 
 def alibi(b: Builder, scheme: Alibi, distance: Matrix) -> list[Matrix]:
-    """−slope · |distance|, [Q × K] a head."""
+    """−slope · |distance|, [Q × K] for each head."""
     heads = Axis("H", tuple(f"head {h}" for h in range(1, scheme.num_heads + 1)))
     most = b.option("Alibi_max_bias", scheme.max_bias)
     below = 2 ** math.floor(math.log2(scheme.num_heads))
@@ -43,7 +43,7 @@ def alibi(b: Builder, scheme: Alibi, distance: Matrix) -> list[Matrix]:
     ]
     b.step(
         "ALiBi",
-        "Far keys lose: the score falls by the distance times a slope, which each head has of its own.",
+        "The score falls with the distance, times a slope that differs for each head.",
         "Bₕ = −mₕ · |distance|,  mₕ = 2^(−8h/H)",
         [most],
         [slopes],
@@ -53,7 +53,7 @@ def alibi(b: Builder, scheme: Alibi, distance: Matrix) -> list[Matrix]:
 
 
 def t5(b: Builder, scheme: T5Buckets, distance: Matrix) -> list[Matrix]:
-    """A learned number for each bucket of distances, [Q × K] a head."""
+    """A learned number for each bucket of distances, [Q × K] for each head."""
     per_side = scheme.num_buckets // 2 if scheme.bidirectional else scheme.num_buckets
     exact = per_side // 2
     away = "ABS({d})" if scheme.bidirectional else "MAX(0,-({d}))"
@@ -64,7 +64,7 @@ def t5(b: Builder, scheme: T5Buckets, distance: Matrix) -> list[Matrix]:
     buckets = b.cells("Bucket", distance.rows, distance.cols, f"IF({away}<{exact},{away},{far}){after}", digits=0)
     b.step(
         "T5 buckets",
-        f"Distances up to {exact - 1} have a bucket each, further ones share theirs.",
+        f"Distances up to {exact - 1} have one bucket each; larger distances share buckets.",
         "bucket of each distance",
         [buckets],
     )
@@ -77,7 +77,7 @@ def t5(b: Builder, scheme: T5Buckets, distance: Matrix) -> list[Matrix]:
     ]
     b.step(
         "T5 bias",
-        "Each head learned a number for each bucket: it is looked up.",
+        "Each head has a learned number for each bucket, which is looked up.",
         "Bₕ = table[bucket, h]",
         [table],
         *side_by_side([each] for each in made),
@@ -92,7 +92,7 @@ def _clipped(scheme: ShawRelative, distance: Matrix) -> str:
 def shaw(
     b: Builder, scheme: ShawRelative, distance: Matrix, q: Sequence[Matrix], scale: float | str
 ) -> tuple[list[Matrix], Matrix]:
-    """(scale · q · a^K of the distance, [Q × K] a head; which row of the tables each pair has)."""
+    """(scale · q · a^K of the distance, [Q × K] for each head; the table row of each pair)."""
     kinds = Axis("W", tuple(f"{i:+d}" if i else "0" for i in range(-scheme.left, scheme.right + 1)))
     at = b.cells("Distance_row", distance.rows, distance.cols, _clipped(scheme, distance), digits=0)
     table = b.given("parameter", "Distance_keys", scheme.distance_embedding.weight, kinds, q[0].cols)
@@ -103,7 +103,7 @@ def shaw(
         made.append(b.cells(f"Bias_{h}", distance.rows, distance.cols, text))
     b.step(
         "Shaw's relative keys",
-        "Each distance has a learned vector, which the query meets as it meets a key. Far distances share one.",
+        "Each distance has a learned vector, which the query is multiplied with like a key. Large distances share one.",
         "Bₕ = scale · q · a[distance]",
         [factor],
         [at],
@@ -114,7 +114,7 @@ def shaw(
 
 
 def shaw_values(b: Builder, scheme: ShawRelative, at: Matrix, a: Sequence[Matrix], z: Sequence[Matrix]) -> list[Matrix]:
-    """What the heads give, with a learned vector for each distance beside each value."""
+    """The heads' outputs, with a learned vector for each distance added to the values."""
     assert scheme.value_embedding is not None
     kinds = Axis("W", tuple(f"{i:+d}" if i else "0" for i in range(-scheme.left, scheme.right + 1)))
     table = b.given("parameter", "Distance_values", scheme.value_embedding.weight, kinds, z[0].cols)
@@ -126,7 +126,7 @@ def shaw_values(b: Builder, scheme: ShawRelative, at: Matrix, a: Sequence[Matrix
         made.append(total)
     b.step(
         "Shaw's relative values",
-        "The weights, summed by distance, take the learned vectors of the distances along.",
+        "The weights are summed by distance and multiplied with the learned vectors of the distances.",
         "Zₕ = Zₕ + (Σ of the weights at each distance) · a",
         [table],
         *side_by_side(groups),

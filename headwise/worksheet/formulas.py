@@ -1,10 +1,10 @@
-"""The language of the formulas: a spreadsheet's own, with matrices in place of addresses.
+"""The formula language: that of a spreadsheet, with names of matrices instead of addresses.
 
     MMULT(X,W_Q_1)+b_Q_1                 a whole matrix at once
     EXP(Masked_1[i,j]-Max_1[i,1])        cell by cell: row i, column j, counted from 1; [i,:] is a row, [:,j] a column
 
 Written to a workbook, `Max_1[2,1]` becomes the address of that cell. Here the same text is computed in float64, so a
-worksheet's numbers and its formulas cannot differ. A forbidden score is the text "−∞", which MAX and SUM pass over, as
+worksheet's numbers and its formulas cannot differ. A masked score is the text "−∞", which MAX and SUM ignore, as
 they do in a spreadsheet.
 """
 
@@ -34,10 +34,10 @@ _STRING = re.compile(r'("[^"]*")')
 
 @dataclass(frozen=True)
 class Formula:
-    """What the cells of a matrix hold: one text for all of them, or one a column."""
+    """The formula of a matrix's cells: one text for all of them, or one per column."""
 
     texts: tuple[str, ...]
-    whole: bool = False  # the text gives the matrix, not a cell of it
+    whole: bool = False  # the text computes the whole matrix, not one cell
 
     @property
     def is_uniform(self) -> bool:
@@ -45,18 +45,18 @@ class Formula:
 
     @property
     def summary(self) -> str:
-        """All of it for a person: the text, or of texts that differ by column the one that does the most."""
+        """A summary for people: the text or, if texts differ by column, the longest one."""
         return readable(max(self.texts, key=len))
 
     def of_cell(self, row: int, col: int) -> str:
-        """The text of one cell (from 1), with numbers in place of i and j."""
+        """The text of one cell (from 1), with numbers instead of i and j."""
         text = self.texts[0] if len(self.texts) == 1 else self.texts[col - 1]
         if self.whole:
             return text
         return _outside_strings(text, lambda part: _INDEX.sub(lambda found: str({"i": row, "j": col}[found[1]]), part))
 
     def values(self, shape: tuple[int, int], names: Mapping[str, Array]) -> Array:
-        """Compute it. `names` are the matrices there are so far."""
+        """Compute the values. `names` are the matrices made so far."""
         known = _Names(names)
         with np.errstate(all="ignore"):
             if self.whole:
@@ -71,7 +71,7 @@ class Formula:
         return _checked(out, self.texts[0])
 
     def addressed(self, row: int, col: int, address: Callable[[str, int | None, int | None], str]) -> str:
-        """The text of one cell with `address(name, row, col)` in place of each reference; None = all of them."""
+        """The text of one cell with `address(name, row, col)` instead of each reference; None = all of them."""
         text = self.of_cell(row, col)
 
         def place(found: re.Match[str]) -> str:
@@ -82,7 +82,7 @@ class Formula:
 
 
 def readable(text: str) -> str:
-    """The same with spaces, where lines can be broken."""
+    """The text with spaces where lines can be broken."""
     parts = _BRACKETS.split(text)
     spaced = (part if part.startswith("[") else part.replace(",", ", ") for part in parts)
     return _OPERATOR.sub(r" \1 ", "".join(spaced))
@@ -98,7 +98,7 @@ def _outside_strings(text: str, change: Callable[[str], str]) -> str:
 
 
 def _compile(text: str) -> CodeType:
-    """Python that means the same. Only this package writes formulas, out of its own names."""
+    """The formula as Python code. All formulas come from this package, with its own names."""
 
     def translate(part: str) -> str:
         part = part.replace("^", "**")
@@ -110,12 +110,12 @@ def _compile(text: str) -> CodeType:
 
 def _checked(values: Array, text: str) -> Array:
     if np.isnan(values).any() or np.isposinf(values).any():
-        raise WorksheetError(f"a spreadsheet cannot compute {text} of these numbers: it overflows. Use smaller ones")
+        raise WorksheetError(f"a spreadsheet cannot compute {text} of these numbers: it overflows. Use smaller numbers")
     return values
 
 
 class _Names(dict[str, Any]):
-    """What a formula's names stand for: i and j, functions, matrices, and under `X_CELLS` their cells."""
+    """The names in a formula: i and j, functions, matrices, and `X_CELLS` for the cells of X."""
 
     def __init__(self, matrices: Mapping[str, Array]) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class _Cells:
 
 
 def _numbers(parts: tuple[Any, ...]) -> Array:
-    """All numbers in some cells; text is passed over."""
+    """All numbers in some cells; text is ignored."""
     flat = np.concatenate([np.ravel(np.asarray(part, dtype=np.float64)) for part in parts])
     return flat[flat != -np.inf]
 
@@ -172,7 +172,7 @@ def _row(matrix: Array, row: float, col: int) -> Any:
     """INDEX: a cell, or with column 0 a row."""
     at = int(row) - 1
     if not 0 <= at < matrix.shape[0]:
-        raise WorksheetError(f"INDEX: there is no row {int(row)} in a table of {matrix.shape[0]}")
+        raise WorksheetError(f"INDEX: expected a row from 0 to {matrix.shape[0]}. Received: {int(row)}")
     return matrix[at] if col == 0 else matrix[at, col - 1]
 
 

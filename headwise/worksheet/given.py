@@ -1,4 +1,4 @@
-"""What a module is called with: one example, by name, with names for its tokens."""
+"""The arguments of the module's call: one example, by name, with names for its tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEQUENCES = ("query", "key", "value")
 
 
 class Given:
-    """What the module is called with: one example of it, by name."""
+    """The arguments of the module's call, by name: one example."""
 
     def __init__(
         self,
@@ -44,18 +44,20 @@ class Given:
         try:
             bound = inspect.signature(module.forward).bind(*positional, **arguments)
         except TypeError as error:
-            raise ArgumentError(f"inputs: {type(module).__name__} cannot be called like this: {error}") from error
+            raise ArgumentError(
+                f"inputs: {type(module).__name__} cannot be called with these arguments: {error}"
+            ) from error
         for name in ("cache", "record"):
             if bound.arguments.pop(name, None):
-                raise WorksheetError(f"{name}: a worksheet shows one call by itself, without {name}=")
+                raise WorksheetError(f"{name}: a worksheet shows a single call; remove {name}=")
         self.batched = {name: _batched(name, value) for name, value in bound.arguments.items() if value is not None}
-        self.batched.pop("path", None)  # both paths of latent attention lead to the same numbers
+        self.batched.pop("path", None)  # both paths of latent attention give the same numbers
         first = self.batched.get("query", self.batched.get("input_ids"))
         second = self.batched.get("key")
         for name, sequence in (("query", first), ("key", second)):
             if sequence is not None and (not isinstance(sequence, Tensor) or sequence.ndim < 2 or not sequence.numel()):
                 received = list(sequence.shape) if isinstance(sequence, Tensor) else type(sequence).__name__
-                raise ShapeError(f"{name}: expected a tensor [1, S, M] of at least one token, received {received}")
+                raise ShapeError(f"{name}: expected a tensor [1, S, M] of at least one token. Received: {received}")
         assert isinstance(first, Tensor)
         self.tokens = _named("tokens", tokens, first.shape[1], "token")
         self.memory_tokens = (
@@ -64,7 +66,9 @@ class Given:
             else _named("memory_tokens", memory_tokens, second.shape[1], "memory")
         )
         if memory_tokens is not None and second is None:
-            raise ArgumentError("memory_tokens: expected a second sequence with it, received one alone")
+            raise ArgumentError(
+                "memory_tokens needs a second input sequence. Received: one sequence. Pass the memory in inputs"
+            )
 
     def get(self, name: str) -> Any:
         """One argument without its batch, or None."""
@@ -74,7 +78,7 @@ class Given:
         return value[0] if isinstance(value, Tensor) and name not in (*MASKS, "position_ids") else value
 
     def sequence(self, b: Builder, which: str, name: str, letter: str, *, dim: int) -> Matrix:
-        """The matrix of one of the sequences, which are M wide if that is `dim`, the module's own width."""
+        """The matrix of one of the sequences; its letter is M if its width is `dim`, the width of the module."""
         x = self.get(which)
         tokens = self.tokens if which == "query" else self.memory_tokens
         return b.given(
@@ -90,9 +94,9 @@ class Given:
         memory: Tensor | None = None,
         query_real: Tensor | None = None,
     ) -> Reading:
-        """Who may attend to whom, and where the tokens stand.
+        """The mask and the positions of the tokens.
 
-        `memory` [K, M] is what is read, where it is another sequence; `query_real` [Q] says which queries count.
+        `memory` [K, M] is the other sequence, if there is one; `query_real` [Q], True = a real query.
         """
         query = self.batched["query"]
         keys = query.shape[1] if memory is None else memory.shape[0]
@@ -118,11 +122,11 @@ def dense(mask: Any, real: Tensor | None, query: Tensor, heads: int | None, keys
 def check_width(name: str, width: int) -> None:
     """Raise WorksheetError for a model that is too wide, before its weights are read."""
     if width > LONGEST:
-        raise WorksheetError(f"{name} is {width} wide, too large to follow by eye: expected at most {LONGEST}. {FITS}")
+        raise WorksheetError(f"{name} is too wide to follow: expected at most {LONGEST}. Received: {width}. {FITS}")
 
 
 def _batched(name: str, value: Any) -> Any:
-    """An argument as `forward` takes it, on the CPU, of one example; numbers in float64."""
+    """An argument of `forward` on the CPU, with one example; floating-point numbers in float64."""
     if isinstance(value, Mask):
         return value.to("cpu")
     if not isinstance(value, Tensor):
@@ -136,20 +140,19 @@ def _batched(name: str, value: Any) -> Any:
     value = value[None] if value.ndim == wanted - 1 else value
     if value.ndim == wanted and value.shape[0] != 1:
         raise ShapeError(
-            f"{name}: expected one example, [S, …] or [1, S, …], received {list(value.shape)}. A worksheet shows one: "
-            f"{name}[:1]"
+            f"{name}: expected one example, [S, …] or [1, S, …]. Received: {list(value.shape)}. Pass one: {name}[:1]"
         )
     return value
 
 
 def _named(name: str, names: Sequence[str] | None, count: int, default: str) -> tuple[str, ...]:
-    """The names of the tokens, one each."""
+    """The name of each token."""
     if count > LONGEST:
-        raise WorksheetError(f"{count} tokens are too many to follow: expected at most {LONGEST}. {FITS}")
+        raise WorksheetError(f"too many tokens to follow: expected at most {LONGEST}. Received: {count}. {FITS}")
     if names is None:
         return tuple(f"{default} {i}" for i in range(1, count + 1))
     if isinstance(names, str) or not all(isinstance(each, str) for each in names):
-        raise ArgumentError(f"{name}: expected {count} strings, one for each token, received {names!r:.80}")
+        raise ArgumentError(f"{name}: expected {count} strings, one for each token. Received: {names!r:.80}")
     if len(names) != count:
-        raise ArgumentError(f"{name}: expected {count}, one for each token, received {len(names)}")
+        raise ArgumentError(f"{name}: expected {count}, one for each token. Received: {len(names)}")
     return tuple(names)

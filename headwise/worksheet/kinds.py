@@ -1,4 +1,4 @@
-"""Which modules have a worksheet, and what each of them does first: show its inputs."""
+"""The modules that have a worksheet, and the first step of each: its inputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _multi_head(b: Builder, module: MultiHeadAttention, given: Given) -> Matrix:
     if given.get("value") is not None and given.batched["value"] is not given.batched.get("key"):
         source = given.get("value")
         if other is None:
-            raise ArgumentError("value: expected a key with it. Pass both, or neither for self-attention")
+            raise ArgumentError("value was passed without key. Pass both, or neither for self-attention")
         values = b.given("input", "Values", source, other.rows, numbered("Mᵥ", source.shape[-1]))
         shown.append(values)
     _show_inputs(b, shown)
@@ -72,7 +72,7 @@ def _encoder_layer(b: Builder, module: EncoderLayer, given: Given) -> Matrix:
 
 def _decoder_layer(b: Builder, module: DecoderLayer, given: Given) -> Matrix:
     if given.get("value") is not None:
-        raise WorksheetError("value: a worksheet shows a decoder layer that reads one memory, pass it as key alone")
+        raise WorksheetError("value: a worksheet shows a decoder layer with one memory; pass it as key, without value")
     x, memory = (
         given.sequence(b, "query", "X", "S", dim=module.dim),
         given.sequence(b, "key", "Memory", "K", dim=module.dim),
@@ -105,7 +105,7 @@ def _bert(b: Builder, model: Bert, given: Given) -> Matrix:
     )
     b.step(
         "Embeddings",
-        "The rows of BERT's three tables that this text needs: of each token, of its place, of its sentence.",
+        "The rows of BERT's three embedding tables for this text: by token, by position, by sentence.",
         "word [S × M], position [S × M], sentence [S × M]",
         *side_by_side([each] for each in (words, places, sentence)),
     )
@@ -115,10 +115,10 @@ def _bert(b: Builder, model: Bert, given: Given) -> Matrix:
 
 
 def _show_inputs(b: Builder, shown: list[Matrix]) -> None:
-    second = " The second is what the first reads." if len(shown) > 1 else ""
+    second = " The first attends to the second." if len(shown) > 1 else ""
     b.step(
         "Inputs",
-        f"Each token is a row of numbers: all that follows is computed of them.{second}",
+        f"Each token is a row of numbers. All later steps are computed from them.{second}",
         ",  ".join(f"{each.name} [{each.rows.letter} × {each.cols.letter}]" for each in shown),
         shown,
     )
@@ -134,33 +134,33 @@ KINDS: dict[Any, Callable[[Builder, Any, Given], Matrix]] = {
     Bert: _bert,
 }
 
-# The title of each kind's worksheet, and what is to be said about it.
+# The title and the description of each kind's worksheet.
 ABOUT: dict[Any, tuple[str, str]] = {
     MultiHeadAttention: (
         "Multi-head attention, step by step",
-        "Several heads look at the same tokens, each in its own way (Vaswani et al. 2017).",
+        "Several heads attend to the same tokens, each with its own projections (Vaswani et al. 2017).",
     ),
     MultiHeadLatentAttention: (
         "Multi-head latent attention, step by step",
-        "Keys and values of all heads are made of one short latent a token, and only that is cached "
+        "Keys and values of all heads are computed from one short latent per token, and only that is cached "
         "(DeepSeek-V2, 2024).",
     ),
     LatentAttention: (
         "Attention through latents, step by step",
-        "A few learned vectors read an input of any length (Set Transformer, 2019; Perceiver, 2021).",
+        "A few learned vectors attend to an input of any length (Set Transformer, 2019; Perceiver, 2021).",
     ),
     EncoderLayer: (
-        "An encoder's layer, step by step",
-        "Attention within one sequence, then a feed-forward network, each added to what it read.",
+        "An encoder layer, step by step",
+        "Attention within one sequence, then a feed-forward network, each added to its input.",
     ),
     DecoderLayer: (
-        "A decoder's layer, step by step",
+        "A decoder layer, step by step",
         "Attention within its sequence, attention to a memory, then a feed-forward network.",
     ),
     CrossLayer: ("A cross layer, step by step", "Attention to another sequence, then a feed-forward network."),
     Bert: (
         "BERT, step by step",
-        "Embeddings, then layers of attention and a feed-forward network, each added to what it read and normalised "
+        "Embeddings, then layers of attention and a feed-forward network, each added to its input and normalised "
         "(Devlin et al. 2018).",
     ),
 }

@@ -1,4 +1,4 @@
-"""The steps of whole layers: encoder, decoder and cross layers, latents that read, and BERT."""
+"""The steps of whole layers: encoder, decoder and cross layers, latent encoders, and BERT."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Part = Callable[[Matrix], Matrix]
 
 
 def attend(b: Builder, module: nn.Module, x: Matrix, memory: Matrix | None, reading: Reading, name: str) -> Matrix:
-    """The attention of a layer, of whichever kind."""
+    """The attention of a layer, of either kind."""
     if isinstance(module, MultiHeadLatentAttention) and memory is None:
         return latent_attention(b, module, x, reading, output=name)
     if isinstance(module, MultiHeadAttention):
         return attention(b, module, x, memory, None, reading, output=name)
     raise WorksheetError(
-        f"attention: a worksheet shows layers of MultiHeadAttention or MultiHeadLatentAttention, received "
+        f"attention must be a MultiHeadAttention or MultiHeadLatentAttention for a worksheet. Received: "
         f"{type(module).__name__}"
     )
 
 
 def encoder_layer(b: Builder, layer: EncoderLayer, x: Matrix, reading: Reading) -> Matrix:
-    """Attention, then the feed-forward network, each added to what it read."""
+    """Attention, then the feed-forward network, each added to its input."""
     x = residual(
         b,
         layer,
@@ -47,7 +47,7 @@ def encoder_layer(b: Builder, layer: EncoderLayer, x: Matrix, reading: Reading) 
 
 
 def decoder_layer(b: Builder, layer: DecoderLayer, x: Matrix, memory: Matrix, own: Reading, other: Reading) -> Matrix:
-    """Attention within, attention to the memory, then the feed-forward network."""
+    """Self-attention, attention to the memory, then the feed-forward network."""
     with b.part("Self-attention", "Self"):
         x = residual(
             *(b, layer, x, layer.self_attention_norm, "attention"),
@@ -64,7 +64,7 @@ def decoder_layer(b: Builder, layer: DecoderLayer, x: Matrix, memory: Matrix, ow
 def cross_layer(b: Builder, layer: CrossLayer, x: Matrix, memory: Matrix, reading: Reading) -> Matrix:
     """Attention to a memory, then the feed-forward network."""
     if layer.memory_norm is not None:
-        (memory,) = normalised(b, layer.memory_norm, [memory], ["Memory_normed"], "memory", "Norm of what is read")
+        (memory,) = normalised(b, layer.memory_norm, [memory], ["Memory_normed"], "memory", "Norm of the memory")
     x = residual(
         *(b, layer, x, layer.attention_norm, "attention"),
         lambda y: attend(b, layer.attention, y, memory, reading, "Attended"),
@@ -81,12 +81,12 @@ def latents(
     reading: Reading,
     open_: Callable[[int, int], Reading],
 ) -> Matrix:
-    """Latents read the input, look at one another, and may be read out. `open_` makes a mask that forbids nothing."""
+    """Latents attend to the input and to one another, and may be attended to. `open_` makes a mask that allows all."""
     names = Axis("N", module.latent_names)
     z = b.given("parameter", "Latents", module.latents, names, numbered("M", module.latent_dim))
     b.step(
         "Latents",
-        f"{len(names)} learned vectors, the same for every input: they will read it in the place of queries.",
+        f"{len(names)} learned vectors, the same for every input, are used as queries.",
         "Z = latents [N × M]",
         [z],
     )
@@ -104,8 +104,8 @@ def latents(
                 z = encoder_layer(b, layer, z, open_(len(names), len(names)))
     if module.num_reads > len(module.reads):
         b.notes.append(
-            "The second read and all after it share their weights in the module. Here each has its own cells: what you "
-            "change in one stays as it is in the others."
+            "In the module, the second read and all later ones share their weights. Here each has its own cells: a "
+            "change in one does not change the others."
         )
     if module.read_out is not None:
         assert queries is not None
@@ -124,7 +124,7 @@ def bert(b: Builder, model: Bert, words: Matrix, kinds: Matrix, places: Matrix, 
     )
     b.step(
         "Add the embeddings",
-        "What the token is, where it stands and of which sentence it is: three vectors, added.",
+        "Three vectors are added: for the token, for its position and for its sentence.",
         "word + position + sentence",
         [total],
     )

@@ -1,4 +1,4 @@
-"""Where the matrices of a step stand on its sheet, and what the addresses of their cells are."""
+"""The positions of a step's matrices on its sheet, and the addresses of their cells."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NOT_IN_NAMES = re.compile(r"[\[\]:*?/\\]")
 
 @dataclass(frozen=True)
 class Place:
-    """A matrix on a sheet: its name stands at (row, col), from 1; then its formula, the columns' labels, its rows."""
+    """A matrix on a sheet: its name is at (row, col), from 1; below it are its formula, column labels and rows."""
 
     matrix: Matrix
     sheet: str
     row: int
-    col: int  # of the rows' labels; the numbers begin one further on
+    col: int  # of the row labels; the numbers begin in the next column
 
     @property
     def labels_row(self) -> int:
@@ -27,11 +27,11 @@ class Place:
 
     @property
     def origin(self) -> tuple[int, int]:
-        """Where its formula is written."""
+        """The position of its formula."""
         return (self.row, self.col + 2) if self.matrix.is_number else (self.row + 1, self.col)
 
     def at(self, i: int, j: int) -> tuple[int, int]:
-        """(row, column) of a number, counted from 1; one alone stands beside its name."""
+        """(row, column) of a number, counted from 1; a single number is next to its name."""
         return (self.row if self.matrix.is_number else self.row + 2 + i), self.col + j
 
     def address(self, i: int | None, j: int | None) -> str:
@@ -60,24 +60,24 @@ class Sheet:
 
     @property
     def width(self) -> int:
-        """How many columns are used."""
+        """The number of columns used."""
         return max(place.at(*place.matrix.shape)[1] for place in self.places)
 
     @property
     def height(self) -> int:
-        """How many rows are used."""
+        """The number of rows used."""
         return max(place.at(*place.matrix.shape)[0] for place in self.places)
 
 
 def lay_out(sheet: Worksheet) -> list[Sheet]:
-    """A sheet for each step. Matrices of one row of the grid stand side by side, in columns that all rows share."""
+    """A sheet for each step. Matrices in one row of the grid are side by side, in columns that all rows share."""
     found = []
     for number, step in enumerate(sheet.steps, start=1):
         name = _sheet_name(number, step.heading)
         widths = [0] * max(len(row) for row in step.grid)
         for row in step.grid:
             for at, matrix in enumerate(row):
-                # What stands last in its row may reach as far as it likes.
+                # The last matrix of a row may be as wide as it needs.
                 if at < len(row) - 1:
                     widths[at] = max(widths[at], len(matrix.cols))
         places, top = [], FIRST_ROW
@@ -85,15 +85,17 @@ def lay_out(sheet: Worksheet) -> list[Sheet]:
             left = 1
             for at, matrix in enumerate(row):
                 places.append(Place(matrix, name, top, left))
-                left += max(widths[at], 2 if matrix.is_number else 1) + 2  # a number has its formula behind it
+                left += max(widths[at], 2 if matrix.is_number else 1) + 2  # a number has its formula after it
             top += 2 if all(matrix.is_number for matrix in row) else 4 + max(len(matrix.rows) for matrix in row)
         found.append(Sheet(name, step, tuple(places)))
     return found
 
 
 def _sheet_name(number: int, heading: str) -> str:
-    """`7 Scores`: no two are the same, and formulas can quote it."""
-    plain = _NOT_IN_NAMES.sub("", heading.replace(": ", " ").replace("'", "’"))  # one that formulas need not quote
+    """`7 Scores`: unique, and quotable in formulas."""
+    plain = _NOT_IN_NAMES.sub(
+        "", heading.replace(": ", " ").replace("'", "’")
+    )  # an apostrophe that formulas need not escape
     return f"{number} {plain}"[:LONGEST_NAME].rstrip()
 
 

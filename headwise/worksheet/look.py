@@ -1,4 +1,4 @@
-"""How the sheets of a workbook look and print: fonts, grounds and borders, colours that follow the numbers."""
+"""Styles and print settings of a workbook's sheets: fonts, fills, borders, and colours by value."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet as Page
 
 ROWS_OF_A_PAGE, COLUMNS_OF_A_PAGE = 48, 40
-FONT = "Calibri"  # where it is missing, programs take one like it
+FONT = "Calibri"  # if it is missing, programs use a similar one
 
 
 def follow_numbers(page: Page, matrix: Matrix, area: str, first: str) -> None:
-    """Colours that follow the numbers, and what a cell of a mask may hold."""
+    """Colours by value, and the values allowed in a mask's cells."""
     from openpyxl.formatting.rule import CellIsRule, ColorScaleRule, FormulaRule
     from openpyxl.styles import Font, PatternFill
     from openpyxl.worksheet.datavalidation import DataValidation
@@ -29,7 +29,7 @@ def follow_numbers(page: Page, matrix: Matrix, area: str, first: str) -> None:
         page.conditional_formatting.add(area, rule)
     elif matrix.kind == "mask":
         page.conditional_formatting.add(area, CellIsRule(operator="equal", formula=["0"], fill=grey))
-        # A list to choose from would put texts into the cells, which are not equal to 1.
+        # A drop-down list would put texts into the cells, which are not equal to 1.
         choice = DataValidation(type="whole", operator="between", formula1="0", formula2="1", showErrorMessage=True)
         choice.error, choice.errorTitle = "1 = may attend, 0 = may not", "Mask"
         page.add_data_validation(choice)
@@ -40,7 +40,7 @@ def follow_numbers(page: Page, matrix: Matrix, area: str, first: str) -> None:
 
 
 def set_up_printing(page: Page, title: str, rows: int | None = None, columns: int = 1) -> None:
-    """A4 on its side; all columns on a page, and all rows, where they can still be read."""
+    """A4 landscape; all columns on one page, and all rows if they remain readable."""
     page.page_setup.orientation, page.page_setup.paperSize = "landscape", page.PAPERSIZE_A4
     page.page_setup.fitToWidth = 1 if columns <= COLUMNS_OF_A_PAGE else 0
     page.page_setup.fitToHeight = 0 if rows is None or rows > ROWS_OF_A_PAGE or columns > COLUMNS_OF_A_PAGE else 1
@@ -48,7 +48,7 @@ def set_up_printing(page: Page, title: str, rows: int | None = None, columns: in
     page.print_options.horizontalCentered = False
     page.page_margins.left = page.page_margins.right = 0.5
     page.page_margins.top, page.page_margins.bottom, page.page_margins.footer = 0.6, 0.8, 0.35
-    # A digit at the beginning would be read as a size of letters.
+    # A digit at the beginning would be parsed as a font size.
     page.oddFooter.left.text, page.oddFooter.right.text = f" {title}".replace("&", "&&"), "&A, page &P of &N"
 
 

@@ -1,4 +1,4 @@
-"""From a module and what it is called with to a worksheet, which is compared with what the module computes."""
+"""Makes a worksheet from a module and its arguments, and compares it with the module's output."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from headwise.worksheet.description import LONGEST_TITLE, Matrix, Worksheet, pri
 from headwise.worksheet.given import Given, Inputs
 from headwise.worksheet.kinds import ABOUT, KINDS
 
-EXACT = 1e-9  # how far a worksheet may be from its module, relative to the largest number
-MOST_PARAMETERS = 5_000_000  # a table of many words may be large: only the rows that a text needs are shown
-IN_FLOAT32 = 1e-6  # with angles or slopes, which a module has in float32: for each radian, and for scores of 1
+EXACT = 1e-9  # the largest allowed difference of worksheet and module, relative to the largest number
+MOST_PARAMETERS = 5_000_000  # an embedding table may be large: only the rows for the text are shown
+IN_FLOAT32 = 1e-6  # if the module has angles or slopes in float32: per radian, and for scores of 1
 
 
 def make(
@@ -39,28 +39,30 @@ def make(
     Args:
         module: `MultiHeadAttention`, `MultiHeadLatentAttention`, `LatentAttention`, an `EncoderLayer`, `DecoderLayer`
             or `CrossLayer` of these, or a `Bert`.
-        inputs: what the module is called with: one tensor, [S, M] or [1, S, M], several in the order of `forward`, or a
+        inputs: the module's inputs: one tensor, [S, M] or [1, S, M], several in the order of `forward`, or a
             dict by name.
-        tokens: what the rows of the first input are called; default "token 1", "token 2" …
-        memory_tokens: what the rows of the second are called, where there is one.
-        title: above it; default: what is computed.
-        arguments: more of what `forward` takes: `mask=`, `real=`, `position_ids=`, `memory_mask=` …
+        tokens: names of the rows of the first input; default "token 1", "token 2" …
+        memory_tokens: names of the rows of the second input, if there is one.
+        title: title of the worksheet; default: the kind of module.
+        arguments: more arguments of `forward`: `mask=`, `real=`, `position_ids=`, `memory_mask=` …
 
     Raises:
-        WorksheetError: a module or an option that cannot be shown, more than fits, numbers that are not finite.
-        ShapeError, DtypeError, MaskError, ArgumentError: as of the module itself.
+        WorksheetError: an unsupported module or option, too large a module, numbers that are not finite.
+        ShapeError, DtypeError, MaskError, ArgumentError: as in the module.
     """
     build = KINDS[type_of(module)]
     _check_eval(module)
     parameters = sum(each.numel() for each in module.parameters())
     if parameters > MOST_PARAMETERS:
-        raise WorksheetError(f"a module of {parameters:,} parameters is too large to follow by eye. {FITS}")
+        raise WorksheetError(f"the module is too large to follow. Received: {parameters:,} parameters. {FITS}")
     if any(each.is_meta for each in module.parameters()):
-        raise WorksheetError("the module is on the meta device and has no numbers to show. Give it some first")
+        raise WorksheetError(
+            "the module is on the meta device and has no numbers to show. Load or initialise its parameters first"
+        )
     module = copy.deepcopy(module).to("cpu", torch.float64).eval()
     for part in module.modules():
         if hasattr(part, "kernel"):
-            vars(part)["kernel"] = "reference"  # the definition itself; what was chosen may not take float64
+            vars(part)["kernel"] = "reference"  # the definition; the chosen kernel may not support float64
     given = Given(module, inputs, arguments, tokens, memory_tokens)
     b = Builder()
     with torch.no_grad():
@@ -72,25 +74,27 @@ def make(
 
 
 def type_of(module: nn.Module) -> type[nn.Module]:
-    """Which of those that can be shown a module is; a subclass that computes something of its own is none."""
+    """The supported class of a module; a subclass with a forward of its own is not supported."""
     for kind in KINDS:
         if isinstance(module, kind) and type(module).forward is kind.forward:
             return kind
     known = ", ".join(kind.__name__ for kind in KINDS)
-    hint = "; give it one of its layers, or their attention" if isinstance(module, nn.Module) else ""
-    raise WorksheetError(f"a worksheet shows {known}; received {type(module).__name__}{hint}")
+    hint = ". Pass one of its layers, or their attention" if isinstance(module, nn.Module) else ""
+    raise WorksheetError(f"a worksheet shows {known}. Received: {type(module).__name__}{hint}")
 
 
 def _check_eval(module: nn.Module) -> None:
-    """WorksheetError where the module would drop something by chance."""
+    """Raise WorksheetError if the module would apply dropout."""
     for part in module.modules() if module.training else ():
         chances = [getattr(part, name, 0.0) for name in ("p", "dropout", "probability")]
         if any(isinstance(chance, float) and chance > 0 for chance in chances):
-            raise WorksheetError("dropout: a worksheet leaves nothing to chance. Call module.eval() first")
+            raise WorksheetError(
+                "the module is in train mode with dropout, but a worksheet must not be random. Call module.eval() first"
+            )
 
 
 def _compare(module: nn.Module, b: Builder, output: Matrix, expected: Tensor) -> None:
-    """WorksheetError unless the worksheet comes to what the module computes: one that would be wrong is refused."""
+    """Raise WorksheetError if the worksheet differs from the module's output."""
     apart = float((torch.from_numpy(output.values) - expected).abs().max())
     limit = EXACT * max(1.0, float(expected.abs().max()))
     if any(isinstance(part, Rope | Rope2D | Alibi) for part in module.modules()):
@@ -102,6 +106,6 @@ def _compare(module: nn.Module, b: Builder, output: Matrix, expected: Tensor) ->
         limit *= IN_FLOAT32 / EXACT * largest["positions"] * largest["result"]
     if not apart <= limit:
         raise WorksheetError(
-            f"the worksheet comes to other numbers than the module: they are up to {apart:.3g} apart, expected at most "
-            f"{limit:.3g}. Is there a hook on the module, or something put around a part of it?"
+            f"the worksheet's output differs from the module's by up to {apart:.3g}; expected at most "
+            f"{limit:.3g}. Check for hooks on the module, and for wrappers around its parts"
         )

@@ -12,7 +12,7 @@ _SPECIAL = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_{}[]<>|#~$!&
 
 
 def write_markdown(sheet: Worksheet, path: Path) -> None:
-    """Write them as UTF-8."""
+    """Write the steps as UTF-8."""
     path.write_text("\n".join(_lines(sheet)), encoding="utf-8", newline="\n")
 
 
@@ -20,7 +20,7 @@ def _lines(sheet: Worksheet) -> Iterator[str]:
     yield f"# {_plain(sheet.title)}"
     yield from ("", _plain(sheet.about), "")
     yield "In the formulas `X[i,j]` is the number of X in the same row and column, `X[i,:]` the same row, `X[:,j]` the"
-    yield from ("same column. Numbers without a formula are given: inputs, parameters and options.", "")
+    yield from ("same column. Numbers without a formula are inputs, parameters and options.", "")
     yield from ("| dimension | what it counts | size |", "|---|---|---|")
     for letter, size in sheet.dimensions:
         yield f"| {letter} | {LETTERS[letter]} | {size} |"
@@ -64,7 +64,7 @@ def _matrix(matrix: Matrix) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown takes as it is, whatever a token holds."""
+    """Text escaped for Markdown, whatever a token contains."""
     return text.translate(_SPECIAL)
 
 

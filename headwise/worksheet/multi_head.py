@@ -22,7 +22,7 @@ NAMES = {"q": ("Q", "queries"), "k": ("K", "keys"), "v": ("V", "values")}
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read beside the queries' own matrix, and where tokens stand."""
+    """The mask of a call, and the positions of its tokens."""
 
     allowed: NDArray[np.bool_]  # [H or 1, Q, K]
     query_ids: Tensor | None = None  # [Q] or [Q, 2]
@@ -40,7 +40,7 @@ def attention(
     output: str = "Y",
     kind: Kind = "result",
 ) -> Matrix:
-    """All steps, from the matrices of queries, keys and values (None = as the one before) to the output."""
+    """All steps, from the inputs for queries, keys and values (None = the same as the previous one) to the output."""
     check_heads(module.num_heads)
     _check_positions(module)
     keys = x if memory is None else memory
@@ -53,7 +53,7 @@ def attention(
         q = normalised(b, module.q_norm, q, [f"{b.local(each)}_normed" for each in q], "q", "Norm of the queries")
         k = normalised(b, module.k_norm, k, [f"{b.local(each)}_normed" for each in k], "k", "Norm of the keys")
     q, k, bias, at = _positioned(b, module, q, k, reading, memory is None)
-    # Where tokens attend to themselves, they are queries along the rows and keys along the columns.
+    # In self-attention, the tokens are queries along the rows and keys along the columns.
     rows, cols = x.rows.lettered("Q"), keys.rows.lettered("K")
     q, k, v = read_as(q, rows), read_as(k, cols), read_as(v, cols)
     sinks = None if module.sinks is None else module.sinks.detach().double().numpy()
@@ -81,15 +81,15 @@ def _projected(b: Builder, module: MultiHeadAttention, which: str, x: Matrix) ->
     for h in range(heads):
         own = slice(h * width, (h + 1) * width)
         groups.append(projection(b, x, weight[own], None if bias is None else bias[own], cols, name, f"_{h + 1}"))
-    fewer = f" There are {heads} for {module.num_heads} heads of queries." if heads < module.num_heads else ""
+    fewer = f" There are {heads} for {module.num_heads} query heads." if heads < module.num_heads else ""
     what = {
         "q": "what each token is looking for",
         "k": "what each token can be found by",
-        "v": "what each token gives to those that look at it",
+        "v": "what each token passes to those that attend to it",
     }[which]
     b.step(
         words.capitalize(),
-        f"Each head makes {words} of every token: {what}.{fewer}",
+        f"Each head computes {words} from every token: {what}.{fewer}",
         f"{name}ₕ = {x.name} W_{name},ₕ" + ("" if bias is None else f" + b_{name},ₕ"),
         *in_rows(*groups),
     )
@@ -97,7 +97,7 @@ def _projected(b: Builder, module: MultiHeadAttention, which: str, x: Matrix) ->
 
 
 def _shared(b: Builder, x: Matrix, weight: Tensor, cols: Axis, heads: int, which: str) -> list[Matrix]:
-    """Of a projection that all heads share: head h projects its own columns of x."""
+    """A projection that all heads share: head h projects its own columns of x."""
     name, words = NAMES[which]
     width = len(cols)
     matrix = b.given("parameter", f"W_{name}", weight.mT, numbered("D", width, "in"), cols)
@@ -109,7 +109,8 @@ def _shared(b: Builder, x: Matrix, weight: Tensor, cols: Axis, heads: int, which
         groups.append([own, made[-1]])
     b.step(
         words.capitalize(),
-        f"Each head takes its own columns of the input; one small matrix makes {words} of them, for all heads.",
+        f"Each head takes its own columns of the input; one small matrix, the same for all heads, computes {words} "
+        "from them.",
         f"{name}ₕ = {x.name}[:, columns of h] W_{name}",
         [matrix],
         *side_by_side(groups),
@@ -136,7 +137,7 @@ def _check_positions(module: MultiHeadAttention) -> None:
     known = (Rope, Rope2D, Alibi, T5Buckets, ShawRelative)
     if module.positions is not None and type(module.positions) not in known:
         raise WorksheetError(
-            f"positions: a worksheet does not show {type(module.positions).__name__}, expected one of "
+            f"a worksheet does not show positions of type {type(module.positions).__name__}; expected one of "
             + ", ".join(each.__name__ for each in known)
         )
 
@@ -171,7 +172,7 @@ def _rotated(
     assert reading.key_ids is not None
     if scheme.depends_on_length and len(q[0].rows) != len(k[0].rows):
         raise WorksheetError(
-            "positions: a worksheet shows one table of frequencies, and those of DynamicNTK depend on the length, "
+            "positions: a worksheet shows one table of frequencies, but those of DynamicNTK depend on the length, "
             "which differs for queries and keys. Use another scaling"
         )
     theta, amplitude = rotary.frequencies(b, scheme, len(q[0].rows))
@@ -184,8 +185,8 @@ def _rotated(
     for words, heads, turn in (("queries", q, query_turn), ("keys", k, key_turn)):
         turned = rotary.turned(b, heads, turn, [f"{b.local(each)}_turned" for each in heads])
         b.step(
-            f"Turn the {words}",
-            "Each pair of dimensions is turned by the token's angle, so that a score depends on how far apart two "
+            f"Rotate the {words}",
+            "Each pair of dimensions is rotated by the token's angle, so that a score depends on the distance of two "
             f"tokens are. {rotary.pairs_in_words(turn, len(heads[0].cols))}",
             "(a, b) → (a cos φ − b sin φ,  b cos φ + a sin φ)",
             *side_by_side([each] for each in turned),
@@ -201,7 +202,7 @@ def _gated(b: Builder, module: MultiHeadAttention, x: Matrix, joined: Matrix) ->
     made = b.cells("Z_gated", joined.rows, joined.cols, f"{joined.name}[i,j]*{share.name}[i,j]")
     b.step(
         "Gate",
-        "A sigmoid of the query says for each number how much of it may pass.",
+        "A sigmoid gate, computed from the query's input, scales each number.",
         "Z = Z ⊙ sigmoid(X W_gate)",
         shown,
         [share, made],
@@ -215,7 +216,7 @@ def _output(b: Builder, module: MultiHeadAttention, z: Matrix, x: Matrix, name: 
     shown = projection(b, z, out.weight, out.bias, cols, "O", kind=kind, result=name)
     b.step(
         "Output",
-        "One more matrix mixes what the heads found, and brings it to the width of the model.",
+        "One more matrix combines the heads' outputs and maps them to the width of the model.",
         "Y = Z W_O" + ("" if out.bias is None else " + b_O"),
         *in_rows(shown),
     )
@@ -223,7 +224,7 @@ def _output(b: Builder, module: MultiHeadAttention, z: Matrix, x: Matrix, name: 
 
 
 def ids_of(scheme: Positions | None, length: int, real: Tensor | None, given: Tensor | None) -> Tensor | None:
-    """Where the tokens of one sequence stand, if the scheme asks: as given, or counted; `real` [S] says which count."""
+    """The positions of one sequence, if the scheme needs them: as passed, or counted over the `real` tokens [S]."""
     if scheme is None:
         return None
     if given is not None:
@@ -234,5 +235,5 @@ def ids_of(scheme: Positions | None, length: int, real: Tensor | None, given: Te
 
 
 def read_as(heads: list[Matrix], rows: Axis) -> list[Matrix]:
-    """The same matrices, read as queries or keys by what comes next."""
+    """The same matrices, used as queries or keys in the next steps."""
     return [replace(each, rows=rows) for each in heads]

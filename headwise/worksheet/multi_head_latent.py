@@ -21,7 +21,7 @@ def latent_attention(
     output: str = "Y",
     kind: Kind = "result",
 ) -> Matrix:
-    """All steps, from the tokens to the output. The keys and values of each head are made (the path "expand")."""
+    """All steps, from the tokens to the output. The keys and values of each head are computed (the path "expand")."""
     check_heads(module.num_heads)
     assert reading.query_ids is not None
     theta, amplitude = rotary.frequencies(b, module.positions, len(x.rows))
@@ -40,12 +40,12 @@ def latent_attention(
     joined = softmax.concatenated(b, z)
     out = check_linear(module.out, "out")
     shown = projection(b, joined, out.weight, out.bias, x.cols, "O", kind=kind, result=output)
-    b.step("Output", "One more matrix mixes what the heads found.", "Y = Z W_O", *in_rows(shown))
+    b.step("Output", "One more matrix combines the heads' outputs.", "Y = Z W_O", *in_rows(shown))
     return shown[-1]
 
 
 def _queries(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rotary.Turn) -> list[Matrix]:
-    """Queries of each head, [S × D], their last dimensions turned."""
+    """Queries of each head, [S × D], their last dimensions rotated."""
     cols = _head_dims(module)
     if module.q_rank is None:
         source, weight = x, check_linear(module.q, "q").weight
@@ -55,11 +55,11 @@ def _queries(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rota
         shown = projection(b, x, down.weight, down.bias, rank, "DQ", result="C_Q")
         b.step(
             "Compress the queries",
-            f"Queries too are made of a short latent: {module.q_rank} numbers a token.",
+            f"Queries are also computed from a short latent: {module.q_rank} numbers per token.",
             "C_Q = X W_DQ",
             *in_rows(shown),
         )
-        (source,) = normalised(b, module.q_norm, shown[-1:], ["C_Q_normed"], "C_Q", "Norm of the queries' latent")
+        (source,) = normalised(b, module.q_norm, shown[-1:], ["C_Q_normed"], "C_Q", "Norm of the latent of queries")
         weight = check_linear(module.q_up, "q_up").weight
     parts = weight.unflatten(0, (module.num_heads, -1))
     groups = [
@@ -67,16 +67,16 @@ def _queries(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rota
     ]
     b.step(
         "Queries",
-        f"Each head's query: {module.nope_dim} dimensions that know no position (n), then {module.rope_dim} that will "
-        "be turned (t).",
+        f"Each head's query: {module.nope_dim} dimensions without position (n), then {module.rope_dim} that will "
+        "be rotated (t).",
         f"Qₕ = {source.name} W_Q,ₕ",
         *groups,
     )
     heads = [group[-1] for group in groups]
     turned = rotary.turned(b, heads, turn, [f"{b.local(each)}_turned" for each in heads], start=module.nope_dim)
     b.step(
-        "Turn the queries",
-        "Only the last dimensions turn with the token's position; the others stay.",
+        "Rotate the queries",
+        "Only the last dimensions are rotated by the token's position; the others stay the same.",
         "(a, b) → (a cos φ − b sin φ,  b cos φ + a sin φ)",
         *side_by_side([each] for each in turned),
     )
@@ -84,7 +84,7 @@ def _queries(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rota
 
 
 def _latents(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rotary.Turn) -> tuple[Matrix, Matrix]:
-    """(the normed latent [S × R], the turned key that all heads share [S × T])"""
+    """(the normed latent [S × R], the rotated key that all heads share [S × T])"""
     down = check_linear(module.kv_down, "kv_down")
     rank = numbered("R", module.kv_rank)
     turns = numbered("T", module.rope_dim)
@@ -94,16 +94,16 @@ def _latents(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rota
     key = projection(b, x, weights[1], bias[1], turns, "KR", result="K_shared")
     b.step(
         "Compress keys and values",
-        f"Keys and values of all heads are made of one latent, C_KV: {module.kv_rank} numbers a token. Beside it "
-        "stands one key for positions, which all heads share.",
+        f"Keys and values of all heads are computed from one latent, C_KV: {module.kv_rank} numbers per token. In "
+        "addition there is one key for positions, which all heads share.",
         "C_KV = X W_DKV,   K_shared = X W_KR",
         *in_rows(latent, key),
     )
     (normed,) = normalised(b, module.kv_norm, latent[-1:], ["C_KV_normed"], "C_KV", "Norm of the latent")
     (turned,) = rotary.turned(b, key[-1:], turn, ["K_shared_turned"])
     b.step(
-        "Turn the shared key",
-        "Positions are kept apart from the latent, since what was turned could not be made of it any more.",
+        "Rotate the shared key",
+        "Positions are kept out of the latent: rotated keys could not be computed from it by one matrix.",
         "(a, b) → (a cos φ − b sin φ,  b cos φ + a sin φ)",
         [turned],
     )
@@ -114,8 +114,8 @@ def _latents(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rota
     kept = module.kv_rank + module.rope_dim
     full = module.num_heads * (module.head_dim + module.value_head_dim)
     b.step(
-        "What a cache keeps",
-        f"To go on with the text later, only this is kept: {kept} numbers a token, where the keys and values of "
+        "What a cache holds",
+        f"To continue the text later, only this is cached: {kept} numbers per token, while the keys and values of "
         f"{module.num_heads} heads would be {full}.",
         "cache = [C_KV normed, K_shared turned]",
         [cache],
@@ -138,13 +138,13 @@ def _keys_and_values(
         groups.append([*up, keys[-1]])
     b.step(
         "Keys",
-        "Each head makes its key of the latent, and puts the shared, turned key behind it.",
+        "Each head computes its key from the latent, and appends the shared, rotated key.",
         "Kₕ = [C_KV W_UK,ₕ ; K_shared turned]",
         *groups,
     )
     width = numbered("E", module.value_head_dim)
     groups = [projection(b, latent, part, None, width, "UV", f"_{h}", result=f"V_{h}") for h, part in enumerate(w_v, 1)]
-    b.step("Values", "Each head makes its values of the same latent.", "Vₕ = C_KV W_UV,ₕ", *groups)
+    b.step("Values", "Each head computes its values from the same latent.", "Vₕ = C_KV W_UV,ₕ", *groups)
     return keys, [group[-1] for group in groups]
 
 
@@ -155,6 +155,6 @@ def _up(module: MultiHeadLatentAttention) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _head_dims(module: MultiHeadLatentAttention) -> Axis:
-    """n1, n2 … know no position; t1, t2 … are turned."""
+    """n1, n2 … have no position; t1, t2 … are rotated."""
     plain = tuple(f"n{i}" for i in range(1, module.nope_dim + 1))
     return Axis("D", plain + tuple(f"t{i}" for i in range(1, module.rope_dim + 1)))

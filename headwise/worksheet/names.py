@@ -1,4 +1,4 @@
-"""Names of ranges that every spreadsheet takes: `Q_1` is one, `Q1` is a cell's address, and `COS` a function."""
+"""Names of ranges that every spreadsheet accepts: `Q_1`, but not `Q1`, an address, or `COS`, a function."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ LONGEST = 255
 
 
 def is_name(name: str) -> bool:
-    """Whether Excel and LibreOffice take this as the name of a range."""
+    """Whether Excel and LibreOffice accept this as the name of a range."""
     if not _FORM.match(name) or len(name) > LONGEST or name.lower() in _WORDS or name.upper() in FUNCTIONS:
         return False
     return not _ADDRESS.match(name) and not _ROW_AND_COLUMN.match(name)
 
 
 def check_name(name: str, taken: Iterable[str]) -> None:
-    """Raise WorksheetError unless `name` is one and is new; case does not tell names apart."""
+    """Raise WorksheetError unless `name` is valid and new, ignoring case."""
     if not is_name(name):
         raise WorksheetError(
-            f"{name!r} cannot name a range of cells: it is an address or a function, or holds other characters"
+            f"{name!r} cannot name a range of cells: it is an address or a function, or has characters that are not "
+            "allowed"
         )
     if name.casefold() in (other.casefold() for other in taken):
         raise WorksheetError(f"{name!r} already names other cells of this worksheet")

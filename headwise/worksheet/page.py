@@ -1,5 +1,4 @@
-"""The steps as a page: one HTML file that loads nothing and runs nothing, light and dark, for wide screens and for
-small ones."""
+"""The steps as a page: one HTML file without scripts or external resources, light and dark, for all screen widths."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def write_page(sheet: Worksheet, path: Path) -> None:
-    """Write it as UTF-8."""
+    """Write the page as UTF-8."""
     path.write_text("\n".join(_lines(sheet)), encoding="utf-8", newline="\n")
 
 
@@ -33,9 +32,9 @@ def _lines(sheet: Worksheet) -> Iterator[str]:
     yield "</ol></nav>\n<main>"
     yield f"<header><h1>{title}</h1>\n<p>{escape(sheet.about)}</p>"
     yield (
-        '<p class="key"><b class="given">Blue</b> numbers are given: inputs, parameters, options. The others follow by '
-        "the formula above them: <code>X[i,j]</code> is the number of X in the same row and column, "
-        "<code>X[i,:]</code> the same row, <code>X[:,j]</code> the same column. Point at a number to see "
+        '<p class="key"><b class="given">Blue</b> numbers are inputs, parameters and options. The others are computed '
+        "by the formula above them: <code>X[i,j]</code> is the number of X in the same row and column, "
+        "<code>X[i,:]</code> the same row, <code>X[:,j]</code> the same column. Hover over a number to see "
         "all of it, and its own formula.</p>"
     )
     yield '<dl class="dimensions">'
@@ -69,7 +68,7 @@ def _matrix(matrix: Matrix) -> Iterator[str]:
         origin = f"<code>{escape(matrix.formula.summary)}</code> = " if matrix.formula else ""
         yield f'<p class="number"><b>{escape(matrix.name)}</b> = {origin}<span{given}>{matrix.shown(0, 0)}</span></p>'
         return
-    # A wide matrix is moved sideways by itself, with the keyboard too.
+    # A wide matrix scrolls sideways by itself, also with the keyboard.
     yield f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(matrix.name)}">'
     yield f'<table class="{matrix.kind}">'
     yield f"<caption><b>{escape(matrix.name)}</b> {escape(matrix.size)}{_origin(matrix)}</caption>"

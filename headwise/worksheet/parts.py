@@ -1,4 +1,4 @@
-"""What attention stands between in a layer: linear maps, norms, sums with what came in, feed-forward networks."""
+"""The other parts of a layer: linear maps, norms, residual connections, feed-forward networks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.worksheet.builder import Builder
 from headwise.worksheet.description import ONE, SCIENTIFIC, Axis, Kind, Matrix, numbered
 
 GELU_TANH = "0.5*{x}*(1+TANH(SQRT(2/PI())*({x}+0.044715*{x}^3)))"
-# Excel and LibreOffice have Φ, the normal distribution, under this name since ever. GELU is x · Φ(x).
+# Every version of Excel and LibreOffice has Φ, the normal distribution, under this name. GELU is x · Φ(x).
 ACTIVATIONS = {
     "relu": ("MAX(0,{x})", "max(0, x)"),
     "gelu": ("{x}*NORMSDIST({x})", "x · Φ(x)"),
@@ -35,7 +35,7 @@ def projection(
     kind: Kind = "result",
     result: str | None = None,
 ) -> list[Matrix]:
-    """x W + b, of a weight [out, in] as nn.Linear has it: [W, b, the result], or without b."""
+    """x W + b, for a weight [out, in] as in nn.Linear: [W, b, the result], or without b."""
     shown = [b.given("parameter", f"W_{name}{suffix}", weight.mT, x.cols, cols)]
     text = f"MMULT({x.name},{shown[0].name})"
     if bias is not None:
@@ -46,15 +46,16 @@ def projection(
 
 
 def in_rows(*groups: Sequence[Matrix]) -> list[list[Matrix]]:
-    """Projections as they stand on a page: the weight and what comes of it side by side, the bias below."""
+    """The arrangement of projections on a page: the weight and the result side by side, the bias below."""
     return [list(row) for weight, *bias, made in groups for row in ([weight, made], bias)]
 
 
 def check_linear(module: nn.Module, name: str) -> nn.Linear:
-    """Raise WorksheetError unless this is a linear layer as it is, which a product of matrices shows."""
+    """Raise WorksheetError unless this is exactly an nn.Linear, which a matrix product can show."""
     if type(module) is not nn.Linear:
         raise WorksheetError(
-            f"{name}: expected an nn.Linear, received {type(module).__name__}. Merge what was put around the weight"
+            f"{name} must be an nn.Linear. Received: {type(module).__name__}. Merge adapters and wrappers into the "
+            "weight"
         )
     return module
 
@@ -62,10 +63,10 @@ def check_linear(module: nn.Module, name: str) -> nn.Linear:
 def normalised(
     b: Builder, norm: nn.Module, xs: Sequence[Matrix], names: Sequence[str], label: str, title: str
 ) -> list[Matrix]:
-    """Each matrix's rows by LayerNorm or RMSNorm; all share its parameters, which are called after `label`."""
+    """Each matrix's rows by LayerNorm or RMSNorm; all share its parameters, whose names contain `label`."""
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm), type(norm)
     if norm.eps is None:
-        raise WorksheetError(f"{title}: expected a norm with an eps, received None")
+        raise WorksheetError(f"{title}: eps must be a number. Received: eps=None")
     width = xs[0].cols
     eps = b.option(f"Eps_{label}", norm.eps, digits=SCIENTIFIC)
     shown: list[Matrix] = [eps]
@@ -93,21 +94,21 @@ def normalised(
         made.append(b.cells(name, x.rows, x.cols, text))
         groups.append([*columns, made[-1]])
     if isinstance(norm, nn.LayerNorm):
-        sentence = "Each row is brought to mean 0 and variance 1, then each column gets its learned gain and shift."
+        sentence = "Each row is normalised to mean 0 and variance 1, then each column gets its learned gain and shift."
         symbols = "y = (x − mean) / √(variance + ε) · gain + shift"
     else:
-        sentence = "Each row is brought to a mean square of 1, then each column gets its learned gain."
+        sentence = "Each row is normalised to a mean square of 1, then each column gets its learned gain."
         symbols = "y = x / √(mean of x² + ε) · gain"
     b.step(title, sentence, symbols, *([each] for each in shown), *groups)
     return made
 
 
 def added(b: Builder, x: Matrix, branch: Matrix, name: str, kind: Kind = "result") -> Matrix:
-    """x and what a branch made of it."""
+    """x plus the output of a branch."""
     made = b.cells(name, x.rows, x.cols, f"{x.name}[i,j]+{branch.name}[i,j]", kind=kind)
     b.step(
-        "Add what came in",
-        "The branch only adds to what it read: the residual connection.",
+        "Add the input",
+        "The output of the branch is added to its input: the residual connection.",
         f"{name} = {x.name} + {branch.name}",
         [made],
     )
@@ -126,7 +127,7 @@ def feed_forward(b: Builder, module: FeedForward, x: Matrix) -> Matrix:
         more = projection(b, x, gate.weight, gate.bias, hidden, "Gate_up")
         grid += [[each] for each in more]
         inside = more[-1]
-    b.step("Feed-forward: widen", "Each token by itself is mapped to more dimensions.", "U = X W_up + b", *grid)
+    b.step("Feed-forward: widen", "Each token is mapped separately to more dimensions.", "U = X W_up + b", *grid)
     text, symbols = ACTIVATIONS[GATED.get(module.activation, module.activation)]
     text = text.format(x=f"{inside.name}[i,j]")
     if gate is not None:
@@ -135,14 +136,17 @@ def feed_forward(b: Builder, module: FeedForward, x: Matrix) -> Matrix:
     active = b.cells("Active", x.rows, hidden, text)
     b.step(
         f"Feed-forward: {module.activation}",
-        "A bend in each number by itself: without it two maps would be one.",
+        "A nonlinear function of each number: without it, the two linear maps would be a single one.",
         f"A = {symbols}" if gate is not None else f"act(x) = {symbols}",
         [active],
     )
     down = check_linear(module.down, "mlp.down")
     shown = projection(b, active, down.weight, down.bias, x.cols, "Down")
     b.step(
-        "Feed-forward: narrow", "And back to the width of the model.", "Y = A W_down + b", *[[each] for each in shown]
+        "Feed-forward: narrow",
+        "Each token is mapped back to the width of the model.",
+        "Y = A W_down + b",
+        *[[each] for each in shown],
     )
     return shown[-1]
 
@@ -150,7 +154,7 @@ def feed_forward(b: Builder, module: FeedForward, x: Matrix) -> Matrix:
 def residual(
     b: Builder, layer: Any, x: Matrix, norm: nn.Module, label: str, branch: Any, *, add: bool = True
 ) -> Matrix:
-    """x and what a branch makes of it, with the norm before the branch or after the sum, as `ResidualLayer._add`."""
+    """x plus a branch of it, with the norm before the branch or after the sum, as in `ResidualLayer._add`."""
     if layer.norm_first:
         (read,) = normalised(b, norm, [x], [f"Norm_{label}"], label, f"Norm before the {label.replace('_', ' ')}")
         found = branch(read)

@@ -1,6 +1,6 @@
-"""The results of formulas, put into a workbook that openpyxl wrote: it writes formulas alone.
+"""Adds the results of formulas to a workbook: openpyxl writes only the formulas.
 
-Without them a program that shows a file but cannot calculate (a preview, a mail program, pandas) shows empty cells.
+Without them, a program that shows a file but cannot calculate (a preview, a mail program, pandas) shows empty cells.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 LINKS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 PACKAGE = "http://schemas.openxmlformats.org/package/2006/relationships"
 
-Results = Mapping[str, Mapping[str, float | str]]  # sheet, address -> what the formula there comes to
+Results = Mapping[str, Mapping[str, float | str]]  # sheet, address -> the result of the formula there
 
 
 def fill_in(path: Path, results: Results) -> None:
-    """Write them into the workbook at `path`."""
+    """Write the results into the workbook at `path`."""
     out = io.BytesIO()
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
         parts = {part: name for name, part in _parts(old).items()}
@@ -51,7 +51,7 @@ def _filled(data: bytes, results: Mapping[str, float | str]) -> bytes:
         value = cell.find(f"{{{MAIN}}}v")
         value = ElementTree.SubElement(cell, f"{{{MAIN}}}v") if value is None else value
         value.text = result if isinstance(result, str) else repr(result)
-        # Else a text would be read as the number of one.
+        # Otherwise the text would be read as an index of a shared string.
         if isinstance(result, str):
             cell.attrib["t"] = "str"
         else:

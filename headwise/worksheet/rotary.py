@@ -1,4 +1,4 @@
-"""RoPE in steps: frequencies, angles, cosines and sines, and the rotation of queries and keys."""
+"""The steps of RoPE: frequencies, angles, cosines and sines, and the rotation of queries and keys."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SCALINGS = (Linear, DynamicNTK, Yarn, Llama3)
 
 @dataclass(frozen=True)
 class Turn:
-    """How the tokens of one sequence are turned: cosines and sines [S × P], and which dimensions are pairs."""
+    """The rotation of the tokens of one sequence: cosines and sines [S × P], and which dimensions are pairs."""
 
     cos: Matrix
     sin: Matrix
     interleaved: bool
 
     def pair(self, dim: int) -> tuple[int, int, bool] | None:
-        """(which pair, the other dimension, whether this is the first of the two), from 0; None = it is not turned."""
+        """(the pair, the other dimension, whether this is the first of the two), from 0; None = it is not rotated."""
         pairs = len(self.cos.cols)
         if dim >= 2 * pairs:
             return None
@@ -34,18 +34,19 @@ class Turn:
 
 
 def frequencies(b: Builder, scheme: Rope | Rope2D, length: int) -> tuple[Matrix, Matrix | None]:
-    """(θ [1 × P] in radians per position, the amplitude where it is not 1)."""
+    """(θ [1 × P] in radians per position, the amplitude if it is not 1)."""
     base = b.option("Rope_base", scheme.base, digits=0)
     if isinstance(scheme, Rope2D):
         quarter = scheme.head_dim // 4
         half = numbered("P", 2 * quarter)
-        # The rows take the frequencies with even index, the columns those with odd index.
+        # Rows use the frequencies with even index, columns those with odd index.
         texts = [f"{base.name}^(-2*{2 * p}/{scheme.head_dim})" for p in range(quarter)]
         texts += [f"{base.name}^(-2*{2 * p + 1}/{scheme.head_dim})" for p in range(quarter)]
         theta = b.cells("Theta", ONE, half, *texts, digits=6)
         b.step(
             "RoPE frequencies",
-            "Each pair of dimensions has a speed of its own: the first half turns by the row, the rest by the column.",
+            "Each pair of dimensions has its own frequency. The first half of the pairs is rotated by the row, the "
+            "rest by the column.",
             "θ = base^(−2i/D), i = 0, 2 … for rows, 1, 3 … for columns",
             [base],
             [theta],
@@ -61,7 +62,7 @@ def frequencies(b: Builder, scheme: Rope | Rope2D, length: int) -> tuple[Matrix,
     else:
         if type(scaling) not in SCALINGS:
             raise WorksheetError(
-                f"positions: a worksheet does not show the scaling {type(scaling).__name__}, expected one of "
+                f"a worksheet does not show the scaling {type(scaling).__name__}; expected one of "
                 + ", ".join(each.__name__ for each in SCALINGS)
             )
         theta, shown, how = _scaled(b, scheme, pairs, base, exponent, length)
@@ -71,7 +72,7 @@ def frequencies(b: Builder, scheme: Rope | Rope2D, length: int) -> tuple[Matrix,
         shown[0].append(amplitude)
     b.step(
         "RoPE frequencies",
-        "Each pair of dimensions turns at its own speed, in radians per position: the first is quick, the last slow.",
+        "Each pair of dimensions is rotated with its own frequency, in radians per position: the first is the highest.",
         how,
         *shown,
     )
@@ -81,7 +82,7 @@ def frequencies(b: Builder, scheme: Rope | Rope2D, length: int) -> tuple[Matrix,
 def _scaled(
     b: Builder, scheme: Rope, pairs: Axis, base: Matrix, exponent: str, length: int
 ) -> tuple[Matrix, list[list[Matrix]], str]:
-    """θ of a scaled RoPE: (θ, what is shown, in symbols)."""
+    """θ of a scaled RoPE: (θ, the matrices to show, the formula in symbols)."""
     scaling, dim = scheme.scaling, scheme.rotary_dim
     plain = f"{base.name}^{exponent}"
     assert scaling is not None
@@ -122,7 +123,7 @@ def _scaled(
             first, last = f"INT({first})", f"-INT(-({last}))"
         begin = b.cells("Rope_begin", ONE, ONE, f"MAX(0,{first})")
         end = b.cells("Rope_end", ONE, ONE, f"MIN({dim - 1},{last})")
-        # Where the two are one there is a step, and no division by 0.
+        # If the two are equal, the ramp is a step, without a division by 0.
         wide = f"IF({begin.name}={end.name},0.001,{end.name}-{begin.name})"
         share = f"1-MAX(0,MIN(1,(j-1-{begin.name})/({wide})))"
         bounds, rows = [fast, slow], [[begin, end]]
@@ -130,7 +131,7 @@ def _scaled(
     text = f"(1-{stays.name}[1,j])*{unscaled.name}[1,j]/{factor.name}+{stays.name}[1,j]*{unscaled.name}[1,j]"
     theta = b.cells("Theta", ONE, pairs, text, digits=6)
     shown = [[*options, *bounds], *rows, [unscaled], [stays], [theta]]
-    return theta, shown, "θ'ᵢ = (1 − γᵢ) · θᵢ / factor + γᵢ · θᵢ,  γ = how much of a speed stays"
+    return theta, shown, "θ'ᵢ = (1 − γᵢ) · θᵢ / factor + γᵢ · θᵢ,  γ = share of the frequency that is kept"
 
 
 def turn_of(
@@ -142,7 +143,7 @@ def turn_of(
     amplitude: Matrix | None,
     suffix: str = "",
 ) -> Turn:
-    """Angles, cosines and sines of the tokens of one sequence, which stand at `ids` [S] or [S, 2]."""
+    """Angles, cosines and sines of the tokens of one sequence, at positions `ids` [S] or [S, 2]."""
     coords = Axis("A", ("row", "column")) if ids.ndim == 2 else ONE
     places = b.given("positions", f"Position{suffix}", ids, tokens, coords, digits=0)
     if ids.ndim == 2:
@@ -157,7 +158,7 @@ def turn_of(
     whose = {"": "", "_q": " of the queries", "_k": " of the keys"}[suffix]
     b.step(
         f"RoPE angles{whose}",
-        "The angle is where a token stands, times the speed of the pair. Cosine and sine are what a rotation needs.",
+        "The angle is the token's position times the frequency of the pair. A rotation needs its cosine and sine.",
         "φ = position · θ,  cos φ,  sin φ",
         [places, angles],
         [cos, sin],
@@ -166,7 +167,7 @@ def turn_of(
 
 
 def turned(b: Builder, heads: Sequence[Matrix], turn: Turn, names: Sequence[str], start: int = 0) -> list[Matrix]:
-    """The heads with their dimensions from `start` on turned; the names are those of the results."""
+    """The heads with their dimensions from `start` on rotated; `names` are those of the results."""
     made = []
     for x, name in zip(heads, names, strict=True):
         texts = []
@@ -185,10 +186,10 @@ def turned(b: Builder, heads: Sequence[Matrix], turn: Turn, names: Sequence[str]
 
 
 def pairs_in_words(turn: Turn, dims: int) -> str:
-    """Which dimensions are a pair: "d1 and d3"."""
+    """Which dimensions form a pair: "d1 and d3"."""
     first = turn.pair(0)
     assert first is not None
     rest = dims - 2 * len(turn.cos.cols)
-    left = f" The last {rest} stay as they are." if rest else ""
+    left = f" The last {rest} are not rotated." if rest else ""
     second = "neighbours, d1 and d2" if turn.interleaved else f"half a head apart, d1 and d{first[1] + 1}"
     return f"Pairs are {second} and so on.{left}"

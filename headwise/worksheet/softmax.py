@@ -1,4 +1,4 @@
-"""From queries, keys and values to what the heads give: scores, scale, bias, mask, softmax, weighted sum."""
+"""From queries, keys and values to the heads' outputs: scores, scale, bias, mask, softmax, weighted sum."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from headwise.worksheet.formulas import FORBIDDEN
 
 @dataclass(frozen=True)
 class Options:
-    """What `headwise.attention` is told beside queries, keys and values."""
+    """The options of `headwise.attention`."""
 
-    scale: float | str  # a number, or what it is computed as: 1/SQRT(4)
+    scale: float | str  # a number, or a formula: 1/SQRT(4)
     softcap: float | None = None
     sinks: NDArray[np.float64] | None = None  # [H]
 
@@ -26,7 +26,7 @@ Heads = Sequence[Matrix]
 
 
 def scores(b: Builder, q: Heads, k: Heads) -> list[Matrix]:
-    """q kᵀ, [Q × K] a head; query head h reads key head h · G // H."""
+    """q kᵀ, [Q × K] for each head; query head h uses key head h · G // H."""
     made = []
     for h, each in enumerate(q):
         key = k[h * len(k) // len(q)]
@@ -35,7 +35,7 @@ def scores(b: Builder, q: Heads, k: Heads) -> list[Matrix]:
     shared = shared or (" All query heads share the one key head." if len(k) == 1 < len(q) else "")
     b.step(
         "Scores",
-        f"Each query meets each key: their dot product is large where the two point the same way.{shared}",
+        f"The dot product of each query and each key is large if the two point in the same direction.{shared}",
         "Sₕ = Qₕ Kₕᵀ",
         *side_by_side([each] for each in made),
     )
@@ -43,14 +43,14 @@ def scores(b: Builder, q: Heads, k: Heads) -> list[Matrix]:
 
 
 def softened(b: Builder, s: Heads, options: Options) -> list[Matrix]:
-    """Scaled, and bounded where there is a softcap."""
+    """The scores, scaled and, with a softcap, bounded."""
     scale = b.option("Scale", options.scale)
     s = [b.cells(f"Scaled_{h}", each.rows, each.cols, f"{scale.name}*{each.name}[i,j]") for h, each in _counted(s)]
     b.step(
         "Scale",
-        "Sums of many products are large, and a softmax of large numbers looks at one key only: so all scores are "
-        "multiplied by one small number.",
-        "S'ₕ = scale · Sₕ,  scale = 1/√D unless something else was chosen",
+        "Sums of many products are large, and a softmax of large numbers selects a single key. So all scores are "
+        "multiplied by a small number.",
+        "S'ₕ = scale · Sₕ,  scale = 1/√D by default",
         [scale],
         *side_by_side([each] for each in s),
     )
@@ -62,7 +62,7 @@ def softened(b: Builder, s: Heads, options: Options) -> list[Matrix]:
         ]
         b.step(
             "Softcap",
-            "No score may go beyond the softcap: tanh bends large ones back.",
+            "The softcap limits every score: tanh compresses large ones.",
             "S'ₕ = softcap · tanh(S'ₕ / softcap)",
             [cap],
             *side_by_side([each] for each in s),
@@ -71,7 +71,7 @@ def softened(b: Builder, s: Heads, options: Options) -> list[Matrix]:
 
 
 def biased(b: Builder, s: Heads, bias: Heads) -> list[Matrix]:
-    """The scores with a bias of the positions; nothing where there is none."""
+    """The scores plus the bias of the positions, if there is one."""
     if not bias:
         return list(s)
     made = [
@@ -80,7 +80,7 @@ def biased(b: Builder, s: Heads, bias: Heads) -> list[Matrix]:
     ]
     b.step(
         "Add the bias",
-        "What the positions have to say is added to the scores.",
+        "The bias of the positions is added to the scores.",
         "S'ₕ = S'ₕ + Bₕ",
         *side_by_side([each] for each in made),
     )
@@ -88,7 +88,7 @@ def biased(b: Builder, s: Heads, bias: Heads) -> list[Matrix]:
 
 
 def masked(b: Builder, s: Heads, allowed: NDArray[np.bool_]) -> list[Matrix]:
-    """−∞ where the mask [H or 1, Q, K] forbids."""
+    """The scores with −∞ where the mask [H or 1, Q, K] is False."""
     rows, cols = s[0].rows, s[0].cols
     several = len(allowed) > 1
     masks = [
@@ -101,11 +101,11 @@ def masked(b: Builder, s: Heads, allowed: NDArray[np.bool_]) -> list[Matrix]:
         text = f'IF({mask}[i,j]=1,{each.name}[i,j],"{FORBIDDEN}")'
         made.append(b.cells(f"Masked_{h}", rows, cols, text))
     open_ = bool(allowed.all())
-    now = " Here everything is allowed." if open_ else ""
+    now = " Here every cell is allowed." if open_ else ""
     b.step(
         "Mask",
-        f"Which query (row) may attend to which key (column): 1 = may, 0 = may not. What may not becomes −∞, which no "
-        f"softmax sees.{now}",
+        f"Which query (row) may attend to which key (column): 1 = may, 0 = may not. A masked score becomes −∞, and its "
+        f"weight 0.{now}",
         "S'ₕ = S'ₕ where the mask is 1, else −∞",
         *(side_by_side([mask] for mask in masks) if several else [masks]),
         *side_by_side([each] for each in made),
@@ -128,10 +128,14 @@ def weights(b: Builder, s: Heads, options: Options) -> list[Matrix]:
         total = b.cells(f"Sum_{h}", each.rows, ONE, f"SUM({exp.name}[i,:]){sink}")
         groups.append([top, exp, total])
         exps.append((exp, total))
-    also = " A sink is one more number in each row's sum: it takes its share, and gives nothing." if sinks else ""
+    also = (
+        " A sink adds one more term to each row's sum: it takes a share of the weights, and has no value."
+        if sinks
+        else ""
+    )
     b.step(
         "Softmax: exponentials",
-        "The largest score of a row is taken off, so that nothing overflows; it changes no weight. Then the "
+        "The largest score of a row is subtracted, so that nothing overflows; this changes no weight. Then the "
         f"exponential makes every score positive.{also}",
         "Eₕ = exp(S'ₕ − max of the row)" + ("   sum = Σ E + exp(sink − max)" if sinks else ""),
         [sinks] if sinks else [],
@@ -144,10 +148,10 @@ def weights(b: Builder, s: Heads, options: Options) -> list[Matrix]:
         a = b.cells(f"A_{h}", exp.rows, exp.cols, text, kind="weights")
         groups.append([a, b.cells(f"Total_{h}", exp.rows, ONE, f"SUM({a.name}[i,:])")])
         made.append(a)
-    less = "The rest up to 1 is the sink's share." if sinks else "A row that may attend to nothing is all 0."
+    less = "The rest up to 1 is the sink's share." if sinks else "A row without an allowed key is all 0."
     b.step(
         "Attention weights",
-        f"Each row is divided by its sum: how much each query looks at each key. {less}",
+        f"Each row is divided by its sum. The result is how much each query attends to each key. {less}",
         "Aₕ = Eₕ / sum of the row",
         *side_by_side(groups),
     )
@@ -155,14 +159,14 @@ def weights(b: Builder, s: Heads, options: Options) -> list[Matrix]:
 
 
 def sums(b: Builder, a: Heads, v: Heads) -> list[Matrix]:
-    """What each head gives, [Q × E]."""
+    """The output of each head, [Q × E]."""
     made = []
     for h, each in _counted(a):
         value = v[(h - 1) * len(v) // len(a)]
         made.append(b.whole(f"Z_{h}", each.rows, value.cols, f"MMULT({each.name},{value.name})"))
     b.step(
         "Weighted sum",
-        "Each query takes the values in proportion to its weights.",
+        "The output of each query is the sum of the values, weighted by its attention weights.",
         "Zₕ = Aₕ Vₕ",
         *side_by_side([each] for each in made),
     )
@@ -174,14 +178,14 @@ def concatenated(b: Builder, z: Heads) -> Matrix:
     cols = Axis("H·E", tuple(f"h{h}{label}" for h, each in _counted(z) for label in each.cols.labels))
     texts = [f"{each.name}[i,{col}]" for each in z for col in range(1, len(each.cols) + 1)]
     made = b.cells("Z", z[0].rows, cols, *texts)
-    b.step("Concatenate", "What the heads found is put side by side.", "Z = [Z₁ … Z_H]", [made])
+    b.step("Concatenate", "The heads' outputs are placed side by side.", "Z = [Z₁ … Z_H]", [made])
     return made
 
 
 def attended(
     b: Builder, q: Heads, k: Heads, v: Heads, *, allowed: NDArray[np.bool_], options: Options, bias: Heads = ()
 ) -> tuple[list[Matrix], list[Matrix]]:
-    """All of it up to the weighted sums: (weights, what each head gives)."""
+    """All steps up to the weighted sums: (weights, the output of each head)."""
     s = softened(b, scores(b, q, k), options)
     a = weights(b, masked(b, biased(b, s, bias), allowed), options)
     return a, sums(b, a, v)

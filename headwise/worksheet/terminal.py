@@ -16,18 +16,23 @@ from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step, Wor
 
 GIVEN = "blue"
 MARGIN, GAP = 2, 3
-UNBOUNDED = 160  # columns, where there is no terminal that has fewer
+UNBOUNDED = 160  # columns, if there is no terminal
 
 
 def print_worksheet(sheet: Worksheet, console: Console | None = None) -> None:
-    """Print it; default: to standard output."""
+    """Print the worksheet, by default to standard output."""
     if console is None:
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = UNBOUNDED
     console.print(Text(sheet.title, style="bold"))
     console.print(Text(sheet.about))
-    console.print(Text.assemble(("Blue", GIVEN), " numbers are given, the others follow by the formula above them."))
+    console.print(
+        Text.assemble(
+            ("Blue", GIVEN),
+            " numbers are inputs, parameters and options. The others are computed by the formula above them.",
+        )
+    )
     sizes = "   ".join(f"{letter} = {size} {LETTERS[letter]}" for letter, size in sheet.dimensions)
     console.print(Text(sizes, style="dim"))
     for number, step in enumerate(sheet, start=1):
@@ -50,7 +55,7 @@ def _print_step(console: Console, number: int, step: Step) -> None:
 
 
 def _lines(drawn: Sequence[RenderableType], console: Console, room: int) -> list[list[RenderableType]]:
-    """As many side by side as have room."""
+    """As many side by side as fit."""
     lines: list[list[RenderableType]] = [[]]
     used = 0
     for each in drawn:
@@ -78,7 +83,7 @@ def _drawn(matrix: Matrix, room: int) -> RenderableType:
 
 
 def _tables(matrix: Matrix, room: int) -> Iterator[Table]:
-    """The numbers; the columns that have no room beside the others stand below them."""
+    """The numbers; columns that do not fit beside the others are below them."""
     corner = f"{matrix.rows.letter} ╲ {matrix.cols.letter}".strip(" ╲")
     widest = max(cell_len(text) for text in (corner, *matrix.rows.labels)) + 2
     cells = [[_cell(matrix, i, j) for j in range(len(matrix.cols))] for i in range(len(matrix.rows))]

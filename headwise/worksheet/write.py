@@ -1,4 +1,4 @@
-"""Writing a worksheet to a file: which writer, beside the target, renamed."""
+"""Writes a worksheet to a file: chooses the writer, writes beside the target, and renames."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def write(
     title: str | None = None,
     **arguments: Any,
 ) -> Worksheet:
-    """Write the steps of one forward pass of a small module: `make`, then `Worksheet.write`. Arguments are theirs.
+    """Write the steps of one forward pass of a small module: `make`, then `Worksheet.write`, with their arguments.
 
     >>> headwise.worksheet.write(module, x, "attention.xlsx", mask=masks.causal(), tokens=["I", "drink", "and"])
 
     Returns:
-        What was written.
+        The worksheet that was written.
 
     Raises:
-        ArgumentError: a path that ends neither in .xlsx nor in .md or .html.
-        WorksheetError: a module or an option that cannot be shown, more than fits; openpyxl is missing.
+        ArgumentError: the path does not end in .xlsx, .md or .html.
+        WorksheetError: an unsupported module or option, too large a module, or openpyxl is missing.
         FileError: the file cannot be written.
     """
     writer_of(Path(path))  # before any work
@@ -46,7 +46,7 @@ def write(
 
 
 def write_to(sheet: Worksheet, path: Path) -> None:
-    """Write it as what the path ends in."""
+    """Write the worksheet in the format of the path's suffix."""
     writer = writer_of(path)
     try:
         with replacing(path) as part:
@@ -58,7 +58,7 @@ def write_to(sheet: Worksheet, path: Path) -> None:
 
 
 def writer_of(path: Path) -> Callable[[Worksheet, Path], None]:
-    """What writes a file of this name; ArgumentError if nothing does, WorksheetError if openpyxl is missing."""
+    """The writer for this file name. Raises ArgumentError for another suffix, WorksheetError if openpyxl is missing."""
     suffix = path.suffix.lower()
     if suffix == ".xlsx":
         from headwise.worksheet.xlsx import load_openpyxl, write_workbook

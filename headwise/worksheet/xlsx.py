@@ -1,4 +1,4 @@
-"""The workbook: a sheet a step, with live formulas. openpyxl is imported only once one is written."""
+"""The workbook: one sheet per step, with live formulas. openpyxl is imported only when a workbook is written."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 OVERVIEW = "Overview"
 NUMBER_WIDTH, LABEL_WIDTH, LONGEST_LABEL, GAP = 8.5, 9.0, 26.0, 3.0
-LEAST_COLUMNS = 9  # a sentence has room on the narrowest sheet
+LEAST_COLUMNS = 9  # so that a sentence fits on the narrowest sheet
 
 
 def load_openpyxl() -> Any:
-    """openpyxl, which is imported here and nowhere before; WorksheetError if it is missing."""
+    """Import openpyxl, which happens only here; WorksheetError if it is missing."""
     try:
         return importlib.import_module("openpyxl")
     except ImportError as error:
         raise WorksheetError(
-            'a workbook needs openpyxl, which is not installed: pip install "headwise[worksheet]". Or write the same '
-            "steps as Markdown or as a page, to a name that ends in .md or .html"
+            'a workbook needs openpyxl, which is not installed. Run pip install "headwise[worksheet]", or write the '
+            "same steps as Markdown or as a page, to a name that ends in .md or .html"
         ) from error
 
 
@@ -39,7 +39,7 @@ def write_workbook(sheet: Worksheet, path: Path) -> None:
 
 
 class Writer:
-    """One workbook in the making."""
+    """A workbook that is being built."""
 
     def __init__(self, sheet: Worksheet) -> None:
         openpyxl = load_openpyxl()
@@ -50,9 +50,9 @@ class Writer:
         self.styles = styles()
 
     def save(self, path: Path) -> None:
-        """Everything, and the results that a viewer shows which cannot calculate."""
+        """Save the workbook, with the results for programs that cannot calculate."""
         self.book.properties.title, self.book.properties.creator = self.sheet.title, "headwise"
-        # Whoever opens it computes all of it anew; the results in the file are for those who only look.
+        # Spreadsheets recalculate it when they open it; the results in the file are for previews.
         self.book.calculation.fullCalcOnLoad = True
         self._overview()
         for number in range(len(self.pages)):
@@ -62,7 +62,7 @@ class Writer:
         fill_in(path, self._results())
 
     def _results(self) -> dict[str, dict[str, float | str]]:
-        """What each cell comes to, by sheet and address; numbers too, of which openpyxl writes 16 digits and not 17."""
+        """The result of each cell, by sheet and address; also plain numbers, since openpyxl writes 16 of 17 digits."""
         found: dict[str, dict[str, float | str]] = {page.name: {} for page in self.pages}
         for place in self.places.values():
             rows, cols = place.matrix.shape
@@ -115,7 +115,7 @@ class Writer:
         set_up_printing(page, self.sheet.title, layout.height, layout.width)
 
     def _links(self, page: Page, number: int) -> None:
-        """To the sheets before and after."""
+        """Add links to the previous and the next sheet."""
         targets = [(OVERVIEW, OVERVIEW)]
         if number:
             targets.append((f"← {self.pages[number - 1].name}", self.pages[number - 1].name))
@@ -131,7 +131,7 @@ class Writer:
         cell.hyperlink = Hyperlink(ref=cell.coordinate, location=f"'{target}'!A1", display=text)
 
     def _widths(self, layout: Sheet) -> dict[int, float]:
-        """Of each column: labels and numbers have room, and names of matrices reach to the next one at most."""
+        """The width of each column: labels and numbers fit, and the name of a matrix ends before the next matrix."""
         widths: dict[int, float] = {}
 
         def widen(col: int, wanted: float) -> None:
@@ -153,7 +153,7 @@ class Writer:
         return widths
 
     def _matrix(self, page: Page, place: Place) -> None:
-        """Its name and size, its formula, its labels and its cells."""
+        """Write the name, size, formula, labels and cells of a matrix."""
         matrix = place.matrix
         self._text(page, place.row, place.col, _name(matrix), "name")
         self._text(page, *place.origin, origin(matrix), "aside" if matrix.is_number else "origin")
@@ -189,7 +189,7 @@ class Writer:
             cell.value = ArrayFormula(place.address(None, None), f"={formula.texts[0]}")
 
     def _address(self, sheet: str, name: str, row: int | None, col: int | None) -> str:
-        """Of cells, as a formula on a sheet calls them."""
+        """The address of cells, for a formula on a given sheet."""
         place = self.places[name]
         address = place.address(row, col)
         return address if place.sheet == sheet else f"'{place.sheet}'!{address}"
@@ -206,10 +206,10 @@ class Writer:
         self._text(page, 2, 1, self.sheet.about, "sentence")
         page.row_dimensions[1].height = 26
         how = (
-            "Blue numbers may be changed, such as a 1 of the mask to 0: everything after them follows. Black ones are "
-            "formulas: click on a cell to see what it is made of. Every matrix is a named range. Above each its "
-            "formula is written with names: X[i,j] is the cell of X in the same row and column, X[i,:] the same row, "
-            "X[:,j] the same column."
+            "You can change blue numbers, such as a 1 of the mask to 0: all later steps are recalculated. Black "
+            "numbers are formulas: click on a cell to see its own. Every matrix is a named range. Above each matrix "
+            "its formula is written with names: X[i,j] is the cell of X in the same row and column, X[i,:] the same "
+            "row, X[:,j] the same column."
         )
         self._text(page, 3, 1, how, "sentence")
         for row in (1, 2, 3):
@@ -251,7 +251,7 @@ class Writer:
     # --- Cells ---------------------------------------------------------------------------------------------------
 
     def _text(self, page: Page, row: int, col: int, text: str, style: str) -> Any:
-        """Text, whatever it begins with: a token may look like a formula."""
+        """Write text as text: a token may look like a formula."""
         cell = page.cell(row, col)
         cell.value = text
         cell.data_type = "s"
@@ -276,17 +276,17 @@ def origin(matrix: Matrix) -> str:
 def _name(matrix: Matrix) -> str:
     if matrix.is_number:
         return matrix.name
-    # Where there is one column, there is no room to say twice how large it is.
+    # With a single column there is no room for the size twice.
     size = matrix.size.partition(" = ")[0] if len(matrix.cols) == 1 else matrix.size
     return f"{matrix.name}  {size}"
 
 
 def _corner(matrix: Matrix) -> str:
-    """The letters of both sides: "Q ╲ K"."""
+    """The letters of both axes: "Q ╲ K"."""
     rows, cols = matrix.rows.letter, matrix.cols.letter
     return f"{rows} ╲ {cols}" if rows and cols else rows or cols
 
 
 def _wide(text: str) -> int:
-    """How many narrow letters it is as wide as."""
+    """The width of a text in narrow letters."""
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

@@ -96,7 +96,7 @@ def test_isolated(run: Run) -> None:
     result = run("doctor", "odd.py:Leaves", "--isolate", "--timeout", "50", "--memory", "4")
     assert result.code == BUG
     assert result.err == "headwise: importing odd.py (in a process of its own)\n"
-    assert "forward did not come back: it ended the process with exit code 3" in " ".join(result.out.split())
+    assert "forward did not return: it ended the process with exit code 3" in " ".join(result.out.split())
 
 
 @pytest.mark.parametrize("name", ["Strings", "Loops"])
@@ -151,13 +151,13 @@ def test_a_model_without_attention(run: Run, folder: Path) -> None:
         (["odd.py:Healthy", "--model", "x"], "received both."),
         (["odd.py"], "which class of odd.py? Write odd.py:"),
         (["nowhere.py:A"], "no such file: nowhere.py"),
-        (["odd.py:Healty"], "odd.py has no class Healty; did you mean Healthy?"),
-        (["odd.py:BEGIN"], "odd.py has no class BEGIN"),
-        (["odd.py:Healthy", "--set", "head=2"], "Healthy takes no argument 'head'; did you mean heads?"),
-        (["odd.py:Healthy", "--set", "head"], "--set head: expected name=value"),
+        (["odd.py:Healty"], "odd.py has no such class. Received: Healty. Did you mean Healthy?"),
+        (["odd.py:BEGIN"], "odd.py has no such class. Received: BEGIN"),
+        (["odd.py:Healthy", "--set", "head=2"], "Healthy has no such argument. Received: 'head'. Did you mean heads?"),
+        (["odd.py:Healthy", "--set", "head"], "--set: expected name=value"),
         (["odd.py:Healthy", "--set", "width=1000000"], "Healthy is too large to be examined"),
-        (["odd.py:Healthy", "--spec", "head=2"], "spec: head is none of what can be stated: takes, roles"),
-        (["odd.py:Healthy", "--spec", "head"], "--spec head: expected name=value, as in --spec heads=8"),
+        (["odd.py:Healthy", "--spec", "head=2"], "spec: every name must be one of takes, roles"),
+        (["odd.py:Healthy", "--spec", "head"], "--spec: expected name=value, as in --spec heads=8"),
         (["odd.py:Healthy", "--timeout", "0"], "Invalid value for '--timeout'"),
         (["odd.py:Healthy", "--memory", "2"], "--memory needs --isolate"),
         (["odd.py:Healthy", "--input", "text"], "--input is what --model reads"),

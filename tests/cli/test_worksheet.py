@@ -125,8 +125,8 @@ def test_a_small_checkpoint_in_place_of_made_up_numbers(run: Run, made: list[Wor
         (["--kind", "linear"], "'linear' is not one of"),
         (["--out", "steps.pdf"], "--out steps.pdf: expected a name that ends in .xlsx, .md, .html"),
         (["--out", "nowhere/steps.md"], "--out nowhere/steps.md: there is no folder nowhere"),
-        (["--tokens", " "], "tokens: expected at least one word, received none"),
-        (["--memory", ""], "tokens: expected at least one word"),
+        (["--tokens", " "], "tokens must hold at least one word. Received: none"),
+        (["--memory", ""], "tokens must hold at least one word"),
         (["--tokens", "a " * 17], "17 tokens. A worksheet shows up to 16 tokens"),
         (["--tokens", "a " * 15, "--kind", "bert"], "17 tokens"),
         (["--heads", "9"], "9 is not in the range"),
@@ -159,7 +159,7 @@ def test_a_checkpoint_that_is_too_wide_is_not_even_read(run: Run, tiny_bert: Pat
     config.write_text(config.read_text().replace('"hidden_size": 16', '"hidden_size": 768'))
     result = run("worksheet", "--kind", "bert", "--model", str(folder))
     assert result.code == 2
-    assert "768 wide, too large to follow by eye: expected at most 16" in result.err
+    assert "too wide to follow: expected at most 16. Received: 768" in result.err
 
 
 def test_without_openpyxl(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_every_mistake_is_named_once_bugs_first(broken: Diagnosis) -> None:
 
 def test_the_fit_proves_what_the_operations_showed(broken: Diagnosis) -> None:
     evidence = " ".join(f.evidence for f in broken.bugs)
-    assert "so computed from its own weights the output is met within" in evidence
+    assert "computed this way from its own weights, the output matches to" in evidence
 
 
 def test_the_module_and_the_generator_stay_as_they_were() -> None:
@@ -135,7 +135,9 @@ def test_its_warnings_are_kept_from_the_caller() -> None:
 
 
 def test_what_is_no_module_is_refused() -> None:
-    with pytest.raises(DtypeError, match=r"expected an nn.Module, received str; make one"):
+    with pytest.raises(
+        DtypeError, match=r"module must be an nn.Module. Received: module of type str. Pass an instance"
+    ):
         diagnose("attention")  # type: ignore[arg-type]
 
 
@@ -231,7 +233,9 @@ def test_an_attention_that_is_written_out_and_shares_key_heads() -> None:
             return self.o((e / e.sum(-1, keepdim=True) @ v).transpose(1, 2).reshape(b, n, 16))
 
     said = "\n".join(understood(Patient(Grouped())))
-    assert "4 heads of width 4, 2 of keys and values, scores times 0.3000, softmax written out" in said
+    assert (
+        "4 heads of width 4, 2 of keys and values, scores times 0.3000, softmax computed from basic operations" in said
+    )
     assert "1/sqrt" not in said
     assert "hypothesis" not in said  # nobody asked the fit
 

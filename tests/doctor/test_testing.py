@@ -42,7 +42,7 @@ def test_a_bug_fails_with_the_report(specimens: dict[str, type[nn.Module]]) -> N
 
 def test_what_is_ignored_must_exist(specimens: dict[str, type[nn.Module]]) -> None:
     with pytest.raises(
-        ArgumentError, match="ignore: there is no finding called 'wrong_scale'; did you mean 'wrong-scale'"
+        ArgumentError, match="ignore: every name .* Received: 'wrong_scale'. Did you mean 'wrong-scale'"
     ):
         assert_healthy(specimens["Healthy"](), ignore=["wrong_scale"])
 
@@ -123,7 +123,7 @@ def test_an_unknown_finding_in_the_ini_file_is_a_sentence(suite: pytest.Pytester
     result = suite.runpytest_subprocess(*PLUGIN)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["attention_ignore: there is no finding called 'wrong_scale'; did you mean 'wrong-scale'*"]
+        ["attention_ignore: every name must be a finding's. Received: 'wrong_scale'. Did you mean 'wrong-scale'*"]
     )
 
 

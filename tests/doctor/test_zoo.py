@@ -75,19 +75,19 @@ def test_a_broken_specimen_shows_its_mistake_and_nothing_else(specimen: Specimen
         assert SIGNS[specimen.name](specimen.make)
     else:
         assert error > 10 * TOLERANCE
-    mended = specimen.mended(tmp_path)
+    fixed = specimen.fixed(tmp_path)
     if specimen.name in SIGNS:
-        assert not SIGNS[specimen.name](mended)
-    if specimen.name != "course.HeadsAttention":  # which, mended, refuses its sizes
-        assert right.error(ready(mended)) < TOLERANCE
+        assert not SIGNS[specimen.name](fixed)
+    if specimen.name != "course.HeadsAttention":  # which, fixed, refuses its sizes
+        assert right.error(ready(fixed)) < TOLERANCE
 
 
 def test_with_two_mistakes_mending_one_is_not_enough(tmp_path: Path) -> None:
     several = [s for s in BROKEN if len(s.broken) > 1]
     assert several
     for specimen in several:
-        for pair in specimen.mend:
-            half = dataclasses.replace(specimen, mend=(pair,)).mended(tmp_path)
+        for pair in specimen.fix:
+            half = dataclasses.replace(specimen, fix=(pair,)).fixed(tmp_path)
             assert RIGHT[specimen.name].error(ready(half)) > 10 * TOLERANCE
 
 
@@ -156,9 +156,9 @@ def test_the_doctor_finds_no_bug_in_a_healthy_specimen(specimen: Specimen, verdi
 def test_the_doctor_finds_no_bug_in_a_mended_specimen(specimen: Specimen, tmp_path: Path) -> None:
     """Another healthy specimen for every broken one; and what names a mistake is not said where there is none."""
     if specimen.name == "course.HeadsAttention":
-        pytest.skip("mended, it refuses its sizes")
+        pytest.skip("fixed, it refuses its sizes")
     torch.manual_seed(0)
-    diagnosis = headwise.diagnose(specimen.mended(tmp_path)())
+    diagnosis = headwise.diagnose(specimen.fixed(tmp_path)())
     assert [f"{f.name}: {f.evidence}" for f in diagnosis.bugs] == []
     labels = frozenset[str]().union(*specimen.broken)
     assert [f"{f.name}: {f.evidence}" for f in diagnosis.findings if f.name in labels] == []

@@ -81,8 +81,8 @@ def test_what_a_cache_keeps_of_mla() -> None:
     sheet = make(module, inputs)
     (held,) = cache.append(torch.zeros(1, 1, 0, 7, dtype=torch.float64))
     np.testing.assert_allclose(sheet["Cache"].values, held[0, 0].detach(), atol=1e-6)  # its angles are float32
-    step = next(step for step in sheet if step.title == "What a cache keeps")
-    assert "7 numbers a token" in step.sentence
+    step = next(step for step in sheet if step.title == "What a cache holds")
+    assert "7 numbers per token" in step.sentence
     assert "2 heads would be 18" in step.sentence
 
 

@@ -1,1 +1,1 @@
-"""How a module is called: found out from names and by trial, so that nobody writes an adapter."""
+"""How a module is called: found from names and by trial, so that nobody has to write an adapter."""

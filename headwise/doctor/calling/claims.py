@@ -1,6 +1,6 @@
-"""What a module says of itself: the polarity of its masks and whether it is causal, in names, docstrings and comments.
+"""What a module's names, docstrings and comments say about it: the polarity of its masks, and whether it is causal.
 
-Only what is said. What is so is found by trial; a check compares the two.
+Only the statements are read here. The facts are found by trial, and a check compares the two.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ADDED = re.compile(
     r"|float\(.-inf.\)|negative|-\s*inf|smallest|lowest|minus infinity|-1e\d|-10000|finfo",
     re.I,
 )
-# The beginnings of a line of code: whatever else a line says is words.
+# The beginnings of a line of code; every other line is text.
 _CODE = re.compile(
     r"(def|class|return|if|elif|else|for|while|import|from|with|raise|assert|self\.|super\()\b"
     r"|[\w.\[\], ]+\s*[-+*/|&]?=[^=]|[\w.]+\(|\)"
@@ -49,7 +49,7 @@ _CODE = re.compile(
 
 
 def text_of(module: nn.Module) -> str:
-    """Docstrings, comments and code of a module's class and of those it derives from, torch's own left out."""
+    """Docstrings, comments and code of a module's class and its base classes, except torch's own."""
     parts = []
     for cls in type(module).__mro__:
         if cls in (nn.Module, object) or cls.__module__.startswith(("torch.", "keras.")):
@@ -62,7 +62,7 @@ def text_of(module: nn.Module) -> str:
 
 
 def of_mask(name: str, annotation: str, text: str, *, sole: bool) -> tuple[str, Form | None]:
-    """What is said of a mask argument's polarity: the words, and what they come to."""
+    """What is said about the polarity of a mask argument: the words, and the form they mean."""
     for sentence in _about(name, text, sole):
         form = polarity(sentence)
         if form is not None:
@@ -74,7 +74,7 @@ def of_mask(name: str, annotation: str, text: str, *, sole: bool) -> tuple[str, 
 
 
 def polarity(sentence: str) -> Form | None:
-    """What a sentence such as "1 for tokens that are not masked" says of a mask."""
+    """The polarity that a sentence such as "1 for tokens that are not masked" states."""
     votes: list[Form] = []
     for clause in re.split(r"[,;.()\n]|\band\b|\bor\b|\bwhile\b|\belse\b|\botherwise\b", sentence.lower()):
         yes, no = re.search(_YES, clause), re.search(_NO, clause)
@@ -83,7 +83,7 @@ def polarity(sentence: str) -> Form | None:
         rest = re.sub(_YES if yes else _NO, " ", clause)
         negative = re.search(_MAY_NOT, rest)
         positive = re.search(_MAY, rest)
-        if positive and negative:  # "not masked" holds "masked": the longer words win
+        if positive and negative:  # "not masked" contains "masked": the longer match wins
             contains = positive.start() <= negative.start() and negative.end() <= positive.end()
             within = negative.start() <= positive.start() and positive.end() <= negative.end()
             if contains == within:
@@ -93,7 +93,7 @@ def polarity(sentence: str) -> Form | None:
             votes.append("allowed" if bool(positive) == bool(yes) else "forbidden")
     one = len(set(votes)) == 1
     if _ADDED.search(sentence) and (not one or votes[0] == "forbidden"):
-        return "additive"  # "0 to attend, -inf elsewhere"; but "0: filled with -inf" says that 1 may be attended to
+        return "additive"  # "0 to attend, -inf elsewhere"; but "0: filled with -inf" says that 1 = may attend
     return votes[0] if one else None
 
 
@@ -112,7 +112,7 @@ _LETTERS = (
 
 
 def shape_of(sentence: str) -> str | None:
-    """The shape of a mask that a sentence states, in letters ("[batch, 1, 1, keys]" is B11K), or None."""
+    """The mask shape that a sentence states, in letters ("[batch, 1, 1, keys]" is B11K), or None."""
     for group in re.findall(r"[\[(]([^\[\]]*?,[^\[\]]*?)[\])]", sentence):
         parts = [part.strip(" `'\"").lower() for part in group.split(",")]
         letters = []
@@ -133,7 +133,7 @@ def shape_of(sentence: str) -> str | None:
 
 
 def _about(name: str, text: str, sole: bool) -> list[str]:
-    """The words of docstrings and comments that are about this argument: its line, and the lines indented below it."""
+    """The docstring and comment text about this argument: its line, and the lines indented below it."""
     lines = text.splitlines()
     found = []
     for i, line in enumerate(lines):
@@ -153,7 +153,7 @@ def _about(name: str, text: str, sole: bool) -> list[str]:
 
 
 def _said(line: str) -> str | None:
-    """The words of a line: its comment, or all of it where it is no code."""
+    """The text of a line: its comment, or the whole line if it is not code."""
     if "#" in line:
         return line.split("#", 1)[1].strip()
     stripped = line.strip()
@@ -181,15 +181,15 @@ _TRIANGLE = (
 
 
 def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: str) -> str:
-    """Why a module should hide the future by itself, or "".
+    """Why a module should be causal by itself, or "".
 
     Args:
-        flags: the switches of forward, with their defaults.
-        cells: whether forward takes a mask of cells: words may then speak of that, and do not count.
+        flags: the boolean options of forward, with their defaults.
+        cells: whether forward takes a mask of cells: the documentation may then describe that mask, and is ignored.
         text: `text_of(module)`.
     """
     if any(hasattr(part.__dict__.get("config"), "_attn_implementation") for part in module.modules()):
-        return ""  # its model makes the mask
+        return ""  # the model around it makes the mask
     for name in ("is_causal", "causal", "autoregressive", "use_causal_mask", "_use_causal_mask", "_causal", "masked"):
         value = getattr(module, name, flags.get(name))
         if isinstance(value, bool):
@@ -213,13 +213,13 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: s
         code, _, comment = line.partition("#")
         if re.search(_CAUSAL, comment, re.I) and not re.search(_UNLESS, comment, re.I):
             return f'comment "{comment.strip()[:80]}"'
-        if re.search(_TRIANGLE, code) and not ("tril" in code and "triu" in code):  # both: a window to both sides
+        if re.search(_TRIANGLE, code) and not ("tril" in code and "triu" in code):  # both: a window on both sides
             return f'code "{code.strip()[:80]}"'
     return ""
 
 
 def _is_triangle(buffer: torch.Tensor) -> bool:
-    """Whether a buffer is a causal mask: square, all alike above the diagonal, and all alike but different below."""
+    """Whether a buffer is a causal mask: square, one value above the diagonal, and another value below."""
     if buffer.ndim < 2 or buffer.shape[-1] < 2 or buffer.numel() != buffer.shape[-1] ** 2:
         return False
     if buffer.shape[-1] != buffer.shape[-2]:

@@ -1,4 +1,4 @@
-"""A copy of anybody's module, to try things out on."""
+"""A copy of the user's module for trials."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headwise.errors import DoctorError
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A copy of a module. What it keeps of an earlier call (attention weights, say) is cut off from autograd.
+    """A copy of a module. Tensors that it keeps from an earlier call, such as weights, are detached from autograd.
 
     Raises:
-        DoctorError: it cannot be copied.
+        DoctorError: the module cannot be copied.
     """
     memo: dict[int, Any] = {}
     for part in module.modules():
@@ -30,16 +30,16 @@ def copied(module: nn.Module) -> nn.Module:
         with contextlib.suppress(Exception), _keras_as_torch():
             return copy.deepcopy(module, memo)
         raise DoctorError(
-            f"{type(module).__name__} cannot be copied, so it cannot be tried out without changing it: "
-            f"{type(error).__name__}: {error}"
+            f"{type(module).__name__} cannot be copied, so trials would change it; expected a module that "
+            f"copy.deepcopy accepts. Received: {type(error).__name__}: {error}"
         ) from error
 
 
 @contextlib.contextmanager
 def _keras_as_torch() -> Iterator[None]:
-    """Keras copies its layers by saving and loading them, and must know their class for it; torch copies what is there.
+    """Use deepcopy's default for Keras layers: Keras copies a layer by saving and loading it, which needs its class.
 
-    It is the second choice: a layer that is not built yet keeps methods that are bound to the original.
+    This is the second attempt, because a layer that is not built yet keeps methods bound to the original.
     """
     saveable = getattr(sys.modules.get("keras.src.saving.keras_saveable"), "KerasSaveable", None)
     if saveable is None or "__reduce__" not in vars(saveable):

@@ -1,6 +1,6 @@
 """Values for the arguments of forward that are neither inputs nor masks: rotations, positions, lengths, caches, flags.
 
-Each argument has a list of makers, the likeliest first; a maker gives a value for a call of any size.
+Each argument has a list of makers, the most likely first. A maker returns a value for a call of any size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwise.doctor.calling import names, sizes
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What a call's values must fit."""
+    """The sizes that a call's values must fit."""
 
     batch: int
     queries: int
@@ -42,7 +42,7 @@ def constant(value: Any) -> Maker:
 
 
 def makers(name: str, role: str, annotation: str, module: nn.Module) -> list[Maker]:
-    """Values that an argument of this name, role and annotation may take, the likeliest first."""
+    """Makers of values that an argument of this name, role and annotation may take, the most likely first."""
     name = names.simple(name)
     if role in ("flag", "weights-flag", "causal"):
         return [constant(False)]
@@ -100,7 +100,7 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
 
 
 def positions(name: str, module: nn.Module) -> list[Maker]:
-    """Rotations and positions by the name of their argument."""
+    """Makers of rotations and positions, by the name of their argument."""
     if re.search(r"start|offset|^step|past_len|curr", name):
         return [constant(0), lambda at: torch.zeros((), dtype=torch.int64, device=at.device)]
     if "cache_position" in name:
@@ -136,7 +136,7 @@ def positions(name: str, module: nn.Module) -> list[Maker]:
 
 
 def _rotation(dim: int | None, how: str) -> Maker:
-    """The angles of rotary position embedding, base 10000, in one of the forms in which people pass them."""
+    """The angles of rotary position embedding, base 10000, in one of the usual forms."""
 
     def make(at: Sizes) -> Any:
         width = dim or at.width
@@ -166,7 +166,7 @@ def _rotation(dim: int | None, how: str) -> Maker:
 
 
 def _filled(shape: str, value: int, dtype: torch.dtype | None, heads: int) -> Maker:
-    """A mask of a shape in letters, all of one value; dtype None = that of the call."""
+    """A mask of a shape in letters, filled with one value; dtype None = that of the call."""
 
     def make(at: Sizes) -> Tensor:
         size = {"B": at.batch, "H": heads, "Q": at.queries, "K": at.keys, "1": 1}
@@ -176,8 +176,8 @@ def _filled(shape: str, value: int, dtype: torch.dtype | None, heads: int) -> Ma
 
 
 def permissive(name: str, role: str, heads: int) -> list[Maker]:
-    """Masks that let everything pass in one reading or the other: for a module that insists on one, before it is
-    known what it means."""
+    """Masks that allow everything, in each possible meaning, for a module that requires a mask before its meaning is
+    known."""
     cells, keys = ("B1QK", "BQK", "QK"), ("BK", "B11K", "B1K")
     if names.about_memory(name) is False:
         cells, keys = ("B1QQ", "QQ", "BQQ"), ("BQ", "B11Q", "B1Q")
@@ -190,7 +190,7 @@ def permissive(name: str, role: str, heads: int) -> list[Maker]:
 
 
 def from_example(value: Any, batch: int, length: int) -> Maker:
-    """A captured value as a template: sizes that were the batch's or the sequence's become those of the call."""
+    """A captured value as a template: sizes equal to the batch or the length are replaced by those of the call."""
 
     def fit(x: Any, at: Sizes) -> Any:
         if isinstance(x, Tensor):

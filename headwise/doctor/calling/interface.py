@@ -1,4 +1,4 @@
-"""How a module of attention is called: found out from names first and then by trial, so that nobody writes an adapter.
+"""How an attention module is called: found from names first and then by trial, so that nobody has to write an adapter.
 
 interface = discover(module)
 inputs = interface.inputs()
@@ -46,8 +46,8 @@ class Interface:
     causal_claim: str  # why it should be causal, or ""
     flags: dict[str, bool]
     also: tuple[str, ...] = ()  # other ways in which it can be called: discover(..., spec=Spec(takes=...))
-    length: int | None = None  # the only length that it takes
-    same_length: bool = False  # it takes keys only as many as queries
+    length: int | None = None  # the only length that works
+    same_length: bool = False  # it requires as many keys as queries
 
     def inputs(
         self,
@@ -59,11 +59,11 @@ class Interface:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Inputs:
-        """N(0, 1) for query, key and value, as many as the module takes.
+        """N(0, 1) for query, key and value, as far as the module takes them.
 
         Args:
-            length: Q; None = 5, or the only length that the module takes.
-            key_length: K; None = 7 where the module takes keys of another number than queries, else Q.
+            length: Q; None = 5, or the only length that works.
+            key_length: K; None = 7 if the number of keys may differ from that of the queries, else Q.
             dtype, device: None = those of the module's parameters.
         """
         first = next((p for p in (*self.module.parameters(), *self.module.buffers()) if p.is_floating_point()), None)
@@ -90,17 +90,18 @@ class Interface:
         given: Mapping[str, Any] | None = None,
         **arguments: Any,
     ) -> Result:
-        """One call of the module, in the mode that it is in.
+        """One call of the module, in its current mode.
 
         Args:
             allowed: bool [B, Q, K] or [Q, K], True = may attend.
             padding: bool [B, K], True = a real token.
-            grad: whether autograd follows.
-            given: arguments for forward by name, which may also be called "padding", "allowed" or the like.
+            grad: whether autograd records the call.
+            given: arguments of forward by name, which may also be called "padding", "allowed" or the like.
             arguments: more of them.
 
         Raises:
-            DoctorError: it has no mask argument that can say this, or returned no output; else what the module raises.
+            DoctorError: no mask argument can express this mask, or the call returned no output. Other errors are the
+                module's own.
         """
         arguments = {**arguments, **(given or {})}
         if self.batched:
@@ -110,7 +111,7 @@ class Interface:
     def _each(
         self, inputs: Inputs, allowed: Tensor | None, padding: Tensor | None, grad: bool, arguments: dict[str, Any]
     ) -> Result:
-        """A module without a batch dimension, one example at a time."""
+        """Call a module without a batch dimension for one example at a time."""
         results = []
         for i in range(inputs.query.shape[0]):
             one = Inputs(*(None if x is None else x[i : i + 1] for x in (inputs.query, inputs.key, inputs.value)))  # type: ignore[arg-type]
@@ -130,13 +131,14 @@ class Interface:
             return self.way.read(raw, inputs)
         except OutputProblem as problem:
             raise DoctorError(
-                f"{type(self.module).__name__} returned {problem}: no output for {list(inputs.query.shape)} is in it"
+                f"{type(self.module).__name__} returned no output of the expected shape for inputs "
+                f"{list(inputs.query.shape)}. Received: {problem}"
             ) from None
 
     def mask_arguments(
         self, inputs: Inputs, *, allowed: Tensor | None = None, padding: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """The module's own arguments that say who may attend."""
+        """The module's mask arguments that express this mask."""
         batch, queries = inputs.query.shape[:2]
         keys = queries if inputs.key is None else inputs.key.shape[1]
         given: dict[str, Tensor] = {}
@@ -157,9 +159,9 @@ class Interface:
             taken = self._first([m for m in takers if m.by_example or same], cells, inputs)
             if taken is None:
                 raise DoctorError(
-                    f"{type(self.module).__name__} has no mask argument that can say "
-                    f"{'which keys of each example are real' if padding is not None else 'which cells are allowed'}; "
-                    f"it has {', '.join(m.describe() for m in self.masks) or 'none'}"
+                    f"{type(self.module).__name__} has no mask argument that can express "
+                    f"{'which keys of each example are real' if padding is not None else 'which cells are allowed'}. "
+                    f"Its mask arguments: {', '.join(m.describe() for m in self.masks) or 'none'}"
                 )
             given[taken[0]] = taken[1]
         return given
@@ -171,7 +173,7 @@ class Interface:
         return None
 
     def on(self, module: nn.Module) -> Interface:
-        """The same for another module of the same class, such as a copy."""
+        """The same interface for another module of the same class, such as a copy."""
         return dataclasses.replace(self, module=module)
 
     def describe(self) -> list[str]:
@@ -188,7 +190,7 @@ class Interface:
         widths = f"width {self.width}"
         if (self.key_width, self.value_width) != (self.width, self.width) and self.takes != "self":
             widths += f", keys {self.key_width}" + (f", values {self.value_width}" if self.takes == "qkv" else "")
-        heads = f"{self.heads} heads" if self.heads else "heads unknown"
+        heads = f"{self.heads} heads" if self.heads else "number of heads unknown"
         shared = f", {self.kv_heads} of keys and values" if self.kv_heads and self.kv_heads != self.heads else ""
         lines.append(f"{widths}, {heads}{shared}")
         if self.causal_claim:
@@ -202,18 +204,18 @@ def discover(
     spec: Spec | None = None,
     example: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
 ) -> Interface:
-    """How a module is called. Its state, its mode and the random numbers stay as they are.
+    """Find out how a module is called. Its state, its mode and the random state are not changed.
 
     Args:
-        spec: what is stated by hand; the rest is found out.
-        example: (args, kwargs) of a call that worked, as a template for arguments that cannot be made.
+        spec: facts stated by hand; the rest is found out.
+        example: (args, kwargs) of a call that worked, as a template for arguments that cannot be invented.
 
     Raises:
-        DoctorError: no way to call it was found; the message quotes what the module said.
+        DoctorError: no way to call it was found; the message quotes the module's error.
     """
     spec = spec or Spec()
     with undisturbed(module):
-        plain = getattr(module, "_orig_mod", module)  # torch.compile would compile each trial
+        plain = getattr(module, "_orig_mod", module)  # otherwise torch.compile would compile each trial
         trial = Trial(copied(plain).eval(), spec, example)
         way = settle(trial, trial.search())
         length, same = lengths(trial, way)
@@ -254,7 +256,7 @@ def _causality(module: nn.Module, flags: dict[str, bool], masks: tuple[MaskInput
 
 
 def _build(module: nn.Module, trial: Trial, way: Way) -> None:
-    """The first call of a module that makes its parameters then (lazy layers, keras)."""
+    """Make the first call of a module that creates its parameters then (lazy layers, Keras)."""
     lazy = any(torch.nn.parameter.is_lazy(p) for p in module.parameters()) or getattr(module, "built", True) is False
     if lazy:
         modes = {part: part.training for part in module.modules()}
@@ -264,7 +266,7 @@ def _build(module: nn.Module, trial: Trial, way: Way) -> None:
 
 
 def _also(trial: Trial, way: Way) -> tuple[str, ...]:
-    """Other ways in which optional inputs allow it to be called."""
+    """Other ways to call it, with or without its optional inputs."""
     by_name = {p.name: p for p in trial.parameters}
     found = []
     if way.takes != "self" and all(

@@ -1,4 +1,4 @@
-"""An argument that takes a mask: what it means, how it is laid out, and how a mask of ours is put into it."""
+"""An argument that takes a mask: its meaning, its shape, and how to convert one of our masks to it."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ class MaskInput:
     """One argument of forward that takes a mask."""
 
     parameter: str
-    what: Literal["cells", "keys"]  # may say which cells [Q, K], or which keys (padding)
+    what: Literal["cells", "keys"]  # it masks cells [Q, K], or keys (padding)
     form: Form  # True/1 = may attend; True/1 = forbidden; numbers that are added
-    dtype: torch.dtype  # what is handed over
+    dtype: torch.dtype  # of the value that is passed
     shape: str  # letters and ones: "BK", "B1QK", "(BH)QK"; "B" = lengths; "QQ" = of the queries' own sequence
-    works: bool  # in trial, forbidden keys had no influence on the output any more
-    claim: str = ""  # what name, docstring, comment or annotation say of its polarity
-    claimed: Form | None = None  # what that comes to
+    works: bool  # in the trial, forbidden keys no longer affected the output
+    claim: str = ""  # what name, docstring, comment or annotation say about its polarity
+    claimed: Form | None = None  # the form that this means
 
     @property
     def own(self) -> bool:
-        """Whether it is about the queries' own sequence in a module that has a memory too."""
+        """Whether it masks the queries' own sequence in a module that also has a memory."""
         return "K" not in self.shape and self.shape != "B"
 
     @property
     def by_example(self) -> bool:
-        """Whether each example of a batch may have its own."""
+        """Whether each example of a batch may have a different mask."""
         return "B" in self.shape
 
     def means(self) -> str:
-        """What a value in it means, in words."""
+        """The meaning of its values, in words."""
         if self.shape == "B":
-            return "how many keys count, from the first"
+            return "the number of real keys, from the first"
         if self.form == "additive":
             return "added to the scores, 0 = may attend"
         yes = "True" if self.dtype == torch.bool else "1"
@@ -52,20 +52,22 @@ class MaskInput:
         return f"{self.parameter} [{', '.join(dims)}], {self.means()}"
 
     def fits(self, allowed: Tensor) -> bool:
-        """Whether it can say this at all: lengths only say where padding at the end begins."""
+        """Whether it can express this mask: lengths can express only padding at the end."""
         if self.shape == "B":
             return bool((allowed[:, 1:] <= allowed[:, :-1]).all())
         return self.by_example or bool((allowed == allowed[:1]).all())
 
     def value(self, allowed: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
-        """What is handed over for cells that are allowed [B, Q, K] (for "keys": [B, K]), True = may attend.
+        """The value to pass for allowed cells [B, Q, K] (for "keys": [B, K]), True = may attend.
 
         Raises:
-            DoctorError: it cannot say this.
+            DoctorError: it cannot express this mask.
         """
         if not self.fits(allowed):
-            why = "takes lengths, so only last keys can be padding" if self.shape == "B" else "has no batch dimension"
-            raise DoctorError(f"{self.parameter} {why}: it cannot say this mask. Received: {list(allowed.shape)}")
+            why = (
+                "takes lengths, so only the last keys can be padding" if self.shape == "B" else "has no batch dimension"
+            )
+            raise DoctorError(f"{self.parameter} {why}: it cannot express this mask. Received: {list(allowed.shape)}")
         if self.shape == "B":
             return allowed.sum(-1)
         laid = _lay_keys(allowed, self.shape) if self.what == "keys" else _lay_cells(allowed, self.shape, heads)
@@ -81,7 +83,7 @@ def encode(allowed: Tensor, form: Form, dtype: torch.dtype) -> Tensor:
 
 
 def _lay_keys(allowed: Tensor, shape: str) -> Tensor:
-    """[B, K] in a shape in letters."""
+    """[B, K] in a shape given by letters."""
     shape = shape.replace("Q", "K")
     if shape == "KB":
         return allowed.t().contiguous()
@@ -92,7 +94,7 @@ def _lay_keys(allowed: Tensor, shape: str) -> Tensor:
 
 
 def _lay_cells(allowed: Tensor, shape: str, heads: int) -> Tensor:
-    """[B, Q, K] in a shape in letters."""
+    """[B, Q, K] in a shape given by letters."""
     if shape.startswith("(BH)"):
         return allowed.repeat_interleave(heads, 0)
     before = shape[:-2]

@@ -1,7 +1,7 @@
-"""Finding by trial what a mask argument means: which dtype, shape and polarity stop forbidden keys from mattering.
+"""Find by trial what a mask argument means: with which dtype, shape and polarity forbidden keys have no effect.
 
-One call says which of two sets of keys a mask lets through: the marked keys and the others are changed in turn, and
-the queries that were not changed are looked at. So a form and its opposite are told apart by the same calls.
+One call shows which of two sets of keys a mask allows: the marked keys and the others are changed in turn, and the
+queries that were not changed are examined. So the same calls distinguish a form from its opposite.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from headwise.doctor.calling.trial import KEYS, QUERIES, Parameter, Trial
 from headwise.doctor.calling.way import Inputs, Way, noise
 from headwise.doctor.limits import out_of_memory
 
-_EXACT = 1e-6  # a change this small against the output counts as none
+_EXACT = 1e-6  # a smaller relative change of the output counts as none
 _CELLS = ("B1QK", "BQK", "QK", "BHQK", "(BH)QK", "1QK", "11QK", "HQK")
 _KEYS = ("BK", "B1K", "B11K", "K", "KB", "1K")
-_BY_CHANCE = ("1QK", "11QK", "BHQK")  # of cells: what may happen to run where [B, K] is meant
+_BY_CHANCE = ("1QK", "11QK", "BHQK")  # of cells: shapes that may run by chance where [B, K] is meant
 _DTYPES: tuple[tuple[Form, torch.dtype], ...] = (
     ("allowed", torch.bool),
     ("allowed", torch.int64),
@@ -34,14 +34,14 @@ _DTYPES: tuple[tuple[Form, torch.dtype], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What was seen with one way of handing a mask over."""
+    """The result of passing a mask in one form."""
 
     what: str
     form: Form
     dtype: torch.dtype
     shape: str
     works: bool
-    leak: float  # influence of what is forbidden, against that of what is allowed
+    leak: float  # influence of forbidden keys relative to that of allowed keys
 
 
 class MaskTrial:
@@ -58,13 +58,13 @@ class MaskTrial:
         self.inputs = self._inputs(batch, queries, keys)
         self.text = claims.text_of(trial.module)
         self.shape = trial.run(way, self.inputs).output.shape
-        self.rows = self.shape[1]  # of the mask: in a Perceiver not the queries
+        self.rows = self.shape[1]  # of the mask: in a Perceiver not the number of queries
 
     def _inputs(self, batch: int, queries: int, keys: int) -> Inputs:
         return self.trial.inputs(self.way, batch, queries, keys, seed=3)
 
     def find(self) -> tuple[Way, tuple[MaskInput, ...]]:
-        """Every mask argument and what it means; and the way, with masks that let all pass where there must be one."""
+        """Every mask argument and its meaning; and the way to call, with a permissive mask if one is required."""
         found: list[MaskInput] = []
         masks = [p for p in self.trial.parameters if p.role in ("mask", "padding", "lengths") or self._may_be_one(p)]
         for p in masks:
@@ -80,17 +80,17 @@ class MaskTrial:
                 self.way = self._passing(mine[0])
         order = {p.name: i for i, p in enumerate(sorted(masks, key=lambda p: p.role != "mask"))}
         if self.way.takes == "memory" and self._memory_is_optional() and any(m.works for m in found):
-            found = [m for m in found if m.works]  # masks of self-attention have no say here
+            found = [m for m in found if m.works]  # masks of self-attention have no effect here
         found.sort(key=lambda m: (not m.works, m.own, order[m.parameter]))
         return self.way, tuple(found)
 
     def _may_be_one(self, p: Parameter) -> bool:
-        """Whether a name says nothing, and what it names may be left out: trial tells whether it is a mask."""
+        """Whether the name says nothing and the argument is optional: a trial tells whether it is a mask."""
         given = {name for _, name in self.way.slots} | {name for name, _ in self.way.extras}
         return p.role == "unknown" and p.default is None and not p.required and p.name not in given
 
     def _passing(self, mask: MaskInput) -> Way:
-        """The way with a mask that lets everything pass, where the module insists on one."""
+        """The way to call, with a mask that allows everything if the module requires one."""
         heads = self.heads
         rows = None if self.rows == self.inputs.query.shape[1] else self.rows
 
@@ -103,7 +103,7 @@ class MaskTrial:
         return dataclasses.replace(self.way, extras=extras)
 
     def _of_what_is_not_given(self, p: Parameter) -> bool:
-        """Whether it is the mask of a memory that this way of calling leaves out."""
+        """Whether it masks a memory that this way of calling leaves out."""
         left_out = self.way.takes == "self" and any(x.role == "memory" for x in self.trial.parameters)
         return left_out and names.about_memory(p.name) is True
 
@@ -112,14 +112,14 @@ class MaskTrial:
         return any(p.name in given and not p.required for p in self.trial.parameters)
 
     def of(self, p: Parameter) -> list[MaskInput]:
-        """What one argument takes, best first; where nothing blocks exactly, the best candidate with works=False."""
+        """The forms that one argument takes, best first; if none blocks exactly, the best one with works=False."""
         outcomes = self._outcomes(p)
         claim, claimed = claims.of_mask(p.name, p.annotation, self.text, sole=self._sole())
         working = [o for o in outcomes if o.works]
         stated = claims.shape_of(claim)
         as_stated = [o for o in outcomes if o.shape == stated]
         if as_stated and not any(o.works and "B" in o.shape for o in outcomes):
-            working = [o for o in as_stated if o.works]  # what else blocks only happens to run
+            working = [o for o in as_stated if o.works]  # others that block only run by chance
             outcomes = as_stated
         if working:
             kept: list[Outcome] = []
@@ -155,7 +155,7 @@ class MaskTrial:
         )
 
     def _best(self, p: Parameter, outcomes: list[Outcome], stated: str | None, claimed: Form | None) -> Outcome:
-        """Where nothing blocks: what leaks least, and what it is said to be where all leak alike."""
+        """If no form blocks: the one that leaks least, or the stated one if all leak alike."""
         likely: Form = self._stated(p) or claimed or ("forbidden" if p.role == "padding" else "allowed")
 
         def rank(o: Outcome) -> tuple[Any, ...]:
@@ -193,7 +193,7 @@ class MaskTrial:
                 break
         if form is None:
             return found
-        # What is stated is taken at its word: where trial says the opposite, it does not work as stated.
+        # A stated form is taken literally: if the trial shows the opposite, it does not work as stated.
         return [o if o.form == form else dataclasses.replace(o, form=form, works=False, leak=1.0) for o in found]
 
     def _try(self, p: Parameter, shape: str, form: Form, dtype: torch.dtype, own: bool) -> list[Outcome]:
@@ -231,7 +231,7 @@ class MaskTrial:
         return Outcome(what, "forbidden", dtype, shape, marked <= _EXACT < others, marked / max(others, 1e-12))
 
     def _influence(self, name: str, value: Any, marked: Tensor, own: bool) -> tuple[float, float] | None:
-        """How much the marked keys and the others matter to queries that stay the same; None where the call fails."""
+        """How much the marked keys and the others affect unchanged queries; None if the call fails."""
         try:
             base = self.trial.run(self.way, self.inputs, {name: value}).output
             if base.shape != self.shape:
@@ -256,7 +256,7 @@ class MaskTrial:
         return sums[0], sums[1]
 
     def _changed(self, chosen: Tensor, own: bool) -> Inputs:
-        """The inputs with other keys (and values) where chosen."""
+        """The inputs with the chosen keys (and values) changed."""
 
         def change(x: Tensor, seed: int) -> Tensor:
             new = noise(*x.shape, seed=seed, dtype=x.dtype, device=x.device)
@@ -268,7 +268,7 @@ class MaskTrial:
         return Inputs(at.query, change(at.key, 12), None if at.value is None else change(at.value, 13))
 
     def _lengths(self, p: Parameter) -> Outcome | None:
-        """What lengths do, [B]: how many keys count, from the first."""
+        """The effect of lengths, [B]: the number of real keys, from the first."""
         batch, keys = (self.inputs.query if self.inputs.key is None else self.inputs.key).shape[:2]
         count = torch.tensor([keys - 2, keys - 3, keys - 1][:batch], device=self.inputs.query.device)
         marked = torch.arange(keys, device=count.device) < count[:, None]
@@ -280,7 +280,7 @@ class MaskTrial:
 
 
 def _grade(leak: float) -> int:
-    """How little leaks, roughly: a mask that lets a tenth through says more of what it means than one that lets all."""
+    """How little leaks, in steps: a mask that leaks a tenth says more about its meaning than one that leaks all."""
     return -min(round(-math.log10(max(leak, 1e-9))), 9) if leak < 0.2 else 0
 
 
@@ -289,13 +289,13 @@ def _own(shape: str) -> bool:
 
 
 def _pattern(batch: int, keys: int, by_example: bool, device: torch.device) -> Tensor:
-    """Which keys are marked, [B, K]: the first is, others alternate, and each example has its own."""
+    """Which keys are marked, [B, K]: the first is, others alternate, and each example differs."""
     at = torch.arange(keys, device=device)
     rows = [at % 2 == 0, at % 3 != 1, (at % 4 == 0) | (at % 4 == 3)]
     return torch.stack([rows[b % 3 if by_example else 0] for b in range(batch)])
 
 
 def _but_last(chosen: Tensor) -> Tensor:
-    """All that is chosen in each row but the last: the token that stays looks on."""
+    """All chosen keys of each row except the last, so that this token stays unchanged."""
     after = chosen.flip(-1).cumsum(-1).flip(-1)
     return chosen & (after > 1)

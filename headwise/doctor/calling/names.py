@@ -1,6 +1,6 @@
-"""What the names of arguments and attributes mean: the vocabulary by which the doctor reads other people's code.
+"""What the names of arguments and attributes mean: the vocabulary with which the doctor reads the user's code.
 
-Names are looked at first and trusted last: whatever they say is tried out (`trial.py`).
+Names come first but are not trusted: what they say is checked by trial (`trial.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-# What an argument of forward may be. "unknown" is left to trial.
+# The role of an argument of forward. "unknown" is left to trial.
 ROLES = (
     *("query", "key", "value", "memory"),
     *("mask", "padding", "lengths", "causal"),
@@ -55,7 +55,7 @@ _WORDS = {
     """,
 }
 _VOCABULARY = {word: role for role, text in _WORDS.items() for word in text.split()}
-# Beside a clearer query these are what is attended to: forward(src, tgt).
+# Next to a clearer query, these are the memory: forward(src, tgt).
 _SOURCES = frozenset(_words("src source src_seq encoder_input"))
 _TARGETS = frozenset(
     _words("tgt trg target targets target_seq dec decoder_input dec_input dec_inputs decoder_hidden_states")
@@ -100,7 +100,7 @@ def simple(name: str) -> str:
 
 
 def role(name: str, default: Any = None, annotation: str = "") -> str:
-    """The role an argument of forward has by its name; "unknown" where the name says nothing."""
+    """The role of an argument of forward by its name; "unknown" if the name says nothing."""
     name = simple(name)
     if _CAUSAL.search(name):
         return "mask" if "mask" in name and not isinstance(default, bool) and name != "use_causal_mask" else "causal"
@@ -111,7 +111,7 @@ def role(name: str, default: Any = None, annotation: str = "") -> str:
     if name in _VOCABULARY:
         return _VOCABULARY[name]
     if _LENGTHS.search(name):
-        return "other" if name.startswith("cu") else "lengths"  # cu_seqlens says where packed documents begin
+        return "other" if name.startswith("cu") else "lengths"  # cu_seqlens holds the starts of packed documents
     if _MASK.search(name):
         return "other" if _OTHER_MASK.search(name) else "padding" if _PADDING.search(name) else "mask"
     for pattern, found in ((_BIAS, "mask"), (_POSITIONS, "positions"), (_FLAG, "flag"), *_PARTS):
@@ -121,12 +121,12 @@ def role(name: str, default: Any = None, annotation: str = "") -> str:
 
 
 def exact(name: str) -> bool:
-    """Whether a name is in the vocabulary as it is, rather than by a part of it."""
+    """Whether the whole name is in the vocabulary, not only a part of it."""
     return simple(name) in _VOCABULARY
 
 
 def untangle(roles: dict[str, str]) -> dict[str, str]:
-    """Roles in which at most one argument is the query: forward(src, tgt) attends to src."""
+    """Roles with at most one query: forward(src, tgt) attends to src."""
     queries = [name for name, role_ in roles.items() if role_ == "query"]
     if len(queries) < 2:
         return roles
@@ -144,7 +144,7 @@ def untangle(roles: dict[str, str]) -> dict[str, str]:
 
 
 def about_memory(name: str) -> bool | None:
-    """Whether a mask is by its name one of the memory (True), of the query's own sequence (False), or neither."""
+    """Whether a mask is, by its name, for the memory (True), for the query's own sequence (False), or neither."""
     name = simple(name)
     if re.search(r"(^|_)(memory|mem|context|ctx|enc|encoder|cross|src|source|kv)(_|$)", name):
         return True
@@ -153,7 +153,7 @@ def about_memory(name: str) -> bool | None:
     return None
 
 
-# Attributes, likely ones first. Read from the module, from what it keeps as its config, then from its parts.
+# Attributes, the most likely first. Read from the module, from its config, then from its submodules.
 WIDTHS = _words("""
     embed_dim d_model embed_size hidden_size emb_size n_embd dim model_dim dim_model emb_dim embedding_dim
     embedding_size d_embed embed hid_dim hidden_dim
@@ -186,8 +186,8 @@ CONFIGS = ("config", "cfg", "args", "hparams", "params", "opt", "conf", "options
 
 
 def attribute(place: Any, names: list[str], fits: Callable[[Any], bool]) -> tuple[str, Any] | None:
-    """The first of `names` that `place` (an object or a mapping) has with a value that fits, with or without an
-    underscore before it."""
+    """The first of `names` that `place` (an object or a mapping) has with a value that fits, with or without a
+    leading underscore."""
     for name in names:
         for spelling in (name, f"_{name}"):
             value = place.get(spelling) if isinstance(place, dict) else getattr(place, spelling, None)

@@ -1,4 +1,4 @@
-"""What shapes alone do not tell of a call that works: which dimension is the batch, which argument holds the values."""
+"""What shapes do not tell about a call that works: which dimension is the batch, which argument holds the values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headwise.doctor.calling import names
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
 from headwise.doctor.calling.way import Inputs, Way, noise
 
-_EXACT = 1e-6  # a change this small against the output counts as none
+_EXACT = 1e-6  # a smaller relative change of the output counts as none
 
 
 def settle(trial: Trial, way: Way) -> Way:
-    """The way with the order of batch and length, and of keys and values, found out."""
+    """The way to call, with the order of batch and length, and of keys and values, determined."""
     if way.takes == "qkv":
         way = _values(trial, way)
     if way.layout not in ("BNM", "NBM"):
@@ -28,9 +28,9 @@ def settle(trial: Trial, way: Way) -> Way:
     try:
         base = trial.run(way, inputs).output
         moved = _moved(trial, way, base, Inputs(*(_other(x) for x in _all(inputs))))  # type: ignore[arg-type]
-    except Exception:  # a batch of another size does not work: nothing to compare
+    except Exception:  # a batch of another size does not work, so there is nothing to compare
         return way
-    # What is changed in one example stays in it; what is changed at one token of a sequence moves other tokens.
+    # A change in one example stays in that example; a change at one token of a sequence affects other tokens.
     if moved.shape == inputs.query.shape[:2] and bool(moved[1:, :1].any()) and not bool(moved[:, 1:].any()):
         got = trial.attempt(other, 3, *way.lengths)
         if not isinstance(got, str):
@@ -43,7 +43,7 @@ def _all(inputs: Inputs) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
 
 
 def _other(x: Tensor | None) -> Tensor | None:
-    """Another first token of the first example."""
+    """The input with another first token in the first example."""
     if x is None:
         return None
     changed = x.clone()
@@ -52,15 +52,15 @@ def _other(x: Tensor | None) -> Tensor | None:
 
 
 def _moved(trial: Trial, way: Way, base: Tensor, inputs: Inputs) -> Tensor:
-    """Which outputs are others than before, [B, Q]."""
+    """Which outputs changed, [B, Q]."""
     change = (trial.run(way, inputs).output - base).abs().amax(-1)
     return ~(change <= _EXACT * base.abs().nan_to_num(0.0).max())
 
 
 def _values(trial: Trial, way: Way) -> Way:
-    """Keys and values told apart where names do not: what comes out is linear in the values, not in the keys.
+    """Tell keys and values apart if their names do not: the output is linear in the values, not in the keys.
 
-    Where values may be left out and make no difference, there are none: the module takes a memory.
+    If values may be left out and make no difference, the module takes a memory and no values.
     """
     by_role = dict(way.slots)
     parameters = {p.name: p for p in trial.parameters}
@@ -81,7 +81,7 @@ def _values(trial: Trial, way: Way) -> Way:
 
 
 def _linear(trial: Trial, way: Way, inputs: Inputs, which: int) -> bool:
-    """Whether f(a) + f(b) = f(a + b) + f(0) in the input of this place."""
+    """Whether f(a) + f(b) = f(a + b) + f(0) in this input."""
     tensors = list(_all(inputs))
     a = tensors[which]
     assert a is not None
@@ -96,7 +96,7 @@ def _linear(trial: Trial, way: Way, inputs: Inputs, which: int) -> bool:
 
 
 def lengths(trial: Trial, way: Way) -> tuple[int | None, bool]:
-    """The only length of queries that works, where five tokens do not; whether keys must be as many as queries."""
+    """The only number of queries that works, if five tokens do not; whether keys must be as many as queries."""
     if way.layout == "BM":
         return 1, False
     batch = trial.sizes(way)[0]

@@ -1,4 +1,4 @@
-"""What forward takes: its arguments with their roles, and the ways in which inputs may be given to them."""
+"""The arguments of forward with their roles, and the ways to assign inputs to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Parameter:
 
     name: str
     role: str
-    default: Any  # inspect.Parameter.empty where there is none
+    default: Any  # inspect.Parameter.empty if it has none
     annotation: str
     kind: Any
 
@@ -30,10 +30,10 @@ class Parameter:
 
 
 def signature(module: nn.Module) -> inspect.Signature:
-    """The signature of forward; of what it wraps where it is `*args, **kwargs` only (keras: `call`)."""
+    """The signature of forward, or of the function that it wraps if it is only `*args, **kwargs` (Keras: `call`)."""
     forward = getattr(module, "forward", None)
     if forward is None:
-        raise DoctorError(f"{type(module).__name__} has no forward")
+        raise DoctorError(f"{type(module).__name__} has no forward method; expected a module that can be called")
     try:
         found = inspect.signature(forward)
     except (TypeError, ValueError):
@@ -54,20 +54,23 @@ def signature(module: nn.Module) -> inspect.Signature:
 
 
 def parameters(module: nn.Module, spec: Spec) -> list[Parameter]:
-    """The arguments of forward with their roles: by name, then as stated."""
+    """The arguments of forward with their roles: by name, then as the spec states."""
     found = signature(module).parameters
     unknown = sorted(set(spec.roles) - set(found))
     if unknown:
-        raise DoctorError(f"spec: forward has no argument {', '.join(unknown)}; it has {', '.join(found) or 'none'}")
+        raise DoctorError(
+            f"spec: roles and arguments must name arguments of forward ({', '.join(found) or 'none'}). Received: "
+            f"{', '.join(unknown)}"
+        )
     roles = {}
     for name, p in found.items():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             continue
         role = names.role(name, p.default, _text(p.annotation))
         by_part = role in ("query", "key", "value") and p.default is not p.empty and not names.exact(name)
-        roles[name] = "unknown" if by_part else role  # value_residual=None is no value
+        roles[name] = "unknown" if by_part else role  # value_residual=None is not a value
     roles = names.untangle(roles)
-    if not {"query", "unknown"} & set(roles.values()):  # forward(h, mask): h is no height here
+    if not {"query", "unknown"} & set(roles.values()):  # forward(h, mask): h is not a height here
         first = next(
             (n for n, r in roles.items() if r == "other" and found[n].default is inspect.Parameter.empty), None
         )
@@ -84,7 +87,7 @@ def _text(annotation: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
-    """Which argument is which input."""
+    """Which argument takes which input."""
 
     takes: str
     slots: tuple[tuple[str, str], ...]
@@ -93,7 +96,7 @@ class Assignment:
 
 
 def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> list[Assignment]:
-    """The ways in which inputs may be given to these arguments, the likeliest first."""
+    """The ways to assign inputs to these arguments, the most likely first."""
     by = {role: [p for p in found if p.role == role] for role in names.ROLES}
     free = [p for p in by["unknown"] if p.required]
     queries = by["query"]

@@ -1,6 +1,6 @@
-"""What a module's attributes, its config and the shapes of its weights say of its sizes: widths, heads, lengths.
+"""Sizes from a module's attributes, its config and the shapes of its weights: widths, heads, lengths.
 
-Everything here is a list of guesses, the likeliest first; `trial.py` finds out which are so.
+Everything here is a list of guesses, the most likely first; `trial.py` finds out which are right.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def _is_size(value: Any) -> bool:
 
 
 def places(module: nn.Module) -> Iterator[Any]:
-    """Where sizes may be kept: the module, its config, then its parts and theirs."""
+    """Where sizes may be stored: the module, its config, then its submodules and their configs."""
     for part in module.modules():
         if part is not module and type(part).__module__.startswith("torch.nn") and not hasattr(part, "num_heads"):
-            continue  # the groups of a convolution are none of attention's
+            continue  # the groups of a convolution are not those of attention
         yield part
         for name in names.CONFIGS:
             config = part.__dict__.get(name)
@@ -33,7 +33,7 @@ def places(module: nn.Module) -> Iterator[Any]:
 
 
 def find(module: nn.Module, wanted: list[str]) -> list[int]:
-    """Every value that an attribute of one of these names has, in the order of places and then of names."""
+    """Every value of an attribute with one of these names, in the order of places and then of names."""
     found: list[int] = []
     for place in places(module):
         for name in wanted:
@@ -55,7 +55,7 @@ def heads(module: nn.Module) -> int | None:
 
 
 def kv_heads(module: nn.Module) -> int | None:
-    """The number of key and value heads by an attribute, where it divides the heads."""
+    """The number of key and value heads by an attribute, if it divides the number of heads."""
     count = heads(module)
     found = [n for n in find(module, names.KV_HEADS) if count is None or count % n == 0]
     return found[0] if found else None
@@ -77,7 +77,7 @@ def rope_dims(module: nn.Module) -> list[int]:
 
 
 def lengths(module: nn.Module) -> list[int]:
-    """Lengths that a module may insist on: attributes, windows, and the sides of tables and masks."""
+    """Lengths that a module may require: from attributes, windows, and the sizes of tables and masks."""
     found = find(module, names.LENGTHS)
     for place in places(module):
         window = names.attribute(
@@ -94,7 +94,7 @@ def lengths(module: nn.Module) -> list[int]:
 
 
 def in_features(layer: nn.Module) -> int | None:
-    """How wide a layer's input is: Linear, convolutions, Hugging Face's Conv1D, norms, or anything that says so."""
+    """The input width of a layer: Linear, convolutions, Hugging Face's Conv1D, norms, or any layer that states it."""
     for name in ("in_features", "in_channels", "nx", "input_dim", "in_dim"):
         value: Any = getattr(layer, name, None)
         if _is_size(value):
@@ -107,7 +107,7 @@ def in_features(layer: nn.Module) -> int | None:
 
 
 def _of_projections(module: nn.Module, letters: str) -> list[int]:
-    """The input widths of layers that a name says project queries (or keys, or values)."""
+    """The input widths of layers whose names say that they project queries (or keys, or values)."""
     found = []
     for path, layer in module.named_modules():
         last = names.simple(path.rsplit(".", 1)[-1])
@@ -119,7 +119,7 @@ def _of_projections(module: nn.Module, letters: str) -> list[int]:
 
 
 def widths(module: nn.Module) -> list[int]:
-    """Guesses of the width of the queries (and of all else, where nothing says otherwise)."""
+    """Guesses of the width of the queries (and of all other inputs, if nothing else is stated)."""
     own = find(module, names.WIDTHS)
     guesses = own[:3]
     guesses += _of_projections(module, "q query queries wq q_a to_q qkv to_qkv in c_attn toqueries")
@@ -128,7 +128,7 @@ def widths(module: nn.Module) -> list[int]:
     guesses += layers[:8] + own[3:]
     count = heads(module)
     if count and not layers and next(module.parameters(), None) is None:
-        guesses.insert(0, 16 * count)  # any width will do: heads of width 1 would hide a scale
+        guesses.insert(0, 16 * count)  # any width works here; heads of width 1 would hide a scale
     if count:
         guesses += [count * n for n in layers[:4]] + [count * n for n in find(module, names.HEAD_DIMS)]
     for parameter in module.parameters():
@@ -144,12 +144,12 @@ def widths(module: nn.Module) -> list[int]:
 
 
 def key_widths(module: nn.Module) -> list[int]:
-    """Guesses of the width of the keys or of the memory, where that has one of its own."""
+    """Guesses of the width of the keys or of the memory, if it differs from that of the queries."""
     guesses = find(module, names.KEY_WIDTHS) + _of_projections(module, "k key keys wk to_k to_kv kv tokeys")
     return list(dict.fromkeys(guesses))
 
 
 def value_widths(module: nn.Module) -> list[int]:
-    """Guesses of the width of the values, where they have one of their own."""
+    """Guesses of the width of the values, if it differs."""
     guesses = find(module, names.VALUE_WIDTHS) + _of_projections(module, "v value values wv to_v to_kv kv tovalues")
     return list(dict.fromkeys(guesses))

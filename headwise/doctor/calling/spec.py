@@ -1,4 +1,4 @@
-"""What can be stated by hand of a module that the doctor does not work out by itself."""
+"""Facts about a module that are stated by hand where the doctor does not find them out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Form = Literal["allowed", "forbidden", "additive"]
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """Facts about a module that are stated rather than found out. Whatever is None is found out.
+    """Facts about a module that are stated by hand. Whatever is None is found out.
 
     >>> Spec(takes="memory", roles={"a": "query", "b": "memory"}, mask="forbidden")
     >>> Spec.of({"width": 64, "heads": 8})                              # from a JSON file, say
@@ -24,19 +24,19 @@ class Spec:
     roles: Mapping[str, str] = dataclasses.field(default_factory=dict)  # argument of forward -> role
     arguments: Mapping[str, Any] = dataclasses.field(
         default_factory=dict
-    )  # given to every call of forward, as they are
+    )  # passed to every call of forward as they are
     batch_first: bool | None = None
     width: int | None = None
     key_width: int | None = None
     value_width: int | None = None
     heads: int | None = None
     kv_heads: int | None = None
-    mask: Form | None = None  # what the mask of cells means
+    mask: Form | None = None  # the meaning of the mask of cells
     mask_shape: str | None = None  # in letters: "BQK", "B1QK", "(BH)QK"
-    padding: Form | None = None  # what the padding mask means
+    padding: Form | None = None  # the meaning of the padding mask
     padding_shape: str | None = None
     causal: bool | None = None  # whether it should be causal by itself
-    window: int | None = None  # how many neighbours each side it should see
+    window: int | None = None  # how many neighbours on each side it should attend to
     scale: float | None = None  # what the scores should be multiplied by
     parameters: Mapping[str, str] = dataclasses.field(default_factory=dict)  # {"q": name, "k": ..., "v": ..., "o": ...}
 
@@ -56,9 +56,9 @@ class Spec:
 
     @staticmethod
     def of(stated: Mapping[str, Any]) -> Spec:
-        """A Spec from a mapping, such as a JSON file's. An unknown name raises."""
+        """A Spec from a mapping, such as that of a JSON file. Raises ArgumentError for an unknown name."""
         known = [field.name for field in dataclasses.fields(Spec)]
         unknown = sorted(set(stated) - set(known))
         if unknown:
-            raise ArgumentError(f"spec: {', '.join(unknown)} is none of what can be stated: {', '.join(known)}")
+            raise ArgumentError(f"spec: every name must be one of {', '.join(known)}. Received: {', '.join(unknown)}")
         return Spec(**stated)

@@ -1,4 +1,4 @@
-"""Finding by trial how a module is called: which argument is what, how wide, in which layout."""
+"""Find by trial how a module is called: which argument takes which input, its width and its layout."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from headwise.doctor.calling.way import LAYOUTS, Inputs, NoOutput, OutputProblem
 from headwise.doctor.limits import out_of_memory
 from headwise.errors import DoctorError
 
-QUERIES, KEYS = 5, 7  # lengths of a trial: all sizes differ, so that none is mistaken for another
-_ATTEMPTS = 3000  # calls before giving up
+QUERIES, KEYS = 5, 7  # lengths of a trial: all sizes differ, so that none can be confused with another
+_ATTEMPTS = 3000  # the maximum number of calls
 
 
 @contextlib.contextmanager
 def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Random numbers as they were, no gradients, no warnings."""
+    """Keep the random state, disable gradients, and hide warnings."""
     devices = sorted(
         {p.device.index for p in module.parameters() if p.device.type == "cuda" and p.device.index is not None}
     )
@@ -44,7 +44,7 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
 
 
 class Trial:
-    """Calls of a module that may fail, and what they said."""
+    """Trial calls of a module that may fail, and their errors."""
 
     def __init__(self, module: nn.Module, spec: Spec, example: tuple[tuple[Any, ...], dict[str, Any]] | None) -> None:
         self.module = module
@@ -54,7 +54,7 @@ class Trial:
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in kinds)
         self.example = example
         self.calls = 0
-        self.errors: list[tuple[str, str]] = []  # how it was called, what it said
+        self.errors: list[tuple[str, str]] = []  # how it was called, and the error
         first = next((p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point()), None)
         self.dtype = first.dtype if first is not None else torch.get_default_dtype()
         self.device = first.device if first is not None else torch.device("cpu")
@@ -75,7 +75,7 @@ class Trial:
     def run(self, way: Way, inputs: Inputs, given: Mapping[str, Any] | None = None) -> Result:
         """One call, with the same random numbers each time. Raises what the module raises."""
         self.calls += 1
-        torch.default_generator.manual_seed(0)  # torch.manual_seed notes down the stack for every absent device
+        torch.default_generator.manual_seed(0)  # torch.manual_seed records a stack for every absent device
         if self.device.type == "cuda":
             torch.cuda.manual_seed_all(0)
         return way.read(way.call(self.module, inputs, given or {}), inputs)
@@ -85,10 +85,10 @@ class Trial:
         try:
             result = self.run(way, inputs)
         except OutputProblem as problem:
-            said = f"forward returned {problem}, and no output for {batch} × {queries} inputs is in it"
+            said = f"forward returned {problem}, and nothing in it is an output for {batch} × {queries} inputs"
         except Exception as error:
             if out_of_memory(error):
-                raise  # the next call would ask for as much again
+                raise  # the next call would need as much memory
             said = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
         else:
             at = way.sizes(inputs)
@@ -101,7 +101,7 @@ class Trial:
                 weights = way.find_weights(result.raw, at, path)
                 return dataclasses.replace(way, output_at=path, weights_at=weights, lengths=(queries, keys)), result
             else:
-                said = f"forward returned {describe(result.raw)}, which has no {queries} queries"
+                said = f"forward returned {describe(result.raw)}, which has no dimension of {queries} queries"
         self.errors.append((self.describe(way, batch, queries, keys), said))
         return said
 
@@ -116,19 +116,19 @@ class Trial:
         return f"forward({', '.join(f'{name}={shape[role]}' for role, name in way.slots)}{how})"
 
     def sizes(self, way: Way) -> tuple[int, int, int]:
-        """Batch, queries and keys with which a way is known to work."""
+        """Batch, queries and keys for which a way is known to work."""
         return (1 if way.layout == "NM" else 3, *way.lengths)
 
     # ---- the search
 
     def search(self) -> Way:
-        """The first way that works, or DoctorError."""
+        """The first way that works. Raises DoctorError if none does."""
         options = assignments(self.parameters, self.variadic, self.spec.takes)
         if not options:
             listed = ", ".join(p.name for p in self.parameters) or "no argument"
             raise DoctorError(
-                f"{type(self.module).__name__}.forward takes {listed}: none of them could be an input. "
-                'State it with spec=, such as Spec(roles={"name": "query"})'
+                f"{type(self.module).__name__}.forward takes {listed}, and none of them looks like an input. State it "
+                'with spec=, such as Spec(roles={"name": "query"})'
             )
         batch = 2 if sizes.heads(self.module) == 3 else 3
         whole = [o for o in options if not self._left_out(o)]
@@ -137,7 +137,7 @@ class Trial:
         plain = ["NBM", "BNM"] if self._says_sequence_first() else ["BNM"]
         if self._convolves():
             plain = ["BMN", "BM1N", *plain]
-        # Keys of another number than queries come first: they tell which argument is which.
+        # A number of keys that differs from the number of queries comes first: it tells which argument is which.
         for layouts, several, lengths in (
             *((plain, whole, "differ"), (["BM"], whole, "one"), (["BNM"], whole, "alike")),
             *((others, whole, "any"), (["BNM"], whole, "fixed")),
@@ -157,19 +157,19 @@ class Trial:
         return any(getattr(part, "batch_first", None) is False for part in self.module.modules())
 
     def _convolves(self) -> bool:
-        """Whether its projections are convolutions: channels come before positions then."""
+        """Whether its projections are convolutions: then channels come before positions."""
         parts = list(self.module.modules())
         convolutions = any(isinstance(part, (nn.Conv1d, nn.Conv2d)) for part in parts)
         return convolutions and not any(isinstance(part, nn.Linear) for part in parts)
 
     def _left_out(self, option: Assignment) -> bool:
-        """Whether an argument that must be an input is given something else."""
+        """Whether an argument that must be an input would get another value."""
         taken = {name for _, name in option.slots}
         inputs = ("query", "key", "value", "memory")
         return any(p.required and p.role in inputs and p.name not in taken for p in self.parameters)
 
     def _try(self, option: Assignment, layout: str, batch: int, with_optional: bool, which: str) -> Way | None:
-        """One assignment in one layout, with widths, lengths and values of other arguments in turn."""
+        """One assignment in one layout, with all likely widths, lengths and values of other arguments."""
         taken = {name for _, name in option.slots} | set(self.spec.arguments)
         given = ("positions", "mask", "padding") if with_optional else ()
         needed = [p for p in self.parameters if p.name not in taken and (p.required or p.role in given)]
@@ -214,7 +214,7 @@ class Trial:
         return {"differ": [differ], "alike": [alike], "one": [one], "fixed": [one, *fixed]}.get(which, [differ, alike])
 
     def _makers(self, p: Parameter) -> list[Maker]:
-        """Values of one argument to try, an example's own among the first."""
+        """Makers of one argument's value to try, that of the example among the first."""
         found = arguments.makers(p.name, p.role, p.annotation, self.module)
         if not p.required and p.role in ("mask", "padding"):
             found = found[:4]
@@ -264,14 +264,14 @@ class Trial:
         tried = len(self.errors)
         kind = NoOutput if said.startswith("forward returned") else DoctorError
         return kind(
-            f"{name}.forward({listed}): no way to call it was found in {tried} trials. "
-            f"With {how} it said: {said[:400]}. "
-            'State how it is called with spec=, such as Spec(takes="self", width=64), or give an example of its call'
+            f"{name}.forward({listed}): no way to call it was found in {tried} trials. With {how} it raised or "
+            f"returned: {said[:400]}. "
+            'State how it is called with spec=, such as Spec(takes="self", width=64), or pass example= of a real call'
         )
 
 
 def _combinations(lists: list[list[Maker]]) -> list[tuple[Maker, ...]]:
-    """Choices of one of each list, likely ones first: all pairs of two, else one list at a time."""
+    """Choices of one maker from each list, likely ones first: all pairs of two lists, else one list at a time."""
     if len(lists) <= 2:
         ranked = [list(enumerate(x[:40])) for x in lists]
         chosen = sorted(itertools.product(*ranked), key=lambda c: sum(i for i, _ in c))
@@ -283,7 +283,7 @@ def _combinations(lists: list[list[Maker]]) -> list[tuple[Maker, ...]]:
 
 
 def most_informative(errors: list[tuple[str, str]]) -> tuple[str, str]:
-    """The error to quote: the first that is about more than a width or an argument that was guessed wrong."""
+    """The error to quote: the first that is not merely about a wrongly guessed width or argument."""
     guessed = re.compile(
         r"mat1 and mat2|normalized_shape|missing .* required|unexpected keyword|size of tensor|einsum|shape '\["
         r"|to have \d+ channels|invalid for input of size"

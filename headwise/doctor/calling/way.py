@@ -1,4 +1,4 @@
-"""A way to call a module: which argument takes what, how tensors lie, and where the output is in what comes back."""
+"""A way to call a module: which argument takes which input, the layout of tensors, and where the output is returned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAYOUTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What a module attends with and to, batch first; key and value are None where it takes one input."""
+    """The inputs of a module, batch first; key and value are None if it takes one input."""
 
     query: Tensor  # [B, Q, M]
     key: Tensor | None = None  # [B, K, key width]
@@ -35,19 +35,19 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a module made of its inputs."""
+    """The result of a call."""
 
     output: Tensor  # [B, Q, Mo], batch first
     weights: Tensor | None  # as returned
-    raw: Any  # all that was returned
+    raw: Any  # everything that was returned
 
 
 class NoOutput(DoctorError):  # noqa: N818 (what came back, in words)
-    """A module runs, and what it returns is no output: a string, another batch."""
+    """A module runs, but returns no output: a string, for example, or another batch size."""
 
 
 class OutputProblem(Exception):  # noqa: N818 (what is wrong with what came back)
-    """What came back holds nothing that could be the output."""
+    """Nothing in the returned value can be the output."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Way:
         )
 
     def arguments(self, inputs: Inputs, given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """What forward is called with; `given` goes over everything else."""
+        """The arguments of the call; `given` overrides all others."""
         at = self.sizes(inputs)
         values: dict[str, Any] = {name: make(at) for name, make in self.extras if name not in given}
         tensors = {"query": inputs.query, "key": inputs.key, "value": inputs.value, "memory": inputs.key}
@@ -99,7 +99,7 @@ class Way:
         return module(*args, **kwargs)
 
     def read(self, raw: Any, inputs: Inputs) -> Result:
-        """The output and the weights in what came back."""
+        """The output and the weights in the returned value."""
         at = self.sizes(inputs)
         output = _at(raw, self.output_at)
         if output is None or unlay(output, self.layout, at) is None:
@@ -124,7 +124,7 @@ class Way:
         return output is not None and output.ndim == len(self.layout)
 
     def find_output(self, raw: Any, at: Sizes) -> tuple[Any, ...] | None:
-        """Where the output is: the first tensor of the queries' shape that does not look like weights."""
+        """The path to the output: the first tensor of the queries' shape that does not look like weights."""
         rated = []
         for order, (path, x) in enumerate(tensors_in(raw)):
             laid = unlay(x, self.layout, at)
@@ -135,7 +135,7 @@ class Way:
         return min(rated)[-1] if rated else None
 
     def find_weights(self, raw: Any, at: Sizes, output: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Where weights are: a tensor [..., Q, K] for these examples, with no negative numbers."""
+        """The path to the weights: a tensor [..., Q, K] for these examples, without negative numbers."""
         batch = {at.batch, self.heads, at.batch * self.heads}
         for path, x in tensors_in(raw):
             fits = x.ndim >= 2 and tuple(x.shape[-2:]) == (at.queries, at.keys)
@@ -157,7 +157,7 @@ def lay(x: Tensor, layout: str, heads: int, *, query: bool = True) -> Tensor:
     if layout == "BM":
         return x.squeeze(1)
     if layout == "NBM":
-        return x.transpose(0, 1).contiguous()  # as a caller's own tensor would be
+        return x.transpose(0, 1).contiguous()  # as the caller's tensor would be
     if layout == "NM":
         return x[0]
     if layout == "BMN":
@@ -169,7 +169,7 @@ def lay(x: Tensor, layout: str, heads: int, *, query: bool = True) -> Tensor:
 
 
 def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
-    """What a module gave as [B, Q, M], or None where its shape is none that an output has."""
+    """A returned tensor as [B, Q, M], or None if its shape is not that of an output."""
     batch, length = at.batch, at.queries
     if layout == "NM":
         if x.ndim == 2:
@@ -196,7 +196,7 @@ def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
 
 
 def tensors_in(raw: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
-    """Every floating tensor in what came back, with the way to it."""
+    """Every floating-point tensor in a returned value, with the path to it."""
     if isinstance(raw, Tensor):
         if raw.is_floating_point():
             yield path, raw
@@ -229,7 +229,7 @@ def _at(raw: Any, path: tuple[Any, ...] | None) -> Tensor | None:
 
 
 def describe(raw: Any) -> str:
-    """What came back, in a few words."""
+    """A short description of a returned value."""
     if isinstance(raw, Tensor):
         return f"a tensor {list(raw.shape)} of {str(raw.dtype).removeprefix('torch.')}"
     if isinstance(raw, (tuple, list)):
@@ -240,6 +240,6 @@ def describe(raw: Any) -> str:
 
 
 def noise(*shape: int, seed: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """N(0, 1), the same on every device, without touching anybody's random numbers."""
+    """N(0, 1), the same on every device, without changing the global random state."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator).to(device, dtype)

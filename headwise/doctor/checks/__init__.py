@@ -1,7 +1,7 @@
-"""Every check the doctor makes, one a file: what it looks for, how, and the findings that it can give.
+"""Every check of the doctor, one per file: what it looks for, how, and the findings that it can report.
 
-A check is a module with `FINDINGS`, the names it can give, and `check(patient)`, which yields findings, or raises
-NotChecked where it cannot be made.
+A check is a module with `FINDINGS`, the names of its findings, and `check(patient)`, which yields findings, or raises
+NotChecked if the check cannot be made.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _load(names: str) -> dict[str, Check]:
     return {name: cast(Check, importlib.import_module(f"headwise.doctor.checks.{name}")) for name in names.split()}
 
 
-# What is read off the operations themselves is a cause; what shows in behaviour may be another cause's symptom.
+# READ checks examine the traced operations and find causes; PROBED checks examine behaviour and may find symptoms only.
 READ = _load(
     "layout head_merge projection_order argument_order gqa_order wrong_scale rope rope_precision alibi mask_cells "
     "built_in_mask dropout_misplaced softmax_precision"

@@ -1,8 +1,8 @@
-"""ALiBi: a bias that falls in a straight line with the distance, by a slope of its own for each head.
+"""ALiBi: a bias that falls linearly with the distance, with one slope for each head.
 
-Slopes are 2^(-8 i / H) for H a power of two; for others Press et al. take those of the next lower power of two, and
-every second one of the next higher. Code that forgets the second case gives other slopes than any checkpoint was
-trained with.
+Slopes are 2^(-8 i / H) if H is a power of two. Otherwise Press et al. take the slopes of the next lower power of two,
+and add every second slope of the next higher one. Code that forgets the second case has slopes with which no
+checkpoint was trained.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def check(patient: Patient) -> Iterator[Finding]:
         same = torch.allclose(slopes.sort().values, expected.sort().values, rtol=1e-3)
         rising = bool((slopes < 0).any())
         falling = bool((slopes[:-1] > slopes[1:]).all())
-        severity: Severity = "bug" if rising or same or falling else "risk"  # else learned, or of another family
+        severity: Severity = "bug" if rising or same or falling else "risk"  # else learned, or of another scheme
         listed = ", ".join(f"{x:.4g}" for x in slopes.tolist()[:6])
         wanted = ", ".join(f"{x:.4g}" for x in expected.tolist()[:6])
         yield Finding(
             "alibi-slopes",
             severity,
             f"the bias falls with the distance by {listed} in the {len(slopes)} heads; expected {wanted}"
-            + ("; a negative slope draws attention to what is far away" if rising else ""),
-            "take the slopes of the next lower power of two and fill up with every second one of the next higher",
+            + ("; a negative slope favours distant keys" if rising else ""),
+            "take the slopes of the next lower power of two, then every second slope of the next higher one",
             site.softmax.where,
         )
     if not known:
-        raise NotApplicable("no bias that falls in a straight line with the distance")
+        raise NotApplicable("it has no bias that falls linearly with the distance")
 
 
 def standard(heads: int) -> list[float]:
@@ -59,7 +59,7 @@ def standard(heads: int) -> list[float]:
 
 
 def _slopes(site: Site, twin: Site) -> Tensor | None:
-    """[H]: how much the bias falls with each step of distance; None where it is no such bias."""
+    """[H]: how much the bias falls with each step of distance; None if the bias is not linear in the distance."""
     if site.grid is None or twin.grid is None or site.scores.shape != twin.scores.shape:
         return None
     heads, queries, keys = site.scores.shape[1:]
@@ -67,7 +67,7 @@ def _slopes(site: Site, twin: Site) -> Tensor | None:
     if factor is None:
         return None
     bias = torch.where(open_cells(site, twin), site.scores - factor * site.products, torch.nan)
-    # What is the same for all keys of a query the softmax does not see.
+    # A constant over all keys of a query does not change the softmax.
     bias = bias - bias.diagonal(dim1=-2, dim2=-1)[..., None]
     n = keys
     distance = (torch.arange(n)[:, None] - torch.arange(n)).abs().double()

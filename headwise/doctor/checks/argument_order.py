@@ -1,6 +1,6 @@
-"""Which input each of queries, keys and values is made of: q, k and v passed in another order than the signature's.
+"""Which input the queries, keys and values come from: the module may use its arguments in the wrong order.
 
-Only modules that take several inputs can get this wrong; the inputs are what their names in the signature say.
+Only modules with several inputs can make this mistake. The names in the signature say what each input is.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "argument-order",
             "bug",
-            f"the output has a row for every position of `{slots['query']}`, and `{slots['memory']}` is what is "
-            "attended to; by their "
-            "names it is the other way round",
-            f"let the queries be made of `{slots['memory']}`, keys and values of `{slots['query']}`",
+            f"the output has one row per position of `{slots['query']}`, and the module attends to "
+            f"`{slots['memory']}`; the names of the arguments say the opposite",
+            f"compute the queries from `{slots['memory']}`, keys and values from `{slots['query']}`",
             patient.where,
         )
         return
@@ -44,7 +43,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         parts = {"queries": site.query.token, "keys": site.key.token, "values": met.values.token}
         found.append({name: _inputs(tokens) for name, tokens in parts.items()})
     expected = {"queries": {0}, "keys": {1}, "values": {2 if interface.takes == "qkv" else 1}}
-    if len(found) > 1 or interface.also:  # a layer may attend to itself too
+    if len(found) > 1 or interface.also:  # a layer may also attend to itself
         found = [x for x in found if x["keys"] | x["values"] | x["queries"] not in ({0}, {1})]
     if any(x["queries"] == {0} and x["keys"] == x["values"] == {1} for x in found) and len(found) > 1:
         return
@@ -59,8 +58,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "argument-order",
             "bug",
-            f"of the inputs ({', '.join(called)}) the module makes its {', its '.join(wrong)}",
-            "pass query, key and value in the order of the signature, by name where you can",
+            f"of its inputs ({', '.join(called)}) the module computes its {', its '.join(wrong)}",
+            "pass query, key and value in the order of the signature, or by name",
             patient.where,
         )
         return

@@ -1,7 +1,7 @@
-"""Whether examples of a batch influence one another: by their tokens, or by their masks.
+"""Whether examples of a batch influence one another, through their tokens or through their masks.
 
-One example is changed; what comes out of the others must stay bit by bit what it was. An example alone must give what
-it gives among others, too.
+One example is changed; the outputs of the others must stay bit-identical. An example alone must also give what it gives
+in a batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SOURCES = ("lsdefine/attention-is-all-you-need-keras #36",)
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     if not probe.interface.batched:
-        raise NotApplicable("it takes one example at a time")
+        raise NotApplicable("it takes no batch, one example at a time")
     inputs = probe.inputs()
     before = probe.answers(inputs)
     others = [0, 2]
@@ -34,30 +34,29 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "batch-mixing",
             "bug",
-            f"other numbers in example 1 alone changed {reached} of the {change.numel()} rows of examples 0 and 2, "
+            f"after a change of example 1 alone, {reached} of the {change.numel()} rows of examples 0 and 2 changed, "
             f"by up to {float(change.amax()):.2g} of the output's size",
-            "keep the batch dimension apart: split heads with view(B, N, H, D).transpose(1, 2), and reduce over no "
-            "dimension "
-            "of the batch",
+            "keep the batch dimension separate: split heads with view(B, N, H, D).transpose(1, 2), and do not reduce "
+            "over the batch dimension",
             numbers={"change": float(change.amax()), "rows": reached, "of": change.numel()},
         )
         return
 
     alone = probe.attempt(each(inputs, lambda x: x[:1]))
-    difference = gap(before[:1], alone) if isinstance(alone, Tensor) else 0.0  # that it fails is for the check of sizes
+    difference = gap(before[:1], alone) if isinstance(alone, Tensor) else 0.0  # an error is reported by checks/sizes.py
     if difference > ROUNDING:
         yield Finding(
             "batch-mixing",
             "bug",
             f"example 0 alone gives another output than in a batch of 3: up to {difference:.2g} of the output's size",
-            "let nothing depend on how many examples there are; squeeze() without a dimension drops a batch of 1",
+            "do not depend on the number of examples; squeeze() without a dimension drops a batch of 1",
             numbers={"change": difference},
         )
     yield from _masks(probe)
 
 
 def _masks(probe: Probe) -> Iterator[Finding]:
-    """Masks of one example that act on another: repeated over heads in one order, folded with them in the other."""
+    """Masks that act on another example: repeated over heads in one order, merged with batch and heads in the other."""
     inputs = probe.inputs()
     keys = length_of_keys(inputs)
     full = torch.ones(3, inputs.query.shape[1], keys, dtype=torch.bool)
@@ -73,11 +72,10 @@ def _masks(probe: Probe) -> Iterator[Finding]:
             yield Finding(
                 "mask-head-order",
                 "bug",
-                f"a mask that hides key 1 in example 1 alone moves examples 0, 1 and 2 by {_three(change)} of the "
+                f"a mask that hides key 1 of example 1 alone changes examples 0, 1 and 2 by {_three(change)} of the "
                 "output's size",
-                "repeat the mask in the order in which batch and heads are folded: repeat_interleave(H, dim=0) for "
-                "[B*H], "
-                "repeat(H, 1, 1) for [H*B]; or broadcast it as [B, 1, Q, K]",
+                "repeat the mask in the order in which batch and heads are merged: repeat_interleave(H, dim=0) for "
+                "[B*H], repeat(H, 1, 1) for [H*B]; or broadcast it as [B, 1, Q, K]",
                 sources=SOURCES,
                 numbers={f"example {i}": float(x) for i, x in enumerate(change)},
             )

@@ -1,6 +1,6 @@
-"""The mask that a module makes itself: causal the right way round and to the diagonal, a window as wide as it says.
+"""The mask that a module makes itself: a causal mask of the right direction and diagonal, a window of the stated width.
 
-Which scores are forbidden when no mask is given is read off the softmax's input; nothing is inferred from outputs.
+Which scores are masked without a mask argument is read from the softmax's input, not inferred from outputs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _WINDOW = re.compile(
 )
 _NEIGHBOURS = re.compile(
     r"radius|left|look_?back|neighbou?r|n_back|band", re.IGNORECASE
-)  # these count without the query itself
-_SIZE = re.compile(r"size|sliding|width|length", re.IGNORECASE)  # and these with it
+)  # these do not count the query itself
+_SIZE = re.compile(r"size|sliding|width|length", re.IGNORECASE)  # and these count it
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -49,19 +49,19 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "causal-corner",
                 "bug",
-                f"with {q} queries and {k} keys, query 0 sees key 0 alone: the causal mask starts in the upper left "
-                "corner, as if "
-                f"the queries were the first positions; the last query should see all {k} keys",
-                f"align the mask with the end: query i sees keys up to i + K - Q, tril(diagonal={k - q}) here",
+                f"with {q} queries and {k} keys, query 0 attends to key 0 alone: the causal mask is aligned with the "
+                "upper left corner, as if the queries were the first positions; the last query should attend to all "
+                f"{k} keys",
+                f"align the mask with the end: query i attends to keys up to i + K - Q, tril(diagonal={k - q}) here",
                 _where(site),
             )
     yield from _window(patient)
     if not seen:
-        raise NotApplicable("it makes no mask of its own")
+        raise NotApplicable("it makes no mask itself")
 
 
 def _in_pieces(site: Site) -> bool:
-    """Whether these are some queries of a sequence, against the keys of that sequence: attention by chunks."""
+    """Whether the queries are a part of the sequence and the keys all of it: attention in chunks."""
     assert site.grid is not None
     element = site.grid.element
     present = (element >= 0).flatten(0, 1).any(0).any(-1)
@@ -70,7 +70,7 @@ def _in_pieces(site: Site) -> bool:
 
 
 def _piece(site: Site, allowed: Tensor) -> Iterator[Finding]:
-    """Some queries of a sequence, each at its own position: a mask that takes the first of them for position 0."""
+    """Queries of one chunk, each at its own position; the mask may wrongly treat the first of them as position 0."""
     assert site.grid is not None
     rows = torch.nonzero((site.grid.element >= 0).flatten(0, 1).any(0).any(-1))[:, 0]
     first = int(rows[0])
@@ -78,17 +78,16 @@ def _piece(site: Site, allowed: Tensor) -> Iterator[Finding]:
         yield Finding(
             "causal-corner",
             "bug",
-            f"the query at position {first} sees key 0 alone: the causal mask of this chunk starts in the upper left "
-            "corner, as if "
-            "its queries were the first positions",
-            f"align the mask with where the chunk begins, tril(diagonal={first}) here",
+            f"the query at position {first} attends to key 0 alone: the causal mask of this chunk is aligned with the "
+            "upper left corner, as if its queries were the first positions",
+            f"align the mask with the start of the chunk, tril(diagonal={first}) here",
             _where(site),
             numbers={"first": float(first)},
         )
 
 
 def _allowed(site: Site) -> Tensor | None:
-    """[Q, K]: what may be attended to without any mask given; None where heads or examples differ."""
+    """[Q, K]: the allowed cells without a mask argument; None where heads or examples differ."""
     scores = site.scores
     allowed = ~(scores <= FORBIDDEN) & ~torch.isnan(scores)
     first = allowed[0, 0]
@@ -107,8 +106,8 @@ def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
             yield Finding(
                 "mask-fill-too-small",
                 "risk",
-                f"the causal mask puts later keys at {fill:.6g} only; scores below that, or large ones beside it, "
-                "beat it",
+                f"the causal mask sets later keys to only {fill:.6g}; lower scores, or large scores nearby, outweigh "
+                "it",
                 "fill with -inf, or torch.finfo(dtype).min",
                 _where(site),
                 numbers={"fill": fill},
@@ -119,9 +118,8 @@ def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
         yield Finding(
             "mask-polarity",
             "bug",
-            "the module's own causal mask is the wrong way round: every position sees the later ones and none of the "
-            "earlier",
-            "forbid where tril is 0 (or where triu(diagonal=1) is 1)",
+            "the module's own causal mask is reversed: every position attends to later positions and to no earlier one",
+            "mask where tril is 0 (or where triu(diagonal=1) is 1)",
             _where(site),
         )
         return
@@ -130,10 +128,9 @@ def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
             yield Finding(
                 "causal-leak",
                 "bug",
-                f"the causal mask lets every position see {diagonal} later one{'s' if diagonal > 1 else ''}: its "
-                "diagonal is "
-                f"{diagonal}, expected 0",
-                "tril(diagonal=0), or triu(diagonal=1) for what is forbidden",
+                f"the causal mask lets every position attend to {diagonal} later "
+                f"position{'s' if diagonal > 1 else ''}: its diagonal is {diagonal}, expected 0",
+                "tril(diagonal=0), or triu(diagonal=1) for the masked cells",
                 _where(site),
                 numbers={"diagonal": float(diagonal)},
             )
@@ -142,7 +139,7 @@ def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
         yield Finding(
             "causal-leak",
             "risk",
-            "the causal mask hides every position from itself too, so the first one sees nothing",
+            "the causal mask also hides every position from itself, so the first position has no allowed key",
             "tril(diagonal=0) keeps the position itself",
             _where(site),
             numbers={"diagonal": -1.0},
@@ -178,7 +175,7 @@ def _window(patient: Patient) -> Iterator[Finding]:
         distance = torch.arange(length)[:, None] - torch.arange(length)
         left, right = int(distance[allowed].max()), int(-distance[allowed].min())
         if not bool((allowed == ((distance <= left) & (-distance <= right))).all()) or left >= length - 1:
-            continue  # no band
+            continue  # not a band
         yield from _judged(patient, site, name, size, left, right)
 
 
@@ -198,9 +195,9 @@ def _judged(patient: Patient, site: Site, name: str, size: int, left: int, right
     claim = _claim(patient.source, name)
     if right and left != right:
         even = {left, right} == {size // 2, size - size // 2 - 1}
-        severity, expected = ("note", "") if even else ("bug", "; expected as many on either side")
         if even:
             return
+        severity, expected = "bug", "; expected the same number on each side"
     elif right:
         halved = "//" in patient.source or "half" in patient.source
         wanted_here = {size} if claim == "neighbours" and not halved else {size, size // 2, (size - 1) // 2}
@@ -208,7 +205,7 @@ def _judged(patient: Patient, site: Site, name: str, size: int, left: int, right
             return
         severity, expected = (
             "bug",
-            f"; expected {' or '.join(str(x) for x in sorted(wanted_here, reverse=True))} on either side",
+            f"; expected {' or '.join(str(x) for x in sorted(wanted_here, reverse=True))} on each side",
         )
     else:
         kind = claim or ("neighbours" if _NEIGHBOURS.search(name) else "size" if _SIZE.search(name) else "")
@@ -216,20 +213,20 @@ def _judged(patient: Patient, site: Site, name: str, size: int, left: int, right
         if left == wanted or (wanted is None and left == size - 1):
             return
         severity = "risk" if wanted is None and left == size else "bug"
-        expected = f"; expected {size - 1 if wanted is None else wanted} earlier ones" + (
-            ", as Hugging Face's sliding_window counts" if wanted is None else ""
+        expected = f"; expected {size - 1 if wanted is None else wanted} earlier positions" + (
+            ", as in Hugging Face's sliding_window" if wanted is None else ""
         )
     yield Finding(
         "window-off-by-one",
         severity,  # type: ignore[arg-type]
         f"with {name} = {size} a position {sees}{expected}",
-        "compare with < where the window counts the position itself, with <= where it does not",
+        "compare with < if the window counts the position itself, with <= if it does not",
         _where(site),
         numbers={"window": float(size), "left": float(left), "right": float(right)},
     )
 
 
-# What words about a window count: "size" with the position itself, "neighbours" without. WINDOW: its name.
+# How text describes a window: "size" counts the position itself, "neighbours" does not. WINDOW stands for its name.
 _COUNTS_ITSELF = (
     r"(includ\w*|counting|with) (the )?(itself|self|current|own|query)",
     r"itself (is )?(included|counted|counts)",
@@ -246,7 +243,7 @@ _COUNTS_OTHERS = (
 
 
 def _claim(source: str, name: str) -> str:
-    """What docstrings and comments say a window counts: "size", "neighbours", or "" where they say nothing."""
+    """What docstrings and comments say about a window: "size", "neighbours", or "" if they say nothing."""
     words = " ".join(re.findall(r'""".*?"""|#[^\n]*', source, re.DOTALL)).lower()
     window = rf"(?<![\w.])(?:{re.escape(name.lower())}|window)`?(?!\w)"
 
@@ -255,7 +252,7 @@ def _claim(source: str, name: str) -> str:
 
     for sentence in re.split(r"[.;#]", " ".join(words.split())):
         if not re.search(window, sentence):
-            continue  # of something else: "sees earlier positions only" says how it is causal
+            continue  # about something else: "sees earlier positions only" describes causality
         if says(_COUNTS_ITSELF, sentence):
             return "size"
         if says(_COUNTS_OTHERS, sentence) and not re.search(r"- ?1", sentence):

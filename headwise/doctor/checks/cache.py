@@ -1,8 +1,8 @@
-"""Whether tokens one by one, with the module's own cache, give what the whole sequence gives.
+"""Whether decoding token by token with the module's own cache gives the same as the whole sequence at once.
 
-The last row of every prefix, computed without a cache, is what its step must give. Tried where a cache is recognised:
-one that comes back and is handed in again, one that is filled while it is handed in, or one that the module keeps,
-with a start position.
+Each step must give the last row of its prefix, computed without a cache. This is checked if the kind of cache is
+recognised: one that forward returns and takes again, one that forward fills in place, or one that the module keeps
+itself, with a start position.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headwise.doctor.probing.probe import REACHED, ROUNDING, awake, gap, sentenc
 FINDINGS = ("cache-mismatch", "causal-corner")
 SOURCES = ("transformers #47597 #25104",)
 
-_LENGTH, _SHORT, _PROMPT = 24, 6, 3  # long enough to pass the limits of small tables, else short
+_LENGTH, _SHORT, _PROMPT = 24, 6, 3  # long enough to exceed small tables; short if the long one does not run
 
 
 _CORNER = ("pytorch #108108", "flash-attention #282 #351")
@@ -35,7 +35,7 @@ _ALIGN = (
 def check(patient: Patient) -> Iterator[Finding]:
     interface = _own_sequence(patient)
     if patient.anatomy is not None and len(patient.anatomy.sites) > 1 and not interface.causal_claim:
-        raise NotApplicable("its layers see the future: what an earlier one kept would have to change")
+        raise NotApplicable("its layers attend to the future, so that cached results of earlier tokens would change")
     steps = Steps(interface, _LENGTH)
     if interface.length is not None or not (steps.caches or steps.starts or steps.flags):
         raise NotApplicable("forward takes no cache")
@@ -47,28 +47,26 @@ def check(patient: Patient) -> Iterator[Finding]:
             break
         except Exception as problem:
             if length == _SHORT:
-                raise NotChecked(f"without a cache it does not run: {sentence(problem)}") from problem
+                raise NotChecked(f"it does not run without a cache: {sentence(problem)}") from problem
     for session in sessions(steps):
         try:
             outs = [session.feed(0, _PROMPT)[:, -1:], *(session.feed(n, n + 1) for n in range(_PROMPT, length))]
             alone = steps.call(_PROMPT, _PROMPT + 1)[0]
-        except Exception:  # not the way in which this cache is used
+        except Exception:  # its cache is not used in this way
             continue
         ignored = gap(outs[1], alone) <= REACHED
         if ignored and not session.handed:
-            continue  # an offset, say, and no cache at all
+            continue  # an offset, for example, and no cache
         found = list(_compared(session, torch.cat(outs, dim=1), expected, ignored))
         yield from found
         if not found and gap(expected, whole) <= ROUNDING:
             yield from _chunks(session, whole, bool(interface.causal_claim))
         return
-    raise NotChecked(
-        f"it is not known how its cache ({', '.join([*steps.caches, *steps.starts, *steps.flags])}) is used"
-    )
+    raise NotChecked(f"how to use its cache is not known ({', '.join([*steps.caches, *steps.starts, *steps.flags])})")
 
 
 def _own_sequence(patient: Patient) -> Interface:
-    """How it is called in self-attention."""
+    """How to call it for self-attention."""
     copy = patient.fresh()
     awake(copy.module)
     interface = copy.interface
@@ -83,7 +81,7 @@ def _own_sequence(patient: Patient) -> Interface:
 
 
 def _compared(session: Session, found: Tensor, expected: Tensor, ignored: bool) -> Iterator[Finding]:
-    """The prompt's last row and every step, against the last rows of the prefixes."""
+    """The prompt's last row and every step, compared with the last rows of the prefixes."""
     changes = [gap(expected[:, _PROMPT - 1 + i], found[:, i]) for i in range(found.shape[1])]
     wrong = [i for i, change in enumerate(changes) if change > ROUNDING]
     if not wrong:
@@ -93,32 +91,29 @@ def _compared(session: Session, found: Tensor, expected: Tensor, ignored: bool) 
         yield Finding(
             "causal-corner",
             "bug",
-            f"step by step ({session.how}) position {first} sees the first token and none of the {first - 1} others "
-            "in the cache: "
-            "the causal mask of one query and many keys is aligned with the first key",
+            f"step by step ({session.how}) position {first} attends to the first cached token and to none of the "
+            f"{first - 1} others: the causal mask of one query and many keys is aligned with the first key",
             _ALIGN,
             sources=_CORNER,
             numbers={"first": first, "change": max(changes)},
         )
         return
-    what = "the prompt of 3" if wrong[0] == 0 else f"position {first}"
-    why = ". A step gives what its token gives alone: the cache is not read" if ignored else ""
+    what = "the prompt of 3 tokens" if wrong[0] == 0 else f"position {first}"
+    why = ". A step gives the output of its token alone: the cache is not used" if ignored else ""
     yield Finding(
         "cache-mismatch",
         "bug",
-        f"step by step ({session.how}) it differs from the whole sequence from {what} on, by up to "
-        f"{max(changes):.2g} of the output's "
-        f"size{why}",
-        "a step must see the keys and values of all tokens before, once each, and stand at its own position: the "
-        "number of tokens "
-        "cached",
+        f"step by step ({session.how}) the output differs from that of the whole sequence, from {what} on, by up to "
+        f"{max(changes):.2g} of the output's size{why}",
+        "a step must attend to the keys and values of all earlier tokens, once each, and use its own position: the "
+        "number of cached tokens",
         sources=SOURCES,
         numbers={"first": first, "change": max(changes)},
     )
 
 
 def _sees_only_the_first(session: Session, position: int) -> bool:
-    """Whether the step at a position depends on the first token before it, and on none of the others."""
+    """Whether the step at a position depends on the first of the earlier tokens and on none of the others."""
     whole = session.steps.x
 
     def step(changed: int | None) -> Tensor:
@@ -138,20 +133,20 @@ def _sees_only_the_first(session: Session, position: int) -> bool:
 
 
 def _chunks(session: Session, whole: Tensor, claimed: bool) -> Iterator[Finding]:
-    """Several tokens at once behind a cache: the causal mask must be aligned with the last key, or be given."""
+    """Several tokens at once after cached ones: the causal mask must be aligned with the last key, or be passed."""
     try:
         session = session.anew()
         session.feed(0, 2)
         found = session.feed(2, 6)
-    except Exception:  # it takes single tokens only, and says so
+    except Exception:  # it takes single tokens only, and raises otherwise
         return
     change = gap(whole[:, 2:6], found)
     if change > ROUNDING:
         yield Finding(
             "causal-corner",
             "bug" if claimed else "risk",
-            f"four tokens at once after two in the cache differ from the whole sequence by up to {change:.2g} of the "
-            f"output's size; one at a time they do not{'' if claimed else ' (no mask was given)'}",
+            f"four tokens at once after two cached ones differ from the whole sequence by up to {change:.2g} of the "
+            f"output's size; one at a time they do not{'' if claimed else ' (no mask was passed)'}",
             _ALIGN,
             sources=_CORNER,
             numbers={"change": change},

@@ -1,7 +1,7 @@
-"""Whether a causal module lets the future through: by its own mask, and by one that it is given.
+"""Whether the future leaks through a causal mask: the module's own, or one that is passed.
 
-Each token is changed in turn, and the rows before it are looked at. A module that says it is causal must not move
-them at all. One that says nothing, and hides most of the future and nothing of the past, probably means to.
+Each token is changed in turn, and earlier rows are examined. In a module that is said to be causal they must not change
+at all. A module that is not, but hides most of the future and nothing of the past, is probably meant to be causal.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ FINDINGS = ("causal-leak", "mask-polarity")
 SOURCES = ("transformers #48745", "minGPT #75")
 
 _LENGTH = 8
-_MOSTLY = 0.6  # of the future hidden, in a module that says nothing
-_PAST = 0.9  # of the past seen, so that a window is not taken for it
+_MOSTLY = 0.6  # share of the future that is hidden, in a module that is not said to be causal
+_PAST = 0.9  # share of the past that is visible, so that a window is not taken for a causal mask
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     if probe.interface.takes == "memory":
-        raise NotApplicable("its keys are a memory, of which none is the future")
+        raise NotApplicable("its keys are a memory, which has no future")
     inputs = probe.square(length=_LENGTH)
     claim = probe.interface.causal_claim
     flags = [name for name in probe.interface.flags if probe.interface.roles.get(name) == "causal"]
@@ -41,7 +41,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             continue
         made = True
         found = list(_judge(probe.influence(inputs, **options), said, hint=bool(options)))
-        if not (found and said == claim and flags):  # what a flag is for, it may lack without
+        if not (found and said == claim and flags):  # without the flag it need not be causal
             yield from found
         if found and options:
             return
@@ -70,10 +70,9 @@ def _judge(influence: Tensor, said: str, *, hint: bool) -> Iterator[Finding]:
         yield Finding(
             "mask-polarity",
             "bug",
-            f"every token sees those after it and none before it: {seen} of {pairs} future pairs, 0 of "
-            f"{past.numel()} past ones. "
-            "Its causal mask is turned round",
-            "hide where key > query: masked_fill(torch.triu(ones, 1), -inf), or masked_fill(tril == 0, -inf)",
+            f"every token attends to later tokens and to no earlier one: {seen} of {pairs} future pairs, 0 of "
+            f"{past.numel()} past pairs. Its causal mask is reversed",
+            "mask where key > query: masked_fill(torch.triu(ones, 1), -inf), or masked_fill(tril == 0, -inf)",
             sources=("pytorch #21518",),
             numbers=numbers,
         )
@@ -84,20 +83,20 @@ def _judge(influence: Tensor, said: str, *, hint: bool) -> Iterator[Finding]:
     yield Finding(
         "causal-leak",
         "bug" if (said and not (hint and seen == pairs) and not _in_blocks(reached)) or next_only else "risk",
-        f"{why}, and {seen} of {pairs} future tokens still reach an earlier row ({which}), by up to {largest:.2g} of "
+        f"{why}, but {seen} of {pairs} future tokens still reach an earlier row ({which}), by up to {largest:.2g} of "
         "the output's size",
-        "hide every key > query before the softmax, in every head and on every path: torch.triu(ones, diagonal=1), "
-        "filled with -inf",
+        "mask every key > query before the softmax, in every head and on every code path: torch.triu(ones, "
+        "diagonal=1), filled with -inf",
         sources=SOURCES,
         numbers=numbers,
     )
 
 
 def _in_blocks(reached: Tensor) -> bool:
-    """Whether whole blocks of tokens see one another, and nothing behind them: causal in blocks, which may be meant."""
+    """Whether whole blocks of tokens attend to one another and to nothing later: block-causal, perhaps on purpose."""
     n = len(reached)
-    last = (reached * torch.arange(n)).amax(1)  # the furthest key that each query sees
+    last = (reached * torch.arange(n)).amax(1)  # the last key that each query attends to
     ends = last.unique().tolist()
     same = bool((last[last] == last).all()) and bool((last >= torch.arange(n)).all())
-    whole = all(bool(reached[i, : int(last[i]) + 1].logical_not().sum() <= 1) for i in range(n))  # its own row aside
+    whole = all(bool(reached[i, : int(last[i]) + 1].logical_not().sum() <= 1) for i in range(n))  # except its own row
     return same and whole and 1 < len(ends) < n

@@ -1,7 +1,7 @@
-"""Whether cross attention hides the memory's keys by the memory's mask, and not by that of the queries.
+"""Whether cross-attention masks the memory's keys by the memory's mask, and not by that of the queries.
 
-Both lengths are made the same, so that a mask of the one would fit the other; then a mask of the queries hides token
-1, and token 1 of the memory must still be seen.
+Both sequences get the same length, so that a mask of one fits the other. Then a mask of the queries hides token 1;
+token 1 of the memory must still be visible.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("it takes no memory, or no mask")
     inputs = probe.square(length=_N)
     if max(_memory(probe, inputs, {})) <= REACHED:
-        raise NotChecked("its memory does not matter")
+        raise NotChecked("its output does not depend on the memory")
     of_memory = [name for name in masks if names.about_memory(name)]
     for name in masks:
         about = False if _OF_QUERIES.search(names.simple(name)) else names.about_memory(name)
@@ -48,10 +48,11 @@ def check(patient: Patient) -> Iterator[Finding]:
                 yield Finding(
                     "cross-mask",
                     "bug",
-                    f"{name}, which is about the queries' own tokens, hides keys of the memory: with token 1 masked in "
-                    "it, memory token 1 no longer moves any row, memory token 2 still does (by "
-                    f"{seen:.2g} of the output's size)",
-                    "give cross attention the memory's padding mask, as long as the memory: memory_key_padding_mask",
+                    f"{name}, the mask of the queries' own tokens, hides keys of the memory: with token 1 masked in "
+                    f"it, memory token 1 no longer changes any row, while memory token 2 still does (by {seen:.2g} of "
+                    "the output's size)",
+                    "pass cross-attention the padding mask of the memory, of the memory's length: "
+                    "memory_key_padding_mask",
                     sources=SOURCES,
                     numbers={"hidden": hidden, "seen": seen},
                 )
@@ -59,7 +60,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _memory(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> tuple[float, float]:
-    """How far the output moves with token 1 of the memory, and with token 2; NaN where it does not run."""
+    """How far the output changes with token 1 of the memory, and with token 2; NaN if it does not run."""
     before = probe.attempt(inputs, given=options)
     if isinstance(before, Exception) or not before.isfinite().all():
         return torch.nan, torch.nan
@@ -68,7 +69,7 @@ def _memory(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> tuple[floa
 
 
 def _open(probe: Probe, of_memory: list[str], inputs: Inputs) -> dict[str, Any]:
-    """The memory's own masks, hiding nothing."""
+    """The memory's own masks, with every key allowed."""
     batch, n = inputs.query.shape[:2]
     found: dict[str, Any] = {}
     for mask in probe.interface.masks:
@@ -81,7 +82,7 @@ def _open(probe: Probe, of_memory: list[str], inputs: Inputs) -> dict[str, Any]:
 
 
 def _values(masks: tuple[MaskInput, ...], name: str, n: int) -> Iterator[Tensor]:
-    """Token 1 hidden, in every usual shape and form: a form that is known first."""
+    """Token 1 hidden, in every usual shape and form; first the form that is known to work."""
     known = [(mask.form, mask.dtype) for mask in masks if mask.parameter == name and mask.works]
     keys = torch.ones(3, n, dtype=torch.bool)
     keys[:, 1] = False

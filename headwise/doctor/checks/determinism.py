@@ -1,4 +1,4 @@
-"""Whether two calls in eval mode give the same: dropout must not act there."""
+"""Whether two calls in eval mode give the same output: dropout must not be active there."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "cache-mismatch",
             "risk",
-            f"a second call with the same input, and the same random numbers, differs from the first by {again:.2g} "
-            "of the "
-            "output's size: the module keeps something of its last call",
-            "keep nothing between calls, or hand the state in and out as an argument",
+            f"a second call with the same input and the same random numbers differs from the first by {again:.2g} of "
+            "the output's size: the module keeps state from its last call",
+            "keep no state between calls, or take it as an argument and return it",
             numbers={"change": again},
         )
         return
@@ -41,12 +40,12 @@ def check(patient: Patient) -> Iterator[Finding]:
     numbers = {"change": change}
     if cause is not None and cause.p is not None:
         attempt = _stilled(probe, inputs)
-        only = "; with it stilled they are the same" if attempt == 0 else ""
+        only = "; with it disabled they are the same" if attempt == 0 else ""
         yield Finding(
             "dropout-in-eval",
             "bug",
             f"{seen}: {_words(cause)} acts{only}",
-            _mend(cause),
+            _fix(cause),
             where=cause.where,
             sources=SOURCES,
             numbers={**numbers, "p": cause.p},
@@ -58,7 +57,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         "dropout-in-eval",
         "bug" if by_hand else "risk",
         f"{seen}{what}",
-        "draw random numbers only where self.training is true",
+        "draw random numbers only if self.training is True",
         where=cause.where if cause is not None else None,
         sources=SOURCES,
         numbers=numbers,
@@ -86,10 +85,10 @@ def _words(throw: Throw) -> str:
     return f"{name} with p = {throw.p:g}"
 
 
-def _mend(throw: Throw) -> str:
+def _fix(throw: Throw) -> str:
     if throw.function == "scaled_dot_product_attention":
         return "pass dropout_p=self.dropout if self.training else 0.0"
     return (
-        "pass training=self.training to F.dropout, or use an nn.Dropout that is registered, so that eval() reaches it "
-        "(not one in a plain list)"
+        "pass training=self.training to F.dropout, or use an nn.Dropout that is registered (not in a plain list), so "
+        "that eval() reaches it"
     )

@@ -1,6 +1,6 @@
-"""Dropout that acts on the scores, before the softmax.
+"""Dropout on the scores, before the softmax.
 
-A dropped score is 0, which is a score like another, not a weight of 0.
+A dropped score becomes 0, which is an ordinary score, not a weight of 0.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ def check(patient: Patient) -> Iterator[Finding]:
                 yield Finding(
                     "dropout-misplaced",
                     "bug",
-                    "dropout acts on the scores, before the softmax: a dropped score becomes 0, not a weight of 0, "
-                    "and the others "
-                    "are stretched",
+                    "dropout is applied to the scores, before the softmax: a dropped score becomes 0, not a weight of "
+                    "0, and the others are scaled up",
                     "apply dropout to the weights, after the softmax",
                     step.where,
                 )

@@ -1,4 +1,4 @@
-"""What a query gets that may attend to nothing: 0 or a mean is well, NaN is a risk, NaN for others is a bug."""
+"""What a query with no allowed key gives: 0 or a mean is fine, NaN is a risk, NaN in other rows is a bug."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from headwise.doctor.probing.probe import Probe, quiet
 
 FINDINGS = ("empty-row-nan",)
 SOURCES = ("pytorch #41508 #103963",)
-_MEND = (
-    "give such rows 0: mask with torch.finfo(dtype).min and zero the row, or use "
-    "softmax(...).masked_fill(~mask.any(-1, "
-    "keepdim=True), 0); or make sure that every query sees a key"
+_FIX = (
+    "set such rows to 0: mask with torch.finfo(dtype).min and zero the row, or use "
+    "softmax(...).masked_fill(~mask.any(-1, keepdim=True), 0); or make sure that every query has an allowed key"
 )
 
 
@@ -31,7 +30,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     for what, own, empty, ordinary in _ways(inputs):
         usual = probe.attempt(inputs, **ordinary)
         if isinstance(usual, Exception) or not usual.isfinite().all():
-            continue  # the mask cannot be given so, or fails for another reason
+            continue  # the mask cannot be passed this way, or the call fails for another reason
         out = probe.attempt(inputs, **empty)
         if isinstance(out, Exception):
             continue
@@ -44,13 +43,13 @@ def check(patient: Patient) -> Iterator[Finding]:
         strangers = broken[~own.any(-1)].any()  # rows of other examples
         if others and (strangers or not _stacked(probe.module)):
             evidence = f"{what}, and {others} rows of other queries become NaN or infinite"
-            yield Finding("empty-row-nan", "bug", evidence, _MEND, sources=SOURCES, numbers=numbers)
+            yield Finding("empty-row-nan", "bug", evidence, _FIX, sources=SOURCES, numbers=numbers)
             return
         spoilt = _spoilt(probe, inputs, own, empty)
-        gradient = f"; a loss that leaves it out still gives NaN gradients to {spoilt} parameters" if spoilt else ""
-        evidence = f"{what}, and gets NaN or infinity{gradient}"
+        gradient = f"; a loss that leaves it out still gives {spoilt} parameters NaN gradients" if spoilt else ""
+        evidence = f"{what}, and its output is NaN or infinite{gradient}"
         yield Finding(
-            "empty-row-nan", "risk", evidence, _MEND, sources=SOURCES, numbers={**numbers, "parameters": spoilt}
+            "empty-row-nan", "risk", evidence, _FIX, sources=SOURCES, numbers={**numbers, "parameters": spoilt}
         )
         return
     if not made:
@@ -58,26 +57,26 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _ways(inputs: Inputs) -> Iterator[tuple[str, Tensor, dict[str, Any], dict[str, Any]]]:
-    """Who sees nothing, in words and as [B, Q]; the mask for it; and an ordinary mask that is given likewise."""
+    """Which queries have no allowed key, in words and as [B, Q]; the mask for it; an ordinary mask of the same kind."""
     one = hide(inputs, 1)
-    for what, examples in (("query 2 of example 1 may see no key", [1]), ("query 2 may see no key", [0, 1, 2])):
+    for what, examples in (("query 2 of example 1 has no allowed key", [1]), ("query 2 has no allowed key", [0, 1, 2])):
         allowed = torch.ones_like(one)
         allowed[examples, 2] = False
         yield what, ~allowed.any(-1), {"allowed": allowed}, {"allowed": one}
     padding = torch.ones_like(one[:, 0])
     padding[1] = False
     own = (~padding[:, :1]).expand(inputs.query.shape[:2])
-    yield "of example 1 every key is padding", own, {"padding": padding}, {"padding": one[:, 0]}
+    yield "every key of example 1 is padding", own, {"padding": padding}, {"padding": one[:, 0]}
     if inputs.key is None or inputs.key.shape[1] == inputs.query.shape[1]:
         left, causal = left_padding(inputs), torch.ones_like(one).tril()
         own = (~left) & (torch.arange(left.shape[0])[:, None] == 1)
-        what = "example 1 begins with two tokens of padding, which see nothing else in causal attention"
+        what = "example 1 begins with two tokens of padding, which have no allowed key in causal attention"
         yield what, own, {"padding": left}, {"padding": one[:, 0]}
         yield what, own, {"padding": left, "allowed": causal}, {"padding": one.any(1), "allowed": causal}
 
 
 def _spoilt(probe: Probe, inputs: Inputs, own: Tensor, options: dict[str, Any]) -> int:
-    """How many parameters get NaN in their gradient when the loss reads the other rows only."""
+    """How many parameters get a NaN gradient if the loss reads only the other rows."""
     wanted = [x for x in probe.module.parameters() if x.requires_grad]
     try:
         with quiet(), torch.enable_grad():
@@ -89,7 +88,7 @@ def _spoilt(probe: Probe, inputs: Inputs, own: Tensor, options: dict[str, Any]) 
 
 
 def _stacked(module: nn.Module) -> bool:
-    """Whether several layers stand in a row: then a NaN row of one is a NaN key of the next."""
+    """Whether several layers are stacked: a NaN row of one layer is then a NaN key of the next."""
     lists = (m for m in module.modules() if isinstance(m, (nn.ModuleList, nn.Sequential)))
     return any(
         len({type(x) for x in m}) < len(m) and any(next(x.children(), None) is not None for x in m) for m in lists

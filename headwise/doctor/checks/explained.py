@@ -1,6 +1,4 @@
-"""The variant of attention that reproduces the output to rounding, where the operations could not be read or hid
-something.
-"""
+"""The variant of attention that reproduces the output to rounding, where tracing failed or did not show the mistake."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from headwise.doctor.patient import NotChecked, Patient
 
 FINDINGS = ("wrong-variant", "not-attention")
 
-_MEND = "decide this as the definition does; the sentence says what the module does in its place"
+_FIX = "do this as the definition of attention does; the evidence says what the module does instead"
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -20,7 +18,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             "not-attention",
             "note",
             patient.anatomy_problem,
-            "give the doctor a module that computes attention",
+            "pass the doctor a module that computes attention",
             patient.where,
         )
         return
@@ -28,7 +26,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if fit is None:
         raise NotChecked(patient.fit_problem)
     met, missed = f"{fit.error:.0e}", f"{fit.healthy_error:.0e}"
-    proof = f"so computed from its own weights the output is met within {met}, as defined within {missed}"
+    proof = f"computed this way from its own weights, the output matches to {met}; by the definition, to {missed}"
     numbers = {"error": fit.error, "healthy_error": fit.healthy_error}
     for deviation in fit.deviations:
         if deviation.name in patient.excused:
@@ -37,9 +35,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         severity: Severity = "note" if deviation.convention and patient.is_library else "bug"
         if severity == "bug" and (deviation.convention or (fit.alternatives and len(fit.deviations) > 1)):
             severity = "risk"
-        yield Finding(deviation.name, severity, f"{told}; {proof}", _MEND, patient.where, numbers=numbers)
+        yield Finding(deviation.name, severity, f"{told}; {proof}", _FIX, patient.where, numbers=numbers)
     for parameter, wrong in fit.masks.items():
         if wrong is not None:
             yield Finding(
-                wrong.name, "bug", f"`{parameter}`: {wrong.told(fit.numbers)}", _MEND, patient.where, numbers=numbers
+                wrong.name, "bug", f"`{parameter}`: {wrong.told(fit.numbers)}", _FIX, patient.where, numbers=numbers
             )

@@ -1,7 +1,7 @@
-"""Grouped queries: which key head each query head reads.
+"""Grouped queries: which key head each query head uses.
 
-H query heads share G key heads in groups that lie together: head h reads key head h // (H / G). `repeat` (or tile)
-gives h % G instead, where `repeat_interleave` is meant; it trains, and no checkpoint or fused kernel agrees with it.
+H query heads share G key heads in contiguous groups: head h uses key head h // (H / G). `repeat` (or tile) gives h % G
+instead, where `repeat_interleave` is meant. It trains, but no checkpoint or fused kernel agrees with it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "gqa-order",
             "note" if patient.is_library else "bug" if tiled else "risk",
-            f"the {count} query heads read the key heads {', '.join(map(str, got))}"
+            f"the {count} query heads use the key heads {', '.join(map(str, got))}"
             + (" (tiled)" if tiled else "")
-            + f"; expected {', '.join(map(str, expected))}: each key head serves {count // groups} query heads that "
-            "lie together",
-            "repeat key and value heads with repeat_interleave(H // G, dim=head), or with expand after unsqueeze "
-            "behind the head",
+            + f"; expected {', '.join(map(str, expected))}: each key head serves {count // groups} neighbouring query "
+            "heads",
+            "repeat key and value heads with repeat_interleave(H // G, dim=head), or with expand on a new dimension "
+            "after the head",
             site.product.where,
         )

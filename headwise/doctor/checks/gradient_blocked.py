@@ -1,7 +1,7 @@
-"""Whether gradients reach the inputs, and are those of the output.
+"""Whether gradients reach the inputs and match the output.
 
-An input that moves the output must get a gradient. Then, in float64, the gradient along random directions of the
-inputs and of the parameters is compared with the change of the output along them: a detach() halfway shows there.
+An input that changes the output must get a gradient. Then, in float64, the gradient along random directions of the
+inputs and of the parameters is compared with the change of the output along them: this shows a detach() in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headwise.doctor.probing.probe import Probe, each, gap, quiet
 FINDINGS = ("gradient-blocked", "gradient-wrong")
 
 _STEPS = (1e-3, 1e-4)
-_WRONG = 0.02  # of the gradient's size; smooth functions stay below 1e-4, kinks of a ReLU below this
+_WRONG = 0.02  # of the gradient's size; smooth functions stay below 1e-4, ReLU kinks below this
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -32,7 +32,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     with quiet(), torch.enable_grad():
         out = probe.interface.run(each(tracked, Tensor.clone), grad=True).output
     if not out.requires_grad:
-        yield _blocked("autograd knows of no way from the output to anything: it wants no gradient", {})
+        yield _blocked("autograd finds no path from the output to any input or parameter: it requires no gradient", {})
         return
     leaves = [getattr(tracked, name) for name in names]
     found = torch.autograd.grad(out, leaves, _weight(out), allow_unused=True)
@@ -43,9 +43,9 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "gradient-wrong",
                 "bug",
-                f"the gradient of the {name if probe.crosses else 'input'} holds NaN or infinity for ordinary inputs",
-                "look for a square root, a logarithm or a division at 0, and for torch.where over a branch that is "
-                "not finite",
+                f"the gradient of the {name if probe.crosses else 'input'} is NaN or infinite for ordinary inputs",
+                "look for a square root, a logarithm or a division at 0, and for torch.where with a branch that is not "
+                "finite",
                 numbers={"not finite": int((~gradient.isfinite()).sum())},
             )
         if gradient is None or not (gradient != 0).any():
@@ -53,9 +53,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             if change > 1e-3:
                 blocked = True
                 yield _blocked(
-                    f"the {name if probe.crosses else 'input'} gets no gradient, though other numbers in it move the "
-                    "output by "
-                    f"{change:.2g} of its size",
+                    f"the {name if probe.crosses else 'input'} gets no gradient, although a change of it changes the "
+                    f"output by {change:.2g} of its size",
                     {"change": change},
                 )
     if not blocked:
@@ -67,7 +66,7 @@ def _blocked(evidence: str, numbers: dict[str, float]) -> Finding:
         "gradient-blocked",
         "bug",
         evidence,
-        "take away the detach(), .data, torch.no_grad or NumPy between input and output",
+        "remove the detach(), .data, torch.no_grad or NumPy between input and output",
         numbers=numbers,
     )
 
@@ -85,7 +84,7 @@ def _along(probe: Probe, inputs: Inputs, names: list[str]) -> Iterator[Finding]:
             wanted = [*(getattr(leaves, name) for name in names), *parameters]
             gradients = torch.autograd.grad(out, wanted, weight, allow_unused=True)
     except Exception as problem:
-        raise NotChecked("it does not run in float64, in which derivatives can be told from rounding") from problem
+        raise NotChecked("it does not run in float64, which is needed to tell derivatives from rounding") from problem
     tensors = [*(getattr(inputs, name) for name in names), *parameters]
     groups = {f"the {name}" if probe.crosses else "the input": [i] for i, name in enumerate(names)}
     if parameters:
@@ -101,19 +100,20 @@ def _along(probe: Probe, inputs: Inputs, names: list[str]) -> Iterator[Finding]:
             for alone, gradient, length, _ in (
                 _derivatives(probe, inputs, weight, [(tensors[i], gradients[i])])
                 for i in range(len(wanted))
-                if tensors[i].ndim > 1  # a bias of the keys changes nothing by nature
+                if tensors[i].ndim > 1  # a bias of the keys never changes the softmax
             )
         )
         surrogate = (
-            ". Some of what it says changes nothing: an estimate (straight-through) may be meant" if estimated else ""
+            ". Part of the gradient has no effect on the output: a straight-through estimate may be intended"
+            if estimated
+            else ""
         )
         yield Finding(
             "gradient-wrong",
             "risk" if estimated else "bug",
             f"along a random direction of {what} the output changes by {measured:.4g} per step, in float64; its "
-            "gradient "
-            f"says {said:.4g}{surrogate}",
-            "look for a detach(), .data or torch.no_grad on part of the way, or a backward written by hand",
+            f"gradient gives {said:.4g}{surrogate}",
+            "look for a detach(), .data or torch.no_grad on part of the path, or a custom backward",
             numbers={"measured": measured, "gradient": said},
         )
         return
@@ -122,7 +122,7 @@ def _along(probe: Probe, inputs: Inputs, names: list[str]) -> Iterator[Finding]:
 def _derivatives(
     probe: Probe, inputs: Inputs, weight: Tensor, pairs: list[tuple[Tensor, Tensor | None]]
 ) -> tuple[float, float, float, bool]:
-    """Along a random direction of these tensors: measured; by gradients; their size; whether a smaller step agrees."""
+    """Along a random direction: the measured derivative; the gradient's; their size; whether a smaller step agrees."""
     draw = torch.Generator().manual_seed(17)
     ways = [torch.randn(x.shape, generator=draw, dtype=torch.float64) for x, _ in pairs]
     said = sum(float((g * way).sum()) for (_, g), way in zip(pairs, ways, strict=True) if g is not None)

@@ -1,4 +1,4 @@
-"""Other precisions, and scores that are large: does it run in fp16, bf16 and float64, and does its softmax hold?"""
+"""Other dtypes, and large scores: whether it runs in fp16, bf16 and float64, and whether its softmax stays finite."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _fails(dtype: torch.dtype, what: str, severity: Any = "risk") -> Finding:
         "fails-in-double" if dtype is torch.float64 else "fails-in-half",
         severity,
         f"with parameters and inputs in {_NAMES[dtype]} {what}",
-        "make new tensors like the ones they meet (x.new_zeros, dtype=x.dtype), keep constants in buffers or as "
-        "Python numbers",
+        "give new tensors the dtype of their inputs (x.new_zeros, dtype=x.dtype), and keep constants in buffers or "
+        "as Python numbers",
     )
 
 
@@ -73,7 +73,7 @@ def _overflows(what: str, said: str) -> Finding:
 
 
 def _platform(problem: Exception) -> bool:
-    """Whether it is this machine that lacks the operation."""
+    """Whether the operation is missing on this machine, and the module is not at fault."""
     return "not implemented for" in str(problem) or isinstance(problem, NotImplementedError)
 
 
@@ -94,7 +94,7 @@ def _large(probe: Probe, inputs: Inputs) -> Iterator[Finding]:
 
 
 def _large_half(probe: Probe, half: Probe, inputs: Inputs) -> Iterator[Finding]:
-    """Scores that fp16 cannot hold though the output is small: a scale that comes after the product."""
+    """Scores that overflow fp16 although the output is small: the scale is applied after the product."""
     large = scaled(inputs, _LARGE_HALF)
     expected, out = probe.attempt(large), half.attempt(each(large, lambda x: x.half()))
     if isinstance(expected, Exception) or isinstance(out, Exception) or expected.abs().amax() > 6e4:
@@ -105,7 +105,7 @@ def _large_half(probe: Probe, half: Probe, inputs: Inputs) -> Iterator[Finding]:
             "softmax-unstable",
             "risk",
             f"inputs times {_LARGE_HALF:g} make {broken} of {out.shape[0] * out.shape[1]} rows NaN or infinite in "
-            "fp16, none in float32",
+            "fp16, but none in float32",
             "scale queries (and keys) before their product, so that the scores stay below 65,504",
             numbers={"factor": _LARGE_HALF, "rows": broken},
         )
@@ -156,7 +156,7 @@ def _softmax(half: Probe, inputs: Inputs, expected: Tensor) -> Iterator[Finding]
         yield Finding(
             "softmax-half",
             "note",
-            f"in fp16 the softmax runs in fp16 too; the output is off by up to {error:.2g} of its size",
+            f"in fp16 the softmax is also computed in fp16; the output is off by up to {error:.2g} of its size",
             "softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype), or scaled_dot_product_attention",
             where=low[0].where,
             sources=("pytorch #123911", "transformers #30186"),

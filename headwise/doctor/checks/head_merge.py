@@ -1,7 +1,7 @@
-"""Heads merged so that positions are mixed, and an output projection that is there but not used.
+"""Heads merged so that positions mix, and an output projection that exists but is not used.
 
-The output of attention lies as [B, H, N, E]; `reshape(B, N, H * E)` without a transpose first puts pieces of several
-positions into one row, which the output projection then takes for one position.
+The output of attention is [B, H, N, E]. `reshape(B, N, H * E)` without a transpose first puts parts of several
+positions into one row, and the output projection then treats that row as one position.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from headwise.doctor.reading.site import Site
 
 FINDINGS = ("head-merge", "output-projection-missing")
 
-_MEND = (
-    "merge with .transpose(1, 2).reshape(B, N, H * E), so that all heads of a position come to lie beside one another"
-)
+_FIX = "merge with .transpose(1, 2).reshape(B, N, H * E), so that all heads of a position are adjacent"
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -49,7 +47,7 @@ def _merged(anatomy: Anatomy, site: Site) -> Iterator[Finding]:
             ]
             positions = sorted(set(marks.position_of(several[several >= 0]).tolist()))
             yield _finding(
-                f"a row that the output projection takes for one position is of positions {positions}", seed.where
+                f"a row that the output projection treats as one position comes from positions {positions}", seed.where
             )
             return
     if out is None or len(anatomy.sites) > 1 or out.token.ndim != 3:
@@ -63,15 +61,15 @@ def _merged(anatomy: Anatomy, site: Site) -> Iterator[Finding]:
     if bool(wrong.any()):
         b, n = torch.nonzero(wrong)[0, :2].tolist()
         there = sorted(set(marks.position_of(out.token[b, n][known[b, n]]).tolist()))
-        yield _finding(f"the output at position {n} is of the queries at positions {there}", met.product.where)
+        yield _finding(f"the output at position {n} comes from the queries at positions {there}", met.product.where)
 
 
 def _finding(evidence: str, where: object) -> Finding:
-    return Finding("head-merge", "bug", f"the heads are merged across positions: {evidence}", _MEND, where)  # type: ignore[arg-type]
+    return Finding("head-merge", "bug", f"the heads are merged across positions: {evidence}", _FIX, where)  # type: ignore[arg-type]
 
 
 def _missing(patient: Patient, anatomy: Anatomy) -> Iterator[Finding]:
-    """An output projection that no operation used."""
+    """An output projection that no operation uses."""
     if any(site.output is not None for site in anatomy.sites) or not any(site.grid for site in anatomy.sites):
         return
     used = {name for seed in anatomy.run.seeds for name in seed.name.split(", ")}
@@ -80,8 +78,8 @@ def _missing(patient: Patient, anatomy: Anatomy) -> Iterator[Finding]:
             yield Finding(
                 "output-projection-missing",
                 "bug",
-                f"the heads are returned as they are: {name} {list(parameter.shape)} is there, and nothing is "
-                "multiplied by it",
+                f"the heads are returned as they are: {name} {list(parameter.shape)} exists, but nothing is multiplied "
+                "with it",
                 f"return {name.removesuffix('.weight')}(merged heads)",
                 patient.where,
             )

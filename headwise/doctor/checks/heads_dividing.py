@@ -1,7 +1,7 @@
-"""Whether a number of heads that does not divide the width is refused.
+"""Whether a width that is not divisible by the number of heads is rejected.
 
-`width // heads` rounds down, and then some features belong to no head. The module's own numbers are looked at, and it
-is built anew with others where it is known how.
+`width // heads` rounds down, and then some features belong to no head. This checks the module's own numbers, and builds
+it again with others if the constructor's arguments are known.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from headwise.doctor.probing.probe import Probe, awake, quiet
 
 FINDINGS = ("heads-not-dividing",)
 SOURCES = ("pytorch #28719 #103668",)
-_MEND = "in the constructor: if embed_dim % num_heads: raise ValueError(...)"
+_FIX = "in the constructor: if embed_dim % num_heads: raise ValueError(...)"
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     width, heads = probe.interface.width, probe.interface.heads
     if not heads or heads < 2:
-        raise NotApplicable("its number of heads is not known, or 1")
+        raise NotApplicable("its number of heads is unknown, or 1")
     if width % heads:
         yield from _judge(probe.interface, heads, "")
         return
@@ -47,7 +47,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _judge(interface: Interface, heads: int, said: str) -> Iterator[Finding]:
-    """What becomes of the features that are left over."""
+    """What happens to the remaining features."""
     width = interface.width
     share = width // heads
     left = width - share * heads
@@ -56,9 +56,8 @@ def _judge(interface: Interface, heads: int, said: str) -> Iterator[Finding]:
     if lost:
         yield _finding(
             "risk" if said else "bug",
-            f"{said}{heads} heads do not divide the width {width}, and {lost[1]} features belong to no head: no "
-            "gradient reaches "
-            f"the last {lost[1]} rows or columns of {lost[0]}",
+            f"{said}the width {width} is not divisible by {heads} heads, and {lost[1]} features belong to no head: the "
+            f"last {lost[1]} rows or columns of {lost[0]} get no gradient",
             numbers,
         )
         return
@@ -68,20 +67,19 @@ def _judge(interface: Interface, heads: int, said: str) -> Iterator[Finding]:
     if inner and not stated and not _square(interface.module, width):
         yield _finding(
             "note" if said else "risk",
-            f"{said}{heads} heads do not divide the width {width}: each takes {width} // {heads} = {share}, so that "
-            f"{inner[0]} "
-            f"holds {share * heads} features in place of {width}, and nobody says so",
+            f"{said}the width {width} is not divisible by {heads} heads: each takes {width} // {heads} = {share}, so "
+            f"that {inner[0]} has {share * heads} features instead of {width}, without an error or warning",
             numbers,
         )
 
 
 def _square(module: nn.Module, width: int) -> list[torch.Tensor]:
-    """Matrices that keep the width: then no head lacks anything."""
+    """Matrices that keep the width: the heads then lose nothing."""
     return [x for x in module.parameters() if x.ndim == 2 and x.shape[-1] == width and x.shape[0] % width == 0]
 
 
 def _finding(severity: Any, evidence: str, numbers: dict[str, float]) -> Finding:
-    return Finding("heads-not-dividing", severity, evidence, _MEND, sources=SOURCES, numbers=numbers)
+    return Finding("heads-not-dividing", severity, evidence, _FIX, sources=SOURCES, numbers=numbers)
 
 
 def _lost(interface: Interface, left: int) -> tuple[str, int] | None:
@@ -104,12 +102,12 @@ def _lost(interface: Interface, left: int) -> tuple[str, int] | None:
 
 
 def _maker(patient: Patient) -> tuple[str, Any]:
-    """The constructor's argument for the number of heads, and what makes the module with another."""
+    """The constructor's argument for the number of heads, and a function that builds the module with another number."""
     kind = type(patient.module)
     parameters = inspect.signature(kind.__init__).parameters
     argument = next((name for name in parameters if names.simple(name) in names.HEADS), None)
     if argument is None:
-        raise NotChecked("no argument of its constructor is called heads")
+        raise NotChecked("its constructor has no argument for the number of heads")
     if patient.make is not None:
         return argument, lambda heads: patient.rebuild(**{argument: heads})
     known: dict[str, Any] = {}
@@ -122,7 +120,7 @@ def _maker(patient: Patient) -> tuple[str, Any]:
         if isinstance(value, (int, float, bool, str)) or value is None:
             known[name] = value
         elif parameter.default is parameter.empty and name != argument:
-            raise NotChecked(f"it is not known what its constructor was given as {name}")
+            raise NotChecked(f"the value of its constructor's argument {name} is not known")
 
     def make(heads: int) -> nn.Module:
         return kind(**{**known, argument: heads})
@@ -131,7 +129,7 @@ def _maker(patient: Patient) -> tuple[str, Any]:
         with quiet():
             same = make(patient.interface.heads or 1)
     except Exception as problem:
-        raise NotChecked("it could not be built anew") from problem
+        raise NotChecked("it could not be built again") from problem
     if [x.shape for x in same.parameters()] != [x.shape for x in patient.module.parameters()]:
-        raise NotChecked("it could not be built anew as it is")
+        raise NotChecked("building it again gave other parameter shapes")
     return argument, make

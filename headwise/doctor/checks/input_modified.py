@@ -1,4 +1,4 @@
-"""Whether what is handed over is left as it was: inputs, and masks."""
+"""Whether the call leaves its arguments unchanged: inputs and masks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     for name in ("query", "key", "value"):
         before, now = getattr(kept_inputs, name), getattr(inputs, name)
         if before is not None and not _same(before, now):
-            yield _finding(f"the {name} that was handed over" if probe.crosses else "the input", before, now)
+            yield _finding(f"the {name} that was passed" if probe.crosses else "the input", before, now)
     modified: set[str] = set()
     for mask in probe.interface.masks:
         if mask.parameter in modified:
@@ -35,7 +35,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             kept = options[mask.parameter].clone()
             with quiet():
                 probe.interface.run(inputs, given=options)
-        except Exception:  # whether it runs with this mask is for others to say
+        except Exception:  # other checks report whether it runs with this mask
             continue
         if not _same(kept, options[mask.parameter]):
             modified.add(mask.parameter)
@@ -48,7 +48,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 def _finding(what: str, before: Tensor, after: Tensor) -> Finding:
     if before.shape != after.shape:
-        evidence = f"after the call {what} has the shape {list(after.shape)}, before it was {list(before.shape)}"
+        evidence = f"after the call {what} has shape {list(after.shape)}; before, it was {list(before.shape)}"
         changed, of = before.numel(), before.numel()
     else:
         changed, of = int((before != after).sum()), before.numel()
@@ -57,7 +57,7 @@ def _finding(what: str, before: Tensor, after: Tensor) -> Finding:
         "input-modified",
         "bug",
         evidence,
-        "use operations that make a new tensor (x = x + y, masked_fill) on what the caller owns, or clone() it first",
+        "use operations that make a new tensor (x = x + y, masked_fill) on the caller's tensors, or clone() them first",
         sources=SOURCES,
         numbers={"changed": changed, "of": of},
     )

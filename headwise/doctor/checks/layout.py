@@ -1,7 +1,7 @@
-"""Heads, positions and examples that are mixed up on their way into the products, and a softmax over the wrong axis.
+"""Heads, positions and examples that are mixed before the products, and a softmax over the wrong axis.
 
-`view(B, H, N, D)` of a tensor that lies as [B, N, H * D] runs without an error and trains, but what is then called a
-head holds several heads of a few tokens. The marks of the keys say which token and head every vector is.
+`view(B, H, N, D)` of a tensor [B, N, H * D] runs without an error and trains, but each so-called head then holds
+several heads of a few tokens. The marks of the keys say which token and head every vector comes from.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "batch-mixing",
             "bug",
-            f"{said.group(0).strip()!r} says that the batch comes first; the module attends along the first "
-            "dimension, so what it mixes "
-            "are the examples of a batch",
-            "pass batch_first=True to what it is built of, or transpose",
+            f"{said.group(0).strip()!r} says that the batch comes first, but the module attends along the first "
+            "dimension, so it mixes the examples of a batch",
+            "pass batch_first=True to the layers it is built of, or transpose",
             patient.where,
         )
     for site in patient.see().sites:
@@ -61,19 +60,19 @@ def _placed(site: Site, wrong: list[str]) -> Iterator[Finding]:
         yield Finding(
             "batch-mixing",
             "bug",
-            f"the {what} that meet in one product are of several examples: {_listed(placement)}",
-            "keep the batch apart from the positions; check batch_first and what view and reshape merge",
+            f"the {what} in one product come from several examples: {_listed(placement)}",
+            "keep batch and positions separate; check batch_first and which dimensions view and reshape merge",
             site.product.where,
         )
     elif placement.mixed:
         if placement.heads or placement.repeated or len(site.projections.get(wrong[0], ())) == 1:
-            raise NotChecked(f"the {what} are made of several tokens each, as by a convolution")
+            raise NotChecked(f"the {what} are each computed from several tokens, as by a convolution")
     else:
         yield Finding(
             "head-split",
             "bug",
-            f"what is taken for one head holds {what} of several heads and some tokens again and again: "
-            f"{_listed(placement)}; expected each position once, of a single head",
+            f"a so-called head holds {what} of several heads, and some tokens repeatedly: {_listed(placement)}; "
+            "expected each position once, of a single head",
             _SPLIT,
             site.product.where,
         )
@@ -98,7 +97,8 @@ def _axis(site: Site) -> Iterator[Finding]:
                 yield Finding(
                     "weights-transposed",
                     "bug",
-                    "the weights are summed over the queries in place of the keys: they meet the values transposed",
+                    "the weights are summed over the queries instead of the keys: they are multiplied with the values "
+                    "transposed",
                     "multiply weights @ values, [Q, K] @ [K, E]",
                     met.product.where,
                 )
@@ -115,9 +115,8 @@ def _axis(site: Site) -> Iterator[Finding]:
     yield Finding(
         "softmax-axis",
         "bug",
-        f"the softmax runs over axis {dims} of scores {shape}, which is {over}; the keys are on another axis, so "
-        "what a "
-        "query gives to its keys does not add up to 1",
+        f"the softmax is taken over axis {dims} of scores {shape}, which is {over}; the keys are on another axis, so "
+        "the weights of a query over its keys do not sum to 1",
         "take the softmax over the axis of the keys, softmax(dim=-1) for scores [B, H, Q, K]",
         site.softmax.where,
         numbers={"axis": float(site.softmax.dims[0]), "sum": sums},
@@ -125,7 +124,7 @@ def _axis(site: Site) -> Iterator[Finding]:
 
 
 def _transposed(site: Site) -> bool:
-    """Whether the softmax was right and the product with the values is not, by the names of the projections."""
+    """Whether the softmax is right and the product with the values is wrong, by the names of the projections."""
     letters = {
         side: {read_name(seed.name.removesuffix(".weight")).letters for seed in site.projections[side]} for side in "qk"
     }

@@ -1,7 +1,7 @@
-"""Whether padding on the left gives the same as none: positions must count real tokens.
+"""Whether padding on the left changes the output: positions must count real tokens only.
 
-An example is run alone, then with two tokens of padding behind it, then with two before it. If the first two agree
-and the third does not, positions count the padding too.
+An example is run alone, then with two tokens of padding after it, then with two before it. If the first two agree and
+the third differs, the positions count padding too.
 """
 
 from __future__ import annotations
@@ -39,17 +39,16 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "left-padding",
             "risk",
-            f"two tokens of padding before {_REAL} real ones move the outputs of these by up to "
-            f"{changes['left']:.2g} of their size; "
-            "behind them they change nothing. Its positions count padding",
-            "count positions over real tokens: position_ids = padding_mask.cumsum(-1) - 1; or pad on the right",
+            f"two tokens of padding before {_REAL} real tokens change the outputs of these by up to "
+            f"{changes['left']:.2g} of their size; after them they change nothing. Its positions count padding",
+            "count positions over real tokens only: position_ids = padding_mask.cumsum(-1) - 1; or pad on the right",
             sources=SOURCES,
             numbers={"left": changes["left"], "right": changes["right"]},
         )
 
 
 def _padded(probe: Probe, side: str) -> Tensor | Exception:
-    """The outputs of the real tokens, with padding that is masked on one side."""
+    """The outputs of the real tokens, with masked padding on one side."""
     real = slice(0, _REAL) if side == "right" else slice(_PADDING, None)
 
     def pad(x: Tensor) -> Tensor:

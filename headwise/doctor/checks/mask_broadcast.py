@@ -1,4 +1,4 @@
-"""Whether a padding mask [B, K] meets the keys of its own example: not the queries, not the heads."""
+"""Whether a padding mask [B, K] acts on the keys of its own example: not on queries, not on heads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwise.doctor.probing.probe import REACHED, Probe, rows
 FINDINGS = ("mask-broadcast",)
 SOURCES = ("pytorch #120810", "hyunwoongko/transformer #40")
 
-Lay = Callable[[Tensor], Tensor]  # from [B, K] to what is handed over
+Lay = Callable[[Tensor], Tensor]  # from [B, K] to the shape that is passed
 _SHAPES: dict[str, Lay] = {
     "[B, K]": lambda x: x,
     "[B, 1, K]": lambda x: x[:, None],
@@ -49,7 +49,7 @@ def _promised(probe: Probe, name: str) -> bool:
 
 
 def _moved(probe: Probe, inputs: Inputs, name: str, lay: Lay, dtype: torch.dtype, mark: Tensor) -> Tensor | None:
-    """[B, Q]: which rows move when the marked places [B, K] of a mask of ones are 0."""
+    """[B, Q]: which rows change when the marked positions [B, K] of a mask of ones are set to 0."""
     outs = []
     for mask in (torch.ones_like(mark), ~mark):
         out = probe.attempt(inputs, given={name: lay(mask).to(dtype)})
@@ -60,7 +60,7 @@ def _moved(probe: Probe, inputs: Inputs, name: str, lay: Lay, dtype: torch.dtype
 
 
 def _queries(probe: Probe, name: str) -> Iterator[Finding]:
-    """A mark at token 1 of every example moves row 1 alone: it hides the query, not the key."""
+    """A mark at token 1 of every example changes row 1 alone: the mask hides the query, not the key."""
     inputs = probe.square(3, 5)
     mark = torch.zeros(3, 5, dtype=torch.bool)
     mark[:, 1] = True
@@ -71,10 +71,9 @@ def _queries(probe: Probe, name: str) -> Iterator[Finding]:
                 continue
             if bool((moved == mark).all()):
                 yield _finding(
-                    f"{name} {shape} hides queries in place of keys: a mark at token 1 moves row 1 and none of the 4 "
-                    "others, "
-                    "which still see the key",
-                    "broadcast it over queries: mask[:, None, None, :] against scores [B, H, Q, K]",
+                    f"{name} {shape} hides queries instead of keys: masking token 1 changes row 1 and none of the 4 "
+                    "others, which still attend to the key",
+                    "broadcast it over queries: mask[:, None, None, :] with scores [B, H, Q, K]",
                     {"rows": int(moved.sum()), "of": moved.numel()},
                     "bug" if probe.interface.takes == "self" else "risk",
                 )
@@ -82,7 +81,7 @@ def _queries(probe: Probe, name: str) -> Iterator[Finding]:
 
 
 def _other_axis(probe: Probe, name: str, severity: Severity) -> Iterator[Finding]:
-    """[B, K] taken for [Q, K] where B = Q, or for [H, K] where B = H: marks of example 1 move other examples."""
+    """[B, K] used as [Q, K] where B = Q, or as [H, K] where B = H: masking example 1 changes other examples."""
     heads = probe.interface.heads or 1
     for axis, length, batch in (("Q", 4, 4), ("H", 5, heads)):
         if batch < 2 or (axis == "H" and batch > 16):
@@ -99,15 +98,14 @@ def _other_axis(probe: Probe, name: str, severity: Severity) -> Iterator[Finding
                 if moved[others].any():
                     what = "[Q, K]" if axis == "Q" else "[H, K]"
                     yield _finding(
-                        f"{name} {shape} is taken for {what} where both have {batch} rows: padding of example 1 "
-                        "alone moves "
-                        f"{int(moved[others].any(-1).sum())} of the {batch - 1} other examples",
-                        "broadcast it as mask[:, None, None, :] against scores [B, H, Q, K]",
+                        f"{name} {shape} is used as {what}, since both have {batch} rows: padding of example 1 alone "
+                        f"changes {int(moved[others].any(-1).sum())} of the {batch - 1} other examples",
+                        "broadcast it as mask[:, None, None, :] with scores [B, H, Q, K]",
                         {"examples": int(moved[others].any(-1).sum()), "of": batch - 1},
                         severity,
                     )
                     return
 
 
-def _finding(evidence: str, mend: str, numbers: dict[str, float], severity: Severity) -> Finding:
-    return Finding("mask-broadcast", severity, evidence, mend, sources=SOURCES, numbers=numbers)
+def _finding(evidence: str, fix: str, numbers: dict[str, float], severity: Severity) -> Finding:
+    return Finding("mask-broadcast", severity, evidence, fix, sources=SOURCES, numbers=numbers)

@@ -1,6 +1,6 @@
-"""What a mask does to the scores, cell by cell: which it forbids, how, and whether those are the ones it was given.
+"""What a mask does to the scores, cell by cell: which cells it forbids, how, and whether they are the right ones.
 
-The same inputs run with and without a mask; the difference of the scores is the mask as the module understood it.
+The same inputs run with and without a mask; the difference of the scores is the mask as the module understands it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("it takes no mask")
     tried = 0
     for mask in _one_each(masks):
-        # Words are taken at their word: what they say is handed over, and what it does is looked at.
+        # Documentation is taken literally: the mask is passed in the form that it states, and the effect is measured.
         claimed = None if mask.claim.startswith("the name ") else mask.claimed
         doubted = claimed not in (None, mask.form, "additive") and (
             mask.form != "additive" or _said_to_hold_0_and_1(mask)
@@ -49,11 +49,11 @@ def check(patient: Patient) -> Iterator[Finding]:
         else:
             yield from _claims(patient, mask)
     if not tried:
-        raise NotChecked("no scores with and without a mask could be laid side by side")
+        raise NotChecked("no scores with and without a mask could be compared")
 
 
 def _measured(patient: Patient, mask: MaskInput) -> list[Finding] | None:
-    """What this mask did to the scores; None where that cannot be seen."""
+    """What this mask did to the scores; None if that cannot be measured."""
     anatomy = patient.see()
     batch, queries = anatomy.inputs.query.shape[:2]
     keys = queries if anatomy.inputs.key is None else anatomy.inputs.key.shape[1]
@@ -75,7 +75,7 @@ def _measured(patient: Patient, mask: MaskInput) -> list[Finding] | None:
 
 
 def _one_each(masks: list[MaskInput]) -> Iterator[MaskInput]:
-    """The best of every argument."""
+    """The best form of every argument."""
     seen = set()
     for mask in sorted(masks, key=lambda m: not m.works):
         if mask.parameter not in seen:
@@ -84,9 +84,7 @@ def _one_each(masks: list[MaskInput]) -> Iterator[MaskInput]:
 
 
 def _allowed(mask: MaskInput, batch: int, queries: int, keys: int) -> Tensor:
-    """[B, Q, K]: a mask that looks like no other: of keys, other ones in each example; of cells, no row and column
-    alike.
-    """
+    """[B, Q, K]: an unambiguous mask. For keys it differs between examples; for cells no row equals a column."""
     if mask.what == "keys":
         real = torch.ones(batch, keys, dtype=torch.bool)
         for b in range(batch):
@@ -104,21 +102,21 @@ def _allowed(mask: MaskInput, batch: int, queries: int, keys: int) -> Tensor:
 
 
 def _claims(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
-    """Words that say another polarity than the one found in trial."""
+    """Documentation that states another polarity than the one found by trial."""
     if not mask.works or mask.claimed in (None, mask.form, "additive") or mask.form == "additive":
         return
     yield Finding(
         "mask-polarity",
         "risk" if _ambiguous(mask) else "bug",
-        f"{_quoted(mask.claim)} says that True in `{mask.parameter}` = {_means(mask.claimed)}; in the module it "
+        f"{_quoted(mask.claim)} says that True in `{mask.parameter}` = {_means(mask.claimed)}; in the module True "
         f"= {_means(mask.form)}",
-        f"invert the mask where it is applied (~{mask.parameter}), or the words",
+        f"invert the mask where it is applied (~{mask.parameter}), or correct the documentation",
         patient.where,
     )
 
 
 def _said_to_hold_0_and_1(mask: MaskInput) -> bool:
-    """Whether numbers that are added are what it takes in trial, and words (not a name alone) say something else."""
+    """Whether trial says that the mask is added, while documentation (not only a name) says something else."""
     said = mask.works and mask.form == "additive" and mask.claimed in ("allowed", "forbidden")
     return said and not re.search(r"the name |inf\b|additive|\badded", mask.claim)
 
@@ -128,14 +126,14 @@ def _added(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
         "mask-added",
         "bug",
         f"{mask.claim!r} says that 1 in `{mask.parameter}` = {_means(mask.claimed)}, and the module adds it to the "
-        "scores as it is: 0 and 1 forbid nothing",
+        "scores as it is: 0 and 1 mask nothing",
         "use masked_fill(mask, -inf), or add 0 and -inf",
         patient.where,
     )
 
 
 def _ambiguous(mask: MaskInput) -> bool:
-    """Whether nothing but a name such as padding_mask speaks: 1 = padding in some libraries, a real token in Keras'."""
+    """Whether only a name such as padding_mask says so: 1 = padding in some libraries, a real token in Keras."""
     return mask.claim.startswith("the name ") and "key_padding_mask" not in mask.parameter
 
 
@@ -149,25 +147,24 @@ def _means(form: str | None) -> str:
 
 def _compare(patient: Patient, mask: MaskInput, allowed: Tensor, site: Site, twin: Site) -> Iterator[Finding]:
     before, after = site.scores, twin.scores
-    open_ = torch.isfinite(before) & (before > FORBIDDEN)  # not forbidden by the module itself
+    open_ = torch.isfinite(before) & (before > FORBIDDEN)  # not masked by the module itself
     expected = ~allowed[:, None].expand(before.shape)
     change = torch.where(open_, after - before, 0.0).nan_to_num(nan=0.0, posinf=0.0, neginf=-torch.inf)
     where = _where(site, twin)
     name = f"`{mask.parameter}`"
     if not bool(open_.any()):
-        yield _inverted(mask, where, "with nothing masked every key is forbidden")
+        yield _inverted(mask, where, "with a mask that forbids nothing, every key is masked")
         return
     opened = ~open_ & torch.isfinite(after) & (after > FORBIDDEN)
     if bool(opened.any()):
         if not patient.interface.causal_claim:
-            return  # it is causal only where nobody hands it a mask
+            return  # it is causal only if no mask is passed
         yield Finding(
             "causal-leak",
             "bug" if mask.what == "keys" else "risk",
-            f"with {name} given, {int(opened.sum())} of the {int((~open_).sum())} cells that the module forbids by "
-            "itself may be "
-            "attended to",
-            "join the masks with and: a key must be allowed by both",
+            f"with {name} passed, {int(opened.sum())} of the {int((~open_).sum())} cells that the module masks by "
+            "itself are no longer masked",
+            "combine the masks with AND: a key must be allowed by both",
             where,
         )
         return
@@ -188,8 +185,7 @@ def _compare(patient: Patient, mask: MaskInput, allowed: Tensor, site: Site, twi
             yield Finding(
                 "mask-fill-too-small",
                 "risk",
-                f"{name} puts forbidden cells at {lowest:.6g} only; scores below that, or large ones beside it, beat "
-                "it",
+                f"{name} sets forbidden cells to only {lowest:.6g}; lower scores, or large scores nearby, outweigh it",
                 "fill with -inf, or torch.finfo(dtype).min",
                 where,
                 numbers={"fill": lowest},
@@ -200,9 +196,9 @@ def _compare(patient: Patient, mask: MaskInput, allowed: Tensor, site: Site, twi
 
 
 def _overflowing(name: str, filled: Tensor, where: Where | None) -> Iterator[Finding]:
-    """A number that is written into the code, and that float16 does not hold."""
+    """A fill value written as a number in the code that overflows float16."""
     fill = float(filled[0])
-    fixed = bool((filled == fill).all()) and math.isfinite(fill) and abs(fill) < 1e38  # else of torch.finfo
+    fixed = bool((filled == fill).all()) and math.isfinite(fill) and abs(fill) < 1e38  # otherwise from torch.finfo
     if fixed and fill < torch.finfo(torch.float16).min:
         yield Finding(
             "mask-overflows-half",
@@ -215,7 +211,7 @@ def _overflowing(name: str, filled: Tensor, where: Where | None) -> Iterator[Fin
 
 
 def _afterwards(mask: MaskInput, expected: Tensor, site: Site, twin: Site) -> Iterator[Finding]:
-    """The scores are the same: perhaps the weights are not."""
+    """The scores are unchanged: check the weights."""
     if site.contraction is None or twin.contraction is None:
         return
     before, after = site.weights_at_values, twin.weights_at_values
@@ -224,14 +220,13 @@ def _afterwards(mask: MaskInput, expected: Tensor, site: Site, twin: Site) -> It
     sums = after.nan_to_num().sum(-1)
     rows = expected.any(-1) & ~expected.all(-1)
     if not bool(rows.any()) or bool(((sums[rows] - 1).abs() < 1e-3).all()):
-        return  # taken away and divided by what was left: the same as before the softmax
+        return  # masked weights were set to 0 and the rest renormalised: the same as a mask before the softmax
     left = float(sums[rows].min())
     yield Finding(
         "mask-after-softmax",
         "bug",
-        f"`{mask.parameter}` acts on the weights, after the softmax: rows with forbidden keys add up to as little as "
-        f"{left:.3f}, "
-        "and what those keys took is lost to the others",
+        f"`{mask.parameter}` is applied to the weights, after the softmax: rows with masked keys sum to as little as "
+        f"{left:.3f}, and the weight of the masked keys is lost",
         "set forbidden scores to -inf before the softmax",
         twin.softmax.where,
         numbers={"sum": left},
@@ -248,7 +243,7 @@ def _weakly(
     touched: Tensor,
     where: Where | None,
 ) -> Iterator[Finding]:
-    """The scores change and nothing is forbidden."""
+    """The scores change, but no cell is forbidden."""
     name, allowed = f"`{mask.parameter}`", open_ & ~expected
     for cells, others, which in ((expected, allowed, "forbidden"), (allowed, expected, "allowed")):
         if not bool(cells.any()) or bool(touched[others].any()):
@@ -265,7 +260,7 @@ def _weakly(
             yield Finding(
                 "mask-fill-too-small",
                 "bug",
-                f"{name} sets forbidden scores to {fill:g}{typo}, which is a score like another: they keep a weight",
+                f"{name} sets masked scores to {fill:g}{typo}, which is an ordinary score: they keep a weight",
                 "fill with -inf, or torch.finfo(dtype).min",
                 where,
                 numbers={"fill": fill},
@@ -277,8 +272,7 @@ def _weakly(
                 yield Finding(
                     "mask-added",
                     "bug" if mask.form != "additive" else "risk",
-                    f"{name} is added to the scores as it is: {which} cells change by {step:+g}, and nothing is "
-                    "forbidden",
+                    f"{name} is added to the scores as it is: {which} cells change by {step:+g}, and no cell is masked",
                     "use masked_fill(mask, -inf), or add 0 and -inf",
                     where,
                     numbers={"added": step},
@@ -287,7 +281,7 @@ def _weakly(
                 yield Finding(
                     "mask-fill-too-small",
                     "bug",
-                    f"{name} lowers forbidden scores by {-step:g} only: ordinary scores beat that",
+                    f"{name} lowers masked scores by only {-step:g}: ordinary scores outweigh that",
                     "add -inf, or torch.finfo(dtype).min",
                     where,
                     numbers={"fill": step},
@@ -306,8 +300,7 @@ def _multiplication(name: str, where: Where | None) -> Finding:
     return Finding(
         "mask-multiplied",
         "bug",
-        f"the scores are multiplied by {name}: forbidden scores become 0, which is a score like another, and keep a "
-        "weight",
+        f"the scores are multiplied by {name}: masked scores become 0, which is an ordinary score, and keep a weight",
         "set forbidden scores to -inf before the softmax",
         where,
     )
@@ -316,10 +309,10 @@ def _multiplication(name: str, where: Where | None) -> Finding:
 def _elsewhere(
     mask: MaskInput, forbidden: Tensor, expected: Tensor, open_: Tensor, where: Where | None
 ) -> Iterator[Finding]:
-    """Cells are forbidden, and not those that should be."""
+    """Cells are masked, but not the right ones."""
     name = f"`{mask.parameter}`"
     if bool((forbidden == (~expected & open_)).all()):
-        yield _inverted(mask, where, "it forbids exactly what it should allow")
+        yield _inverted(mask, where, "it masks exactly the cells that it should allow")
         return
     batch, heads = expected.shape[:2]
     rows = [
@@ -334,27 +327,26 @@ def _elsewhere(
         yield Finding(
             "mask-head-order",
             "bug",
-            f"{name} of example {rows[b][h]} acts on head {h} of example {b}: masks and scores are folded over batch "
-            "and heads in "
-            "other orders",
-            "repeat the mask with repeat_interleave(H, dim=0) where scores are [B * H, Q, K] with the heads of an "
-            "example together",
+            f"{name} of example {rows[b][h]} acts on head {h} of example {b}: batch and heads are merged in "
+            "different orders in the mask and in the scores",
+            "repeat the mask with repeat_interleave(H, dim=0) if scores are [B * H, Q, K] with the heads of an "
+            "example adjacent",
             where,
         )
         return
     turned = expected.transpose(-1, -2) if expected.shape[-1] == expected.shape[-2] else None
     by_query = bool((forbidden == forbidden[..., :1])[open_].all())
     if by_query:
-        what = "hides the queries at forbidden positions and not the keys: they are still attended to"
-        mend = "lay a padding mask [B, K] out as [B, 1, 1, K]"
+        what = "masks queries instead of keys: the masked positions are still attended to"
+        fix = "reshape a padding mask [B, K] to [B, 1, 1, K]"
     elif turned is not None and _same(forbidden, turned, open_):
-        what = "forbids the transposed cells: queries and keys are exchanged in it"
-        mend = "lay the mask out as [.., Q, K]"
+        what = "masks the transposed cells: queries and keys are swapped"
+        fix = "give the mask the shape [.., Q, K]"
     else:
         cells = int(((forbidden != expected) & open_).sum())
-        what = f"forbids other cells than it should: {cells} of {int(open_.sum())} are wrong"
-        mend = "lay the mask out so that it broadcasts to [B, H, Q, K]"
-    yield Finding("mask-broadcast", "bug", f"{name} {what}", mend, where)
+        what = f"masks other cells than it should: {cells} of {int(open_.sum())} are wrong"
+        fix = "give the mask a shape that broadcasts to [B, H, Q, K]"
+    yield Finding("mask-broadcast", "bug", f"{name} {what}", fix, where)
 
 
 def _inverted(mask: MaskInput, where: Where | None, evidence: str) -> Finding:
@@ -373,7 +365,7 @@ def _same(a: Tensor, b: Tensor, where: Tensor) -> bool:
 
 
 def _where(site: Site, twin: Site) -> Where | None:
-    """The line that acted on the scores with the mask and not without it."""
+    """The line that acted on the scores with the mask but not without it."""
     before = {(x.name, x.where) for x in site.steps_before}
     new = [x for x in twin.steps_before if (x.name, x.where) not in before] or twin.steps_before
     best = [x for x in new if x.name in ("masked_fill", "where", "index_put")] or [

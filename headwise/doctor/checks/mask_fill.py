@@ -1,8 +1,8 @@
-"""Whether scores can beat what masked ones are set to.
+"""Whether large scores can exceed the fill value of masked scores.
 
-A finite fill such as -100 hides a key only as long as the allowed scores are well above it. Inputs are scaled until
-the scores are large; hidden keys are then changed, and must still not matter. How large the scores were is heard at
-the softmax.
+A finite fill such as -100 hides a key only while the allowed scores are well above it. Inputs are scaled until the
+scores are large; hidden keys are then changed, which must have no effect. The size of the scores is recorded at the
+softmax.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FINDINGS = ("mask-fill-too-small",)
 SOURCES = ("flashinfer #4401", "transformers #48745")
 
 _FACTORS = (1.0, 10.0, 100.0, 1000.0)
-_ORDINARY = 1e3  # scores below this are met in practice
+_ORDINARY = 1e3  # scores below this occur in practice
 _SEEDS = (0, 1)
 
 
@@ -33,7 +33,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     filled = list(_filled(probe))
     yield from filled
     if not ways and not filled:
-        raise NotApplicable("it takes no mask that works, and is not causal")
+        raise NotApplicable("it has no working mask argument, and is not causal")
     for said, options in ways:
         for factor in _FACTORS:
             leak = max(_leak(probe, factor, seed, options) for seed in _SEEDS)
@@ -43,7 +43,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _filled(probe: Probe) -> Iterator[Finding]:
-    """A mask that does not work, and sets the scores it hides to one ordinary number (1e-9 where -1e9 was meant)."""
+    """A mask that does not hide keys, because it sets their scores to an ordinary number (1e-9 instead of -1e9)."""
     inputs = probe.inputs()
     for mask in probe.interface.masks:
         if mask.works or mask.form == "additive":
@@ -63,9 +63,8 @@ def _filled(probe: Probe) -> Iterator[Finding]:
                 yield Finding(
                     "mask-fill-too-small",
                     "bug",
-                    f"{mask.parameter} sets the scores that it hides to {fill:.3g}; the others reach from "
-                    f"{free.least():.3g} to "
-                    f"{free.largest():.3g}, so that hidden keys keep their weight",
+                    f"{mask.parameter} sets the scores that it hides to {fill:.3g}; the others range from "
+                    f"{free.least():.3g} to {free.largest():.3g}, so that hidden keys keep their weight",
                     "fill with -inf or torch.finfo(scores.dtype).min",
                     where=masked.where,
                     sources=SOURCES,
@@ -76,7 +75,7 @@ def _filled(probe: Probe) -> Iterator[Finding]:
 
 
 def _ways(probe: Probe) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Ways to hide all keys but the first from the first query that work while scores are small, or nearly."""
+    """Ways to hide all keys but the first from the first query that work, at least nearly, while scores are small."""
     if _causal(probe):
         yield "its causal mask", {}
     inputs = probe.inputs()
@@ -84,7 +83,7 @@ def _ways(probe: Probe) -> Iterator[tuple[str, dict[str, Any]]]:
     seen: set[str] = set()
     for mask in probe.interface.masks:
         if mask.own or mask.form == "additive" or mask.parameter in seen:
-            continue  # numbers that the caller adds are the caller's
+            continue  # the caller chooses the numbers of an additive mask
         try:
             options = given(probe.interface, mask, inputs, *range(1, length_of_keys(inputs)))
         except DoctorError:
@@ -95,7 +94,7 @@ def _ways(probe: Probe) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _causal(probe: Probe) -> bool:
-    """Whether it hides the future by itself."""
+    """Whether it masks the future by itself."""
     if probe.interface.takes == "memory":
         return False
     influence = probe.influence(probe.square())
@@ -103,14 +102,14 @@ def _causal(probe: Probe) -> bool:
 
 
 def _leak(probe: Probe, factor: float, seed: int, options: dict[str, Any]) -> float:
-    """How far the first rows move when all keys but the first are others, with inputs times `factor`."""
+    """How far the first rows change when all keys but the first change, with inputs times `factor`."""
     inputs = probe.inputs(seed=seed)
     other = moved(inputs, slice(None), slice(1, None))
     before, after = (probe.attempt(scaled(x, factor), **options) for x in (inputs, other))
     if isinstance(before, Exception) or isinstance(after, Exception):
         return 0.0
     change = rows(before, after)[:, 0]
-    change = change[change.isfinite()]  # what overflows is another check's
+    change = change[change.isfinite()]  # overflow is reported by another check
     return float(change.amax()) if change.numel() else 0.0
 
 
@@ -119,11 +118,11 @@ def _finding(probe: Probe, said: str, options: dict[str, Any], factor: float, le
     fill = min((x.least() for x in masked), default=-math.inf)
     size = max((x.largest() for x in free), default=0.0)
     beaten = fill > -_ORDINARY if masked else factor <= 10
-    scores = f". At the softmax the masked scores stand at {fill:.4g}; scores reach {size:.4g} there" if masked else ""
+    scores = f". At the softmax masked scores are {fill:.4g}; other scores reach {size:.4g}" if masked else ""
     return Finding(
         "mask-fill-too-small",
         "bug" if beaten else "risk",
-        f"with inputs times {factor:g} keys that {said} hides move the output by {leak:.2g} of its size{scores}",
+        f"with inputs times {factor:g}, keys that {said} hides change the output by {leak:.2g} of its size{scores}",
         "fill with -inf or torch.finfo(scores.dtype).min",
         where=next((x.where for x in masked if x.where is not None), None),
         sources=SOURCES,

@@ -1,7 +1,7 @@
-"""Whether every mask argument acts, in every mode: train, with gradients, with each flag turned, beside another.
+"""Whether every mask argument has an effect in every mode: in training, with gradients, with each flag, with others.
 
-A mask that hides key 1 must change something against one that hides nothing. Code that chooses between paths (dropout
-or not, weights returned or not) likes to forget the mask in one of them.
+A mask that hides key 1 must change the output, compared with one that hides nothing. Code with several paths (dropout
+or not, weights returned or not) often forgets the mask in one of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         elif not _elsewhere(probe, mask, masks):
             yield _finding(
                 f"{mask.parameter} changes nothing: a mask that hides a key gives the same output as one that hides "
-                "none"
+                "none",
             )
     for mask, change in acting:
         yield from _modes(probe, inputs, mask, change)
@@ -48,7 +48,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _one_each(masks: tuple[MaskInput, ...]) -> list[MaskInput]:
-    """The best way to give each argument, and the best of another kind (cells or keys)."""
+    """The best form of each argument, and the best form of another kind (cells or keys)."""
     found: dict[tuple[str, str], MaskInput] = {}
     for mask in masks:
         found.setdefault((mask.parameter, mask.what), mask)
@@ -60,7 +60,7 @@ def _one_each(masks: tuple[MaskInput, ...]) -> list[MaskInput]:
 
 
 def _elsewhere(probe: Probe, mask: MaskInput, masks: list[MaskInput]) -> bool:
-    """Whether it is about something that is not there: a memory in self-attention, say."""
+    """Whether it masks something that is not there, such as a memory in self-attention."""
     others = any(other.works for other in masks if other is not mask)
     about = names.about_memory(mask.parameter)
     return others and (bool(about) if probe.interface.takes == "self" else about is not True)
@@ -75,7 +75,7 @@ def _change(
     grad: bool = False,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> float | None:
-    """How far the output moves when the mask hides a key; None where it cannot be called so."""
+    """How far the output changes when the mask hides a key; None if it cannot be called this way."""
     outs = []
     probe.module.train(train)
     try:
@@ -91,22 +91,22 @@ def _change(
 
 
 def _key(inputs: Inputs, mask: MaskInput) -> int:
-    """Which key is hidden: the last where the mask counts lengths, else one that causal queries see too."""
+    """The key to hide: the last one if the mask counts lengths, else one that causal queries also attend to."""
     return length_of_keys(inputs) - 1 if mask.shape == "B" else 1
 
 
 def _modes(probe: Probe, inputs: Inputs, mask: MaskInput, change: float) -> Iterator[Finding]:
-    modes: dict[str, dict[str, Any]] = {"in train mode": {"train": True}, "while gradients are wanted": {"grad": True}}
+    modes: dict[str, dict[str, Any]] = {"in train mode": {"train": True}, "with gradients enabled": {"grad": True}}
     for flag, default in probe.interface.flags.items():
         causal = probe.interface.roles.get(flag) == "causal" or "causal" in flag
-        if not (causal and mask.what == "cells"):  # is_causal may say what the mask holds
+        if not (causal and mask.what == "cells"):  # is_causal may describe the mask
             modes[f"with {flag}={not default}"] = {"more": {flag: not default}}
     for name, options in modes.items():
         found = _change(probe, inputs, mask, **options)
         if found is not None and found <= REACHED:
             usual = "in eval mode" if name == "in train mode" else "otherwise"
             yield _finding(
-                f"{mask.parameter} has no effect {name}; {usual} hiding a key moves the output by {change:.2g} of "
+                f"{mask.parameter} has no effect {name}; {usual} hiding a key changes the output by {change:.2g} of "
                 "its size",
                 {"change": change},
             )
@@ -124,7 +124,7 @@ def _together(probe: Probe, inputs: Inputs, masks: list[MaskInput]) -> Iterator[
             hidden = given(probe.interface, other, inputs, last if other.shape == "B" else 2)
             found = _change(probe, inputs, mask, more=hidden)
             if found is not None and found <= REACHED:
-                yield _finding(f"{mask.parameter} has no effect once {other.parameter} is given too")
+                yield _finding(f"{mask.parameter} has no effect if {other.parameter} is passed too")
 
 
 def _finding(evidence: str, numbers: dict[str, float] | None = None) -> Finding:
@@ -132,7 +132,7 @@ def _finding(evidence: str, numbers: dict[str, float] | None = None) -> Finding:
         "mask-ignored",
         "bug",
         evidence,
-        "apply the mask before the softmax on every path, or raise where it cannot be",
+        "apply the mask before the softmax on every path, or raise an error if it is not supported",
         sources=SOURCES,
         numbers=numbers or {},
     )

@@ -1,4 +1,4 @@
-"""Whether NaN in a masked key reaches the output: 0 · NaN is NaN, so it does nearly everywhere."""
+"""Whether NaN in a masked key reaches the output: 0 · NaN is NaN, so in most implementations it does."""
 
 from __future__ import annotations
 
@@ -31,17 +31,16 @@ def check(patient: Patient) -> Iterator[Finding]:
         out = probe.attempt(_spoilt(inputs), **options)
         if isinstance(out, Tensor):
             own = torch.zeros(out.shape[:2], dtype=torch.bool)
-            own[:, 1] = not probe.crosses  # its own query is NaN anyway
+            own[:, 1] = not probe.crosses  # its own query is NaN in any case
             reached = ~out.isfinite().all(-1) & ~own
             if reached.any():
                 yield Finding(
                     "masked-nan-leaks",
                     "note",
-                    f"NaN in a key that every query is forbidden makes {int(reached.sum())} of the "
-                    f"{int((~own).sum())} other rows NaN: "
-                    "its weight is 0, and 0 · NaN is NaN",
-                    "fill padding with numbers (zeros), not with uninitialised memory; or zero masked values before "
-                    "the product",
+                    f"NaN in a key that is masked for every query makes {int(reached.sum())} of the "
+                    f"{int((~own).sum())} other rows NaN: its weight is 0, and 0 · NaN is NaN",
+                    "fill padding with numbers (zeros), not with uninitialised memory; or set masked values to zero "
+                    "before the product",
                     sources=SOURCES,
                     numbers={"rows": int(reached.sum()), "of": int((~own).sum())},
                 )

@@ -1,4 +1,4 @@
-"""Whether inputs in another memory order give the same: a view() on them raises, or reads them wrongly."""
+"""Whether inputs in another memory layout give the same output: view() raises on them, or reads them wrongly."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def check(patient: Patient) -> Iterator[Finding]:
                 yield Finding(
                     "noncontiguous-input",
                     "bug",
-                    f"the same numbers as {name} give another output: up to {change:.2g} of its size",
-                    "read tensors by their indices, never by their memory: no as_strided, data_ptr or set_ on inputs",
+                    f"the same input as {name} gives another output: up to {change:.2g} of its size",
+                    "read inputs by index, not by memory address: no as_strided, data_ptr or set_ on them",
                     sources=SOURCES,
                     numbers={"change": change},
                 )
@@ -43,15 +43,15 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "noncontiguous-input",
                 "risk",
-                f"the same numbers as {name} make it raise {sentence(out)}",
-                "use reshape() where the input may be a view of something else, or call contiguous() first",
+                f"the same input as {name} makes it raise {sentence(out)}",
+                "use reshape() where the input may be a view of another tensor, or call contiguous() first",
                 sources=SOURCES,
             )
             return
 
 
 def _given(probe: Probe, inputs: Inputs) -> Tensor | Exception:
-    """The output for these very tensors, which a copy would put in order."""
+    """The output for exactly these tensors: a copy would be contiguous."""
     try:
         with quiet():
             return probe.interface.run(inputs).output.detach()

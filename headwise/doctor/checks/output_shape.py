@@ -1,4 +1,4 @@
-"""Whether what comes out is a tensor with a row for every query, of ordinary numbers."""
+"""Whether the output is a tensor of finite numbers with one row per query."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FINDINGS = ("output-shape",)
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     widths: set[int] = set()
-    rows_of: dict[int, int] = {}  # queries -> rows, where these are not as many
+    rows_of: dict[int, int] = {}  # queries -> rows, where the numbers differ
     ran = 0
     for batch, length in ((3, 5), (2, 7)):
         inputs = probe.inputs(batch, length)
@@ -30,7 +30,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             keys = "" if inputs.key is None else f" and {inputs.key.shape[1]} keys"
             yield _finding(
                 f"for {batch} examples of {length} queries{keys} it returns the shape {list(out.shape)}",
-                "return [batch, queries, width]: a row for every query, in the order the inputs have",
+                "return [batch, queries, width]: one row per query, in the order of the queries",
                 {"batch": batch, "queries": length},
             )
             return
@@ -39,8 +39,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             broken = int((~out.isfinite()).sum())
             yield _finding(
                 f"for ordinary inputs, N(0, 1), {broken} of its {out.numel()} numbers are NaN or infinite",
-                "look for uninitialised parameters (torch.empty), an empty row in a mask it makes itself, a division "
-                "by 0",
+                "look for uninitialised parameters (torch.empty), an empty row in a mask it makes itself, or a "
+                "division by 0",
                 {"not finite": broken},
             )
     if rows_of:
@@ -49,17 +49,17 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "output-shape",
             "note" if meant else "bug",
-            f"the rows that it returns for each example are not those of its queries: {told}",
-            "nothing, if it is to pool its input; else return a row for every query",
+            f"the number of output rows differs from the number of queries: {told}",
+            "nothing, if it is meant to pool its input; else return one row per query",
             numbers={"queries": float(max(rows_of)), "rows": float(rows_of[max(rows_of)])},
         )
     if len(widths) > 1:
         yield _finding(
-            f"the width of its output depends on the sizes of the input: {', '.join(map(str, sorted(widths)))}",
+            f"the width of its output depends on the input's lengths: {', '.join(map(str, sorted(widths)))}",
             "return [batch, queries, width]",
             {},
         )
 
 
-def _finding(evidence: str, mend: str, numbers: dict[str, float]) -> Finding:
-    return Finding("output-shape", "bug", evidence, mend, numbers=numbers)
+def _finding(evidence: str, fix: str, numbers: dict[str, float]) -> Finding:
+    return Finding("output-shape", "bug", evidence, fix, numbers=numbers)

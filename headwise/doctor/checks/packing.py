@@ -1,4 +1,4 @@
-"""Whether documents packed into one row stay apart, by ids, by where they begin, or by positions."""
+"""Whether documents packed into one row stay separate, by document ids, start offsets or positions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _IDS = re.compile(
 _STARTS = re.compile(r"^cu_?(seq_?)?lens?(_[qk])?$|^cumulative_(seq_?)?len(gth)?s$")
 _POSITIONS = re.compile(r"^position(s|_?ids?)$|^pos_ids?$")
 _PACKED = re.compile(r"\b(packed|packing|documents?|segments?)\b", re.IGNORECASE)
-_FIRST, _LENGTH = 3, 7  # tokens of the first document, and of both
+_FIRST, _LENGTH = 3, 7  # tokens of the first document, and of both together
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -34,8 +34,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         names = [name for name in roles if _POSITIONS.match(name.lower())]
         names = names if names and _PACKED.search(_prose(probe.module)) else []
     if not names or probe.interface.takes == "memory":
-        raise NotApplicable("forward takes no ids of documents")
-    for batch in (2, 1):  # rows that are packed end to end are one row
+        raise NotApplicable("forward takes no document ids")
+    for batch in (2, 1):  # with packing, a batch is often one row
         inputs = probe.interface.inputs(batch, _LENGTH, _LENGTH)
         for options in _ways(names, batch):
             if isinstance(probe.attempt(inputs, given=options), Exception):
@@ -45,7 +45,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             if bool((across > REACHED).any()):
                 yield _finding(", ".join(options), across)
             return
-    raise NotChecked(f"it is not known how {', '.join(names)} are given")
+    raise NotChecked(f"the values that {', '.join(names)} expect are not known")
 
 
 def _prose(module: nn.Module) -> str:
@@ -61,17 +61,16 @@ def _finding(arguments: str, across: Tensor) -> Finding:
     return Finding(
         "packing-leak",
         "bug",
-        f"with {arguments} saying that two documents share a row, {reached} of {across.numel()} pairs of tokens "
-        "across them "
-        f"still see one another, by up to {largest:.2g} of the output's size",
-        "allow a pair only where both ids are the same: mask = ids[:, None, :, None] == ids[:, None, None, :]",
+        f"with {arguments} saying that two documents share a row, {reached} of {across.numel()} pairs of tokens of "
+        f"different documents still attend to one another, by up to {largest:.2g} of the output's size",
+        "allow a pair only if both ids are equal: mask = ids[:, None, :, None] == ids[:, None, None, :]",
         sources=SOURCES,
         numbers={"pairs": reached, "of": across.numel(), "change": largest},
     )
 
 
 def _ways(names: list[str], batch: int) -> Iterator[dict[str, Any]]:
-    """The same two documents, as the arguments may take them."""
+    """The same two documents, in the forms that the arguments may take."""
     rest = _LENGTH - _FIRST
     ids, starts = torch.tensor([0] * _FIRST + [1] * rest), torch.tensor([0, _FIRST, _LENGTH])
     positions = torch.cat([torch.arange(_FIRST), torch.arange(rest)])

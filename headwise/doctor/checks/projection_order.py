@@ -1,7 +1,7 @@
-"""Which projection feeds what: fused weights cut in the wrong order, one projection used twice, names exchanged.
+"""Which projection is used for what: a fused weight split in the wrong order, one projection used twice, or swapped.
 
-The marks say which feature of which weight every number of a query, key and value is; the names of the weights say what
-their author meant. A module trains whichever way round they are used, but loads no checkpoint of the other kind.
+The marks say which feature of which weight every number of a query, key and value comes from. The names of the weights
+say what their author intended. A module trains with any order, but loads no checkpoint of the other order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _same_heads(anatomy: Anatomy) -> Iterator[Finding]:
-    """Attentions beside one another, as heads kept in a list are, that share their weights and so are one."""
+    """Parallel attention heads, kept in a list, that share their weights and so compute the same."""
     seen: dict[tuple[str, ...], Site] = {}
     for site in anatomy.sites:
         names = tuple(
@@ -47,8 +47,8 @@ def _same_heads(anatomy: Anatomy) -> Iterator[Finding]:
             yield Finding(
                 "projection-reused",
                 "bug",
-                f"{count} heads compute the very same numbers: all use {names[0]}",
-                "make a projection for each head: [Head(...) for _ in range(n)], not [Head(...)] * n",
+                f"{count} heads compute identical numbers: all use {names[0]}",
+                "make a separate projection for each head: [Head(...) for _ in range(n)], not [Head(...)] * n",
                 site.product.where,
                 numbers={"heads": float(count)},
             )
@@ -61,7 +61,7 @@ def _alike(a: Site, b: Site) -> bool:
 
 
 def _used(site: Site, name: str) -> tuple[Seed, Tensor] | None:
-    """The projection that q, k or v come from and its columns, [H, D]; None where it is not one projection."""
+    """The projection of q, k or v and its columns, [H, D]; None if it is not one projection."""
     columns = site.columns(name)
     if bool((columns < 0).any()):
         return None
@@ -71,7 +71,7 @@ def _used(site: Site, name: str) -> tuple[Seed, Tensor] | None:
 
 
 def _weight(seed: Seed, columns: Tensor) -> tuple[str, tuple[int, ...]]:
-    """Which numbers of which parameter those columns were multiplied by: the first of each."""
+    """Which elements of which parameter those columns come from: the first of each."""
     if seed.left is None or seed.right is None:
         return seed.name, tuple(columns.flatten().tolist())
     table = seed.right.source[:, 0, :] if seed.left.live else seed.left.source[:, :, 0]
@@ -89,21 +89,21 @@ def _order(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor] | N
         return
     first = {name: int(used[name][1].min()) for name in shared}  # type: ignore[index]
     if len(set(first.values())) < len(shared):
-        return  # used twice: below
+        return  # used twice: reported below
     order = sorted(shared, key=lambda name: first[name])
     if order == shared:
         return
     seed = used[shared[0]][0]  # type: ignore[index]
     stated = read_name(seed.name.removesuffix(".weight").removesuffix(".in_proj")).letters
     if stated == "".join(order):
-        return  # it says so itself
+        return  # its documentation states this order
     parts = ", ".join(f"{_WORDS[name]} from {first[name]}" for name in shared)
     yield Finding(
         "qkv-order",
         "note" if patient.is_library else "bug",
-        f"the fused projection {seed.name} is cut in the order {', '.join(order)}: features of the {parts}; expected "
-        f"{', '.join(shared)}, as checkpoints and other code have it",
-        f"take the parts in the order {', '.join(shared)}",
+        f"the fused projection {seed.name} is split in the order {', '.join(order)}: features of the {parts}; expected "
+        f"{', '.join(shared)}, as in checkpoints and other code",
+        f"split it in the order {', '.join(shared)}",
         seed.where,
         numbers={name: float(first[name]) for name in shared},
     )
@@ -112,7 +112,7 @@ def _order(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor] | N
 def _named(
     patient: Patient, anatomy: Anatomy, site: Site, used: dict[str, tuple[Seed, Tensor] | None]
 ) -> Iterator[Finding]:
-    """Projections of their own, by their names."""
+    """Separate projections, by their names."""
     touched = {name for seed in anatomy.run.seeds for name in seed.name.split(", ")}
     idle = {
         read_name(name.removesuffix(".weight")).letters: name
@@ -124,35 +124,33 @@ def _named(
         if a in weights and weights[a] == weights.get(b):
             missing = next((idle[x] for x in (a, b) if x in idle), None)
             if missing is None and (a, b) != ("q", "k") and not _all_named(weights, a, b):
-                continue  # keys and values may be the same by design
+                continue  # keys and values may share a projection by design
             yield Finding(
                 "projection-reused",
                 "bug" if missing else "risk",
                 f"{_WORDS[a]} and {_WORDS[b]} come from the same weight {weights[a][0]}"
                 + (f", and {missing} is never used" if missing else ""),
-                f"give the {_WORDS[b]} a projection of their own"
-                if missing is None
-                else f"use {missing} where it belongs",
+                f"give the {_WORDS[b]} a separate projection" if missing is None else f"use {missing} where it belongs",
                 used[b][0].where,  # type: ignore[index]
             )
             return
     letters = {name: read_name(weights[name][0].removesuffix(".weight")).letters for name in weights}
     wrong = [name for name in letters if len(letters[name]) == 1 and letters[name] != name]
     if wrong and len({weights[name] for name in weights}) == len(weights):
-        said = "; ".join(f"{weights[name][0]} makes the {_WORDS[name]}" for name in wrong)
+        said = "; ".join(f"{weights[name][0]} computes the {_WORDS[name]}" for name in wrong)
         exchanged = sorted(wrong) == sorted(letters[name] for name in wrong)
         mapping = sorted(wrong) == ["k", "q"]
         yield Finding(
             "argument-order",
             "bug" if exchanged or len(wrong) > 1 else "risk",
-            f"the projections are exchanged by their names: {said}"
-            + ("; the scores are then transposed, queries for keys" if mapping else ""),
-            "use each projection for what it is called",
+            f"by their names, the projections are swapped: {said}"
+            + ("; the scores are then transposed" if mapping else ""),
+            "use each projection for what its name says",
             used[wrong[0]][0].where,  # type: ignore[index]
         )
 
 
 def _all_named(weights: dict[str, tuple[str, tuple[int, ...]]], a: str, b: str) -> bool:
-    """Whether the name of a weight that two share says that it is one of them only."""
+    """Whether the name of a weight that two share says that it belongs to only one of them."""
     letters = read_name(weights[a][0].removesuffix(".weight")).letters
     return letters in (a, b)

@@ -1,8 +1,8 @@
-"""Rotary positions: pairs that are rotated by one angle each, queries and keys alike, values not at all.
+"""Rotary positions: pairs of features rotated by one angle each, the same for queries and keys, and not for values.
 
-The rotation is measured: for every position and pair of features, the 2 x 2 map from what the projection gave to what
-met in the product. A map of a pairing (halves, or neighbours) that is no rotation, or not the same for queries and
-keys, makes scores that do not depend on the distance alone.
+The rotation is measured: for every position and pair of features, the 2 x 2 map from the projection's output to the
+input of the product. If a map of a pairing (halves, or neighbours) is not a rotation, or differs between queries and
+keys, the scores do not depend on the distance alone.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _ROUNDING = 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class Rotation:
-    """What happened to queries, keys or values between projection and product."""
+    """What happens to queries, keys or values between projection and product."""
 
-    pairing: str  # "halves", "neighbours", or "" where nothing depends on the position
+    pairing: str  # "halves", "neighbours", or "" if nothing depends on the position
     maps: Tensor | None = None  # [L, pairs, 2, 2]
     pairs: tuple[tuple[int, int], ...] = ()
 
     @property
     def stretch(self) -> Tensor:
-        """[L, pairs]: how far each map is from a rotation (times one number for all)."""
+        """[L, pairs]: how far each map is from a rotation (up to a common factor)."""
         assert self.maps is not None
         a, b, c, d = self.maps[..., 0, 0], self.maps[..., 0, 1], self.maps[..., 1, 0], self.maps[..., 1, 1]
         size = self.maps.flatten(-2).norm(dim=-1) / 2**0.5
@@ -42,7 +42,7 @@ class Rotation:
 
     @property
     def size(self) -> float:
-        """What the rotated pairs are multiplied by besides."""
+        """The factor by which rotated pairs are multiplied."""
         assert self.maps is not None
         return float(self.maps.flatten(-2).norm(dim=-1).mean()) / 2**0.5
 
@@ -69,7 +69,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield from _judge(site, q, k, v)
         yield from _stretched(patient, site, q)
     if not known:
-        raise NotChecked("queries and keys are not pairwise maps of what their projections gave")
+        raise NotChecked("queries and keys are not pairwise maps of the outputs of their projections")
 
 
 def _judge(site: Site, q: Rotation, k: Rotation, v: Rotation | None) -> Iterator[Finding]:
@@ -77,7 +77,7 @@ def _judge(site: Site, q: Rotation, k: Rotation, v: Rotation | None) -> Iterator
     if not q.pairing and not k.pairing:
         return
     if v is not None and v.pairing:
-        yield _asymmetric("the values are rotated by their position too; only queries and keys should be", where)
+        yield _asymmetric("the values are also rotated by their position; only queries and keys should be", where)
     if not (q.pairing and k.pairing):
         which, other = ("queries", "keys") if q.pairing else ("keys", "queries")
         yield _asymmetric(f"only the {which} are rotated by their position; the {other} are not", where)
@@ -88,10 +88,10 @@ def _judge(site: Site, q: Rotation, k: Rotation, v: Rotation | None) -> Iterator
             yield Finding(
                 "rope-pairing",
                 "bug",
-                f"the {name} are mixed in pairs ({_pairs(x)}), but by maps that are no rotations (off by "
-                f"{worst:.2f}): cos and sin are "
-                f"laid out for {'neighbours (2i, 2i + 1)' if x.pairing == 'halves' else 'halves (i, i + D/2)'}",
-                "lay cos and sin out as the pairs are: cat([freqs, freqs]) for halves, repeat_interleave(2) for "
+                f"the {name} are mixed in pairs ({_pairs(x)}), but the maps are not rotations (off by {worst:.2f}): "
+                "cos and sin are laid out for "
+                f"{'neighbours (2i, 2i + 1)' if x.pairing == 'halves' else 'halves (i, i + D/2)'}",
+                "lay out cos and sin like the pairs: cat([freqs, freqs]) for halves, repeat_interleave(2) for "
                 "neighbours",
                 where,
                 numbers={"off": worst},
@@ -113,7 +113,7 @@ def _judge(site: Site, q: Rotation, k: Rotation, v: Rotation | None) -> Iterator
             words = (
                 "in opposite directions"
                 if opposite
-                else f"by other angles (up to {float(off.abs().max()):.2f} rad apart)"
+                else f"by different angles (up to {float(off.abs().max()):.2f} rad apart)"
             )
             yield _asymmetric(
                 f"queries and keys at the same position are rotated {words}: scores depend on more than the distance",
@@ -124,15 +124,15 @@ def _judge(site: Site, q: Rotation, k: Rotation, v: Rotation | None) -> Iterator
         steps = _turn(q.angles[1:] - q.angles[:-1])
         if float(moved) > 1e-2 and float(_turn(steps - steps[:1]).abs().max()) > 1e-2:
             yield _asymmetric(
-                "the angles do not grow evenly with the position: scores depend on more than the distance, unless the "
-                "positions are no sequence (an image's are rows and columns)",
+                "the angles do not grow linearly with the position: scores depend on more than the distance, unless "
+                "the positions are not a sequence (those of an image are rows and columns)",
                 where,
                 "risk",
             )
 
 
 def _stretched(patient: Patient, site: Site, q: Rotation) -> Iterator[Finding]:
-    """YaRN's mscale in cos and sin, and in the scale too."""
+    """YaRN's mscale in cos and sin as well as in the scale."""
     twins = patient.see().again
     if q.maps is None or q.size < 1.01 or len(q.pairs) * 2 == site.q.shape[-1] or twins is None:
         return
@@ -146,9 +146,8 @@ def _stretched(patient: Patient, site: Site, q: Rotation) -> Iterator[Finding]:
         yield Finding(
             "mscale-twice",
             "bug",
-            f"cos and sin are multiplied by mscale = {q.size:.4f}, and the scores by mscale^2 / "
-            f"sqrt({site.q.shape[-1]}) = {expected:.4f} "
-            "besides: YaRN's temperature acts twice on what is rotated",
+            f"cos and sin are multiplied by mscale = {q.size:.4f}, and the scores also by mscale^2 / "
+            f"sqrt({site.q.shape[-1]}) = {expected:.4f}: YaRN's temperature is applied twice to the rotated features",
             "apply mscale to the scale or to cos and sin, not to both",
             site.product.where,
             numbers={"mscale": q.size, "scale": expected},
@@ -175,7 +174,7 @@ def _turn(x: Tensor) -> Tensor:
 
 
 def _rotation(site: Site, name: str) -> Rotation | None:
-    """The maps of the pairing that explains what happened; None where none does."""
+    """The maps of the pairing that explains the measured change; None if no pairing does."""
     raw = site.raw(name)
     if raw is None:
         return None
@@ -186,7 +185,7 @@ def _rotation(site: Site, name: str) -> Rotation | None:
     if float((entered - factor * raw).abs().max()) < _ROUNDING * float(entered.abs().max()):
         return Rotation("")
     width = raw.shape[-1]
-    for size in (width, *range(width - 2, 1, -2)):  # partly rotated heads: the first or the last features
+    for size in (width, *range(width - 2, 1, -2)):  # partly rotated heads: only the first or last features
         for start in {0, width - size}:
             rest = [i for i in range(width) if not start <= i < start + size]
             still = entered[..., rest] - factor * raw[..., rest]
@@ -206,13 +205,13 @@ def _rotation(site: Site, name: str) -> Rotation | None:
 
 
 def _natural(site: Site, name: str, raw: Tensor) -> tuple[Tensor, Tensor]:
-    """The features of a head in the order of the projection's columns, where rotation moved them apart."""
+    """The features of a head in the order of the projection's columns, which the rotation may have permuted."""
     return raw, torch.arange(raw.shape[-1])
 
 
 def _maps(raw: Tensor, entered: Tensor, pairs: list[tuple[int, int]]) -> Tensor | None:
-    """[L, pairs, 2, 2]: entered = map · raw for every position, the same for all examples and heads; None where there
-    is none.
+    """[L, pairs, 2, 2]: entered = map · raw for every position, the same for all examples and heads; None if there is
+    no such map.
     """
     b, h, length, _ = raw.shape
     found = torch.empty(length, len(pairs), 2, 2, dtype=torch.float64)

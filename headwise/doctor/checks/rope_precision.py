@@ -1,4 +1,4 @@
-"""Positions times frequencies in half precision: bfloat16 counts to 256, so later positions share their angles."""
+"""Positions times frequencies in half precision: bfloat16 is exact up to 256, so later positions share their angles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FINDINGS = ("rope-half-precision",)
 
 def check(patient: Patient) -> Iterator[Finding]:
     if not patient.see().run.functions and "cos" not in patient.source and "polar" not in patient.source:
-        raise NotApplicable("it works out no cos or sin in its forward")
+        raise NotApplicable("it computes no cos or sin in its forward")
     try:
         run = look(patient, dtype=torch.bfloat16).run
     except Exception as error:
@@ -25,10 +25,9 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "rope-half-precision",
                 "risk",
-                f"in a bfloat16 module {name} takes angles in {str(dtype).removeprefix('torch.')}: it has 8 bits, so "
-                "above 256 "
-                "neighbouring positions have the same angle",
-                "keep the frequencies in float32 and work out the angles there; cast cos and sin afterwards",
+                f"in a bfloat16 module {name} gets angles in {str(dtype).removeprefix('torch.')}: it has 8 bits, so "
+                "above 256 neighbouring positions have the same angle",
+                "keep the frequencies in float32 and compute the angles in float32; cast cos and sin afterwards",
                 where,
             )
             return

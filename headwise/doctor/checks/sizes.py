@@ -1,4 +1,4 @@
-"""Whether it runs at other sizes: lengths of 1, odd ones, longer ones, a batch of 1, more keys than queries."""
+"""Whether it runs with other sizes: length 1, odd and longer lengths, a batch of 1, more keys than queries."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     if probe.interface.length is not None:
         yield _finding(
             "note",
-            f"it runs with {probe.interface.length} tokens and with no other number that was tried",
-            "nothing, if every input is so long; else take the length from the input",
+            f"it runs with {probe.interface.length} tokens and with no other length that was tried",
+            "nothing, if every input has this length; else take the length from the input",
             {"length": probe.interface.length},
         )
     if probe.interface.batched:
@@ -32,7 +32,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield _finding(
             "bug" if probe.interface.takes == "memory" else "risk",
             f"with two more keys than queries it raises {_said(problem)}",
-            "take the length of keys and values from keys, not from queries",
+            "take the length of keys and values from the keys, not from the queries",
             {},
         )
 
@@ -59,27 +59,27 @@ def _lengths(probe: Probe) -> Iterator[Finding]:
     works = sorted({5, *(n for n in ran if n not in failed)})
     first = min(failed)
     severity: Severity = "risk"
-    mend = "take lengths from the input; pad to a multiple where blocks are needed"
+    fix = "take lengths from the input; pad to a multiple where blocks are needed"
     if works == [5]:
         evidence = f"it runs with 5 tokens and with none of {', '.join(map(str, failed))}: {sentence(failed[first])}"
     elif first > max(works):
         severity = "note"
         evidence = f"it runs with up to {max(works)} tokens, and raises with {first}: {sentence(failed[first])}"
-        mend = "nothing, if so many tokens are never needed; else make its table or mask longer"
+        fix = "nothing, if so many tokens are never needed; else make its table or mask larger"
     elif list(failed) == [1]:
         severity = "bug"
         evidence = f"it raises with one token: {sentence(failed[1])}"
-        mend = "squeeze() needs a dimension, or it drops a length of 1"
+        fix = "squeeze() needs a dimension, or it drops a length of 1"
     else:
         evidence = (
             f"it runs with {', '.join(map(str, works))} tokens, and raises with {', '.join(map(str, failed))}: "
             f"{sentence(failed[first])}"
         )
-    yield _finding(severity, evidence, mend, {"length": first})
+    yield _finding(severity, evidence, fix, {"length": first})
 
 
-def _finding(severity: Severity, evidence: str, mend: str, numbers: dict[str, float]) -> Finding:
-    return Finding("sizes-fixed", severity, evidence, mend, numbers=numbers)
+def _finding(severity: Severity, evidence: str, fix: str, numbers: dict[str, float]) -> Finding:
+    return Finding("sizes-fixed", severity, evidence, fix, numbers=numbers)
 
 
 def _said(problem: object) -> str:

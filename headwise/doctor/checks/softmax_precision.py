@@ -1,4 +1,4 @@
-"""A softmax that a float32 module takes in half precision on purpose: weights of 11 bits, and scores that overflow."""
+"""A softmax that a float32 module computes in half precision: weights with 8 or 11 bits, and scores that overflow."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "softmax-half",
                 "bug",
-                f"in a {str(anatomy.inputs.query.dtype).removeprefix('torch.')} module the scores are lowered to "
-                f"{kind} before the softmax"
+                f"in a {str(anatomy.inputs.query.dtype).removeprefix('torch.')} module the scores are cast to {kind} "
+                "before the softmax"
                 + (", where scores above 65504 become infinite" if kind == "float16" else ", with 8 bits each"),
-                "take the softmax in float32, and lower its result if you must",
+                "compute the softmax in float32, and cast its result if needed",
                 site.softmax.where,
             )

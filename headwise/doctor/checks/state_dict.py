@@ -1,7 +1,7 @@
-"""Whether a module that is saved and loaded is the same module.
+"""Whether saving and loading a module preserves its output.
 
-Its state dict is loaded into a copy whose parameters, saved buffers, and tensors kept as plain attributes were filled
-with other numbers. What then differs was not saved.
+Its state dict is loaded into a copy whose parameters, saved buffers, and tensors in plain attributes were filled with
+other numbers. If the output then differs, something was not saved.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             "state-dict",
             "bug",
             f"its own state dict cannot be loaded: {sentence(problem)}",
-            "register parameters and buffers under fixed names; hooks must understand what state_dict() writes",
+            "register parameters and buffers under fixed names; hooks must accept what state_dict() writes",
         )
         return
     change = gap(expected, other.output(inputs))
@@ -56,7 +56,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             "bug",
             "after its state dict is loaded into a copy with other numbers, the output differs by up to "
             f"{change:.2g} of its size",
-            "what is computed from parameters must be computed in forward, not kept beside them",
+            "compute what depends on parameters in forward; do not store it next to them",
             numbers={"change": change},
         )
     for name, x in probe.module.named_buffers():
@@ -69,9 +69,8 @@ def check(patient: Patient) -> Iterator[Finding]:
                 yield Finding(
                     "state-dict",
                     "risk",
-                    f"the buffer {name} {list(x.shape)} holds random numbers, matters (other numbers move the output "
-                    "by "
-                    f"{change:.2g} of its size) and is not saved: persistent=False",
+                    f"the buffer {name} {list(x.shape)} holds random numbers, affects the output (other numbers "
+                    f"change it by {change:.2g} of its size) and is not saved: persistent=False",
                     "register it with persistent=True",
                     numbers={"change": change},
                 )
@@ -83,19 +82,17 @@ def _missing(name: str, tensors: list[Tensor], weights: bool, change: float) -> 
         return Finding(
             "weights-unregistered",
             "bug",
-            f"{name} holds {count} weights that forward uses (other numbers move the output by {change:.2g} of its "
-            "size) and "
-            "that state_dict() and parameters() do not have: they are neither saved nor trained",
+            f"{name} holds {count} weights that forward uses (other numbers change the output by {change:.2g} of its "
+            "size) but state_dict() and parameters() do not list: they are neither saved nor trained",
             "keep modules in nn.ModuleList or nn.ModuleDict, and tensors in nn.Parameter",
             numbers={"change": change, "weights": count},
         )
     return Finding(
         "weights-unregistered",
         "risk",
-        f"{name} is a plain tensor of {count} random numbers that forward uses (other numbers move the output by "
-        f"{change:.2g} of "
-        "its size); state_dict() does not have it",
-        "make it an nn.Parameter if it is to be trained, else register_buffer()",
+        f"{name} is a plain tensor of {count} random numbers that forward uses (other numbers change the output "
+        f"by {change:.2g} of its size); state_dict() does not hold it",
+        "make it an nn.Parameter if it is to be trained, else use register_buffer()",
         numbers={"change": change, "weights": count},
     )
 
@@ -105,7 +102,7 @@ def _stored(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _fill(x: Tensor, draw: torch.Generator) -> None:
-    """Other numbers of the same kind, in place; what shares memory with itself (expanded) is left."""
+    """Fill with other numbers of the same kind, in place; a tensor that overlaps itself (expanded) is left as it is."""
     if any(step == 0 and n > 1 for step, n in zip(x.stride(), x.shape, strict=True)):
         return
     if x.is_floating_point():
@@ -115,7 +112,7 @@ def _fill(x: Tensor, draw: torch.Generator) -> None:
 
 
 def _unregistered(module: nn.Module) -> Iterator[tuple[str, list[Tensor], bool]]:
-    """Path, tensors, and whether they are weights, of every plain attribute that holds such."""
+    """Path, tensors, and whether they are weights, of every plain attribute that holds tensors or modules."""
     registered = {id(x) for x in [*module.parameters(), *module.buffers()]}
     parts = {id(x) for x in module.modules()}
     for path, part in module.named_modules():
@@ -135,7 +132,7 @@ def _unregistered(module: nn.Module) -> Iterator[tuple[str, list[Tensor], bool]]
 
 
 def _held(value: Any, parts: set[int], depth: int = 0) -> Iterator[Tensor | nn.Module]:
-    """Tensors and modules in lists and dicts, modules that are registered elsewhere excepted."""
+    """Tensors and modules in lists and dicts, except modules that are registered elsewhere."""
     if isinstance(value, nn.Module):
         if id(value) not in parts:
             yield value
@@ -147,7 +144,7 @@ def _held(value: Any, parts: set[int], depth: int = 0) -> Iterator[Tensor | nn.M
 
 
 def _same_paths(module: nn.Module, name: str, tensors: list[Tensor]) -> None:
-    """Fills the tensors of the attribute of that name, in a copy of the module."""
+    """Fill the tensors of the attribute of that name, in a copy of the module."""
     draw = torch.Generator().manual_seed(7)
     for path, held, _ in list(_unregistered(module)):
         if path == name:
@@ -159,7 +156,7 @@ def _same_paths(module: nn.Module, name: str, tensors: list[Tensor]) -> None:
 
 
 def looks_random(x: Tensor) -> bool:
-    """Whether neighbours have nothing to do with one another: so it is no table of angles, ramp or mask."""
+    """Whether neighbouring numbers are unrelated: then it is not a table of angles, a ramp or a mask."""
     if x.ndim < 2 or x.numel() < 64 or not bool(x.isfinite().all()):
         return False
     y = x.detach().double()

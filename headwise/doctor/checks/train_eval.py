@@ -1,7 +1,7 @@
-"""Whether train and eval mode compute the same once dropout is stilled.
+"""Whether train and eval mode compute the same once dropout is disabled.
 
-Dropout keeps its probability, so that the code takes the path that it takes in training, and lets everything pass.
-Batch norm rightly differs: it is kept in eval mode, and that is a note.
+Dropout keeps its probability, so that the code takes its training path, but passes everything through. Batch norm
+differs between modes by design: it stays in eval mode, and that is reported as a note.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             continue
         found = _trained(patient, inputs, norms=False, **options)
         if isinstance(found, Exception):
-            yield _finding(f"{name} it runs in eval mode and raises in train mode: {type(found).__name__}: {found}", {})
+            yield _finding(f"{name} it runs in eval mode but raises in train mode: {type(found).__name__}: {found}", {})
             return
         change = gap(expected, found)
         if change <= ROUNDING:
@@ -44,14 +44,15 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "train-eval-differ",
                 "note",
-                f"train and eval mode differ by {change:.2g} of the output's size: its {len(norms)} batch norms do",
-                "nothing, where batch norm is meant; attention usually has layer norm",
+                f"train and eval mode differ by {change:.2g} of the output's size because of its {len(norms)} batch "
+                "norms",
+                "nothing, if batch norm is intended; attention usually has layer norm",
                 sources=SOURCES,
                 numbers={"change": change},
             )
             return
         yield _finding(
-            f"{name} train and eval mode differ by up to {change:.2g} of the output's size, though no dropout acts",
+            f"{name} train and eval mode differ by up to {change:.2g} of the output's size, with dropout disabled",
             {"change": change},
         )
         return
@@ -62,21 +63,21 @@ def _finding(evidence: str, numbers: dict[str, float]) -> Finding:
         "train-eval-differ",
         "bug",
         evidence,
-        "compute the same in both modes; only dropout may ask for self.training",
+        "compute the same in both modes; only dropout may depend on self.training",
         sources=SOURCES,
         numbers=numbers,
     )
 
 
 def _calls(probe: Probe, inputs: Inputs) -> dict[str, dict[str, Any]]:
-    """How it is called: plainly, and with a mask that hides key 1, since a path may drop it."""
+    """The calls to compare: without a mask, and with a mask that hides key 1, since one code path may drop it."""
     cells = torch.ones(inputs.query.shape[0], inputs.query.shape[1], length_of_keys(inputs), dtype=torch.bool)
     cells[:, :, 1] = False
     return {"without a mask": {}, "with a mask": {"allowed": cells}, "with padding": {"padding": cells[:, 0]}}
 
 
 def _trained(patient: Patient, inputs: Inputs, *, norms: bool, **options: Any) -> Tensor | Exception:
-    """The output in train mode with dropout stilled; NotChecked where chance still acts."""
+    """The output in train mode with dropout disabled; NotChecked if it is still random."""
     probe = Probe(patient)
     probe.module.train()
     for part in probe.module.modules():
@@ -91,11 +92,11 @@ def _trained(patient: Patient, inputs: Inputs, *, norms: bool, **options: Any) -
             return outs[0]
         if loud:
             quieten(probe.module)
-    raise NotChecked("something in train mode is random, and it is no dropout whose probability could be set to 0")
+    raise NotChecked("train mode is random, and not through a dropout whose probability could be set to 0")
 
 
 def quieten(module: nn.Module) -> None:
-    """Sets every number that is called drop-something to 0, in the module, its parts and their configs."""
+    """Set every number whose name begins with drop to 0, in the module, its submodules and their configs."""
     for part in module.modules():
         places = [part, *(x for name, x in vars(part).items() if "config" in name or name in ("cfg", "args"))]
         for place in places:

@@ -1,8 +1,8 @@
 """Whether a gradient reaches every parameter.
 
-Without masks, with them, in train mode with dropout stilled, and with every flag turned. A parameter whose gradient
-is 0 in all of these is changed, to see whether the output depends on it after all: then its gradient is cut off. What
-only rounds (the bias of the keys shifts all scores of a row alike) is no finding.
+It is tested without masks, with them, in train mode with dropout disabled, and with every flag. A parameter whose
+gradient is 0 in all of these is changed, to see whether the output depends on it anyway: then its gradient is cut off.
+A difference in rounding only is not reported (the bias of the keys shifts all scores of a row by the same amount).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     before = probe.answers(inputs)
     wanted: dict[str, Tensor] = {name: x for name, x in probe.module.named_parameters() if x.requires_grad}
     if not wanted:
-        raise NotApplicable("it has no parameters that want a gradient")
+        raise NotApplicable("it has no parameters that require a gradient")
     called: set[str] = set()
     hooks = [
         part.register_forward_hook(lambda *_, name=name: called.add(name))
@@ -54,8 +54,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "gradient-blocked",
             "bug",
-            f"the output depends on no parameter as far as autograd knows: none of {len(wanted)} gets a gradient",
-            "take away torch.no_grad, detach() and .data from forward",
+            f"autograd finds no parameter that the output depends on: none of {len(wanted)} gets a gradient",
+            "remove torch.no_grad, detach() and .data from forward",
             numbers={"parameters": len(wanted), "blocked": len(wanted)},
         )
         return
@@ -85,7 +85,7 @@ def _calls(probe: Probe, inputs: Inputs) -> Iterator[tuple[bool, dict[str, Any]]
 def _reached(
     probe: Probe, inputs: Inputs, wanted: dict[str, Tensor], training: bool, options: dict[str, Any]
 ) -> set[str] | None:
-    """The parameters that get a gradient that is not 0; None if it does not run so, or hands on no gradient at all."""
+    """The parameters with a nonzero gradient; None if it does not run this way, or gives no gradient at all."""
     probe.module.train(training)
     try:
         with quiet(), Dice(still=True), torch.enable_grad():
@@ -103,7 +103,7 @@ def _reached(
 
 
 def _matters(patient: Patient, name: str, inputs: Inputs, before: Tensor) -> float:
-    """How far the output moves when the parameter holds other numbers."""
+    """How far the output changes when the parameter holds other numbers."""
     other = Probe(patient)
     x = dict(other.module.named_parameters())[name]
     draw = torch.Generator().manual_seed(11)
@@ -118,17 +118,16 @@ def _blocked(probe: Probe, changes: dict[str, float], of: int) -> Finding:
     return Finding(
         "gradient-blocked",
         "bug",
-        f"{_listed(names)} get{'s' if len(names) == 1 else ''} no gradient, though other numbers in {largest} move "
-        "the output by "
-        f"{changes[largest]:.2g} of its size",
-        "take away the detach(), .data, torch.no_grad or rounding between parameter and output",
+        f"{_listed(names)} get{'s' if len(names) == 1 else ''} no gradient, although other numbers in {largest} "
+        f"change the output by {changes[largest]:.2g} of its size",
+        "remove the detach(), .data, torch.no_grad or rounding between parameter and output",
         where=_origin(probe.module, names[0]),
         numbers={"change": changes[largest], "blocked": len(names), "parameters": of},
     )
 
 
 def _unused(probe: Probe, names: list[str], wanted: dict[str, Tensor], called: set[str]) -> Finding:
-    """What is said of the parameters of one part that never get a gradient."""
+    """The finding about parameters of one submodule that never get a gradient."""
     owner, attribute = _owner(probe.module, names[0])
     holder = names[0].rpartition(".")[0]
     ran = holder in called and type(probe.module.get_submodule(holder)).__module__.startswith("torch.")
@@ -136,9 +135,9 @@ def _unused(probe: Probe, names: list[str], wanted: dict[str, Tensor], called: s
     listed = _listed([f"{name} {list(wanted[name].shape)}" for name in names])
     never = f"{listed} never get{'s' if len(names) == 1 else ''} a gradient"
     if ran:
-        evidence = f"{never}: {holder} is computed, and its result is thrown away"
+        evidence = f"{never}: {holder} is computed, but its result is not used"
     elif optional:
-        evidence = f"{never} in any way of calling that was tried: some option may use it"
+        evidence = f"{never} in any way of calling that was tried; some other option may use it"
     else:
         evidence = f"{never}: forward does not use {'it' if len(names) == 1 else 'them'}"
     matrix = any(wanted[name].ndim >= 2 and min(wanted[name].shape[-2:]) > 1 for name in names)
@@ -146,7 +145,7 @@ def _unused(probe: Probe, names: list[str], wanted: dict[str, Tensor], called: s
         "unused-parameter",
         "bug" if matrix and not optional else "risk",
         evidence,
-        "use it where it belongs (is another one used in its place?), or take it away",
+        "use it where it belongs (is another one used in its place?), or remove it",
         where=_origin(probe.module, names[0]),
         numbers={"weights": sum(wanted[name].numel() for name in names)},
     )
@@ -156,11 +155,11 @@ def _listed(names: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-# --- Where a parameter is made and used ------------------------------------------------------------------------------
+# --- Where a parameter is created and used ---------------------------------------------------------------------------
 
 
 def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The innermost part that is not torch's own and has the parameter, and by which of its attributes."""
+    """The innermost submodule, not one of torch's own, that has the parameter, and the name of its attribute."""
     path = name.split(".")
     owner, attribute = module, path[0]
     part: nn.Module = module
@@ -172,7 +171,7 @@ def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 def _functions(owner: nn.Module) -> Iterator[tuple[str, int, ast.FunctionDef]]:
-    """File, first line and tree of every method of its class and what it derives from."""
+    """File, first line and syntax tree of every method of its class and base classes."""
     for kind in type(owner).__mro__:
         if kind in (nn.Module, object):
             continue
@@ -188,7 +187,7 @@ def _functions(owner: nn.Module) -> Iterator[tuple[str, int, ast.FunctionDef]]:
 
 
 def _mentioned(owner: nn.Module, attribute: str) -> bool:
-    """Whether a method that does not initialise speaks of it; True where the code cannot be read."""
+    """Whether a method other than initialisation uses it; True if the source cannot be read."""
     found = False
     replaced: set[str] = set()
     for _, _, function in _functions(owner):
@@ -199,12 +198,12 @@ def _mentioned(owner: nn.Module, attribute: str) -> bool:
         if any(isinstance(node, ast.Attribute) and node.attr == attribute for node in nodes):
             return True
         if not any(isinstance(node, ast.Name) and node.id == "super" for node in nodes):
-            replaced.add(function.name)  # what it is called by in a class above is not run
+            replaced.add(function.name)  # a method of a base class that is overridden does not run
     return not found
 
 
 def _origin(module: nn.Module, name: str) -> Where | None:
-    """The line of the constructor that makes it."""
+    """The line of the constructor that creates it."""
     owner, attribute = _owner(module, name)
     for file, first, function in _functions(owner):
         for node in ast.walk(function):

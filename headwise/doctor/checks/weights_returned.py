@@ -1,4 +1,4 @@
-"""Whether the weights that come back are those of every head, and whether their rows add up to one."""
+"""Whether the returned weights are those of every head, and whether their rows sum to 1."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def _averaged(probe: Probe, weights: Tensor) -> Iterator[Finding]:
     yield Finding(
         "weights-averaged",
         "note" if flag else "risk",
-        f"the weights that come back have the shape {list(weights.shape)}: one map for {heads} heads"
+        f"the returned weights have the shape {list(weights.shape)}: one map for {heads} heads"
         + (f", unless {flag} says otherwise" if flag else ", and no argument asks for all of them"),
-        f"give {flag} to see every head" if flag else "return [B, H, Q, K], and let whoever wants the mean take it",
+        f"pass {flag} to see every head" if flag else "return [B, H, Q, K], and let the caller take the mean",
         sources=SOURCES,
         numbers={"heads": heads},
     )
@@ -75,8 +75,7 @@ def _sums(probe: Probe, weights: Tensor, options: dict[str, Any]) -> Iterator[Fi
         yield Finding(
             "softmax-axis",
             "bug",
-            f"the weights that come back add up to 1 over the queries; over the keys they add up to {low:.3g} … "
-            f"{high:.3g}",
+            f"the returned weights sum to 1 over the queries; over the keys they sum to {low:.3g} … {high:.3g}",
             "softmax(scores, dim=-1), with scores [..., Q, K]",
             sources=("labml annotated #146", "fastNLP #254"),
             numbers={"least": low, "most": high},
@@ -93,9 +92,8 @@ def _sums(probe: Probe, weights: Tensor, options: dict[str, Any]) -> Iterator[Fi
             yield Finding(
                 "mask-after-softmax",
                 "bug",
-                f"with one key hidden the weights that come back add up to as little as {low:.3g}; without a mask to "
-                "1. "
-                "They are masked after the softmax",
+                f"with one key hidden the returned weights sum to as little as {low:.3g}; without a mask, to 1. They "
+                "are masked after the softmax",
                 "mask the scores with -inf before the softmax",
                 numbers={"least": low},
             )
@@ -103,5 +101,5 @@ def _sums(probe: Probe, weights: Tensor, options: dict[str, Any]) -> Iterator[Fi
 
 
 def _off(weights: Tensor, dim: int) -> float:
-    """How far the sums over a dimension are from 1."""
+    """How far the sums over a dimension differ from 1."""
     return float((weights.float().sum(dim) - 1).abs().amax().nan_to_num(torch.inf))

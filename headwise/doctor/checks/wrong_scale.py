@@ -1,7 +1,7 @@
-"""The factor between q kᵀ and the softmax: 1 / sqrt(head width), unless something else is meant.
+"""The factor between q kᵀ and the softmax: 1 / sqrt(head width), unless another one is intended.
 
-It is measured, not read: two runs with other inputs give scores and products whose differences stand in one ratio,
-whatever was multiplied, divided, biased or masked, and whether the queries, the keys or the scores were scaled.
+It is measured, not read from the code: two forwards with other inputs give differences of scores and of products in a
+fixed ratio, whatever was biased or masked, and whether the queries, the keys or the scores were scaled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOLERANCE = 2e-3
 def check(patient: Patient) -> Iterator[Finding]:
     anatomy = patient.see()
     if anatomy.again is None:
-        raise NotChecked("two runs of the module took different ways")
+        raise NotChecked("two forwards of the module took different code paths")
     measured = 0
     for site, twin in zip(anatomy.sites, anatomy.again, strict=True):
         if site.grid is None or twin.grid is None or site.grid.element.shape != twin.grid.element.shape:
@@ -46,8 +46,8 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _measure_by_keys(patient: Patient, anatomy: Anatomy, site: Site) -> float | None:
-    """The same where the scores hold more that depends on the inputs, such as relative positions: the weight of the
-    keys alone is changed, and what the scores change by is theirs.
+    """The factor if the scores depend on the inputs in other ways too, such as relative positions: only the weight of
+    the keys is changed, so that the change of the scores comes from it.
     """
     names = {name: {seed.name for seed in site.projections[name] if seed.name} for name in "qk"}
     alone = names["k"] - names["q"]
@@ -69,7 +69,7 @@ def _measure_by_keys(patient: Patient, anatomy: Anatomy, site: Site) -> float | 
 
 
 def _normed(site: Site) -> bool:
-    """Whether queries or keys have a length that is not that of their projection."""
+    """Whether the norm of queries or keys differs from that of their projection."""
     for name in ("q", "k"):
         raw = site.raw(name)
         if raw is not None:
@@ -87,9 +87,8 @@ def _judge(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> Ite
             yield Finding(
                 "t5-scaled",
                 "bug",
-                f"the scores are divided by {1 / factor:.3f} = sqrt({width}), and there is a T5 bias: T5 does not "
-                "scale its scores "
-                "(its initialisation does), so weights trained for one will not work in the other",
+                f"the scores are divided by {1 / factor:.3f} = sqrt({width}), but there is a T5 bias: T5 does not "
+                "scale its scores (its initialisation does), so weights trained for one do not work in the other",
                 "leave the scores unscaled (scale = 1)",
                 _where(site, factor),
                 numbers={"scale": factor, "expected": 1.0},
@@ -109,8 +108,7 @@ def _judge(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> Ite
                 "mscale-twice",
                 "bug",
                 f"the scores are multiplied by {factor:.4f} = mscale^4 / sqrt({width}) with mscale = {stretch:.4f}; "
-                "YaRN's mscale^2 "
-                f"belongs there once, expected {expected * stretch**2:.4f}",
+                f"YaRN's mscale^2 must be applied once, expected {expected * stretch**2:.4f}",
                 "apply mscale to the scale or to cos and sin, not to both",
                 _where(site, factor),
                 numbers=numbers,
@@ -119,7 +117,7 @@ def _judge(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> Ite
     known = _known(patient, anatomy, site, factor)
     severity, words = _severity(patient, site, factor, known)
     if severity == "bug" and len(anatomy.sites) == 1 and patient.fit is not None and patient.fit.healthy:
-        severity = None  # the scale is in the inputs or weights: the definition gives the same output
+        severity = None  # the scale is part of the inputs or weights: the definition gives the same output
     if severity != "bug":
         patient.excused.add("wrong-scale")
     if not severity:
@@ -139,7 +137,7 @@ def _judge(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> Ite
 
 
 def _severity(patient: Patient, site: Site, factor: float, known: str | None) -> tuple[Severity | None, str]:
-    """How bad a wrong factor is (None: it is meant), and what it is in words."""
+    """The severity of a wrong factor (None: it is intended), and a description."""
     text = patient.source
     if _learned(site) or re.search(
         r"mup|μp|maximal update|(un|not |isn't |are not )scaled|no scal|without (the )?scal", text, re.IGNORECASE
@@ -148,12 +146,12 @@ def _severity(patient: Patient, site: Site, factor: float, known: str | None) ->
     if _is_stated(patient, factor):
         return None, ""
     if known is None:
-        return (None if _normed(site) else "risk"), "which is no power of a width here"
+        return (None if _normed(site) else "risk"), "which is not a power of any width here"
     if _normed(site):
         return "risk", f"{known}; queries or keys are normalised".removeprefix("; ")
     if _close(factor, 1.0):
-        # Luong's dot-product attention is not scaled, nor are the maps of images that convolutions project (Zhang et
-        # al. 2018).
+        # Luong's dot-product attention is not scaled, nor is attention over images with convolutional projections
+        # (Zhang et al. 2018).
         convolved = any(
             seed.kind == "projection" and seed.left is not None and seed.right is None for seed in site.projections["q"]
         )
@@ -164,7 +162,7 @@ def _severity(patient: Patient, site: Site, factor: float, known: str | None) ->
 
 
 def _known(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> str | None:
-    """What a wrong factor is, in words; None where it is nothing known."""
+    """A description of a wrong factor; None if it is not a known one."""
     width = site.q.shape[-1]
     queries, keys = site.scores.shape[-2:]
     heads = len(site.grid.heads) if site.grid is not None else 1
@@ -173,21 +171,21 @@ def _known(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> str
         (1.0, ""),
         (model**-0.5, f"which is sqrt({model}), the model width"),
         ((heads * width) ** -0.5, f"which is sqrt({heads * width}), the width of all heads"),
-        (width**0.5, f"which is sqrt({width}): multiplied where it should divide"),
-        (1 / width, f"which is {width}, the head width without its root (or the scale applied twice)"),
-        (model**0.5, f"which is sqrt({model}), the model width: multiplied where it should divide"),
-        (1 / model, f"which is {model}, the model width without its root"),
+        (width**0.5, f"which is sqrt({width}): multiplied instead of divided"),
+        (1 / width, f"which is {width}, the head width without the square root (or the scale applied twice)"),
+        (model**0.5, f"which is sqrt({model}), the model width: multiplied instead of divided"),
+        (1 / model, f"which is {model}, the model width without the square root"),
         (width**-0.25, "the fourth root of the head width: only queries or only keys are scaled"),
         (heads**-0.5, f"which is sqrt({heads}), the number of heads"),
         (keys**-0.5, f"which is sqrt({keys}), the number of keys"),
         (queries**-0.5, f"which is sqrt({queries}), the number of queries"),
         (1 / keys, f"which is {keys}, the number of keys"),
-        (float(width), f"which is {width}, the head width: multiplied where it should divide"),
+        (float(width), f"which is {width}, the head width: multiplied instead of divided"),
         (2 * width**-0.5, f"which is sqrt({width}) / 2"),
         ((2 * width) ** -0.5, f"which is sqrt({2 * width}), twice the head width"),
         ((width / 2) ** -0.5, f"which is sqrt({width // 2}), half the head width"),
         (model**-0.25, "the fourth root of the model width"),
-        (len(anatomy.inputs.query) ** -0.5, "the root of the batch size"),
+        (len(anatomy.inputs.query) ** -0.5, "the square root of the batch size"),
         (width**-1.5, f"which is {width} sqrt({width}): scaled twice"),
     ]
     return next((words for value, words in table if _close(factor, value)), None)
@@ -198,7 +196,7 @@ def _close(a: float, b: float) -> bool:
 
 
 def _where(site: Site, factor: float) -> Where | None:
-    """The multiplication or division that did it, where one stands out; else the product."""
+    """The multiplication or division that applies the factor, if it can be identified; else the product."""
     for step in site.trace.steps:
         if step.order < site.softmax.order and step.name in ("mul", "div"):
             for x in step.arguments[1:2]:
@@ -215,7 +213,7 @@ def _has_projections(site: Site) -> bool:
 
 
 def _learned(site: Site) -> bool:
-    """Whether a learned number (or one for each head; not for each feature, as norms have) multiplies the scores."""
+    """Whether a learned number (one, or one per head; not one per feature, as in norms) multiplies the scores."""
     made = {site.product.number, *(seed.number for name in ("q", "k") for seed in site.projections[name])}
     for step in site.trace.steps:
         if step.order < site.softmax.order and step.name in ("mul", "div") and step.names:
@@ -228,7 +226,7 @@ def _learned(site: Site) -> bool:
 
 
 def _is_stated(patient: Patient, factor: float) -> bool:
-    """Whether this very number was chosen: by a configuration, or as an argument of a constructor."""
+    """Whether exactly this number was chosen: in a configuration, or as a constructor argument."""
     for part in patient.module.modules():
         arguments = inspect.signature(type(part).__init__).parameters
         for name in ("scale", "softmax_scale", "scaling", "attn_scale", "qk_scale", "sm_scale"):
@@ -253,7 +251,7 @@ def _says_t5(patient: Patient) -> bool:
 
 
 def _is_t5(patient: Patient, site: Site) -> bool:
-    """Whether T5's bias by buckets is there: it is called so, or it is a table [buckets, H] looked up by position."""
+    """Whether T5's bucketed bias is there: by its name, or as a table [buckets, H] indexed by relative position."""
     if any("relative_attention_bias" in name for name, _ in patient.module.named_parameters()):
         return True
     text = type(patient.module).__name__ + patient.source
@@ -262,7 +260,7 @@ def _is_t5(patient: Patient, site: Site) -> bool:
 
 
 def yarn_stretch(patient: Patient) -> float | None:
-    """YaRN's mscale = 0.1 · mscale · ln(factor) + 1, where a configuration or attribute speaks of it."""
+    """YaRN's mscale = 0.1 · mscale · ln(factor) + 1, if a configuration or attribute mentions it."""
     places = [patient.module, getattr(patient.module, "config", None)]
     for place in places:
         for name in ("rope_scaling", "rope_parameters"):

@@ -1,1 +1,1 @@
-"""Two modules with the same weights: whether they compute the same, and the first operation at which they part."""
+"""Two modules with the same weights: whether they compute the same, and the first operation where they differ."""

@@ -1,5 +1,5 @@
-"""Do two attentions compute the same? Gives both the same weights, runs both over many shapes and masks, and says where
-they part.
+"""Compare two attention modules: give both the same weights, run both with many shapes and masks, and find the first
+operation where they differ.
 
     found = headwise.doctor.compare(mine, "torch")
     found.same, found.largest, found.parted
@@ -38,14 +38,15 @@ def compare(
     """Compare two modules, on copies in eval mode on the CPU that hold the same weights.
 
     Args:
-        second: a module, or a peer to build of the same size: "torch", "headwise", "keras", "hf:bert", "hf:gpt2" …
-        spec, spec_other: what is stated by hand of how they are called.
-        names: what to call them.
+        second: a module, or the name of a peer to build in the same size: "torch", "headwise", "keras", "hf:bert",
+            "hf:gpt2" …
+        spec, spec_other: facts about how they are called, stated by hand.
+        names: the names to use for them in the report.
         seed: of the inputs.
-        progress: is told how far it is.
+        progress: called with the steps done, their number, and the next step.
 
     Raises:
-        DoctorError: one of them cannot be called, they do not take the same inputs, or no mapping fits their weights.
+        DoctorError: one of them cannot be called, they do not take the same inputs, or their weights cannot be mapped.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -61,7 +62,7 @@ def _compare(
     seed: int,
     tell: Progress,
 ) -> Comparison:
-    tell(0, 0, "finding out how they are called")
+    tell(0, 0, "finding out how to call them")
     mine = Side.of(first, spec)
     theirs = _peer(second, mine, seed) if isinstance(second, str) else Side.of(second, spec_other)
     mine.name, theirs.name = names or (
@@ -87,14 +88,14 @@ def _compare(
         tuple(pair.notes),
     )
     if not found.compared:
-        raise DoctorError(f"{mine.name} and {theirs.name} could not be compared anywhere: {rows[0].problem}")
+        raise DoctorError(f"{mine.name} and {theirs.name} could not be compared in any case: {rows[0].problem}")
     if found.same:
         return found
     return dataclasses.replace(found, parted=pair.part(rows, cases))
 
 
 def _peer(name: str, mine: Side, seed: int) -> Side:
-    """A peer as large as `mine`; of several widths of a head that are possible, the first that the peer can have."""
+    """A peer of the size of `mine`; if several head widths are possible, the first that the peer supports."""
     problem: DoctorError | None = None
     dtype = torch.float32 if mine.runs_in(torch.float64) else torch.float64
     for dimensions in mine.dimensions():

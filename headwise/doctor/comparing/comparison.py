@@ -1,4 +1,4 @@
-"""What a comparison of two attentions found: its rows, its verdict, and where the two part."""
+"""The result of a comparison of two attention modules: its rows, and the first difference."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Both modules on the same inputs under the same mask: the largest differences."""
+    """Both modules on the same inputs with the same mask: the largest differences."""
 
     batch: int
     queries: int
     keys: int
     mask: str
     output: float
-    weights: float | None  # None where not both return them
+    weights: float | None  # None if one of them does not return weights
     inputs: float  # of the gradients of the inputs
     parameters: float  # of the gradients of the parameters that were mapped
-    same: bool  # within rounding
+    same: bool  # equal up to rounding
     worst: str = ""  # the parameter or input whose gradient differs most
-    problem: str = ""  # why the two could not be compared here; the numbers are NaN then
+    problem: str = ""  # why the two could not be compared here; the numbers are then NaN
 
     @property
     def largest(self) -> float:
@@ -38,12 +38,12 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What two modules have in common, and where they part."""
+    """The differences between two modules, and the first operation where they differ."""
 
     first: str
     second: str
     dtype: str
-    tolerance: float  # relative: what counts as rounding
+    tolerance: float  # relative: differences up to this count as rounding
     rows: tuple[Row, ...]
     mapping: Mapping[str, str]  # "q.weight" -> "to_q.weight = in_proj_weight [1 of 3]"
     parted: Parting | None
@@ -55,16 +55,16 @@ class Comparison:
 
     @property
     def same(self) -> bool:
-        """Whether every difference is one of rounding."""
+        """Whether all differences are within rounding."""
         return all(row.same for row in self.compared)
 
     @property
     def largest(self) -> float:
-        """The largest difference of all."""
+        """The largest of all differences."""
         return max(row.largest for row in self.compared)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """As JSON-compatible values."""
         return {**dataclasses.asdict(self), "same": self.same, "largest": self.largest}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -1,4 +1,4 @@
-"""A comparison as a person reads it: the weights that were mapped, the largest differences, and where the two part."""
+"""A comparison as text for people: the mapped weights, the largest differences, and the first differing operation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def comparison_report(found: Comparison) -> Iterator[RenderableType]:
-    """Everything that a comparison says, for rich to print."""
+    """The whole result of a comparison, for rich to print."""
     yield Text(printable(f"{found.first} and {found.second}, in {found.dtype}"), style="bold")
     yield from _indented(found.mapping[slot] for slot in found.mapping)
     yield from _indented(found.notes, style="dim")
@@ -36,7 +36,7 @@ def comparison_report(found: Comparison) -> Iterator[RenderableType]:
 
 
 def conclusion(found: Comparison) -> str:
-    """What it all comes to, in a sentence."""
+    """The conclusion, in one sentence."""
     left = len(found.rows) - len(found.compared)
     more = f" {left} of {len(found.rows)} cases could not be compared." if left else ""
     if found.same:
@@ -54,7 +54,7 @@ def number(x: float | None) -> str:
 
 
 def _table(found: Comparison) -> Table:
-    """A line a mask: the largest differences over all shapes."""
+    """A line per mask: the largest differences over all shapes."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("mask")
     for name in ("shapes", "output", "weights", "gradients of inputs", "of parameters"):
@@ -75,8 +75,8 @@ def _table(found: Comparison) -> Table:
 def _parted(found: Comparison) -> Iterator[RenderableType]:
     parted = found.parted
     assert parted is not None
-    agreed = f"agree in {', '.join(parted.agreed)}, and " if parted.agreed else ""
-    yield Text(f"They {agreed}part at the {parted.stage}{_by(parted)}.")
+    agreed = f"agree in {', '.join(parted.agreed)}; they " if parted.agreed else ""
+    yield Text(f"They {agreed}differ first in the {parted.stage}{_by(parted)}.")
     for name, operation in ((found.first, parted.first), (found.second, parted.second)):
         if operation is not None:
             yield from _indented([f"{name}: {_said(operation)}"])
@@ -90,7 +90,7 @@ def _by(parted: Parting) -> str:
         return f": those of the first are {parted.ratio:.4g} times those of the second"
     if math.isfinite(parted.difference):
         return f", by {number(parted.difference)}"
-    return ", which are not of one size"
+    return ", not by a constant factor"
 
 
 def _said(operation: Operation) -> str:

@@ -1,4 +1,4 @@
-"""How large an attention is: heads, the width of a head, of keys and of values, as the sizes of the weights allow."""
+"""The dimensions of an attention: heads and widths of heads, keys and values, as far as the weights allow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Dimensions:
     output: int
 
     def shape(self, slot: str) -> dict[str, int]:
-        """The axes of a matrix or bias: letter -> length, in the order of the common form."""
+        """The axes of a matrix or bias: letter -> length, in the order of the standard form."""
         role, kind = slot.split(".")
         if role == "o":
             return {"o": self.output} if kind == "bias" else {"o": self.output, "h": self.heads, "d": self.value_head}
@@ -38,11 +38,11 @@ def possible(
     said: Sequence[int],
     widths: tuple[int, int, int, int],
 ) -> list[Dimensions]:
-    """All that fit what the weights hold, the likeliest first; guesses where none does.
+    """All dimensions that fit the numbers of weights, the most likely first; guesses if none fits.
 
     Args:
-        held: how many numbers the weights hold that go into "q", "k", "v", "kv", "qkv", "o".
-        said: widths of a head by attributes.
+        held: how many numbers there are in the weights of "q", "k", "v", "kv", "qkv", "o".
+        said: head widths from attributes.
         widths: of query, key, value and output.
     """
     query, key, value, output = widths
@@ -72,7 +72,7 @@ def _value_widths(held: Mapping[str, int], heads: int, groups: int, head: int, v
 
 
 def _fits(sizes: Dimensions, roles: str, held: int) -> bool:
-    """Whether weights of these sizes hold so many numbers; one small matrix that all heads share counts too."""
+    """Whether weights of these sizes have this many numbers; a small matrix shared by all heads also counts."""
     forms = [sizes.shape(f"{role}.weight") for role in roles]
     if held == sum(math.prod(form.values()) for form in forms):
         return True

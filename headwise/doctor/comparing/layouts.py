@@ -1,6 +1,6 @@
-"""How a module's parameters hold the four matrices of an attention: every way in which they can, the likeliest first.
+"""How a module's parameters store the four matrices of an attention: every possible layout, the most likely first.
 
-A matrix is read in one form whatever the module made of it, so that two modules can exchange theirs: q [H, D, M],
+A matrix is converted to one standard form for every module, so that two modules can exchange theirs: q [H, D, M],
 k [G, D, M], v [G, E, M], o [Mo, H, E], and biases without M.
 """
 
@@ -21,7 +21,7 @@ from headwise.doctor.fitting.projection_names import read_name
 
 WEIGHTS = ("q.weight", "k.weight", "v.weight", "o.weight")
 SLOTS = (*WEIGHTS, "q.bias", "k.bias", "v.bias", "o.bias")
-_NOT_USED = 6.0  # what leaving a parameter out costs, against 1 for an unusual order of its axes
+_NOT_USED = 6.0  # the cost of leaving a parameter out; an unusual order of its axes costs 1
 _CLASH = 5.0  # its name says another role
 _MOST_LOOKED_AT = 50_000
 _AGAINST_LINEAR = 8.0  # an nn.Linear holds [out, in]
@@ -29,18 +29,18 @@ _AGAINST_LINEAR = 8.0  # an nn.Linear holds [out, in]
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a parameter (or several, one a head) holds one matrix or more."""
+    """How a parameter (or several, one per head) stores one or more matrices."""
 
     parameters: tuple[str, ...]
-    slots: tuple[str, ...]  # what it holds; several are fused
+    slots: tuple[str, ...]  # the matrices it stores; several are fused
     axes: str  # their order in the parameter: r(ole), h(ead), d, m (input), o(utput)
-    shape: tuple[int, ...]  # of the parameter with those axes apart
-    blocks: tuple[int, ...] = ()  # fused and not of one size: how long each is, along the first or last axis
+    shape: tuple[int, ...]  # of the parameter with those axes separate
+    blocks: tuple[int, ...] = ()  # fused with different sizes: the length of each, along the first or last axis
     shared: bool = False  # one D × D matrix for all heads
-    heads: int = 1  # that share it
+    heads: int = 1  # the number of heads that share it
 
     def read(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The matrices in their common form. Differentiable."""
+        """The matrices in the standard form. Differentiable."""
         whole = self._join(values)
         if self.blocks:
             along = self.axes.index("r")
@@ -53,7 +53,7 @@ class Layout:
         return dict(zip(self.slots, ordered if "r" in self.axes else (ordered,), strict=True))
 
     def write(self, matrices: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> None:
-        """Put matrices in their common form into the parameters."""
+        """Write matrices in the standard form into the parameters."""
         parts = [matrices[slot] for slot in self.slots]
         if self.blocks:
             flat = [part.reshape(-1, part.shape[-1]) if part.ndim == 3 else part.reshape(-1) for part in parts]
@@ -102,7 +102,7 @@ class Layout:
 
 
 def _over_heads(small: Tensor, heads: int) -> Tensor:
-    """The matrix [H, D, H·D] (or bias [H, D]) that a small one, used by every head on its own slice, amounts to."""
+    """The matrix [H, D, H·D] (or bias [H, D]) that equals a small one applied by every head to its own slice."""
     if small.ndim == 1:
         return small.expand(heads, -1)
     eye = torch.eye(heads, dtype=small.dtype, device=small.device)
@@ -111,16 +111,16 @@ def _over_heads(small: Tensor, heads: int) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Holding:
-    """How all of a module's parameters hold its attention."""
+    """How all of a module's parameters store its attention."""
 
     layouts: tuple[Layout, ...]
-    left: tuple[str, ...]  # parameters that hold none of the four
-    cost: float  # how unlikely it is by names and habits
+    left: tuple[str, ...]  # parameters that store none of the four
+    cost: float  # how unlikely it is, by names and conventions
     sizes: Dimensions
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of each matrix that it holds, in the common form."""
+        """The shape of each stored matrix in the standard form."""
         return {slot: tuple(self.sizes.shape(slot).values()) for slot in self.places}
 
     @property
@@ -137,7 +137,7 @@ class Holding:
 
 @dataclasses.dataclass(frozen=True)
 class _Option:
-    """What one unit of parameters (a Linear's weight and bias) may hold; `layouts` is empty if nothing."""
+    """What one group of parameters (a Linear's weight and bias) may store; `layouts` is empty if nothing."""
 
     layouts: tuple[Layout, ...]
     cost: float
@@ -146,9 +146,9 @@ class _Option:
 def holdings(
     module: nn.Module, sizes: Dimensions, seen: Mapping[str, str] = types.MappingProxyType({})
 ) -> Iterator[Holding]:
-    """Every way in which the module's parameters may hold its attention, the likeliest first.
+    """Every way in which the module's parameters may store its attention, the most likely first.
 
-    `seen` says of parameters whose names are silent what they were seen to go into ("q", "qkv", "o").
+    `seen` gives the role ("q", "qkv", "o") of parameters whose names do not tell it, as found in a forward.
     """
     units = [_options(unit, module, sizes, seen) for unit in _units(module, sizes, seen)]
     names = [name for name, _ in module.named_parameters()]
@@ -163,7 +163,7 @@ def holdings(
 
 
 def _cheapest_first(units: Sequence[Sequence[_Option]]) -> Iterator[tuple[list[_Option], float]]:
-    """All choices of one option a unit, by their total cost."""
+    """All choices of one option per unit, by their total cost."""
     start = (0,) * len(units)
     queue = [(sum(unit[0].cost for unit in units), start)]
     seen = {start}
@@ -179,18 +179,18 @@ def _cheapest_first(units: Sequence[Sequence[_Option]]) -> Iterator[tuple[list[_
 
 
 def _disorder(layouts: Sequence[Layout], names: Sequence[str]) -> float:
-    """A little for each pair that is registered in another order than q, k, v, o."""
+    """A small cost for each pair that is registered in another order than q, k, v, o."""
     order = {slot: names.index(layout.parameters[0]) for layout in layouts for slot in layout.slots}
     there = [order[slot] for slot in WEIGHTS if slot in order]
     return 0.01 * sum(a > b for a, b in itertools.combinations(there, 2))
 
 
 def _units(module: nn.Module, sizes: Dimensions, seen: Mapping[str, str]) -> list[tuple[tuple[str, ...], ...]]:
-    """The parameters, in groups that go together: (weight,), (weight, bias), each a tuple of names, one a head."""
+    """The parameters in groups that belong together: (weight,), (weight, bias), each a tuple of names, one per head."""
     parameters = dict(module.named_parameters())
     stacks: dict[str, list[str]] = {}
     for name in parameters:
-        for found in re.finditer(r"(?<![^.])\d+(?![^.])", name):  # a number that is a part of the path
+        for found in re.finditer(r"(?<![^.])\d+(?![^.])", name):  # a number that is a component of the path
             stacks.setdefault(f"{name[: found.start()]}*{name[found.end() :]}", []).append(name)
     groups: list[tuple[str, ...]] = []
     taken: set[str] = set()
@@ -215,7 +215,7 @@ def _units(module: nn.Module, sizes: Dimensions, seen: Mapping[str, str]) -> lis
 
 
 def _fits_a_head(x: Tensor, sizes: Dimensions) -> bool:
-    """Whether a parameter may be what one head has of q, k, v or several of them."""
+    """Whether a parameter may be one head's part of q, k, v or several of them."""
     inputs = {1} if x.ndim == 1 else {sizes.query, sizes.key, sizes.value}
     return x.numel() in {n * width * m for n in (1, 2, 3) for width in (sizes.head, sizes.value_head) for m in inputs}
 
@@ -223,7 +223,7 @@ def _fits_a_head(x: Tensor, sizes: Dimensions) -> bool:
 def _options(
     unit: Sequence[tuple[str, ...]], module: nn.Module, sizes: Dimensions, seen: Mapping[str, str]
 ) -> list[_Option]:
-    """What a unit may hold, the likeliest first."""
+    """What a unit may store, the most likely first."""
     parameters = dict(module.named_parameters())
     name = unit[0][0]
     said = roles_said(name) or seen.get(name, "")
@@ -245,14 +245,14 @@ def _options(
 
 
 def _is_transposed(layout: Layout) -> bool:
-    """Whether a weight is held [in, out]."""
+    """Whether a weight is stored as [in, out]."""
     if "bias" in layout.slots[0]:
         return False
     return layout.axes[0] != "o" if layout.slots == ("o.weight",) else layout.axes[0] == "m"
 
 
 def _like(weight: Layout, names: tuple[str, ...], bias: Tensor, sizes: Dimensions) -> Layout | None:
-    """The bias of the same unit: its axes stand as those of the weight."""
+    """The bias of the same unit: its axes are in the order of the weight's."""
     slots = tuple(slot.replace("weight", "bias") for slot in weight.slots)
     axes = "o" if slots == ("o.bias",) else weight.axes.replace("m", "")
     for layout, _ in _layouts(names, bias, "bias", sizes):
@@ -269,7 +269,7 @@ _FUSED = [
 
 
 def _layouts(names: tuple[str, ...], parameter: Tensor, kind: str, sizes: Dimensions) -> Iterator[tuple[Layout, float]]:
-    """Each layout that fits the shape, and what it costs by its axes alone."""
+    """Each layout that fits the shape, and its cost by its axes alone."""
     shape = tuple(size for size in (len(names), *parameter.shape) if size != 1) or (1,)
     for roles in [("q",), ("k",), ("v",), ("o",), *_FUSED]:
         slots = tuple(f"{role}.{kind}" for role in roles)
@@ -289,7 +289,7 @@ def _layouts(names: tuple[str, ...], parameter: Tensor, kind: str, sizes: Dimens
 
 
 def _fits(axes: str, lengths: Mapping[str, int], shape: tuple[int, ...]) -> bool:
-    """Whether the axes, in this order, make up the shape: each length of it is one axis or several in a row."""
+    """Whether the axes, in this order, make up the shape: each dimension of it is one axis or several adjacent ones."""
     at = 0
     for length in shape:
         product, alone = 1, 0
@@ -319,7 +319,7 @@ def _unusual(axes: str, lengths: Mapping[str, int]) -> float:
 def _blocks(
     names: tuple[str, ...], slots: tuple[str, ...], shape: tuple[int, ...], forms: Sequence[Mapping[str, int]]
 ) -> Iterator[Layout]:
-    """Fused matrices of several sizes (fewer key heads than query heads): one after the other."""
+    """Fused matrices of different sizes (fewer key heads than query heads), one after the other."""
     widths = {form.get("m") for form in forms}
     blocks = tuple(form["h"] * form["d"] for form in forms)
     heads = tuple(form["h"] for form in forms)
@@ -356,7 +356,7 @@ _NEVER = re.compile(
 
 
 def roles_said(name: str) -> str:
-    """What a parameter's name says of its role: "q", "kv", "qkv", "o" …; "none" if none of them; "" if it is silent.
+    """The role that a parameter's name states: "q", "kv", "qkv", "o" …; "none" if another; "" if it states nothing.
 
     >>> roles_said("attn.to_qkv.weight"), roles_said("W_Q"), roles_said("c_proj.weight"), roles_said("linears.0.weight")
     ('qkv', 'q', 'o', '')

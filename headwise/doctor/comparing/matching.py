@@ -1,4 +1,4 @@
-"""Gives two modules the same weights: parameters of one go to those of the other, by names, by shapes and by trial."""
+"""Give two modules the same weights: their parameters are mapped to each other by names, by shapes and by trial."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from headwise.doctor.comparing.layouts import SLOTS, WEIGHTS, Holding, holdings
 from headwise.errors import DoctorError
 
 MOST_TRIED = 1000
-_FAR = 11.0  # two clear names exchanged; what is further from what names say is not tried
-_LOOKED_AT = 8  # of the mappings that do not make the outputs agree: how many are compared stage by stage
+_FAR = 11.0  # the cost of two clear names swapped; mappings further from the names are not tried
+_LOOKED_AT = 8  # how many of the mappings with different outputs are compared stage by stage
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """What is asked of two modules that have the same weights now."""
+    """Tests of two modules that have the same weights now."""
 
     distance: Callable[[], float]  # between their outputs, in units of the tolerance: 1 or less agrees
-    stages: Callable[[], int]  # how many stages agree, before the first that does not
+    stages: Callable[[], int]  # how many stages agree before the first that does not
 
 
 @dataclasses.dataclass(frozen=True)
 class Match:
     """How the parameters of two modules were mapped. They hold the same weights."""
 
-    first: Holding | None  # None: every parameter went to the one of the same name
+    first: Holding | None  # None: every parameter was mapped to the one of the same name
     second: Holding | None
     same_names: tuple[str, ...]
-    agrees: bool  # whether the outputs did, on the inputs of the trial
+    agrees: bool  # whether the outputs agreed, on the inputs of the trial
     tried: int
-    notes: tuple[str, ...] = ()  # what one holds and the other does not
+    notes: tuple[str, ...] = ()  # parameters that only one of them has
 
     def pairs(self) -> dict[str, str]:
-        """What became what: "q.weight" -> "to_q.weight = in_proj_weight [1 of 3]"."""
+        """The mapping: "q.weight" -> "to_q.weight = in_proj_weight [1 of 3]"."""
         if self.first is None or self.second is None:
             return {name: f"{name} = {name}" for name in self.same_names}
         mine, theirs = self.first.places, self.second.places
@@ -51,7 +51,7 @@ class Match:
         return {**found, **{name: f"{name} = {name}" for name in self.same_names}}
 
     def gradients(self, first: nn.Module, second: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Of every weight that both hold: its name, and the gradient of each module, in one form. None counts as 0."""
+        """Name and gradients of every weight of both modules, in the standard form. None counts as 0."""
         mine, theirs = dict(first.named_parameters()), dict(second.named_parameters())
         for name in self.same_names:
             yield name, _gradient(mine[name]), _gradient(theirs[name])
@@ -82,10 +82,10 @@ def match(
     """Give both modules the same weights, changing them in place.
 
     Args:
-        sizes: of both; several where the width of a head is not known.
+        sizes: of both; several if the width of a head is not known.
         trial: tells whether the modules agree.
-        seen: of both: what each parameter was seen to go into, for those whose names are silent.
-        certain: `second` holds its weights where its names say.
+        seen: for both, the role of each parameter in a forward, for those whose names do not tell it.
+        certain: the names of `second`'s weights are reliable.
 
     Raises:
         DoctorError: no mapping fits the shapes.
@@ -131,7 +131,7 @@ class _Mapping:
     cost: float
 
     def apply(self, first: nn.Module, second: nn.Module, start: tuple[Values, Values], seed: int) -> None:
-        """Give both the weights of the first, or of the second where only the first can hold those of the other."""
+        """Give both the weights of the first, or of the second if only the first can store the other's."""
         with torch.no_grad():
             modules = dict(first.named_parameters()), dict(second.named_parameters())
             for parameters, values in zip(modules, start, strict=True):
@@ -170,7 +170,7 @@ class _Mapping:
 
 
 def _simpler(one: Holding, other: Holding) -> bool:
-    """Whether `one` holds less freely: shared by the heads, or with fewer heads of keys."""
+    """Whether `one` is less general: shared by the heads, or with fewer key heads."""
 
     def freedom(holding: Holding) -> int:
         return sum(not layout.shared for layout in holding.places.values()) + holding.sizes.kv_heads
@@ -179,7 +179,7 @@ def _simpler(one: Holding, other: Holding) -> bool:
 
 
 def _completed(matrices: Mapping[str, Tensor], source: Holding, target: Holding, seed: int) -> dict[str, Tensor]:
-    """What both can hold: what one lacks is the identity, or 0; what is constant gets numbers to tell it apart."""
+    """What both can store: a matrix that one lacks becomes the identity, or 0; constant ones get distinct numbers."""
     generator = torch.Generator().manual_seed(seed)
     like = next(iter(matrices.values()), torch.empty(0, dtype=torch.float64))
     found: dict[str, Tensor] = {}
@@ -210,14 +210,14 @@ def _neutral(slot: str, shape: Sequence[int], like: Tensor) -> Tensor:
 
 
 def _for_more_heads(x: Tensor, shape: Sequence[int], slot: str) -> Tensor:
-    """Keys and values of fewer heads, repeated for a module that has more."""
+    """Keys and values of fewer heads, repeated for a module with more heads."""
     if slot[0] in "kv" and x.shape[0] != shape[0]:
         return x.repeat_interleave(shape[0] // x.shape[0], dim=0)
     return x
 
 
 def _of_fewer_heads(a: Tensor, b: Tensor, slot: str) -> tuple[Tensor, Tensor]:
-    """Gradients of keys and values that several heads share: added up."""
+    """The gradients of keys and values that several heads share, summed."""
     if slot[0] not in "kv" or a.shape[0] == b.shape[0]:
         return a, b
     fewer = min(a.shape[0], b.shape[0])
@@ -229,7 +229,7 @@ def _summed(x: Tensor, heads: int) -> Tensor:
 
 
 def _diagonal(x: Tensor) -> Tensor:
-    """The gradient of a matrix that all heads share, of that of the whole [H, D, H·D] (or bias [H, D])."""
+    """The gradient of a matrix shared by all heads, from that of the whole [H, D, H·D] (or bias [H, D])."""
     if x.ndim < 3 or x.shape[0] == 1:
         return x if x.ndim < 2 or x.shape[0] == 1 else x.sum(0, keepdim=True)
     blocks = x.unflatten(-1, (x.shape[0], x.shape[-1] // x.shape[0]))
@@ -237,7 +237,7 @@ def _diagonal(x: Tensor) -> Tensor:
 
 
 def _pulled(holding: Holding, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The gradients in the common form; of a shared matrix, its own, [1, D, D]."""
+    """The gradients in the standard form; of a shared matrix, its own, [1, D, D]."""
     found: dict[str, Tensor] = {}
     for layout in holding.layouts:
         gradients = {name: _gradient(parameters[name]) for name in layout.parameters}
@@ -260,7 +260,7 @@ def _mappings(
     seen: tuple[Mapping[str, str], Mapping[str, str]],
     certain: bool,
 ) -> Iterator[_Mapping]:
-    """The ways to map, the likeliest first: by equal names, then by roles."""
+    """The possible mappings, the most likely first: by equal names, then by roles."""
     mine, theirs = ({name: tuple(x.shape) for name, x in m.named_parameters()} for m in (first, second))
     if mine == theirs:
         yield _Mapping(None, None, tuple(mine), 0.0)
@@ -280,7 +280,7 @@ def _mappings(
 def _pairs(
     first: Iterator[Holding], second: Iterator[Holding], certain: bool
 ) -> Iterator[tuple[Holding, Holding, float]]:
-    """All pairs of two series that are ordered by cost, in the order of their cost together."""
+    """All pairs of two series that are sorted by cost, in the order of their total cost."""
     mine, theirs = _Series(first), _Series(itertools.islice(second, 1) if certain else second)
     if mine.at(0) is None or theirs.at(0) is None:
         return
@@ -300,7 +300,7 @@ def _pairs(
 
 
 class _Series:
-    """An iterator that remembers."""
+    """An iterator that caches its items."""
 
     def __init__(self, source: Iterator[Holding]) -> None:
         self._source, self._read = source, list[Holding]()
@@ -314,11 +314,11 @@ class _Series:
         return self._read[i] if i < len(self._read) else None
 
 
-_LONGEST = 3000  # ways of holding that are looked at
+_LONGEST = 3000  # the maximum number of ways to examine
 
 
 def _is_whole(holding: Holding) -> bool:
-    """Whether q, k and v are all held, or nothing is that could be one of them."""
+    """Whether q, k and v are all stored, or no parameter could be one of them."""
     missing = [slot for slot in WEIGHTS[:3] if slot not in holding.places]
     return not missing or not holding.left
 
@@ -336,7 +336,7 @@ def _can_meet(a: Holding, b: Holding) -> bool:
 
 
 def _signature(a: Holding, b: Holding) -> object:
-    """What a pair of ways amounts to: which part of which parameter goes where, whatever it is called."""
+    """Identifies a pair of ways: which part of which parameter goes where, independent of names."""
 
     def part(holding: Holding, slot: str) -> object:
         layout = holding.places.get(slot)
@@ -351,6 +351,6 @@ def _no_mapping(first: nn.Module, second: nn.Module) -> str:
         return ", ".join(found[:8]) + (", …" if len(found) > 8 else "") if found else "no parameters"
 
     return (
-        "no mapping of the weights fits their shapes; expected projections of queries, keys and values of the same "
-        f"sizes in both. The first has {shapes(first)}; the second has {shapes(second)}"
+        "no mapping of the weights fits their shapes; expected query, key and value projections of the same sizes in "
+        f"both. Received: {shapes(first)} in the first, {shapes(second)} in the second"
     )

@@ -1,4 +1,4 @@
-"""Two modules that hold the same weights, on the same inputs under the same masks: differences, and where they part."""
+"""Two modules with the same weights, on the same inputs with the same masks: their differences, and the first one."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class Pair:
         self.dtype_name = str(self.dtype).removeprefix("torch.")
         self.takes = self._takes()
         causal = [side.is_causal(self.dtype) for side in self.sides]
-        self.hidden = causal[0] != causal[1]  # what is hidden from one is to be hidden from the other
+        self.hidden = causal[0] != causal[1]  # what is masked in one must be masked in the other
         self.causal = causal
         if self.hidden:
             by_itself, other = (first, second) if causal[0] else (second, first)
-            self.notes.append(f"{by_itself.name} is causal by itself; {other.name} is given a causal mask")
+            self.notes.append(f"{by_itself.name} is causal by itself; {other.name} is passed a causal mask")
         self.tolerance = self._tolerance()
         self.found: Match
 
     def _cast(self) -> torch.dtype:
-        """Both in float64 where both can."""
+        """Both in float64 if both support it."""
         for dtype in (torch.float64, torch.float32):
             problems = [(side, side.runs_in(dtype)) for side in self.sides]
             if not any(problem for _, problem in problems):
@@ -67,8 +67,8 @@ class Pair:
         faces = [side.interface for side in self.sides]
         if faces[0].width != faces[1].width:
             raise DoctorError(
-                f"{self.first.name} is {faces[0].width} wide and {self.second.name} {faces[1].width}: "
-                "expected the same width"
+                f"{self.first.name} and {self.second.name} must have the same width. Received: {faces[0].width} and "
+                f"{faces[1].width}"
             )
         kinds = [face.takes for face in faces]
         takes = next(kind for kind in ("self", "memory", "qkv") if kind in kinds)
@@ -84,7 +84,7 @@ class Pair:
         return takes
 
     def _tolerance(self) -> float:
-        """What is rounding, relative: of the lowest precision in which one of them computes."""
+        """The relative tolerance for rounding: that of the lowest precision in which one of them computes."""
         given = self.inputs(2, *self._usual_lengths())
         lowest = self.dtype
         for side in self.sides:
@@ -108,7 +108,7 @@ class Pair:
     # the same for both
 
     def inputs(self, batch: int, queries: int, keys: int) -> dict[str, Tensor]:
-        """Query, and key and value where both take them."""
+        """Query, and key and value if both take them."""
         generator = torch.Generator().manual_seed(self.seed)
         face = self.first.interface
         lengths = {"query": (queries, face.width)}
@@ -137,7 +137,7 @@ class Pair:
         return {name: x for name, x in found.items() if x is not None}
 
     def match(self) -> None:
-        """Gives both the same weights."""
+        """Give both the same weights."""
         case = Case(2, *self._usual_lengths(), "none")
         given = self.inputs(case.batch, case.queries, case.keys)
 
@@ -156,8 +156,8 @@ class Pair:
         if not sizes:
             a, b = mine[0], theirs[0]
             raise DoctorError(
-                f"{self.first.name} has {a.heads} heads of {a.head} and {self.second.name} {b.heads} of {b.head}: "
-                "expected the same heads in both"
+                f"{self.first.name} and {self.second.name} must have the same heads. Received: {a.heads} heads of "
+                f"width {a.head} and {b.heads} of {b.head}"
             )
         recordings = self._recordings(case, given)
         self.found = match(
@@ -175,7 +175,8 @@ class Pair:
         ]
         if not self.found.agrees:
             self.notes.append(
-                f"none of {self.found.tried} mappings of the weights makes the outputs agree; this is the likeliest"
+                f"none of {self.found.tried} mappings of the weights makes the outputs agree; this is the most likely "
+                "one"
             )
 
     def _recordings(self, case: Case, given: Mapping[str, Tensor]) -> tuple[Recording, Recording]:
@@ -185,7 +186,7 @@ class Pair:
         return first, second
 
     def cases(self) -> list[Case]:
-        """Shapes × masks, as far as both take them."""
+        """Shapes × masks, as far as both support them."""
         length = next((side.interface.length for side in self.sides if side.interface.length), None)
         shapes = [(batch, length, length) for batch in (1, 2, 3)] if length else list(_SHAPES)
         if not self._square:
@@ -210,7 +211,7 @@ class Pair:
                 weighting = torch.randn(result.output.shape, generator=torch.Generator().manual_seed(self.seed)).to(
                     result.output
                 )
-                if real is not None:  # what comes out at padding means nothing
+                if real is not None:  # outputs at padding are arbitrary
                     weighting = weighting * real[..., None]
                 if result.output.requires_grad:
                     (result.output * weighting).sum().backward()
@@ -248,7 +249,7 @@ class Pair:
         a, b = (result.weights.detach() if result.weights is not None else None for result in results)
         if a is None or b is None:
             return None
-        if a.ndim != b.ndim:  # one of them is averaged over the heads
+        if a.ndim != b.ndim:  # one of them is averaged over heads
             a, b = (x.mean(1) if x.ndim == 4 else x for x in (a, b))
         if a.shape != b.shape:
             return None
@@ -258,7 +259,7 @@ class Pair:
         return _apart(a, b)
 
     def part(self, rows: Sequence[Row], cases: Sequence[Case]) -> Parting | None:
-        """Where they part, in the plainest case that shows it."""
+        """The first difference, in the simplest case that shows it."""
         apart = [(row, case) for row, case in zip(rows, cases, strict=True) if not row.same and not row.problem]
         plain = [(MASKS.index(row.mask), row.queries < 3, row.batch * row.queries * row.keys) for row, _ in apart]
         row, case = apart[plain.index(min(plain))]
@@ -287,7 +288,7 @@ def _case(batch: int, queries: int, keys: int, mask: str, generator: torch.Gener
         return Case(batch, queries, keys, mask, padding=torch.arange(keys) < lengths[:, None])
     shape = (queries, keys) if mask == "random" else (batch, queries, keys)
     allowed = torch.rand(shape, generator=generator) < 0.6
-    allowed[..., torch.arange(queries), torch.arange(queries) % keys] = True  # no row without a key
+    allowed[..., torch.arange(queries), torch.arange(queries) % keys] = True  # no empty row
     return Case(batch, queries, keys, mask, allowed=allowed)
 
 
@@ -308,6 +309,6 @@ def _not_compared(case: Case, problem: str) -> Row:
 
 
 def _cut(recording: Recording) -> Operation | None:
-    """The operation that cuts a tensor off from its gradient, if one does."""
+    """The operation that detaches a tensor from its gradient, if there is one."""
     step = next((x for x in recording.steps if x.name == "detach" and x.live and x.where), None)
     return Operation("detach", tuple(step.value.shape), step.where) if step else None

@@ -1,7 +1,7 @@
-"""Where two computations part: their recordings, compared stage by stage.
+"""Where two computations first differ: their recordings, compared stage by stage.
 
-Two modules may keep the same numbers in different layouts ([B·H, N, D] or [B, H, N, D], transposed, fused), so tensors
-are compared by the numbers that they hold, sorted.
+Two modules may store the same numbers in different layouts ([B·H, N, D] or [B, H, N, D], transposed, fused), so tensors
+are compared by their sorted numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from headwise.doctor.comparing.recording import STAGES, Recording, Step
 from headwise.doctor.finding import Where
 
-_MASKED = -1e3  # scores below are masked: -1e4, -1e9 and -inf mean the same
+_MASKED = -1e3  # lower scores count as masked: -1e4, -1e9 and -inf mean the same
 _MOVES = {
     *("view", "_unsafe_view", "_reshape_alias", "t", "transpose", "permute", "expand", "clone", "squeeze", "unsqueeze"),
     *("slice", "select", "split", "split_with_sizes", "unbind", "alias", "detach", "as_strided", "contiguous", "chunk"),
@@ -39,14 +39,14 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Parting:
-    """The first stage that differs, and the operation in each module that does it."""
+    """The first stage that differs, and the operation in each module that causes it."""
 
     stage: str  # of STAGES, or "gradients", or "returned weights"
-    difference: float  # between the sorted numbers; inf where there are not as many of them
+    difference: float  # between the sorted numbers; inf if their counts differ
     first: Operation | None
     second: Operation | None
     agreed: tuple[str, ...]  # the stages before it
-    ratio: float | None = None  # where the numbers of the first are so many times those of the second
+    ratio: float | None = None  # if the first's numbers are the second's times a constant
 
 
 class Comparer:
@@ -55,12 +55,12 @@ class Comparer:
     def __init__(self, first: Recording, second: Recording, tolerance: float) -> None:
         self.first, self.second, self.tolerance = first, second, tolerance
         self._sorted: dict[int, Tensor] = {}
-        self._kept: list[Tensor] = []  # so that no id is used twice
+        self._kept: list[Tensor] = []  # keeps tensors alive, so that no id is reused
 
     def part(self) -> Parting | None:
-        """The first stage that differs; None where none does."""
+        """The first stage that differs; None if there is none."""
         agreed: list[str] = []
-        before: tuple[set[int], set[int]] = set(), set()  # what is made before or at the stages that agree
+        before: tuple[set[int], set[int]] = set(), set()  # tensors made before or at the stages that agree
         for stage in STAGES:
             mine, theirs = self.first.stage(stage), self.second.stage(stage)
             if not mine or not theirs:
@@ -81,7 +81,7 @@ class Comparer:
         if stage == "output":
             near = largest_difference(mine[0].value, theirs[0].value) <= self.tolerance * size_of(theirs[0].value)
             return (mine[0], theirs[0]) if near else None
-        if stage == "values":  # which nothing happens to on their way
+        if stage == "values":  # no operation changes them on the way
             alike = _close(self._numbers(mine[-1], stage), self._numbers(theirs[-1], stage), self.tolerance)
             return (mine[-1], theirs[-1]) if alike else None
         pairs = ((x, y) for x in reversed(mine) for y in reversed(theirs))
@@ -92,7 +92,7 @@ class Comparer:
             return True
         if stage != "scores":
             return False
-        # A softmax is the same whatever is added to a row.
+        # A softmax does not change if a constant is added to a row.
         return _close(_from_top(x, self.first), _from_top(y, self.second), self.tolerance)
 
     def _numbers(self, x: Step, stage: str = "") -> Tensor:
@@ -101,12 +101,12 @@ class Comparer:
             self._sorted[key] = x.value.double().flatten().sort().values
             self._kept.append(x.value)
         numbers = self._sorted[key]
-        if stage in ("keys", "values"):  # which one of them may repeat for several heads
+        if stage in ("keys", "values"):  # one of them may repeat these for several heads
             return numbers.unique_consecutive()
         return numbers.clamp(min=_MASKED) if stage == "scores" else numbers
 
     def _apart(self, x: Step, y: Step, stage: str) -> tuple[float, float | None]:
-        """How far the numbers of a stage are apart, and their ratio if it is the same for all."""
+        """How far the numbers of a stage differ, and their ratio if it is the same for all."""
         if stage == "output":
             return largest_difference(x.value, y.value), None
         a, b = self._numbers(x, stage), self._numbers(y, stage)
@@ -123,9 +123,9 @@ class Comparer:
     def _operation(
         self, one: Recording, other: Recording, step: Step, known: set[int], *, exact: bool
     ) -> Operation | None:
-        """The first operation on the way from what is `known` to a stage whose result the other module nowhere has.
+        """The first operation between `known` and a stage whose result does not occur in the other module.
 
-        Unless `exact`, a multiple of what the other has will do: who scales first, and who last, is not the difference.
+        Unless `exact`, a multiple of a tensor of the other module counts as equal: the order of scaling is ignored.
         """
         elsewhere: dict[int, list[Step]] = {}
         for x in other.steps:
@@ -147,7 +147,7 @@ class Comparer:
 
 
 def _from_top(x: Step, recording: Recording) -> Tensor:
-    """Scores below the largest of their row, sorted."""
+    """Scores relative to the largest of their row, sorted."""
     weights = recording.stage("weights")
     dim = weights[0].dim if weights else None
     value = x.value.double()
@@ -162,13 +162,13 @@ def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
 
 
 def size_of(x: Tensor) -> float:
-    """The largest of the finite numbers, at least 1: what a difference is relative to."""
+    """The largest finite absolute value, at least 1: the reference for relative differences."""
     finite = x[x.isfinite()]
     return max(1.0, float(finite.abs().max())) if finite.numel() else 1.0
 
 
 def largest_difference(a: Tensor, b: Tensor) -> float:
-    """The largest difference; equal infinities and NaN in both places count as none."""
+    """The largest difference; equal infinities, and NaN in both, count as none."""
     if a.shape != b.shape:
         return torch.inf
     if not a.numel():

@@ -1,6 +1,6 @@
-"""What a module can be compared with by name: `torch`, `headwise`, `keras`, `hf:bert` and other models of transformers.
+"""The peers that a module can be compared with by name: `torch`, `headwise`, `keras`, and models of transformers.
 
-Each is built as large as the module that it is compared with, and states itself how it is called.
+Each is built in the size of the module that it is compared with, and comes with a Spec.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def is_peer(name: str) -> bool:
 
 
 def build_peer(name: str, sizes: Dimensions, *, dtype: torch.dtype = torch.float64, seed: int = 0) -> Peer:
-    """The peer of that name, with weights of its own.
+    """The peer of that name, with random weights.
 
     Raises:
-        DoctorError: there is none of that name, its package is not installed, or it cannot have these sizes.
+        DoctorError: there is no peer of that name, its package is not installed, or it does not support these sizes.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -52,7 +52,7 @@ def build_peer(name: str, sizes: Dimensions, *, dtype: torch.dtype = torch.float
         elif name in _PEERS:
             peer = _PEERS[name](name, sizes, dtype)
         else:
-            raise DoctorError(f"{name!r} is nothing to compare with: expected a file.py:Class, {', '.join(NAMES)}")
+            raise DoctorError(f"compare: expected a file.py:Class, {', '.join(NAMES)}. Received: {name!r}")
         peer.module.to(dtype).eval()
         return peer
 
@@ -61,8 +61,8 @@ def _torch(name: str, sizes: Dimensions, dtype: torch.dtype) -> Peer:
     width = sizes.heads * sizes.head
     if not width == sizes.heads * sizes.value_head == sizes.query == sizes.output:
         raise DoctorError(
-            "nn.MultiheadAttention is as wide as its heads together; here the width is "
-            f"{sizes.query}, with {sizes.heads} heads of {sizes.head}; compare with headwise, whose heads are free"
+            f"nn.MultiheadAttention needs a width equal to heads times head width. Received: width {sizes.query}, "
+            f"{sizes.heads} heads of {sizes.head}. Compare with headwise, which has no such limit"
         )
     wide = {"kdim": sizes.key, "vdim": sizes.value} if {sizes.key, sizes.value} != {width} else {}
     module = nn.MultiheadAttention(width, sizes.heads, batch_first=True, **wide)
@@ -74,7 +74,7 @@ def _headwise(name: str, sizes: Dimensions, dtype: torch.dtype) -> Peer:
 
     if sizes.output != sizes.query:
         raise DoctorError(
-            f"headwise's MultiHeadAttention puts out what comes in: {sizes.query} wide. Received: {sizes.output}"
+            f"headwise's MultiHeadAttention has an output of its input's width, {sizes.query}. Received: {sizes.output}"
         )
     module = MultiHeadAttention(
         sizes.query,
@@ -108,7 +108,7 @@ def _keras(name: str, sizes: Dimensions, dtype: torch.dtype) -> Peer:
 
 
 class KerasAttention(nn.Module):
-    """`keras.layers.MultiHeadAttention` on the torch backend, as a torch module: its weights by their Keras names."""
+    """`keras.layers.MultiHeadAttention` on the torch backend as a torch module; its weights have their Keras names."""
 
     def __init__(self, sizes: Dimensions, dtype: torch.dtype) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class KerasAttention(nn.Module):
             dtype=str(dtype).removeprefix("torch."),
         )
         layer.build((None, None, sizes.query), (None, None, sizes.value), (None, None, sizes.key))
-        object.__setattr__(self, "_layer", layer)  # not a submodule: its own names of the weights repeat their paths
+        object.__setattr__(self, "_layer", layer)  # not a submodule: the names of its weights repeat their paths
         for variable in sorted(layer.weights, key=lambda x: x.path.endswith("bias")):
             _, part, leaf = variable.path.rsplit("/", 2)
             if not hasattr(self, part):
@@ -170,7 +170,7 @@ def _transformers(name: str, sizes: Dimensions) -> Peer:
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise DoctorError(f"transformers {transformers.__version__} has no model called {kind!r}{hint}")
     if sizes.key != sizes.query or sizes.value != sizes.query:
-        raise DoctorError(f"{name} attends to its own sequence: it has no inputs of other widths")
+        raise DoctorError(f"{name} is self-attention only; expected a module with one input of one width")
     level = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     try:
@@ -178,12 +178,12 @@ def _transformers(name: str, sizes: Dimensions) -> Peer:
         model = transformers.AutoModel.from_config(config, attn_implementation="eager")
     except (ValueError, TypeError, AttributeError, RuntimeError, ImportError, KeyError, AssertionError) as error:
         wide = f"{sizes.query} wide with {sizes.heads} heads"
-        raise DoctorError(f"{name} cannot be built {wide}: {said(error)}") from error
+        raise DoctorError(f"{name} cannot be built with sizes {wide}: {said(error)}") from error
     finally:
         transformers.logging.set_verbosity(level)
     path, layer = next(iter(attention_modules(model)), ("", None))
     if layer is None:
-        raise DoctorError(f"{name}: nothing in {type(model).__name__} is called attention")
+        raise DoctorError(f"{name}: no submodule of {type(model).__name__} is called attention")
     module = HuggingFaceAttention(model, path, layer)
     spec = Spec(
         takes="self", batch_first=True, heads=sizes.heads, kv_heads=sizes.kv_heads, mask="allowed", mask_shape="B1QK"
@@ -213,12 +213,12 @@ def _config(kind: str, sizes: Dimensions) -> Any:
 
 
 class HuggingFaceAttention(nn.Module):
-    """An attention layer of transformers, given what its model would give it: rotary phases, an additive mask."""
+    """An attention layer of transformers with the arguments that its model passes: rotary phases, an additive mask."""
 
     def __init__(self, model: nn.Module, path: str, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
-        # Where the output projection stands beside the layer, as BERT's does.
+        # The output projection is next to the layer in BERT.
         parent = model.get_submodule(path.rpartition(".")[0])
         beside = getattr(getattr(parent, "output", None), "dense", None)
         inside = any(name.split(".")[0] in _OUTPUTS for name, _ in layer.named_parameters())

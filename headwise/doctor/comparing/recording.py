@@ -1,4 +1,4 @@
-"""Every tensor that a forward makes, in order, and where among them the stages of an attention are."""
+"""Every tensor that a forward makes, in order, and which of them are the stages of an attention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headwise.doctor.limits import line_of
 from headwise.doctor.reading.trace import without_fused
 
 STAGES = ("queries", "keys", "values", "scores", "weights", "context", "output")
-_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the doctor's own frames are nobody's mistake
+_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # frames of the doctor itself are not the user's code
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _SOFTMAX = {"_softmax", "_safe_softmax", "softmax"}
@@ -29,7 +29,7 @@ _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm"}
 
 @dataclasses.dataclass
 class Step:
-    """What one operation made, or several that do the same for one head each."""
+    """The result of one operation, or of several that do the same for one head each."""
 
     number: int
     name: str
@@ -42,7 +42,7 @@ class Step:
 
 
 def record(module: nn.Module, inputs: Sequence[Tensor], call: Callable[[], Tensor]) -> Recording:
-    """Run `call`, which gives `module`'s output for `inputs`, and keep every tensor on the way."""
+    """Run `call`, which computes `module`'s output for `inputs`, and record every tensor."""
     mode = Recording(module, inputs)
     with torch.no_grad(), without_fused(), mode:
         mode.output = call()
@@ -74,7 +74,7 @@ class Recording(TorchDispatchMode):
         step = Step(len(self.steps), name, parents, value, where, live, learned)
         self.steps.append(step)
         self._of[id(x)] = step.number
-        self._alive.append(x)  # so that no id is used twice
+        self._alive.append(x)  # keeps it alive, so that no id is reused
         return step
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
@@ -82,7 +82,7 @@ class Recording(TorchDispatchMode):
         name = func.overloadpacket.__name__
         given = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         parents = tuple(dict.fromkeys(self._of[id(x)] for x in given if id(x) in self._of))
-        if name.endswith("_like"):  # takes the shape alone
+        if name.endswith("_like"):  # uses only the shape
             parents = ()
         for x in torch.utils._pytree.tree_leaves(out):
             if isinstance(x, Tensor) and parents:
@@ -92,7 +92,7 @@ class Recording(TorchDispatchMode):
         return out
 
     def ancestors(self, step: Step) -> list[Step]:
-        """What a step was made of, in the order of the computation; a step of this recording itself included."""
+        """The steps that a step depends on, in the order of the computation, including itself."""
         is_mine = step.number < len(self.steps) and self.steps[step.number] is step
         queue = [step.number] if is_mine else list(step.parents)
         found = set(queue)
@@ -106,7 +106,7 @@ class Recording(TorchDispatchMode):
     # what the steps amount to
 
     def stage(self, name: str) -> list[Step]:
-        """The steps at which a stage can be found: several where it is handed on (with a bias, rotated, repeated)."""
+        """The steps where a stage can be found: several if it is passed on (with a bias, rotated, repeated)."""
         if name == "output":
             return [self.steps[self._of[id(self.output)]]] if id(self.output) in self._of else []
         found = [site.stage(name) for site in self.sites]
@@ -116,7 +116,7 @@ class Recording(TorchDispatchMode):
 
     @functools.cached_property
     def sites(self) -> list[_Site]:
-        """The first attention, or all those of one shape that run side by side, a head each."""
+        """The first attention, or all of one shape that run in parallel, one per head."""
         softmaxes = [step for step in self.steps if step.live and step.value.ndim >= 2 and self._is_softmax(step)]
         sites = [site for site in (_Site(self, step) for step in softmaxes) if site.product is not None]
         if not sites:
@@ -130,7 +130,7 @@ class Recording(TorchDispatchMode):
         return alike if apart else alike[:1]
 
     def _is_softmax(self, step: Step) -> bool:
-        """A softmax, or what was written out and adds up to one."""
+        """A softmax, or one computed from basic operations whose rows sum to one."""
         if step.name in _SOFTMAX:
             return True
         if step.name not in ("div", "mul", "exp"):
@@ -142,7 +142,7 @@ class Recording(TorchDispatchMode):
         return bool(dims)
 
     def roles(self) -> dict[str, str]:
-        """Which of queries, keys, values and output each parameter goes into: name -> "q", "qkv", "o"; "" if none."""
+        """Whether each parameter belongs to queries, keys, values or output: name -> "q", "qkv", "o"; "" if none."""
         into: dict[str, set[int]] = {}
         for role, stage in (("q", "queries"), ("k", "keys"), ("v", "values"), ("o", "output")):
             steps = self.stage(stage)
@@ -183,7 +183,7 @@ class _Site:
 
     @functools.cached_property
     def scores(self) -> Step | None:
-        """What the softmax is of."""
+        """The input of the softmax."""
         if self.softmax.name in _SOFTMAX:
             return self.all.steps[self.softmax.parents[0]]
         exponential = next(x for x in reversed(self.all.ancestors(self.softmax)) if x.name in _EXPONENTIAL)
@@ -191,7 +191,7 @@ class _Site:
 
     @functools.cached_property
     def product(self) -> Step | None:
-        """Queries times keys: a product, or all pairs multiplied that are then added up."""
+        """Queries times keys: a matrix product, or all pairs multiplied and then summed."""
         if self.scores is None:
             return None
         size = self.scores.value.numel()
@@ -221,7 +221,7 @@ class _Site:
 
 
 def _joined(steps: Sequence[Step]) -> Step:
-    """What several heads make, each by itself, as one step."""
+    """The results of several heads, computed separately, as one step."""
     first = steps[0]
     value = torch.stack([x.value for x in steps]) if len({x.value.shape for x in steps}) == 1 else first.value
     dim = None if first.dim is None else first.dim + 1
@@ -233,7 +233,7 @@ def _adds_to_one(x: Tensor, dim: int) -> bool:
 
 
 def _running_line() -> Where | None:
-    """The innermost line that is not torch's, of what the doctor runs; torch's own where there is no other."""
+    """The innermost running line that is not torch's; torch's own if there is no other."""
     frame: Any = sys._getframe(3)
     inner: Where | None = None
     while frame is not None:

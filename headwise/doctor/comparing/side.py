@@ -1,4 +1,4 @@
-"""One of the two modules of a comparison: how it is called, how large it is, whether it hides the future by itself."""
+"""One of the two modules of a comparison: how it is called, its dimensions, whether it is causal by itself."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from headwise.doctor.limits import time_limit
 from headwise.doctor.targets.load import raised_at, said
 from headwise.errors import DoctorError
 
-LONGEST = 60.0  # seconds until a forward is said to hang
-# What somebody's forward may raise.
+LONGEST = 60.0  # seconds after which a forward is reported as hanging
+# Exceptions that the user's forward may raise.
 EXPECTED = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError, NotImplementedError)
 
 
@@ -28,7 +28,7 @@ EXPECTED = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, Ass
 class Side:
     module: nn.Module
     interface: Interface
-    certain: bool = False  # the names of its weights say what they are
+    certain: bool = False  # the names of its weights are reliable
     name: str = ""
 
     @classmethod
@@ -41,7 +41,7 @@ class Side:
         self.interface = self.interface.on(self.module)
 
     def runs_in(self, dtype: torch.dtype) -> str:
-        """ "" if it runs in a dtype, else why it does not."""
+        """ "" if it runs in a dtype, else the reason why not."""
         try:
             twin = self.interface.on(copy.deepcopy(self.module).to(dtype))
             twin.run(twin.inputs(2, dtype=dtype))
@@ -52,20 +52,20 @@ class Side:
     def run(self, inputs: Inputs, *, grad: bool = False, **masks: Any) -> Result:
         more: dict[str, Any] = dict(masks)
         if "average_attn_weights" in self.interface.flags:
-            more["average_attn_weights"] = False  # one matrix a head
-        with torch.random.fork_rng(devices=[]):  # dropout that acts even in eval mode drops the same in every run
+            more["average_attn_weights"] = False  # one matrix per head
+        with torch.random.fork_rng(devices=[]):  # dropout that is active even in eval mode is the same in every call
             return self.interface.run(inputs, grad=grad, **more)
 
     def dimensions(self) -> list[Dimensions]:
-        """All that its weights allow, the likeliest first."""
+        """All dimensions that its weights allow, the most likely first."""
         face = self.interface
         inputs = face.inputs(2)
         recording = self.record(inputs)
         heads = face.heads or _heads_seen(recording, inputs)
         if heads is None:
             raise DoctorError(
-                f"how many heads {type(self.module).__name__} has is not known: no attribute such as num_heads says, "
-                "and no softmax was seen; state it with spec=Spec(heads=8), or --spec heads=8"
+                f"the number of heads of {type(self.module).__name__} is not known: it has no attribute such as "
+                "num_heads, and no softmax was found. State it with spec=Spec(heads=8), or --spec heads=8"
             )
         seen = recording.roles()
         held: dict[str, int] = {}
@@ -79,13 +79,14 @@ class Side:
         found = possible(held, heads=heads, kv_heads=face.kv_heads, said=said, widths=widths)
         if not found:
             raise DoctorError(
-                f"{face.width} (the width) does not divide into {heads} heads; state them with spec=Spec(heads=8)"
+                f"the width must be divisible by the number of heads. Received: width {face.width}, {heads} heads. "
+                "State the number with spec=Spec(heads=8)"
             )
         return found
 
     def record(self, inputs: Inputs, **masks: Any) -> Recording:
         given = [x for x in (inputs.query, inputs.key, inputs.value) if x is not None]
-        if isinstance(self.module, nn.MultiheadAttention):  # which keeps its steps apart if no weights are wanted
+        if isinstance(self.module, nn.MultiheadAttention):  # runs a fused kernel if no weights are requested
             masks["need_weights"] = False
         return record(self.module, given, lambda: self.run(inputs, **masks).output)
 
@@ -106,18 +107,18 @@ class Side:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A copy in eval mode on the CPU, to try things out on."""
+    """A copy in eval mode on the CPU, for trials."""
     return copying.copied(module).eval().cpu()
 
 
 def discovered(module: nn.Module, spec: Spec | None) -> Interface:
-    """How a module is called; DoctorError if that cannot be found out, or its forward does not end."""
+    """How a module is called; DoctorError if that cannot be found out, or if its forward hangs."""
     with time_limit(LONGEST):
         return discover(module, spec=spec)
 
 
 def complaint(error: BaseException) -> str:
-    """What a module raised, with its line, or what was found out about it."""
+    """What a module raised, with its line, or the message of a DoctorError."""
     return str(error) if isinstance(error, DoctorError) else f"{said(error)}{raised_at(error)}"
 
 

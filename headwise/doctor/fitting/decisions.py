@@ -1,4 +1,4 @@
-"""What may be decided in attention, right and wrong: the factor, how heads split and merge, the softmax's axis."""
+"""The decisions in attention, right and wrong: the scale, the split and merge of heads, the softmax's axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue of wrong variants: each a change of one decision, its name, and a sentence with numbers to fill in."""
+"""The catalogue of wrong variants: each changes one decision, and has a name and a sentence with numbers to fill in."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ ROLES = {"q": "queries", "k": "keys", "v": "values"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deviation:
-    """One decision that is not the definition's."""
+    """One decision that differs from the definition."""
 
     name: str  # of the finding
     sentence: str  # with numbers in {}: width, head_width, heads, kv_heads, and their roots
     change: Mapping[str, Any]  # fields of `Variant`
-    moves: bool = False  # the output depends on where a token stands
+    moves: bool = False  # the output depends on the position of a token
     mixes: bool = False  # the output of an example depends on the others
     needs_rope: bool = False
     needs_alibi: bool = False
     needs_causal: bool = False
-    rare: bool = False  # left out of pairs
-    convention: bool = (
-        False  # weights trained so are right so; it matters where it is not meant, and to weights of others
-    )
+    rare: bool = False  # not tried in pairs
+    convention: bool = False  # right for weights trained this way; wrong if not intended, or for other weights
 
     def told(self, numbers: Mapping[str, float]) -> str:
         """The sentence with its numbers."""
@@ -44,10 +42,10 @@ def _scales() -> Iterator[Deviation]:
         "none": f"the scores are not divided at all; {expected}",
         "sqrt(width)": "the scores are divided by {root_width:.3f} = sqrt({width:.0f}), the model width; " + expected,
         "times sqrt(head width)": (
-            "the scores are multiplied by {root_head_width:.3f} = sqrt({head_width:.0f}), "
-            "where they should be divided by it"
+            "the scores are multiplied by {root_head_width:.3f} = sqrt({head_width:.0f}), where they should be divided "
+            "by it"
         ),
-        "head width": "the scores are divided by {head_width:.3f}, the head width itself (or twice by its root); "
+        "head width": "the scores are divided by {head_width:.3f}, the head width (or twice by its square root); "
         + expected,
         "width": "the scores are divided by {width:.3f}, the model width; " + expected,
         "fourth root": "the scores are divided by {fourth_root:.3f}, the fourth root of the head width; " + expected,
@@ -67,21 +65,21 @@ def _scales() -> Iterator[Deviation]:
 
 def _axes() -> Iterator[Deviation]:
     name = "softmax-axis"
-    should = ", so that the weights of a query do not add up to 1; it should run over the keys"
-    yield Deviation(name, f"the softmax runs over the queries{should}", {"axis": "queries"})
-    yield Deviation(name, f"the softmax runs over the heads{should}", {"axis": "heads"})
-    yield Deviation(name, f"the softmax runs over the examples of the batch{should}", {"axis": "batch"}, mixes=True)
-    text = f"the softmax runs over batch and heads together{should}"
+    should = ", so that the weights of a query do not sum to 1; it should be taken over the keys"
+    yield Deviation(name, f"the softmax is taken over the queries{should}", {"axis": "queries"})
+    yield Deviation(name, f"the softmax is taken over the heads{should}", {"axis": "heads"})
+    yield Deviation(name, f"the softmax is taken over the examples of the batch{should}", {"axis": "batch"}, mixes=True)
+    text = f"the softmax is taken over batch and heads together{should}"
     yield Deviation(name, text, {"axis": "batch and heads"}, mixes=True)
-    yield Deviation(name, f"the softmax runs over all pairs of queries and keys{should}", {"axis": "all pairs"})
+    yield Deviation(name, f"the softmax is taken over all pairs of queries and keys{should}", {"axis": "all pairs"})
     name = "wrong-variant"
     yield Deviation(name, "the softmax is taken twice", {"axis": "twice"})
-    # Methods of their own, where they are meant.
-    text = "there is no softmax: the scores themselves weigh the values"
+    # These may be intended.
+    text = "there is no softmax: the values are weighted by the scores themselves"
     yield Deviation(name, text, {"axis": "none"}, convention=True)
-    yield Deviation(name, "a sigmoid stands in place of the softmax", {"axis": "sigmoid"}, convention=True)
-    yield Deviation(name, "a ReLU stands in place of the softmax", {"axis": "relu"}, convention=True)
-    yield Deviation(name, "the values are weighed by the logarithm of the softmax", {"axis": "log"})
+    yield Deviation(name, "a sigmoid is used instead of the softmax", {"axis": "sigmoid"}, convention=True)
+    yield Deviation(name, "a ReLU is used instead of the softmax", {"axis": "relu"}, convention=True)
+    yield Deviation(name, "the values are weighted by the logarithm of the softmax", {"axis": "log"})
 
 
 def _heads() -> Iterator[Deviation]:
@@ -91,12 +89,12 @@ def _heads() -> Iterator[Deviation]:
     for roles in ("q", "k", "v", "qk", "kv", "qv"):
         which = " and ".join(ROLES[role] for role in roles)
         change = {"split": "view", "split_of": roles}
-        yield Deviation(name, f"of the {which}, {bare}", change, moves=True, rare=True)
+        yield Deviation(name, f"for the {which}, {bare}", change, moves=True, rare=True)
     text = "[B, N, H·D] is viewed as [B, H, D, N], so that every head mixes positions"
     yield Deviation(name, text, {"split": "view turned"}, moves=True)
-    text = "the heads are never separated: all {heads:.0f} act as one"
+    text = "the heads are never split: all {heads:.0f} act as one"
     yield Deviation(name, text, {"split": "one head"})
-    text = "heads attend to heads: [B, N, H, D] is not transposed, so that a token only sees itself"
+    text = "heads attend to heads: [B, N, H, D] is not transposed, so that a token attends only to itself"
     yield Deviation(name, text, {"split": "over heads", "merge": "over heads"})
     yield Deviation(name, text, {"split": "over heads", "merge": "over heads turned"}, moves=True)
     yield Deviation(name, text, {"split": "over heads", "merge": "heads"}, moves=True)
@@ -117,18 +115,18 @@ def _heads() -> Iterator[Deviation]:
     name = "batch-mixing"
     text = "[N, B, H, D] is viewed as [B, N, H·D], so that examples are mixed"
     yield Deviation(name, text, {"merge": "positions outside"}, moves=True, mixes=True)
-    text = "batch and positions change places: [B, N, H·D] is viewed as [N, B·H, D], so that examples are mixed"
+    text = "batch and positions are swapped: [B, N, H·D] is viewed as [N, B·H, D], so that examples are mixed"
     yield Deviation(name, text, {"split": "batch second", "merge": "batch second"}, moves=True, mixes=True)
     yield Deviation(name, text, {"split": "batch second"}, moves=True, mixes=True)
-    text = "heads stacked as [H·B] are taken apart as [B·H], so that examples are mixed"
+    text = "heads stacked as [H·B] are split as [B·H], so that examples are mixed"
     for merge in ("heads outside", "own heads outside"):
         yield Deviation(name, text, {"merge": merge}, mixes=True)
 
 
 def _grouped() -> Iterator[Deviation]:
     text = (
-        "query heads share key heads in turn (head h reads key head h mod {kv_heads:.0f}) and not in blocks "
-        "(head h reads key head h // {group:.0f})"
+        "query heads share key heads in turn (head h uses key head h mod {kv_heads:.0f}) instead of in blocks "
+        "(head h uses key head h // {group:.0f})"
     )
     yield Deviation("gqa-order", text, {"groups": "tiled"}, convention=True)
 
@@ -136,10 +134,10 @@ def _grouped() -> Iterator[Deviation]:
 def _arguments(takes: str) -> Iterator[Deviation]:
     if takes == "self":
         return
-    yield Deviation("argument-order", "the scores are k qᵀ in place of q kᵀ", {"transposed": True})
+    yield Deviation("argument-order", "the scores are k qᵀ instead of q kᵀ", {"transposed": True})
     for order in ("kqv", "qvk", "vkq", "kvq", "vqk"):
         moved = [(role, given) for role, given in zip("qkv", order, strict=True) if role != given]
-        parts = ", ".join(f"the projected {ROLES[given]} are taken for the {ROLES[role]}" for role, given in moved)
+        parts = ", ".join(f"the projected {ROLES[given]} are used as the {ROLES[role]}" for role, given in moved)
         yield Deviation("argument-order", parts, {"inputs": order, "weights": order})
     letters = "qkv" if takes == "qkv" else "qk"
     said = {"q": "query", "k": "key", "v": "value"} if takes == "qkv" else {"q": "first input", "k": "memory"}
@@ -148,7 +146,7 @@ def _arguments(takes: str) -> Iterator[Deviation]:
         if order == usual:
             continue
         wrong = [(role, given) for role, given, right in zip("qkv", order, usual, strict=True) if given != right]
-        parts = " and ".join(f"{ROLES[role]} are made of the {said[given]}" for role, given in wrong)
+        parts = " and ".join(f"{ROLES[role]} are computed from the {said[given]}" for role, given in wrong)
         yield Deviation("argument-order", parts, {"inputs": order}, rare=_is_rare(order))
 
 
@@ -161,7 +159,7 @@ def _projections(projections: Projections) -> Iterator[Deviation]:
             if order == "qkv":
                 continue
             wrong = [(role, used) for role, used in zip("qkv", order, strict=True) if role != used]
-            parts = " and ".join(f"{ROLES[role]} are made by {_called(projections, used)}" for role, used in wrong)
+            parts = " and ".join(f"{ROLES[role]} are computed by {_called(projections, used)}" for role, used in wrong)
             permuted = len(set(order)) == 3
             name = ("qkv-order" if fused else "argument-order") if permuted else "projection-reused"
             yield Deviation(name, parts, {"weights": order}, rare=_is_rare(order), convention=permuted)
@@ -175,7 +173,7 @@ def _projections(projections: Projections) -> Iterator[Deviation]:
         for roles in ("q", "k", "v", "qk", "qkv", "o", "qkvo"):
             if all(role in names for role in roles):
                 which = ", ".join(dict.fromkeys(_called(projections, role) for role in roles))
-                text = f"the input is multiplied with the weights of {which} as they lie in memory, not transposed"
+                text = f"the input is multiplied with the weights of {which} without the transpose"
                 yield Deviation("wrong-variant", text, {"turned": roles}, rare=roles not in ("qkv", "o", "qkvo"))
     biases = {"q": projections.q_bias, "k": projections.k_bias, "v": projections.v_bias, "o": projections.o_bias}
     biased = [role for role in "qkvo" if biases[role] is not None]
@@ -190,23 +188,23 @@ def _projections(projections: Projections) -> Iterator[Deviation]:
 
 
 def _is_rare(order: str) -> bool:
-    """Whether neither two are exchanged nor one is taken for another."""
+    """Whether two or more of the three are wrong, other than by a permutation or as "qqq"."""
     return len(set(order)) < 3 and sum(a != b for a, b in zip(order, "qkv", strict=True)) > 1 and order != "qqq"
 
 
 def _called(projections: Projections, role: str) -> str:
-    """`q_proj`, or the part of a fused one."""
+    """`q_proj`, or the part of a fused projection."""
     name = projections.names[role]
     shared = sum(projections.names.get(other) == name for other in "qkv") > 1
     return f"the part of {name} for the {ROLES[role]}" if shared and role in ROLES else name
 
 
 def _mixing() -> Iterator[Deviation]:
-    text = "the weights meet the values transposed: the values are added up over the queries, not over the keys"
+    text = "the weights are transposed: the values are summed over the queries, not over the keys"
     yield Deviation("weights-transposed", text, {"mixed": "queries"})
-    text = "the values are added up without regard to their weights, as an einsum with two letters for the keys does"
+    text = "the values are summed without their weights, as in an einsum with two letters for the keys"
     yield Deviation("wrong-variant", text, {"mixed": "evenly"})
-    text = "the scores are added up over the heads, so that all heads share one pattern"
+    text = "the scores are summed over the heads, so that all heads have the same weights"
     yield Deviation("wrong-variant", text, {"one_pattern": True})
 
 
@@ -217,97 +215,97 @@ def _norms() -> Iterator[Deviation]:
     yield Deviation(name, "the norm of the keys is not used", {"norms": "q-"})
     yield Deviation(name, "the norm of the queries is not used", {"norms": "-k"})
     yield Deviation(name, "the norms of queries and keys are not used", {"norms": "--"})
-    yield Deviation("argument-order", "the norms of queries and keys are exchanged", {"norms": "kq"})
+    yield Deviation("argument-order", "the norms of queries and keys are swapped", {"norms": "kq"})
 
 
 def _positions() -> Iterator[Deviation]:
     name = "rope-pairing"
-    text = "RoPE pairs column i with i + {half:.0f}, but lays its angles out for neighbours"
+    text = "RoPE pairs column i with i + {half:.0f}, but its angles are laid out for neighbours"
     yield Deviation(name, text, {"rope.angles": "neighbours", "rope.pairing": "half"}, needs_rope=True)
-    text = "RoPE pairs neighbouring columns, but lays its angles out for halves"
+    text = "RoPE pairs neighbouring columns, but its angles are laid out for halves"
     yield Deviation(name, text, {"rope.angles": "half", "rope.pairing": "neighbours"}, needs_rope=True)
     yield Deviation(
-        name, "RoPE lacks its minus: columns are mixed, not rotated", {"rope.minus": False}, needs_rope=True
+        name, "RoPE lacks its minus sign: columns are mixed, not rotated", {"rope.minus": False}, needs_rope=True
     )
     for pairing in ("half", "neighbours"):
-        # Neighbours stay in one head, so distances still count, if with other frequencies in each head.
+        # Neighbours stay in one head, so scores still depend on the distance, with other frequencies in each head.
         change = {"rope.before_split": True, "rope.pairing": pairing, "rope.angles": pairing}
-        split = "pairs lie in two heads" if pairing == "half" else "every head has other frequencies"
+        split = "pairs are split between two heads" if pairing == "half" else "every head has other frequencies"
         text = f"RoPE is applied over the whole width, before the heads are split: {split}"
         yield Deviation(name, text, change, needs_rope=True, convention=pairing == "neighbours")
     name = "rope-asymmetric"
     yield Deviation(name, "RoPE rotates the queries, but not the keys", {"rope.on": "q"}, needs_rope=True)
     yield Deviation(name, "RoPE rotates the keys, but not the queries", {"rope.on": "k"}, needs_rope=True)
-    yield Deviation(name, "RoPE rotates the values too", {"rope.on": "qkv"}, needs_rope=True)
-    yield Deviation(name, "RoPE rotates the values in place of the keys", {"rope.on": "qv"}, needs_rope=True)
+    yield Deviation(name, "RoPE also rotates the values", {"rope.on": "qkv"}, needs_rope=True)
+    yield Deviation(name, "RoPE rotates the values instead of the keys", {"rope.on": "qv"}, needs_rope=True)
     yield Deviation(name, "RoPE rotates keys and values, but not the queries", {"rope.on": "kv"}, needs_rope=True)
     text = "RoPE rotates keys one way and queries the other"
     yield Deviation(name, text, {"rope.opposite": True}, needs_rope=True)
     name = "alibi-slopes"
-    text = "the slopes of ALiBi are 2^(-8h/{heads:.0f}), which is for powers of two only"
+    text = "the slopes of ALiBi are 2^(-8h/{heads:.0f}), which is correct only for powers of two"
     yield Deviation(name, text, {"alibi": "naive"}, needs_alibi=True)
-    text = "the slopes of ALiBi begin at 1: they count heads from 0 where the paper counts from 1"
+    text = "the slopes of ALiBi begin at 1: heads are counted from 0, but in the paper from 1"
     yield Deviation(name, text, {"alibi": "from zero"}, needs_alibi=True)
-    yield Deviation(name, "the slopes of ALiBi are in reverse", {"alibi": "reversed"}, needs_alibi=True)
-    text = "ALiBi raises the scores with the distance, where it should lower them"
+    yield Deviation(name, "the slopes of ALiBi are in reverse order", {"alibi": "reversed"}, needs_alibi=True)
+    text = "ALiBi raises the scores with the distance instead of lowering them"
     yield Deviation(name, text, {"alibi": "positive"}, needs_alibi=True)
-    text = "ALiBi is added before the scores are scaled, so its slopes are scaled too"
+    text = "ALiBi is added before the scores are scaled, so that its slopes are also scaled"
     yield Deviation(name, text, {"alibi": "scaled"}, needs_alibi=True)
 
 
 def _causal() -> Iterator[Deviation]:
     name = "causal-leak"
-    yield Deviation(name, "each query also sees the next token", {"causal": "one ahead"}, needs_causal=True)
-    text = "the causal mask is the wrong way round: a query sees the future, not the past"
+    yield Deviation(name, "each query also attends to the next token", {"causal": "one ahead"}, needs_causal=True)
+    text = "the causal mask is reversed: a query attends to the future, not to the past"
     yield Deviation(name, text, {"causal": "future"}, needs_causal=True)
     for fill in (-math.inf, -1e9):
-        text = "the causal mask is the wrong way round and hides the token itself"
+        text = "the causal mask is reversed and also hides the token itself"
         change = {"causal": "strict future", "causal_fill": fill}
         yield Deviation(name, text, change, needs_causal=True)
-        text = "a query does not see its own token; the first one sees nothing"
+        text = "a query does not attend to its own token; the first query has no allowed key"
         yield Deviation("causal-leak", text, {"causal": "strict", "causal_fill": fill}, needs_causal=True)
-    text = "the causal mask is put on the weights after the softmax, which still counts the future"
+    text = "the causal mask is applied to the weights after the softmax, whose sum still includes the future"
     yield Deviation("mask-after-softmax", text, {"causal": "weights"}, needs_causal=True)
-    text = "scores of the future are multiplied with 0, not set to -inf: they keep a weight"
+    text = "scores of the future are multiplied by 0 instead of set to -inf: they keep a weight"
     yield Deviation("mask-multiplied", text, {"causal_fill": 0.0}, needs_causal=True)
     for fill in (1e-9, -1e-9, -1.0, -2.0, -5.0, -10.0, -20.0, 1.0):
-        text = f"scores of the future are set to {fill:g}, not -inf: they keep a weight"
+        text = f"scores of the future are set to {fill:g} instead of -inf: they keep a weight"
         yield Deviation("mask-fill-too-small", text, {"causal_fill": fill}, needs_causal=True)
 
 
 def _masks() -> Iterator[Deviation]:
-    yield Deviation("mask-ignored", "the mask has no influence", {"mask": "ignored"})
-    yield Deviation("mask-polarity", "the mask is taken the wrong way round", {"mask": "flipped"})
+    yield Deviation("mask-ignored", "the mask has no effect", {"mask": "ignored"})
+    yield Deviation("mask-polarity", "the mask is used with the opposite polarity", {"mask": "flipped"})
     for fill in (-1e9, -math.inf):
-        text = "the mask hides queries in place of keys"
+        text = "the mask hides queries instead of keys"
         yield Deviation("mask-broadcast", text, {"mask": "queries", "mask_fill": fill})
     name = "mask-added"
-    yield Deviation(name, "1 is added to the scores that are allowed, nothing is hidden", {"mask": "added allowed"})
-    yield Deviation(name, "1 is added to the scores that are forbidden", {"mask": "added forbidden"})
-    yield Deviation(name, "1 is subtracted from the scores that are forbidden", {"mask": "subtracted"})
-    text = "1 is added to the scores before they are scaled, nothing is hidden"
+    yield Deviation(name, "1 is added to the allowed scores, and nothing is masked", {"mask": "added allowed"})
+    yield Deviation(name, "1 is added to the forbidden scores", {"mask": "added forbidden"})
+    yield Deviation(name, "1 is subtracted from the forbidden scores", {"mask": "subtracted"})
+    text = "1 is added to the scores before they are scaled, and nothing is masked"
     yield Deviation(name, text, {"mask": "added before scale"})
     text = "1 is added to the forbidden scores before they are scaled"
     yield Deviation(name, text, {"mask": "added forbidden before scale"})
-    text = "forbidden scores are multiplied with 0, not set to -inf: they keep a weight"
+    text = "forbidden scores are multiplied by 0 instead of set to -inf: they keep a weight"
     yield Deviation("mask-multiplied", text, {"mask_fill": 0.0})
-    text = "allowed scores are multiplied with 0, and nothing is hidden"
+    text = "allowed scores are multiplied by 0, and nothing is masked"
     yield Deviation("mask-multiplied", text, {"mask": "multiplied flipped"})
-    text = "the mask is put on the weights after the softmax, so that they do not add up to 1"
+    text = "the mask is applied to the weights after the softmax, so that they do not sum to 1"
     yield Deviation("mask-after-softmax", text, {"mask": "weights"})
-    text = "the mask is put on the weights after the softmax, the wrong way round"
+    text = "the mask is applied to the weights after the softmax, with the opposite polarity"
     yield Deviation("mask-after-softmax", text, {"mask": "weights flipped"})
     for fill in (-1e9, -1e4, -math.inf, 1e-9, -1e20):
         text = f"weights after the softmax are set to {fill:g} where the mask forbids"
         yield Deviation("mask-after-softmax", text, {"mask": "weights filled", "mask_fill": fill})
     for fill in (1e-9, -1e-9, -1.0, -2.0, -5.0, -10.0, -20.0, 1.0):
-        text = f"forbidden scores are set to {fill:g}, not -inf: they keep a weight"
+        text = f"forbidden scores are set to {fill:g} instead of -inf: they keep a weight"
         yield Deviation("mask-fill-too-small", text, {"mask_fill": fill})
-    text = "forbidden scores are set to a large positive number: only forbidden keys are seen"
+    text = "forbidden scores are set to a large positive number: only forbidden keys are attended to"
     yield Deviation("mask-polarity", text, {"mask_fill": 1e9})
-    text = "the mask is repeated as [H·B] where the scores are [B·H]: heads get the masks of other examples"
+    text = "the mask is repeated as [H·B], but the scores are [B·H]: heads get the masks of other examples"
     yield Deviation("mask-head-order", text, {"mask": "head order"})
-    text = "the mask is repeated as [B·H] where the scores are [H·B]: heads get the masks of other examples"
+    text = "the mask is repeated as [B·H], but the scores are [H·B]: heads get the masks of other examples"
     yield Deviation("mask-head-order", text, {"mask": "example order"})
     text = "the mask of the first example is used for all"
     yield Deviation("mask-broadcast", text, {"mask": "first example"})
@@ -321,5 +319,5 @@ _FIXED: tuple[Deviation, ...] = tuple(
 
 
 def catalogue(projections: Projections, takes: str) -> list[Deviation]:
-    """The single deviations that make sense for these projections, apart from those of the mask (`MASKS`)."""
+    """The single deviations that can occur with these projections, except those of the mask (`MASKS`)."""
     return [*_projections(projections), *_FIXED, *_arguments(takes)]

@@ -1,7 +1,7 @@
 """Which variant of attention a module computes: the one that gives its output to rounding, right or wrong.
 
-The module is run in float64, plainly and with each of its masks. From its own weights the definition is computed, then
-every single deviation of the catalogue, then pairs. Nothing is traced, so it does not matter how the module is written.
+The module is run in float64, without masks and with each of them. From its own weights the definition is computed, then
+every single deviation of the catalogue, then pairs. Nothing is traced, so the style of the code does not matter.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fit:
-    """The variant that gives a module's output, and what of it is not the definition."""
+    """The variant that gives a module's output, and where it deviates from the definition."""
 
     projections: Projections
     variant: Variant
     deviations: tuple[Deviation, ...]  # up to two of the plain output and one of a mask; none: it is the definition
     error: float  # largest difference, relative to the largest output
-    healthy_error: float  # the same of the definition
-    alternatives: tuple[tuple[Deviation, ...], ...]  # other deviations that give the very same output
+    healthy_error: float  # the same for the definition
+    alternatives: tuple[tuple[Deviation, ...], ...]  # other deviations with exactly the same output
     numbers: Mapping[str, float]  # for the sentences: head_width, width, heads, scale ...
-    masks: Mapping[str, Deviation | None]  # a mask's argument -> what is wrong with it; those that could be fitted
+    masks: Mapping[str, Deviation | None]  # a mask's argument -> its deviation; those that could be fitted
 
     @property
     def healthy(self) -> bool:
@@ -44,12 +44,14 @@ class Fit:
 
     @property
     def sentence(self) -> str:
-        """What reproduces the output, with its error."""
+        """The variant that reproduces the output, with its error."""
         if self.healthy:
             return f"the definition of attention gives the module's output within {self.error:.0e} ({self._extras()})"
         told = "; ".join(deviation.told(self.numbers) for deviation in self.deviations)
-        against = f"within {self.healthy_error:.0e}" if math.isfinite(self.healthy_error) else "not at all"
-        return f"{told}. So computed, the module's output is met within {self.error:.0e}; as defined, {against}"
+        against = f"to {self.healthy_error:.0e}" if math.isfinite(self.healthy_error) else "not at all"
+        return (
+            f"{told}. Computed this way, the module's output matches to {self.error:.0e}; by the definition, {against}"
+        )
 
     def _extras(self) -> str:
         v = self.variant
@@ -62,7 +64,7 @@ class Fit:
 def fit(patient: Patient, *, seed: int = 0) -> Fit | None:
     """The variant of attention that gives the module's output; None if none of the catalogue does.
 
-    No deviation is tried first, then one, then two. Once the plain output is understood, each mask is fitted on top.
+    No deviation is tried first, then one, then two. When the output without masks is explained, each mask is fitted.
     """
     interface = patient.interface
     seen = observe(interface, seed)
@@ -92,7 +94,7 @@ def fit(patient: Patient, *, seed: int = 0) -> Fit | None:
 
 
 def _stated(patient: Patient, mask: MaskInput) -> bool:
-    """Whether it is known which values of a mask mean "may attend", from elsewhere than trial."""
+    """Whether the values that mean "may attend" are known from elsewhere than a trial."""
     by_hand = patient.spec.mask if mask.what == "cells" else patient.spec.padding
     return by_hand is not None or mask.works or mask.claimed == mask.form
 
@@ -107,9 +109,9 @@ class _MaskFit:
 
 
 def _fit_mask(seen: Observed, match: Match, mask: MaskInput, *, stated: bool) -> _MaskFit | None:
-    """What the module does with a mask; None if that is none of the catalogue.
+    """What the module does with a mask; None if it is not in the catalogue.
 
-    Where nobody knows what its values mean (`stated` is false), both ways count as right.
+    If the meaning of its values is not known (`stated` is false), both polarities count as right.
     """
     b, q_len, k_len = *seen.query.shape[:2], seen.key.shape[1]
     given: tuple[Tensor | None, Tensor | None]
@@ -121,7 +123,7 @@ def _fit_mask(seen: Observed, match: Match, mask: MaskInput, *, stated: bool) ->
         given, allowed = (cells if mask.by_example else cells[0], None), cells[:, None]
     try:
         output = run(seen.interface, seen.given, allowed=given[0], padding=given[1])
-    except Exception:  # refused or failed: said by the checks that are about this
+    except Exception:  # refused or failed: reported by other checks
         return None
     if output is None:
         return None
@@ -130,9 +132,9 @@ def _fit_mask(seen: Observed, match: Match, mask: MaskInput, *, stated: bool) ->
         ways.append(_with_mask(seen, match, ~allowed))
     bound = max(EXACT, min(10 * match.error, LOOSE))
     bases = [match.variant]
-    if match.variant.causal:  # a mask that is given may stand in place of the module's own
+    if match.variant.causal:  # a mask that is passed may replace the module's own
         bases.append(dataclasses.replace(match.variant, causal=""))
-    # Whatever is written for -inf: it matters to queries that are left without a key.
+    # The value used for -inf matters only to queries without an allowed key.
     right = [dataclasses.replace(v, mask_fill=fill) for v in bases for fill in (-math.inf, -1e9)]
     healthy, best_right = min(((_error(c, v, output), v) for c in ways for v in right), key=lambda pair: pair[0])
     if healthy < bound:
@@ -145,7 +147,7 @@ def _fit_mask(seen: Observed, match: Match, mask: MaskInput, *, stated: bool) ->
         x, deviation, variant = next(entry for entry in same if entry[0] <= 30 * max(best, 1e-15))
         others = dict.fromkeys(d for _, d, _ in same if d is not deviation)
         return _MaskFit(variant, deviation, x, healthy, tuple(others))
-    if mask.what == "keys" and q_len == k_len:  # what comes out for a query that is itself padding is of no account
+    if mask.what == "keys" and q_len == k_len:  # the output of a query that is itself padding does not matter
         x, variant = min(((_error(ways[0], v, output, real), v) for v in right), key=lambda pair: pair[0])
         if x < bound:
             return _MaskFit(variant, None, x, x)
@@ -172,7 +174,7 @@ def _error(computation: Computation, variant: Variant, output: Tensor, rows: Ten
 
 
 def _cells(b: int, q_len: int, k_len: int) -> Tensor:
-    """A mask [b, Q, K], True = may attend: no row and no column is all one, and each example has another."""
+    """A mask [b, Q, K], True = may attend: no row or column is all True, and the examples differ."""
     q, k = torch.arange(q_len)[:, None], torch.arange(k_len)
     example = torch.arange(b)[:, None, None]
     step = (k - q) % k_len
@@ -181,13 +183,13 @@ def _cells(b: int, q_len: int, k_len: int) -> Tensor:
 
 
 def _padding(b: int, k_len: int) -> Tensor:
-    """Real keys [b, K]: the last ones are padding, another number in each example."""
+    """Real keys [b, K]: the last ones are padding, a different number in each example."""
     lengths = torch.tensor([max(k_len - 1 - (i + 1) % 3, 1) for i in range(b)])
     return torch.arange(k_len) < lengths[:, None]
 
 
 def _numbers(match: Match) -> dict[str, float]:
-    """What the sentences may name."""
+    """The numbers that the sentences may use."""
     p = match.projections
     d, m, h, g, n = p.head_width, p.q.shape[1], p.heads, p.kv_heads, match.computation.x["k"].shape[1]
     roots = {"root_head_width": d**0.5, "root_width": m**0.5, "root_heads": h**0.5, "root_length": n**0.5}

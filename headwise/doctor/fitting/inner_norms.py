@@ -1,4 +1,4 @@
-"""Norms that stand inside an attention module: before its projections, on queries and keys, after its output."""
+"""Norms inside an attention module: before its projections, on queries and keys, after its output."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Norm = Callable[[Tensor], Tensor]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InnerNorms:
-    """One guess at where a module's norms act."""
+    """One guess of where a module's norms act."""
 
     query: Norm | None = None  # on the input of the queries
-    memory: Norm | None = None  # on that of keys and values
-    output: Norm | None = None  # on what comes out, the input added or not
+    memory: Norm | None = None  # on the input of keys and values
+    output: Norm | None = None  # on the output, with or without the input added
     heads: Mapping[str, tuple[int, Norm]] = dataclasses.field(default_factory=dict)  # "q", "k" -> (width, norm)
     words: str = ""
 
 
 def inner_norms(module: nn.Module, width: int, takes: str) -> list[InnerNorms]:
-    """The places where its norms may act, likeliest first; those of queries and keys go by their names."""
+    """The places where its norms may act, the most likely first; those of queries and keys are found by their names."""
     heads: dict[str, tuple[int, Norm]] = {}
     wide: list[nn.Module] = []
     for path, norm, size in _norms(module):

@@ -1,4 +1,4 @@
-"""The linear maps of a module: its Linears, what acts like one, and parameters that somebody multiplies with."""
+"""The linear maps of a module: its Linears, equivalent layers, and parameters used in a product."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def linear_maps(module: nn.Module, stated: Mapping[str, str]) -> list[LinearMap]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinearMap:
-    """One linear map of the module: a Linear, a Conv1D, or a parameter that somebody multiplies with."""
+    """One linear map of the module: a Linear, a Conv1D, or a parameter used in a product."""
 
     name: Named
     tensor: Tensor  # Linear: [in, out]; parameter: as it is
@@ -60,7 +60,7 @@ class LinearMap:
                 yield self.tensor
             return
         axes = [axis for axis, size in enumerate(self.tensor.shape) if size == width]
-        if self.tensor.ndim == 2 and "weight" in self.path:  # as nn.Linear and nn.MultiheadAttention have them
+        if self.tensor.ndim == 2 and "weight" in self.path:  # as in nn.Linear and nn.MultiheadAttention
             axes.reverse()
         for axis in axes:
             yield self.tensor.movedim(axis, 0)
@@ -78,7 +78,7 @@ class LinearMap:
 
 
 def _parts(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """All modules inside, those in plain lists too, which nothing registers."""
+    """All submodules, including those in plain lists, which are not registered."""
     for path, part in module.named_modules():
         yield path, part
         for name, value in vars(part).items():
@@ -89,12 +89,12 @@ def _parts(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _is_bias(path: str) -> bool:
-    """`q_bias`, `b_Q`, `bo`: a bias a head may have two dimensions."""
+    """`q_bias`, `b_Q`, `bo`: a bias with one row per head may have two dimensions."""
     return "bias" in path.lower() or bool(re.fullmatch(r"b_?(q|k|v|o|qkv|kv|out)", path.rpartition(".")[2].lower()))
 
 
 def _matrix(part: nn.Module) -> Tensor | None:
-    """The weights of a Linear or what acts like one, as [in, out]."""
+    """The weights of a Linear or an equivalent layer, as [in, out]."""
     weight = part._parameters.get("weight")
     if weight is None:
         return None
@@ -109,7 +109,7 @@ def _matrix(part: nn.Module) -> Tensor | None:
 
 
 def _own_bias(named: Named, vectors: Mapping[str, Tensor], parameter: Tensor) -> Tensor | None:
-    """The bias that goes with a raw parameter: `in_proj_bias` with `in_proj_weight`, `b_q` with `w_q`."""
+    """The bias that belongs to a raw parameter: `in_proj_bias` to `in_proj_weight`, `b_q` to `w_q`."""
     parent = named.path.rpartition(".")[0]
     for path, vector in vectors.items():
         if path.rpartition(".")[0] == parent and "bias" in path and path.replace("bias", "weight") == named.path:
@@ -127,7 +127,7 @@ def _own_bias(named: Named, vectors: Mapping[str, Tensor], parameter: Tensor) ->
             and (last.startswith("b") or "bias" in last)
         ):
             return vector
-    for path, vector in vectors.items():  # one bias for all three, as nn.MultiheadAttention has it
+    for path, vector in vectors.items():  # one bias for all three, as in nn.MultiheadAttention
         each = vector.numel() // 3
         if path.rpartition(".")[0] == parent and read_name(path).is_fused and len(named.letters) == 1:
             return vector.unflatten(0, (3, each))["qkv".index(named.letters)] if each in parameter.shape else None

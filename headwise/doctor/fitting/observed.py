@@ -1,4 +1,4 @@
-"""What a module does with plain inputs, without a mask: its output in float64, and what depends on what."""
+"""A module's behaviour on plain inputs, without a mask: its output in float64, and what depends on what."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.interface import Inputs, Interface
 from headwise.doctor.fitting.rope_tables import rope_tables
 
-LENGTH = 7  # of the inputs: a number that no width, and hardly a scale, has to do with
+LENGTH = 7  # of the inputs: unlikely to equal a width or a scale
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Observed:
-    """One run of a module, and what other inputs changed in it."""
+    """One call of a module, and what other inputs changed in its output."""
 
-    interface: Interface  # of the copy that was run
+    interface: Interface  # of the copy that was called
     given: Inputs
     query: Tensor  # [B, N, M] float64; key and value are the query where the module takes one input
     key: Tensor
@@ -46,13 +46,13 @@ class Observed:
 
     @property
     def pattern(self) -> Tensor | None:
-        """Who sees whom, where that is neither everybody nor the past; None where a token sees nobody."""
+        """Which keys each query attends to, unless that is all or the past; None if a token attends to nothing."""
         usual = bool(self.depends.all()) or torch.equal(self.depends, torch.ones_like(self.depends).tril())
         return None if usual or not bool(self.depends.any(-1).all()) else self.depends
 
 
 def observe(interface: Interface, seed: int) -> Observed | None:
-    """Run a copy of the module, in float64 if it can; None if it does not run, or gives no finite numbers."""
+    """Call a copy of the module, in float64 if possible; None if it does not run, or gives no finite numbers."""
     for dtype in (torch.float64, torch.float32):
         module = copied(interface.module).to("cpu", dtype).eval()
         _unsettle(module, seed)
@@ -64,15 +64,15 @@ def observe(interface: Interface, seed: int) -> Observed | None:
 
 def _observe(interface: Interface, dtype: torch.dtype, seed: int) -> Observed | None:
     length = interface.length or LENGTH
-    tolerance = 1e-6 if dtype == torch.float64 else 1e-4  # a part of it may be float32 all the same
+    tolerance = 1e-6 if dtype == torch.float64 else 1e-4  # a part of it may still be float32
     order = torch.arange(length).roll(2).flip(0)
-    try:  # somebody's code may raise whatever it likes in a dtype that it does not expect
+    try:  # the user's code may raise anything in a dtype that it does not expect
         given = interface.inputs(3, length, length, seed=seed, dtype=dtype)
         output = run(interface, given)
         if output is None or output.shape[:2] != given.query.shape[:2] or not bool(output.isfinite().all()):
             return None
         again = run(interface, given)
-        if again is None or not torch.equal(again, output):  # there are dice in it
+        if again is None or not torch.equal(again, output):  # it is random
             return None
         moved = run(interface, _changed(given, lambda x: x[:, order]))
         other = run(interface, _changed(given, lambda x: torch.cat([x[:1], x[1:2] * -0.5 + 0.1, x[2:]])))
@@ -86,7 +86,7 @@ def _observe(interface: Interface, dtype: torch.dtype, seed: int) -> Observed | 
     moves = relative_error(moved, output[:, order]) > tolerance
     mixes = relative_error(other[[0, 2]], output[[0, 2]]) > tolerance
     depends = ((each[1:] - each[:1]).abs().amax(-1) > tolerance * output.abs().max()).t()  # [output, token]
-    if mixes:  # then the copies of the example know of one another
+    if mixes:  # then the copies of the example affect one another
         depends = torch.ones_like(depends)
     module = interface.module
     tables = rope_tables(module, _tensors(interface.way.arguments(given, {}))) if moves else ()
@@ -109,8 +109,8 @@ def _observe(interface: Interface, dtype: torch.dtype, seed: int) -> Observed | 
 def run(
     interface: Interface, inputs: Inputs, *, allowed: Tensor | None = None, padding: Tensor | None = None
 ) -> Tensor | None:
-    """The output in float64; where the module insists on a mask, with one that allows everything."""
-    try:  # on clones: some write into what they are given
+    """The output in float64; if the module requires a mask, with one that allows everything."""
+    try:  # on clones: some modules modify their inputs
         result = interface.run(_changed(inputs, torch.clone), allowed=allowed, padding=padding)
     except Exception:
         if allowed is not None or padding is not None or not interface.masks:
@@ -128,7 +128,7 @@ def run(
 
 
 def relative_error(output: Tensor, target: Tensor) -> float:
-    """The largest difference, relative to the largest entry; entries that are NaN in both agree."""
+    """The largest difference, relative to the largest element; elements that are NaN in both agree."""
     if output.shape != target.shape:
         return math.inf
     difference = (output - target).abs()
@@ -146,7 +146,7 @@ def _changed(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
 
 
 def _each_token(x: Tensor) -> Tensor:
-    """The first example as it is, then once for each of its tokens, with that token changed: [1 + N, N, M]."""
+    """The first example unchanged, then once for each of its tokens, with that token changed: [1 + N, N, M]."""
     length = x.shape[1]
     copies = x[:1].repeat(length + 1, 1, 1)
     ids = torch.arange(length)
@@ -155,7 +155,7 @@ def _each_token(x: Tensor) -> Tensor:
 
 
 def _unsettle(module: nn.Module, seed: int) -> None:
-    """Move biases and norms away from the 0 and 1 at which they begin and have no effect that could be seen."""
+    """Change biases and norms from their initial 0 and 1, with which they have no visible effect."""
     dice = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -176,7 +176,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 def _speaks_of(module: nn.Module, words: Iterable[str]) -> bool:
-    """Whether the text of its classes has one of the words; where there is no text it might."""
+    """Whether the source of its classes contains one of the words; True if there is no source."""
     for kind in {type(part) for part in module.modules()}:
         if kind.__module__.startswith("torch."):
             continue

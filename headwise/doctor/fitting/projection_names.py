@@ -1,4 +1,4 @@
-"""What the name of a module or parameter says of its part in attention: `W_q`, `to_kv`, `unifyheads`, `heads.3.key`."""
+"""What the name of a module or parameter says about its role: `W_q`, `to_kv`, `unifyheads`, `heads.3.key`."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ class Named:
     """What a path says."""
 
     path: str
-    letters: str  # what it gives, in its order: "q", "kv", "qkv"; "" if the name does not say
+    letters: str  # what it computes, in its order: "q", "kv", "qkv"; "" if the name does not say
     is_output: bool
-    is_fused: bool  # a name such as in_proj or c_attn: all three, without saying in which order
-    parent: str  # the path of what holds it, indices of lists left out
-    index: int | None  # in a list
+    is_fused: bool  # a name such as in_proj or c_attn: all three, in an unstated order
+    parent: str  # the path of its parent, without indices of lists
+    index: int | None  # its index in a list
 
 
 def read_name(path: str, stated: str | None = None) -> Named:
-    """Read a path of a module or parameter; `stated` is what somebody said it is ("q", "kv", "o")."""
+    """Parse the path of a module or parameter; `stated` is its role as stated by hand ("q", "kv", "o")."""
     components = path.split(".")
     index = next((int(x) for x in reversed(components) if x.isdigit()), None)
     words = [x for x in components if not x.isdigit()]
@@ -81,7 +81,7 @@ def read_name(path: str, stated: str | None = None) -> Named:
             fused = is_fused
             break
         at -= 1
-    if at < 0:  # nothing but "proj" or "dense": the output, unless it is one of a list
+    if at < 0:  # only "proj" or "dense": the output, unless it is one of a list
         at, output = len(words) - 1, not components[-1].isdigit()
     return Named(path, letters, output, fused, ".".join(words[:at]), index)
 

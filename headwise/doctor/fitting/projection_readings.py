@@ -15,7 +15,7 @@ from headwise.doctor.fitting.linear_maps import LinearMap
 
 
 class Source(Protocol):
-    """Maps that together give queries, keys and values: {"q": [map], "kv": [map]}; a list has a map a head."""
+    """Maps that together compute queries, keys and values: {"q": [map], "kv": [map]}; a list has one map per head."""
 
     @property
     def parts(self) -> dict[str, list[LinearMap]]: ...
@@ -37,7 +37,7 @@ class Reading:
 
 
 def arranged(tensor: Tensor, sizes: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
-    """[in, ...] read as [in, *sizes] in each order of their labels that the axes allow; back comes [*sizes, in]."""
+    """[in, ...] read as [in, *sizes] in each order of the axes that is possible; returns [*sizes, in]."""
     rest = tensor.shape[1:]
     if math.prod(rest) != math.prod(sizes.values()):
         return
@@ -56,7 +56,7 @@ def arranged(tensor: Tensor, sizes: Mapping[str, int]) -> Iterator[tuple[str, Te
 
 
 def arranged_bias(bias: Tensor | None, sizes: Mapping[str, int], layout: str) -> Tensor | None:
-    """The bias cut in the same order as its weights."""
+    """The bias, split in the same order as its weights."""
     if bias is None or bias.numel() != math.prod(sizes.values()):
         return None
     if not layout or bias.ndim == len(sizes):
@@ -70,7 +70,7 @@ def _head_first(tensor: Tensor) -> Tensor:
 
 
 def read_separate(source: Source, heads: int, kv_heads: int | None, widths: Mapping[str, int]) -> Iterator[Reading]:
-    """A map each, or one for queries and one for keys and values."""
+    """One map each, or one for queries and one for keys and values."""
     parts = {letters: maps[0] for letters, maps in source.parts.items()}
     missing = [role for role in "qkv" if not any(role in letters for letters in parts)]
     query = parts.get("q")
@@ -100,7 +100,7 @@ def read_separate(source: Source, heads: int, kv_heads: int | None, widths: Mapp
         names = {role: m.path for letters, m in parts.items() for role in letters}
         for picked in itertools.product(*options):
             layouts = {layout for layout, _, _ in picked}
-            if len(parts) == 3 and len(layouts) > 1:  # a style is kept to in all three
+            if len(parts) == 3 and len(layouts) > 1:  # all three have the same layout
                 continue
             all_weights: dict[str, Tensor] = {}
             all_biases: dict[str, Tensor | None] = {}
@@ -127,7 +127,7 @@ def read_separate(source: Source, heads: int, kv_heads: int | None, widths: Mapp
 
 
 def _groups(letters: str, columns: int, heads: int, kv_heads: int | None, d: int) -> int | None:
-    """How many heads a projection with so many columns has, where the queries have `heads` of d columns."""
+    """How many heads a projection with this many columns has, if the queries have `heads` of d columns."""
     if letters == "q":
         return heads
     if kv_heads is not None and columns % (kv_heads * len(letters)) == 0:
@@ -139,7 +139,7 @@ def _groups(letters: str, columns: int, heads: int, kv_heads: int | None, d: int
 
 
 def _identity(heads: int, width: int) -> Tensor:
-    """Where nothing is projected a head takes its own columns of the input."""
+    """Without a projection, each head takes its own columns of the input."""
     if width % heads:
         heads = 1
     eye = torch.eye(width, dtype=torch.float64)
@@ -154,7 +154,7 @@ def read_nothing(heads: int, widths: Mapping[str, int]) -> Iterator[Reading]:
 
 
 def read_shared(source: Source, heads: int, widths: Mapping[str, int]) -> Iterator[Reading]:
-    """Small square maps applied to the columns of every head alike, after the input was cut into heads."""
+    """Small square maps applied in the same way to the columns of every head, after the input was split into heads."""
     weights: dict[str, Tensor] = {}
     biases: dict[str, Tensor | None] = {}
     names: dict[str, str] = {}
@@ -223,7 +223,7 @@ def _grouped(
     *,
     by_group: bool,
 ) -> Reading:
-    """Fused, with fewer heads for keys and values: all queries first, or group by group as Falcon has it."""
+    """Fused, with fewer heads for keys and values: all queries first, or group by group as in Falcon."""
     heads, groups, d = sizes
     counts = {"q": heads, "k": groups, "v": groups}
 

@@ -1,8 +1,8 @@
-"""Where a module keeps its projections of queries, keys, values and output, brought to one shape.
+"""Where a module stores its projections of queries, keys, values and output, converted to one shape.
 
-Names decide where they say something, shapes and the order of registration where they do not. What remains open (which
-axis of a square matrix is the input, how a fused matrix is cut) becomes several candidates, the usual one first; `fit`
-tries them.
+Names decide if they say something; otherwise shapes and the order of registration. What remains open (which axis of a
+square matrix is the input, how a fused matrix is split) becomes several candidates, the usual one first; `fit` tries
+them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from headwise.doctor.fitting.projection_readings import (
     read_shared,
 )
 
-MOST_CANDIDATES = 64  # a module with more readings than this is not understood by trying on
+MOST_CANDIDATES = 64  # a module with more possible readings cannot be understood by trying more
 
 
 class Widths(Protocol):
-    """What is asked of an interface: widths, and heads where an attribute tells."""
+    """The part of an interface that is needed: widths, and heads if an attribute gives them."""
 
     @property
     def width(self) -> int: ...
@@ -45,9 +45,9 @@ class Widths(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Projections:
-    """The weights of one attention layer in float64, a head at a time, whatever they looked like in the module.
+    """The weights of one attention layer in float64, one head at a time, in one form for every module.
 
-    H heads of D (queries, keys) and E (values) columns; G key heads. A bias is None where there is none.
+    H heads of D (queries, keys) and E (values) columns; G key heads. A missing bias is None.
     """
 
     q: Tensor  # [H, M, D]
@@ -61,10 +61,10 @@ class Projections:
     names: Mapping[str, str] = dataclasses.field(
         default_factory=dict
     )  # "q" -> "attn.q_proj"; roles without one are left out
-    kind: str = "separate"  # separate, fused, fused-kv, listed (a module a head), shared (one for all heads), none
-    layout: str = ""  # how the columns were read, where it is not the usual [heads, head width]
+    kind: str = "separate"  # separate, fused, fused-kv, listed (a module per head), shared (one for all heads), none
+    layout: str = ""  # how the columns were read, if not as the usual [heads, head width]
     certain: bool = True  # whether names say which projection is which; else the order of registration did
-    oriented: bool = True  # whether input and output axes are certain, as an nn.Linear's are
+    oriented: bool = True  # whether input and output axes are certain, as in nn.Linear
 
     @property
     def heads(self) -> int:
@@ -94,8 +94,8 @@ def find_projections(
 
     Args:
         module: the attention layer.
-        interface: its widths and, where known, its heads. Where they are not, each divisor of the width is tried.
-        parameters: role ("q", "k", "v", "o", "qkv", "kv") -> path of a module or parameter, where stated by hand.
+        interface: its widths and, if known, its heads. If not, each divisor of the width is tried.
+        parameters: role ("q", "k", "v", "o", "qkv", "kv") -> path of a module or parameter, if stated by hand.
     """
     maps = linear_maps(module, parameters or {})
     found = [
@@ -109,7 +109,7 @@ def find_projections(
 
 
 def _heads(source: _Source, interface: Widths) -> list[int]:
-    """Numbers of heads to try: the one that is known, else those that divide the projection's columns."""
+    """Numbers of heads to try: the known one, else those that divide the projection's columns."""
     if source.heads is not None:
         return [source.heads]
     if interface.heads is not None:
@@ -122,7 +122,7 @@ def _heads(source: _Source, interface: Widths) -> list[int]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Source:
-    """Maps that together give queries, keys and values: {"q": [map], "kv": [map]}; a list has a map a head."""
+    """Maps that together compute queries, keys and values: {"q": [map], "kv": [map]}; a list has one map per head."""
 
     parts: dict[str, list[LinearMap]]
     certain: bool
@@ -138,7 +138,7 @@ class _Source:
 
     @property
     def columns(self) -> int:
-        """How many columns the queries have in all heads together."""
+        """The number of columns of the queries in all heads together."""
         for letters, maps in self.parts.items():
             if "q" in letters:
                 tensor = maps[0].tensor
@@ -161,10 +161,10 @@ class _Source:
 
 
 def _sources(maps: Sequence[LinearMap]) -> Iterator[_Source]:
-    """Which maps may give queries, keys and values, by their names, then by their order."""
+    """Maps that may compute queries, keys and values, by their names, then by their order."""
     named = [m for m in maps if m.name.letters]
     yielded = False
-    for parent in dict.fromkeys(m.name.parent for m in named):  # modules inside may have projections of their own
+    for parent in dict.fromkeys(m.name.parent for m in named):  # submodules may have projections of their own
         group: dict[str, list[LinearMap]] = {}
         for m in named:
             if m.name.parent == parent:
@@ -209,7 +209,7 @@ def _partly(named: Sequence[LinearMap]) -> Iterator[tuple[str, list[LinearMap]]]
 
 
 def _choose(group: Mapping[str, list[LinearMap]]) -> dict[str, list[LinearMap]] | None:
-    """Of the maps below one parent, those that make up q, k and v without any of them twice."""
+    """Of the maps of one parent, those that make up q, k and v, each once."""
     for letters, maps in group.items():
         if len(letters) == 3:
             return {letters: maps[:1]}

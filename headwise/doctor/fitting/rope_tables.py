@@ -1,4 +1,4 @@
-"""The frequencies of RoPE that a module carries: from buffers of frequencies or of sines, or from its base."""
+"""RoPE's frequencies in a module: from buffers of frequencies or of sines, or from its base."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BASES = ("base", "theta", "rope_theta", "rope_base", "rotary_base", "rotary_emb_
 
 
 def rope_bases(module: nn.Module) -> tuple[float, ...]:
-    """The bases that attributes name, and the paper's."""
+    """The bases in attributes, and that of the paper."""
     found = [10000.0]
     for part in module.modules():
         for name in BASES:
@@ -23,7 +23,7 @@ def rope_bases(module: nn.Module) -> tuple[float, ...]:
 
 
 def rope_tables(module: nn.Module, handed: Iterable[Tensor] = ()) -> tuple[Tensor, ...]:
-    """Angles per position, each a table [pairs] in float64, that the module's buffers or what it is handed give."""
+    """Angles per position, each a table [pairs] in float64, from the module's buffers or the tensors passed to it."""
     found: list[Tensor] = []
     for table in _candidates(module, handed):
         same = (other for other in found if other.shape == table.shape and torch.allclose(other, table, rtol=1e-5))
@@ -34,7 +34,7 @@ def rope_tables(module: nn.Module, handed: Iterable[Tensor] = ()) -> tuple[Tenso
 
 def _candidates(module: nn.Module, handed: Iterable[Tensor]) -> Iterator[Tensor]:
     tensors: list[Tensor] = [buffer.detach() for buffer in (*module.buffers(), *handed)]
-    for part in module.modules():  # also those that were never registered
+    for part in module.modules():  # also tensors that are not registered
         tensors += [x.detach() for x in vars(part).values() if isinstance(x, Tensor)]
     for tensor in tensors:
         table = _table(tensor)
@@ -43,7 +43,7 @@ def _candidates(module: nn.Module, handed: Iterable[Tensor]) -> Iterator[Tensor]
 
 
 def _table(tensor: Tensor) -> Tensor | None:
-    """The angles per position that a buffer holds: as they are, as sines by position, or as complex numbers."""
+    """The angles per position in a buffer: stored as they are, as sines by position, or as complex numbers."""
     if tensor.is_complex():
         rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.ndim > 1 else tensor[None]
         return _falling(rows[1].angle().double()) if len(rows) > 1 else None
@@ -58,7 +58,7 @@ def _table(tensor: Tensor) -> Tensor | None:
     if bool((sines.abs() > math.sin(1) + 1e-6).any()):  # angles by position, not their sines
         return _falling(_once(sines))
     angles = sines.asin()
-    # A table of angles by position begins as one of sines does; the first angle tells: 1, or sin 1.
+    # A table of angles by position begins like one of sines; the first angle tells them apart: 1, or sin 1.
     return _falling(_once(angles))
 
 
@@ -74,7 +74,7 @@ def _once(angles: Tensor) -> Tensor:
 
 
 def _falling(table: Tensor) -> Tensor | None:
-    """The table, if it could be one of frequencies: from about 1 down, above 0."""
+    """The table, if it could be one of frequencies: decreasing from about 1, above 0."""
     if table.numel() == 0 or abs(float(table[0]) - 1.0) > 1e-3 or bool((table <= 0).any()):
         return None
     return table if bool((table[1:] < table[:-1]).all()) else None

@@ -18,11 +18,11 @@ from headwise.doctor.fitting.rope_tables import rope_bases
 from headwise.doctor.fitting.variants import Computation, Inapplicable, Rope, Variant
 
 EXACT = 1e-9  # relative error of a float64 computation with the same decisions; in practice 1e-15
-LOOSE = 5e-6  # of one with a part in float32: angles, a softmax, or the whole module
-FAR = 1e3  # how much better than the definition a loose match must be
+LOOSE = 5e-6  # of a computation with a part in float32: angles, a softmax, or the whole module
+FAR = 1e3  # a loose match must be better than the definition by this factor
 COLUMNS = 6  # of the output that are compared first
-PAIRS_OF = 2  # readings of the weights for which pairs are tried; singles are tried for all
-MOST_TRIALS = 5000  # variants that are computed for singles, and again for pairs, before giving up: a second or two
+PAIRS_OF = 2  # readings of the weights for which pairs are tried; single deviations are tried for all
+MOST_TRIALS = 5000  # the maximum number of variants, for singles and again for pairs: a second or two
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Match:
 
 
 class Search:
-    """Compares variants with what was observed."""
+    """Compares variants with the observed output."""
 
     def __init__(
         self, seen: Observed, projections: Sequence[Projections], takes: str, *, scale: float | None = None
@@ -61,7 +61,7 @@ class Search:
         ]
         self.left = MOST_TRIALS
         self.scale = float(seen.output.abs().max()) or 1.0
-        self.targets = [seen.output]  # and without the input, for modules that add it
+        self.targets = [seen.output]  # also minus the input, for modules that add it
         if seen.output.shape == seen.query.shape:
             self.targets.append(seen.output - seen.query)
         self.narrow = [target[..., :COLUMNS].contiguous() for target in self.targets]
@@ -72,12 +72,12 @@ class Search:
         if definition is not None and definition.error < LOOSE:
             if definition.error < EXACT:
                 return definition
-            # Something in it is float32, or something small is wrong with it.
+            # A part of it is float32, or a small part is wrong.
             return self._singles([definition.computation], definition) or definition
         return self._singles(self.readings, definition) or self._own_pattern() or self._free_scale() or self._pairs()
 
     def _own_pattern(self) -> Match | None:
-        """Right but for a mask of its own, a window for one: who sees whom is then taken as it was observed."""
+        """Right except for a mask of its own, such as a window: the observed pattern is then used as the mask."""
         if self.seen.pattern is None:
             return None
         own = [dataclasses.replace(v, causal="observed") for v in self._bases_of_wrong() if not v.causal]
@@ -88,7 +88,7 @@ class Search:
         return self._singles(self.readings, definition, own)
 
     def _bases(self) -> list[Variant]:
-        """What counts as right, as far as it goes with what was observed: with a causal mask, RoPE, ALiBi."""
+        """The variants that count as right and fit the observation: with a causal mask, RoPE, ALiBi."""
         seen = self.seen
         if not seen.moves:
             return [self.right]
@@ -101,16 +101,16 @@ class Search:
         return [dataclasses.replace(v, causal=c) for v in positions for c in causal]
 
     def _bases_of_wrong(self) -> list[Variant]:
-        """The bases that deviations are tried on."""
+        """The variants to which deviations are applied."""
         bases = [
             v for v in self._bases() if (v.rope is None or self.seen.rotates) and (not v.alibi or self.seen.slopes)
         ]
-        if self.seen.looks_ahead and self.seen.moves:  # a causal mask gone wrong
+        if self.seen.looks_ahead and self.seen.moves:  # a wrong causal mask
             bases += [dataclasses.replace(v, causal="right") for v in bases]
         return bases
 
     def _definition(self, bases: Sequence[Variant] | None = None) -> Match | None:
-        """The right variant that comes nearest."""
+        """The right variant with the smallest error."""
         best: Match | None = None
         bases = self._bases() if bases is None else bases
         for computation in self.readings:
@@ -123,7 +123,7 @@ class Search:
         return best
 
     def _try(self, computation: Computation, variant: Variant) -> tuple[float, Variant]:
-        """(error, the variant, with the input added if that fits better); a large error is of a few columns only."""
+        """(error, the variant, with the input added if that fits better); a large error is that of a few columns."""
         if self.left <= 0:
             return math.inf, variant
         self.left -= 1
@@ -152,7 +152,7 @@ class Search:
             return math.inf
 
     def _usable(self, computation: Computation, base: Variant) -> list[tuple[Deviation, Variant]]:
-        """The catalogue on this base, without what the module's behaviour rules out."""
+        """The catalogue applied to this base, without deviations that the module's behaviour rules out."""
         seen = self.seen
         usable = []
         for d in catalogue(computation.projections, self.takes):
@@ -166,7 +166,7 @@ class Search:
         return usable
 
     def _explains(self, base: Variant, deviations: Iterable[Deviation]) -> bool:
-        """Whether something in it accounts for the dependence on positions that was observed."""
+        """Whether one of them explains the observed dependence on positions."""
         if not self.seen.moves:
             return True
         if any(d.moves or d.needs_causal or "axis" in d.change or "mixed" in d.change for d in deviations):
@@ -197,11 +197,11 @@ class Search:
 
     def _pairs(self) -> Match | None:
         bases = self._bases_of_wrong()
-        if self.seen.tables:  # it has angles, so it rotates
+        if self.seen.tables:  # it has angles, so it has rotations
             bases = [base for base in bases if base.rope is not None and base.rope.frequencies == 0]
         elif self.seen.pattern is not None:
             bases = [*bases, *(dataclasses.replace(base, causal="observed") for base in bases if not base.causal)]
-        bases.sort(key=lambda base: base.rope is None)  # where there are signs of RoPE, it rotates
+        bases.sort(key=lambda base: base.rope is None)  # with signs of RoPE, first those with rotations
         self.left = MOST_TRIALS
         for computation in self._first(PAIRS_OF):
             for base in bases:
@@ -232,7 +232,7 @@ class Search:
     def _effective(
         self, computation: Computation, base: Variant, usable: Iterable[tuple[Deviation, Variant]]
     ) -> Iterator[tuple[Deviation, Variant]]:
-        """Deviations that change anything here, each output once."""
+        """Deviations that change the output, each output once."""
         seen: set[tuple[float, ...]] = set()
         try:
             seen.add(_print(computation.output(base, COLUMNS)))
@@ -248,7 +248,7 @@ class Search:
                 yield deviation, variant
 
     def _free_scale(self) -> Match | None:
-        """A factor on the scores that no formula gives, found by minimising the error."""
+        """A factor on the scores that is not in the catalogue, found by minimising the error."""
         for computation in self._first(PAIRS_OF):
             p = computation.projections
             right = computation.factor(self.right)
@@ -275,7 +275,7 @@ class Search:
 
 
 def changed(base: Variant, deviation: Deviation) -> Variant | None:
-    """The variant with a deviation on top; None where the base has not what it is about, or is so already."""
+    """The variant with a deviation applied; None if the base lacks what it changes, or has it already."""
     if (
         (deviation.needs_rope and base.rope is None)
         or (deviation.needs_alibi and not base.alibi)
@@ -293,13 +293,13 @@ def changed(base: Variant, deviation: Deviation) -> Variant | None:
 
 
 def _print(output: Tensor) -> tuple[float, ...]:
-    """A few digits of an output, to know it again."""
+    """A few digits of an output, to recognise it."""
     some = output.flatten()[:: max(output.numel() // 7, 1)]
     return tuple(float(f"{x:.9e}") for x in some.tolist())
 
 
 def _select(found: Sequence[Match], definition: Match | None) -> Match | None:
-    """The best of the matches, with the others that are as good; None if it does not stand out."""
+    """The best of the matches, with the others that are as good; None if it is not clearly the best."""
     if not found:
         return None
     best = min(match.error for match in found)
@@ -313,7 +313,7 @@ def _select(found: Sequence[Match], definition: Match | None) -> Match | None:
 
 
 def _default_tables(p: Projections, bases: Sequence[float]) -> list[Tensor]:
-    """RoPE's frequencies as the paper has them, for each base."""
+    """RoPE's frequencies as in the paper, for each base."""
     d = p.head_width
     return [base ** (-torch.arange(0, d - 1, 2, dtype=torch.float64) / d) for base in bases] if d > 1 else []
 
@@ -327,7 +327,7 @@ def _distance(computation: Computation, base: Variant, narrow: Tensor, factor: f
 
 
 def _minimum(distance: Callable[[float], float], right: float) -> float:
-    """The factor with the least distance: the best of a grid over six decades, refined by golden section."""
+    """The factor with the smallest distance: the best of a grid over six decades, refined by golden section."""
     steps = [right * 10 ** (i / 12) for i in range(-36, 37)]
     values = [distance(x) for x in steps]
     at = min(range(len(steps)), key=values.__getitem__)

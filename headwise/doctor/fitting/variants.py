@@ -1,7 +1,7 @@
-"""Attention as a pipeline of decisions, each of which people have got wrong, computed in float64.
+"""Attention as a sequence of decisions, each of which some implementation gets wrong, computed in float64.
 
-A `Variant` is one set of decisions; with nothing said it is right. `Computation` computes variants from a module's
-projections and keeps every intermediate result, so that hundreds of them cost little more than one.
+A `Variant` is one set of decisions; its defaults are right. `Computation` computes variants from a module's projections
+and caches every intermediate result, so that hundreds of them cost little more than one.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from headwise.doctor.fitting.projections import Projections
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
-    """How queries and keys are rotated. Either pairing is right, as long as it is the same everywhere."""
+    """How queries and keys are rotated. Either pairing is right if it is used consistently."""
 
     pairing: Literal["half", "neighbours"] = "half"  # which two columns form a pair
-    angles: Literal["half", "neighbours"] = "half"  # in which order the angles are laid out
+    angles: Literal["half", "neighbours"] = "half"  # the order of the angles
     on: str = "qk"  # which of q, k, v are rotated
     opposite: bool = False  # keys are rotated the other way
-    minus: bool = True  # (x1 cos - x2 sin, ...); without it nothing is rotated, but mixed
+    minus: bool = True  # (x1 cos - x2 sin, ...); without it columns are mixed, not rotated
     before_split: bool = False  # over the whole width, so that heads differ in frequencies
-    frequencies: int = 0  # which of the tables of the computation
+    frequencies: int = 0  # index into the computation's tables
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """The decisions of one attention layer, in the order in which they are made. The defaults are the definition."""
+    """The decisions of one attention layer, in their order. The defaults are the definition."""
 
     # Projections. Letters stand for queries, keys and values, in this order.
-    inputs: str = "qkv"  # which argument each of the three is made of
+    inputs: str = "qkv"  # the argument that each of the three is computed from
     weights: str = "qkv"  # by which projection; "-" for none: the input itself
     turned: str = ""  # the projections ("q", "k", "v", "o") whose matrix is transposed
-    unbiased: str = ""  # the projections whose bias is left out
+    unbiased: str = ""  # the projections without their bias
     # Heads
     split: str = "heads"
-    split_of: str = "qkv"  # which of the three are split so; the others as they should
-    norms: str = "qk"  # whose norm queries and keys get, in modules that have such norms; "-" for none
+    split_of: str = "qkv"  # which of the three are split this way; the others are split as usual
+    norms: str = "qk"  # whose norm queries and keys get, in modules with such norms; "-" for none
     groups: Literal["neighbours", "tiled"] = "neighbours"  # which query heads share a key head
     rope: Rope | None = None
     # Scores
-    transposed: bool = False  # k qᵀ in place of q kᵀ
-    one_pattern: bool = False  # scores added up over heads
+    transposed: bool = False  # k qᵀ instead of q kᵀ
+    one_pattern: bool = False  # scores summed over heads
     scale: str | float = "sqrt(head width)"  # a name of SCALES, or the factor itself
     alibi: str = ""
     causal: str = ""
@@ -69,7 +69,7 @@ FUSED_VIEWS = ("3 b h n", "b 3 h n", "b h n 3", "b h 3 n")
 
 
 class Inapplicable(Exception):  # noqa: N818 (says that a variant cannot be computed here)
-    """These decisions do not go with these shapes."""
+    """These decisions do not fit these shapes."""
 
 
 class Computation:
@@ -78,9 +78,9 @@ class Computation:
     Args:
         projections: the module's.
         query, key, value: float64 [B, N, M].
-        allowed: bool, broadcastable to [B, 1, Q, K], True = may attend; None = no mask is given.
-        frequencies: the tables of RoPE to choose from, each [pairs].
-        pattern: bool [Q, K], what `causal="observed"` allows.
+        allowed: bool, broadcastable to [B, 1, Q, K], True = may attend; None = no mask is passed.
+        frequencies: RoPE's tables to choose from, each [pairs].
+        pattern: bool [Q, K], the mask of `causal="observed"`.
         norms: where norms act.
     """
 
@@ -97,7 +97,7 @@ class Computation:
         norms: InnerNorms = NO_NORMS,
     ) -> None:
         self.projections = projections
-        self.query = query  # what a residual adds
+        self.query = query  # the tensor that a residual adds
         self.norms = norms
         self.pattern = pattern
         self.x = {"q": query, "k": key, "v": value}
@@ -111,14 +111,14 @@ class Computation:
         self._kept: dict[tuple[Any, ...], Tensor] = {}
 
     def output(self, variant: Variant, columns: int | None = None) -> Tensor:
-        """What the variant gives, [B, Q, Mo], or its first `columns` only; Inapplicable if its shapes do not fit."""
+        """The output of the variant, [B, Q, Mo], or only its first `columns`; Inapplicable if its shapes do not fit."""
         try:
             return self._output(variant, columns)
-        except (RuntimeError, IndexError) as error:  # torch's word for shapes that do not go together
+        except (RuntimeError, IndexError) as error:  # torch's errors for shapes that do not fit
             raise Inapplicable(str(error)) from None
 
     def factor(self, variant: Variant) -> float:
-        """What the scores are multiplied with."""
+        """The factor of the scores."""
         if not isinstance(variant.scale, str):
             return variant.scale
         width, length = self.x["q"].shape[-1], self.x["k"].shape[1]
@@ -128,7 +128,7 @@ class Computation:
         p = self.projections
         merged = self._merged(variant)
         kept = columns
-        columns = columns if self.norms.output is None else None  # a norm asks for all of them
+        columns = columns if self.norms.output is None else None  # a norm needs all of them
         if p.o is None or variant.output == "missing":
             out = merged if columns is None else merged[..., :columns]
         else:
@@ -296,7 +296,7 @@ class Computation:
         x = self._projected(v, role)
         heads = self.heads if role == "q" else self.kv_heads
         if x.shape[-1] % heads:
-            raise Inapplicable("the columns do not divide by the heads")
+            raise Inapplicable("the number of columns is not divisible by the number of heads")
         norm = self._norm(v, role)
         if norm is not None and norm[0] == x.shape[-1] != x.shape[-1] // heads:
             x = norm[1](x)
@@ -311,7 +311,7 @@ class Computation:
         return None if role == "v" else self.norms.heads.get(v.norms["qk".index(role)])
 
     def _fused_view(self, v: Variant, role: str, order: str) -> Tensor:
-        """A fused projection [B, N, 3·H·D] whose axes are named in another order than they lie in memory."""
+        """A fused projection [B, N, 3·H·D] whose axes are named in another order than that in memory."""
         p = self.projections
         if p.kind != "fused" or p.layout or p.heads != p.kv_heads:
             raise Inapplicable("not a fused projection in thirds")
@@ -367,7 +367,7 @@ class Computation:
 
 
 def _fill(v: Variant, fill: float) -> float:
-    """Along another axis a softmax may be left with nothing: NaN for -inf, even weights for what is written for it."""
+    """-1e9 instead of -inf for a softmax over another axis, where all cells may be masked: -inf would give NaN."""
     return -1e9 if fill == -math.inf and v.axis not in ("keys", "none") else fill
 
 

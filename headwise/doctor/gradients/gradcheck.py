@@ -1,9 +1,9 @@
-"""Are the gradients right? Autograd's, against what the output does when a number is moved a little to both sides.
+"""Gradient check: autograd against central differences of the output.
 
     found = headwise.doctor.gradcheck(module)
     found.right, found.tensors
 
-Numbers are sampled, and each tensor is moved once along a random direction, in which all of its numbers take part.
+Elements are sampled, and each tensor is also changed once along a random direction of all its elements.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ Verdict = Literal["right", "wrong", "blocked", "unused", "frozen"]
 Progress = Callable[[int, int, str], None]  # done, total, which tensor
 
 SAMPLED = 40
-_FACTORS = (1.0, 0.1, 10.0)  # of the step: a kink within the usual step may be outside the small one
+_FACTORS = (1.0, 0.1, 10.0)  # of the step: a kink within the usual step may be outside a smaller one
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorGradient:
-    """What was found about the gradient of one tensor."""
+    """The result for the gradient of one tensor."""
 
     name: str  # "input query", "q_proj.weight"
     shape: tuple[int, ...]
-    checked: int  # how many of its numbers
+    checked: int  # how many of its elements
     difference: float  # the largest between autograd's and the numerical gradient
-    at: tuple[int, ...]  # where that is; () for the random direction
+    at: tuple[int, ...]  # the index of that element; () for the random direction
     autograd: float
     numerical: float
-    kinks: int  # numbers at which the output has no one slope; they are not judged
+    kinks: int  # elements at which the output has no single slope; they are not judged
     verdict: (
-        Verdict  # blocked: the output depends on it and no gradient arrives; unused: it does not; frozen: as is meant
+        Verdict  # blocked: the output depends on it but it gets no gradient; unused: no dependence; frozen: as intended
     )
 
     @property
@@ -57,11 +57,11 @@ class TensorGradient:
 
 @dataclasses.dataclass(frozen=True)
 class Gradients:
-    """The gradients of a module, checked."""
+    """The result of a gradient check of a module."""
 
     subject: str
-    dtype: str  # in which they were computed
-    tolerance: float  # relative, beside rounding
+    dtype: str  # of the computation
+    tolerance: float  # relative, in addition to rounding
     tensors: tuple[TensorGradient, ...]
     notes: tuple[str, ...] = ()
     problem: str = ""  # why there is no gradient at all
@@ -75,7 +75,7 @@ class Gradients:
         return tuple(x for x in self.tensors if x.wrong)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """As JSON-compatible values."""
         return {**dataclasses.asdict(self), "right": self.right}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -96,16 +96,16 @@ def gradcheck(
 
     Args:
         module: it is not changed.
-        spec: what is stated by hand of how it is called.
-        sampled: numbers a tensor; None = all.
+        spec: facts about how it is called, stated by hand.
+        sampled: elements per tensor; None = all.
         seed: of the inputs and of the sample.
-        progress: is told of each tensor how far it is.
+        progress: called with the number of elements done, the total, and the tensor's name.
 
     Raises:
-        DoctorError: it cannot be called, or gives other numbers each time.
+        DoctorError: the module cannot be called, or gives other numbers each time.
     """
     if sampled is not None and sampled < 1:
-        raise ArgumentError(f"gradcheck: sampled must be 1 or more, or None for all. Received: {sampled}")
+        raise ArgumentError(f"gradcheck: sampled must be 1 or more, or None for all. Received: sampled={sampled}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return _check(module, spec, sampled, seed, progress)
@@ -138,11 +138,11 @@ def _check(
     return Gradients(subject, run.dtype_name, run.relative, tuple(found), tuple(notes))
 
 
-# --- The function whose slope is asked for ---------------------------------------------------------------------------
+# --- The function to differentiate -----------------------------------------------------------------------------------
 
 
 class _Run:
-    """The module as a function of its inputs and parameters that gives one number."""
+    """The module as a scalar function of its inputs and parameters."""
 
     def __init__(self, interface: Interface, inputs: Inputs, dtype: torch.dtype, lowest: torch.dtype) -> None:
         self.interface, self.inputs = interface, inputs
@@ -161,7 +161,7 @@ class _Run:
         generator = torch.Generator().manual_seed(1)
         self._weighting = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output)
         scale = max(1.0, float((output.double() * self._weighting.double()).norm()))
-        # Central differences err by rounding / step and by step²: they balance at the cube root.
+        # Central differences have errors of rounding / step and of step²: they balance at the cube root.
         unit = torch.finfo(lowest).eps
         self.step = unit ** (1 / 3)
         self.unmoved = self.value()
@@ -169,12 +169,12 @@ class _Run:
         self.relative = 1e-4 if lowest == torch.float64 else 2e-2
 
     def value(self) -> float:
-        """The output, weighted at random and added up."""
+        """The output, multiplied by random weights and summed."""
         with torch.no_grad():
             return float((self._output().double() * self._weighting.double()).sum())
 
     def gradients(self) -> dict[str, Tensor | None]:
-        """What autograd says."""
+        """The gradients of autograd."""
         wanted = {name: x for name, x in self.tensors.items() if x.requires_grad or name.startswith("input ")}
         leaves = [x for name, x in wanted.items() if name.startswith("input ")]
         for x in leaves:
@@ -195,19 +195,19 @@ class _Run:
         for name, x in self.module.named_buffers():
             if name in self._buffers and x.shape == self._buffers[name].shape:
                 x.copy_(self._buffers[name])
-        # Copies, for a module that changes its inputs in place; one and the same where the inputs are.
+        # Copies, for a module that changes its inputs in place; inputs that are one tensor stay one tensor.
         copies: dict[int, Tensor] = {}
         changes = {
             name: copies.setdefault(id(x), x.clone())
             for name in ("query", "key", "value")
             if (x := getattr(self.inputs, name)) is not None
         }
-        with torch.random.fork_rng(devices=[]):  # dropout that acts even in eval mode drops the same in every run
+        with torch.random.fork_rng(devices=[]):  # dropout that is active even in eval mode is the same in every call
             return self.interface.run(dataclasses.replace(self.inputs, **changes), grad=grad).output
 
 
 def _prepare(module: nn.Module, spec: Spec | None, seed: int) -> tuple[_Run, list[str]]:
-    """The module in float64 if it can be, in float32 if not."""
+    """The module in float64 if possible, else in float32."""
     notes = []
     interface = discovered(copied(module), spec)
     dtype = torch.float64
@@ -218,26 +218,26 @@ def _prepare(module: nn.Module, spec: Spec | None, seed: int) -> tuple[_Run, lis
             double.run(inputs)
     except EXPECTED as error:
         why = f"{said(error)}{raised_at(error)}"
-        notes.append(f"it cannot run in float64: {why}; checked in float32, where only gross errors show")
+        notes.append(f"it cannot run in float64: {why}; checked in float32, which shows only large errors")
         dtype = torch.float32
         double = interface.on(copy.deepcopy(interface.module).float())
         inputs = double.inputs(2, interface.length or 4, seed=seed, dtype=dtype)
     lowest = _lowest(double, inputs, dtype)
     if lowest != dtype:
         named = str(lowest).removeprefix("torch.")
-        notes.append(f"a part of it is computed in {named}, so only errors that are larger than its rounding show")
+        notes.append(f"a part of it is computed in {named}, so only errors larger than its rounding are visible")
     run = _Run(double, inputs, dtype, lowest)
     first, second = run.unmoved, run.value()
     if first != second and abs(first - second) > run.absolute:
         raise DoctorError(
-            f"{type(module).__name__} gives other numbers each time for the same inputs, seed and buffers: they add up "
-            f"to {first:.6g}, then to {second:.6g}; it has no gradient to check (does it keep a cache between calls?)"
+            f"{type(module).__name__} must give the same output for the same inputs, seed and buffers. Received: "
+            f"outputs with sums {first:.6g} and {second:.6g}. Check that it keeps no cache between calls"
         )
     return run, notes
 
 
 def _lowest(interface: Interface, inputs: Inputs, dtype: torch.dtype) -> torch.dtype:
-    """The lowest precision that a module computes in on the way."""
+    """The lowest precision of any intermediate result."""
     given = [x for x in (inputs.query, inputs.key, inputs.value) if x is not None]
     recording = record(interface.module, given, lambda: interface.run(inputs).output)
     kinds = {x.value.dtype for x in recording.steps if x.live and x.value.is_floating_point()}
@@ -256,7 +256,7 @@ class _Judged:
 
 
 def _judged(run: _Run, name: str, gradient: Tensor | None, chosen: list[int], direction: Tensor) -> Iterator[_Judged]:
-    """Each chosen number of a tensor, and then a random direction of all of it."""
+    """Each chosen element of a tensor, and then a random direction of the whole tensor."""
     x = run.tensors[name]
     flat = torch.zeros(x.numel(), dtype=torch.float64) if gradient is None else gradient.detach().double().flatten()
     for i in chosen:
@@ -267,9 +267,9 @@ def _judged(run: _Run, name: str, gradient: Tensor | None, chosen: list[int], di
 
 
 def _judge(run: _Run, x: Tensor, direction: Tensor | None, at: tuple[int, ...], autograd: float) -> _Judged:
-    """Of the number at a place, or of a direction: right if one of the steps confirms it.
+    """Judge one element, or a direction: right if one of the steps confirms it.
 
-    The slopes to both sides come together as the step shrinks, unless there is a kink or a jump just here.
+    The slopes on both sides converge as the step shrinks, unless there is a kink or a jump at this point.
     """
     slopes: list[float] = []
     jumps: list[float] = []

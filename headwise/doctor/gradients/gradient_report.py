@@ -1,4 +1,4 @@
-"""Gradients as a person reads them: a line a tensor, and what it comes to."""
+"""A gradient check as text for people: one line per tensor, and a conclusion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SAID = {
     "right": "right",
     "wrong": "wrong",
-    "blocked": "no gradient arrives",
+    "blocked": "no gradient",
     "unused": "not used",
     "frozen": "frozen",
 }
@@ -27,7 +27,7 @@ _STYLE = {"wrong": "bold red", "blocked": "bold red", "unused": "yellow", "froze
 
 
 def gradient_report(found: Gradients) -> Iterator[RenderableType]:
-    """Everything that a check of gradients says, for rich to print."""
+    """The whole result of a gradient check, for rich to print."""
     yield Text(printable(f"Gradients of {found.subject}, in {found.dtype}"), style="bold")
     for note in found.notes:
         yield Padding(Text(printable(note), style="dim"), (0, 0, 0, 2))
@@ -39,7 +39,7 @@ def gradient_report(found: Gradients) -> Iterator[RenderableType]:
 
 
 def conclusion(found: Gradients) -> str:
-    """What it all comes to, in a sentence."""
+    """The conclusion, in one sentence."""
     if found.problem:
         return f"There are no gradients: {found.problem}."
     if found.wrong:
@@ -55,8 +55,8 @@ def conclusion(found: Gradients) -> str:
 def _sentence(x: TensorGradient) -> str:
     at = f" at {list(x.at)}" if x.at else " along a random direction"
     if x.verdict == "blocked":
-        return f"No gradient arrives at {x.name}, and yet the output changes with it: by {x.numerical:.6g}{at}."
-    return f"That of {x.name}{at} is {x.autograd:.6g}; the output changes by {x.numerical:.6g}."
+        return f"{x.name} gets no gradient, but the output changes with it: by {x.numerical:.6g}{at}."
+    return f"The gradient of {x.name}{at} is {x.autograd:.6g}; the output changes by {x.numerical:.6g}."
 
 
 def _table(found: Gradients) -> Table:

@@ -1,1 +1,1 @@
-"""Runs of a copy under fixed dice, and what changes when something is changed: what the behavioural checks ask."""
+"""Calls of a copy with fixed random numbers, and how the output changes with the input: the basis of probing checks."""

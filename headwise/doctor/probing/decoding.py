@@ -1,4 +1,4 @@
-"""Calls a module token by token with its own cache, in the ways in which caches are handed about."""
+"""Calls a module token by token with its own cache, in each of the usual ways to pass a cache."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FLAG = re.compile(r"use_?cache|use_?kv|return_(cache|kv|intermediates|past|pres
 
 
 class Steps:
-    """A sequence, and calls with the part of it that stands at first … last - 1."""
+    """A sequence, and calls with the part of it at positions first … last - 1."""
 
     def __init__(self, interface: Interface, length: int) -> None:
         self.interface = interface
@@ -39,7 +39,7 @@ class Steps:
         self.flags = [name for name in interface.flags if _FLAG.search(names.simple(name))]
 
     def call(self, first: int, last: int, options: Mapping[str, Any] | None = None) -> tuple[Tensor, Any]:
-        """The output for these tokens, and all that came back."""
+        """The output for these tokens, and everything that forward returned."""
         part = self.x[:, first:last]
         takes = self.interface.takes
         inputs = Inputs(part, None if takes == "self" else part, part if takes == "qkv" else None)
@@ -48,7 +48,7 @@ class Steps:
         return result.output.detach(), result.raw
 
     def _late(self, first: int, last: int) -> dict[str, Any]:
-        """Positions, tables and masks that forward wants, for tokens that stand at first … last - 1."""
+        """Positions, tables and masks that forward requires, for tokens at positions first … last - 1."""
         found: dict[str, Any] = {}
         for name, make in self.interface.way.extras:
             if name in self.caches or name in self.starts or name in self.flags:
@@ -69,7 +69,7 @@ class Steps:
 
 
 def _tail(make: Maker, at: Sizes, longer: Sizes, first: int, last: int) -> Any:
-    """A value for `last` tokens, cut to those from `first` on along the dimension that grows with their number."""
+    """A value for `last` tokens, cut to those from `first` on, along the dimension that grows with their number."""
 
     def cut(a: Any, b: Any) -> Any:
         if isinstance(a, (tuple, list)):
@@ -86,10 +86,10 @@ def _tail(make: Maker, at: Sizes, longer: Sizes, first: int, last: int) -> Any:
 
 
 class Session:
-    """One sequence being decoded. `feed` hands over the next tokens and keeps what the next call needs."""
+    """One sequence being decoded. `feed` passes the next tokens and keeps what the next call needs."""
 
     how = ""
-    handed = True  # whether a cache is handed over, so that one that is not read is a mistake
+    handed = True  # whether a cache is passed, so that not using it is a mistake
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
@@ -106,20 +106,20 @@ class Session:
         return {**flags, **dict.fromkeys(self.steps.starts, first)}
 
     def after(self, raw: Any) -> None:
-        """Take what the next call needs from what came back."""
+        """Take from the returned value what the next call needs."""
 
     def anew(self) -> Session:
         return type(self)(self.steps)
 
 
 class Returned(Session):
-    """The cache comes back beside the output, and is handed in with the next tokens."""
+    """forward returns the cache beside the output, and takes it again with the next tokens."""
 
     def __init__(self, steps: Steps, pick: Callable[[Any], Any]) -> None:
         super().__init__(steps)
         self.pick = pick
         self.cache: Any = None
-        self.how = f"{', '.join(steps.caches)} as it came back"
+        self.how = f"{', '.join(steps.caches)} as returned"
 
     def options(self, first: int) -> dict[str, Any]:
         found = super().options(first)
@@ -141,7 +141,7 @@ class Returned(Session):
 
 
 class Filled(Session):
-    """An empty cache is handed in, and is filled."""
+    """forward takes an empty cache and fills it."""
 
     def __init__(self, steps: Steps, make: Callable[[], Any]) -> None:
         super().__init__(steps)
@@ -153,14 +153,14 @@ class Filled(Session):
 
     def after(self, raw: Any) -> None:
         if isinstance(self.cache, (dict, list)) and not self.cache:
-            raise ValueError("nothing was put into it")
+            raise ValueError("nothing was stored in it")
 
     def anew(self) -> Session:
         return Filled(self.steps, self.make)
 
 
 class Kept(Session):
-    """The module keeps the cache itself; it is told where the tokens stand, or that there is a cache."""
+    """The module keeps the cache itself; it is told the start position, or that there is a cache."""
 
     handed = False
 
@@ -177,7 +177,7 @@ class Kept(Session):
 
 
 def sessions(steps: Steps) -> Iterator[Session]:
-    """Every way that may fit, the likeliest first."""
+    """Every way that may fit, the most likely first."""
     if steps.caches:
         try:
             raw = steps.call(0, 2, Session(steps).options(0))[1]
@@ -192,7 +192,7 @@ def sessions(steps: Steps) -> Iterator[Session]:
 
 
 def _picks(raw: Any) -> Iterator[Callable[[Any], Any]]:
-    """Where in what came back the cache may be: any part but the first that holds tensors of three dimensions."""
+    """Where in the returned value the cache may be: any part but the first that holds tensors of three dimensions."""
     if isinstance(raw, Mapping):
         for key, part in raw.items():
             if _holds_cache(part):
@@ -220,7 +220,7 @@ def _holds_cache(part: Any) -> bool:
 
 
 def _empty(steps: Steps) -> Iterator[Callable[[], Any]]:
-    """Empty caches: of the class that forward is annotated with, transformers' own in its layers, a dict, a list."""
+    """Empty caches: of the class in forward's annotation, transformers' own for its layers, a dict, a list."""
     module = steps.interface.module
     try:
         hints = typing.get_type_hints(type(module).forward)

@@ -1,8 +1,8 @@
-"""Hears of two kinds of torch functions while a module runs: those that throw dice, and softmaxes.
+"""Records two kinds of torch functions while a module runs: random functions and softmaxes.
 
-The first tell dropout that acts in eval mode from other chance, and can be stilled without touching the module, so
-that the paths it takes because its dropout is on are taken. The second tell how large scores are, and what masked
-ones stand at.
+The first distinguish dropout that is active in eval mode from other randomness. Dropout can also be disabled here
+without changing the module, so that the module still takes the code paths of active dropout. The second show how large
+scores are, and to what value masked scores are set.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch.overrides import TorchFunctionMode
 from headwise.doctor.finding import Where
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the doctor's own frames are nobody's mistake
+_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # frames of the doctor itself are not the user's code
 
-# name -> where its probability stands and its default; where its switch stands (None: the probability is the switch).
+# name -> position of its probability and its default; position of its switch (None: the probability is the switch).
 _DROPOUTS: dict[str, tuple[int, str, float, int | None, str]] = {
     **dict.fromkeys(
         ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout"),
@@ -33,7 +33,7 @@ _DROPOUTS: dict[str, tuple[int, str, float, int | None, str]] = {
     "scaled_dot_product_attention": (4, "dropout_p", 0.0, None, ""),
     "multi_head_attention_forward": (10, "dropout_p", 0.0, 13, "training"),
 }
-# What dropout written by hand is made of: numbers that are equally likely, to be compared with p.
+# What hand-written dropout is made of: uniform random numbers that are compared with p.
 _EVEN = ("rand", "rand_like", "bernoulli", "bernoulli_", "uniform_")
 _OTHER = (
     "randn",
@@ -50,7 +50,7 @@ _OTHER = (
 
 @dataclasses.dataclass(frozen=True)
 class Throw:
-    """One random function that ran."""
+    """One call of a random function."""
 
     function: str
     p: float | None  # of dropout
@@ -58,12 +58,12 @@ class Throw:
 
     @property
     def dropout(self) -> bool:
-        """Whether it drops, or is what dropout by hand is made of."""
+        """Whether it is dropout, or a part of hand-written dropout."""
         return self.p is not None or self.function in _EVEN
 
 
 class Dice(TorchFunctionMode):
-    """Every random function that acts; with `still`, dropout lets everything pass."""
+    """Every call of a random function that has an effect; with `still`, dropout passes everything through."""
 
     def __init__(self, *, still: bool = False) -> None:
         super().__init__()
@@ -89,24 +89,24 @@ class Dice(TorchFunctionMode):
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """What went into one softmax."""
+    """The input of one softmax."""
 
     scores: Tensor
     dtype: torch.dtype  # in which it was computed
     where: Where | None
 
     def largest(self) -> float:
-        """The largest size of a score that is finite."""
+        """The largest absolute value of a finite score."""
         finite = self.scores[self.scores.isfinite()]
         return float(finite.abs().amax()) if finite.numel() else 0.0
 
     def least(self) -> float:
-        """The smallest score; -inf is one."""
+        """The smallest score, which may be -inf."""
         return float(self.scores.amin()) if self.scores.numel() else 0.0
 
 
 class Softmaxes(TorchFunctionMode):
-    """The input of every softmax that is called as such."""
+    """The input of every call of a softmax function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def where() -> Where | None:
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_HERE) and not file.endswith("listen.py"):
-            return None  # the doctor's own call: nobody else's code was in between
+            return None  # a call of the doctor itself, with no user code in between
         if not file.startswith((_TORCH, _HERE)) and not file.startswith("<"):
             return Where(file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip())
         frame = frame.f_back

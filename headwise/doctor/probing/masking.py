@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def hide(inputs: Inputs, *keys: int, example: int | None = None, own: bool = False) -> Tensor:
-    """[B, Q, K], True = may attend: all but these keys, in one example or in all. `own`: of the queries themselves."""
+    """[B, Q, K], True = may attend: all but these keys, in one example or in all. `own`: of the queries."""
     batch, queries = inputs.query.shape[:2]
     allowed = torch.ones(batch, queries, queries if own else length_of_keys(inputs), dtype=torch.bool)
     examples = slice(None) if example is None else slice(example, example + 1)
@@ -34,7 +34,7 @@ def left_padding(inputs: Inputs) -> Tensor:
 def given(
     interface: Interface, mask: MaskInput, inputs: Inputs, *keys: int, example: int | None = None
 ) -> dict[str, Any]:
-    """What to call forward with, so that this one argument hides these keys. DoctorError where it cannot say so."""
+    """The arguments of forward with which this one mask hides these keys. DoctorError if it cannot express that."""
     allowed = hide(inputs, *keys, example=example, own=mask.own)
     if mask.what == "keys":
         allowed = allowed[:, 0]

@@ -1,7 +1,7 @@
-"""Runs a copy of a module on inputs that differ in one thing, and says by how much its outputs then differ.
+"""Calls a copy of a module on inputs that differ in one thing, and measures how much its outputs then differ.
 
-What every behavioural check is made of. All calls throw the same dice (the random generators are seeded, and put
-back), so a dropout that acts where it should not is no difference between two calls.
+All behavioural checks use it. All calls use the same random numbers (the generators are seeded, and restored
+afterwards), so that dropout that is wrongly active makes no difference between two calls.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Inputs, Interface, Result
     from headwise.doctor.patient import Patient
 
-# A row that nothing reached comes out of the same operations on the same numbers: bit by bit the same. What differs by
-# more than this share of the output's size was reached.
+# A row that a change did not reach is bit-identical: the same operations on the same numbers. A larger relative
+# difference than this counts as reached.
 REACHED = 1e-6
-# Two computations of the same thing in float32, by different kernels or in another order, differ by less than this.
+# Two computations of the same result in float32, by different kernels or in another order, differ by less than this.
 ROUNDING = 1e-4
 
 
 @contextmanager
 def quiet(seed: int = 0) -> Iterator[None]:
-    """Seeds the generators and drops warnings; afterwards both are as they were."""
+    """Seeds the generators and hides warnings; both are restored afterwards."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every device that there is not
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed also asks every absent device
         yield
 
 
 class Probe:
-    """A copy of a patient's module, to be run, changed and thrown away."""
+    """A copy of a patient's module that may be run and changed."""
 
     def __init__(self, patient: Patient) -> None:
         copy = patient.fresh()
@@ -53,11 +53,11 @@ class Probe:
 
     @property
     def rectangular(self) -> bool:
-        """Whether it runs where there are more keys than queries."""
+        """Whether it runs with more keys than queries."""
         return self.crosses and not self.interface.same_length
 
     def inputs(self, batch: int = 3, length: int = 5, *, seed: int = 0) -> Inputs:
-        """Inputs that it runs on: where keys are separate there are two more than queries, if it takes that."""
+        """Inputs for a call; if keys are a separate argument, two more than queries, if the module accepts that."""
         length = self.interface.length or length
         return self.interface.inputs(batch, length, length + 2 if self.rectangular else length, seed=seed)
 
@@ -67,40 +67,40 @@ class Probe:
         return self.interface.inputs(batch, length, length)
 
     def run(self, inputs: Inputs, *, seed: int = 0, **options: Any) -> Result:
-        """A call on copies: what it changes in place, it changes for itself."""
+        """A call on copies of the inputs, so that changes in place do not matter."""
         options = {name: _apart(x) for name, x in options.items()}
         with quiet(seed):
             return self.interface.run(each(inputs, Tensor.clone), **options)
 
     def output(self, inputs: Inputs, *, seed: int = 0, **options: Any) -> Tensor:
-        """What comes out, [B, Q, M]."""
+        """The output, [B, Q, M]."""
         return self.run(inputs, seed=seed, **options).output.detach()
 
     def attempt(self, inputs: Inputs, *, seed: int = 0, **options: Any) -> Tensor | Exception:
-        """The same; or the exception, whatever it is, for checks whose question is whether it runs."""
+        """The output; or the exception, for checks that test whether it runs."""
         try:
             return self.output(inputs, seed=seed, **options)
         except Exception as problem:
             return problem
 
     def answers(self, inputs: Inputs, **options: Any) -> Tensor:
-        """The same, where a check can only be made if it runs and says something."""
+        """The output; NotChecked if the module does not run or its output does not depend on the input."""
         out = self.attempt(inputs, **options)
         if isinstance(out, Exception):
-            raise NotChecked(f"it does not run so: {sentence(out)}")
+            raise NotChecked(f"it does not run this way: {sentence(out)}")
         if not out.isfinite().any() or float(out.nan_to_num(0, 0, 0).abs().amax()) == 0:
-            raise NotChecked("its output is 0 or not a number whatever the input is")
+            raise NotChecked("its output is 0 or NaN for every input")
         return out
 
     def rowwise(self, inputs: Inputs, **options: Any) -> Tensor:
-        """The same, where a check needs a row for every query."""
+        """The same; NotChecked if there is not one row for every query."""
         out = self.answers(inputs, **options)
         if out.shape[:2] != inputs.query.shape[:2]:
-            raise NotChecked("it does not give a row for every query")
+            raise NotChecked("its output does not have one row for every query")
         return out
 
     def influence(self, inputs: Inputs, **options: Any) -> Tensor:
-        """[Q, K]: how far each query's output moves when one key token is another; in the first example."""
+        """[Q, K]: how far each query's output changes when one key token changes; in the first example."""
         before = self.rowwise(inputs, **options)
         keys = length_of_keys(inputs)
         return torch.stack([rows(before, self.output(moved(inputs, 0, k), **options))[0] for k in range(keys)], dim=1)
@@ -113,7 +113,7 @@ def _apart(x: Any) -> Any:
 
 
 def awake(module: nn.Module) -> None:
-    """Noise for parameters that are 0 throughout: gates and projections that begin at 0 hide everything behind them."""
+    """Noise for parameters that are all 0: gates and projections initialised to 0 hide everything behind them."""
     draw = torch.Generator().manual_seed(29)
     with torch.no_grad():
         for x in module.parameters():
@@ -128,7 +128,7 @@ def length_of_keys(inputs: Inputs) -> int:
 def moved(
     inputs: Inputs, example: int | slice, token: int | slice = slice(None), *, queries: bool = False, seed: int = 99
 ) -> Inputs:
-    """Other numbers in these tokens: of keys and values, and of the queries with `queries` or in self-attention."""
+    """Other numbers in these tokens: of keys and values, and of the queries if `queries` or in self-attention."""
     draw = torch.Generator().manual_seed(seed)
 
     def other(x: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ def moved(
 
 
 def scaled(inputs: Inputs, factor: float) -> Inputs:
-    """All inputs times a number."""
+    """All inputs times a factor."""
     return each(inputs, lambda x: x * factor)
 
 
@@ -159,13 +159,13 @@ def each(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
 
 
 def size(x: Tensor) -> float:
-    """The root mean square of what is finite; 1 where that is 0."""
+    """The root mean square of the finite numbers; 1 if that is 0."""
     finite = x[x.isfinite()].double()
     return float(finite.square().mean().sqrt()) or 1.0 if finite.numel() else 1.0
 
 
 def rows(before: Tensor, after: Tensor) -> Tensor:
-    """[..., Q]: the largest difference in each row, as a share of the output's size. NaN twice is no difference."""
+    """[..., Q]: the largest difference in each row, relative to the output's size. NaN in both is no difference."""
     a, b = before.double(), after.double()
     same = (a == b) | (a.isnan() & b.isnan())
     difference = torch.where(same, torch.zeros_like(a), (a - b).abs().nan_to_num(torch.inf, torch.inf))
@@ -173,7 +173,7 @@ def rows(before: Tensor, after: Tensor) -> Tensor:
 
 
 def gap(before: Tensor, after: Tensor) -> float:
-    """The largest difference, as a share of the output's size; infinite where the shapes differ."""
+    """The largest difference, relative to the output's size; infinite if the shapes differ."""
     return float(rows(before, after).amax()) if before.shape == after.shape else torch.inf
 
 

@@ -1,1 +1,1 @@
-"""One forward, operation by operation, with marks on what met in every product: what a module computes, read off."""
+"""A trace of one forward, with marks that say where every number comes from: what a module computes."""

@@ -1,8 +1,8 @@
-"""What the traced operations of a module amount to: its attentions.
+"""The attentions of a module, found in its traced operations.
 
-Every softmax over the results of a product is a *site* (site.py). The marks (marks.py) say of each of its scores which
-query and which key, of which head, met in it; so queries, keys, scores, weights and values are put into [B, H, Q, K]
-order whatever order the code keeps them in, and where they cannot be, that is a finding (checks/layout.py).
+Every softmax over the results of a product is a *site* (site.py). The marks (marks.py) tell which query and which key,
+of which head, each of its scores comes from. With them queries, keys, scores, weights and values are put into
+[B, H, Q, K] order, whatever order the code uses; if that is impossible, it is a finding (checks/layout.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Anatomy:
-    """All attentions of a module, as one run showed them."""
+    """All attentions of a module in one traced forward."""
 
     patient: Patient
     inputs: Inputs
@@ -38,12 +38,12 @@ class Anatomy:
 
     @functools.cached_property
     def again(self) -> tuple[Site, ...] | None:
-        """The same sites with other inputs of the same shape; None where they differ in number."""
+        """The same sites with other inputs of the same shape; None if their number differs."""
         return self._as_many(look(self.patient, seed=1).sites)
 
     def masked(self, given: Mapping[str, Any]) -> tuple[Site, ...] | None:
-        """The same sites with the same inputs under masks that are given by the names of their parameters; None where
-        they differ in number. Raises DoctorError.
+        """The same sites with the same inputs and masks, given by the names of their arguments; None if their number
+        differs. Raises DoctorError.
         """
         return self._as_many(look(self.patient, given=given).sites)
 
@@ -52,19 +52,19 @@ class Anatomy:
 
 
 def dissect(patient: Patient) -> Anatomy:
-    """Run a module once and read its attentions. Raises Unreadable."""
+    """Trace one forward of a module and find its attentions. Raises Unreadable."""
     outside = seen_from_outside(patient.module)
     if outside:
         raise Unreadable(outside)
     try:
         found = look(patient)
-    except Exception as error:  # whatever the module raises while it is watched
+    except Exception as error:  # whatever the module raises while it is traced
         raise Unreadable(f"{type(error).__name__}: {error}") from error
     if not found.sites:
         run = found.run
         if run.out is not None and run.out.live and not run.problem and not run.softmaxes and not run.exponentials:
             raise NoAttention("there is no softmax in its operations, from its inputs to its output")
-        raise Unreadable(run.problem or "no softmax over the products of two tensors was seen in its operations")
+        raise Unreadable(run.problem or "its operations contain no softmax over a product of two tensors")
     return found
 
 
@@ -79,7 +79,7 @@ def look(
     change: Callable[[nn.Module], None] | None = None,
     **arguments: Any,
 ) -> Anatomy:
-    """One traced run, on a copy that `change` may change. `arguments` are those of `Interface.run`."""
+    """One traced forward, on a copy that `change` may change. `arguments` are those of `Interface.run`."""
     twin = patient.fresh()
     if change is not None:
         change(twin.module)
@@ -91,7 +91,7 @@ def look(
     def call() -> Result:
         return twin.interface.run(inputs, **arguments)
 
-    with torch.random.fork_rng(devices=[]):  # dropout rolls its own dice, the same in every run
+    with torch.random.fork_rng(devices=[]):  # the random numbers of dropout are the same in every forward
         torch.manual_seed(seed)
         run = trace(twin.module, (inputs.query, inputs.key, inputs.value), call, lambda result: result.output)
     sites = []
@@ -102,15 +102,15 @@ def look(
             continue
         product = run.seed(int(candidates[counts.argmax()]))
         if product.kind == "projection" and bool((product.token == MIXED).any()):
-            continue  # additive attention, heads that are mixed: scores that no product of a query and a key made
+            continue  # additive attention, or mixed heads: scores that are not a product of one query and one key
         if product.left is not None and product.right is not None:
             sites.append(Site(run, softmax, product))
     return Anatomy(patient, inputs, run, tuple(sites))
 
 
 class Unreadable(Exception):  # noqa: N818 (an answer, not a failure)
-    """No attention can be read off a trace; the message says why."""
+    """No attention can be found in a trace; the message says why."""
 
 
 class NoAttention(Unreadable):
-    """The operations were seen from the inputs to the output, and there is no softmax among them."""
+    """The trace is complete from the inputs to the output, and has no softmax."""

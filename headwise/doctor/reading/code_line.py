@@ -12,12 +12,12 @@ import torch
 from headwise.doctor.finding import Where
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_READING = os.path.dirname(__file__) + os.sep  # what traces stands between torch and whoever called it
-_DOCTOR = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the doctor's own frames are nobody's mistake
+_READING = os.path.dirname(__file__) + os.sep  # frames of the tracer are between torch and its caller
+_DOCTOR = os.path.dirname(os.path.dirname(__file__)) + os.sep  # frames of the doctor itself are not the user's code
 
 
 def running_line() -> Where | None:
-    """The line of the user's code that is running; torch's own where nobody else's is."""
+    """The line of the user's code that is running; a line of torch if there is no other."""
     frame: Any = sys._getframe(1)
     inner = None
     while frame is not None:

@@ -1,4 +1,4 @@
-"""Where the weights of an attention meet its values."""
+"""The product of the weights of an attention with its values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Contraction:
     weights: Operand
     values: Operand
     left: bool  # whether the weights are the left operand
-    side: Literal["left", "right"] | None  # which operand of the score product the values share their tokens with
+    side: Literal["left", "right"] | None  # the operand of the score product whose tokens the values share
 
 
 def read_contraction(scores: Seed, seed: Seed) -> Contraction | None:
-    """A later product as that of the weights made of `scores`; None where it is none."""
+    """A later product, if it multiplies the weights made of `scores` with values; else None."""
     assert seed.left is not None
     assert seed.right is not None
     for weights, values, left in ((seed.left, seed.right, True), (seed.right, seed.left, False)):
@@ -39,7 +39,7 @@ def _side(scores: Seed, weights: Operand, values: Operand, *, left: bool) -> Lit
     sides: tuple[tuple[Literal["left", "right"], Tensor], ...] = (("right", columns), ("left", rows))
     for name, mine in sides:
         known = (mine >= 0) & (met >= 0)
-        # Of which input may differ: keys may be of one, values of another.
+        # The input may differ: keys may come from one, values from another.
         same = (marks.position_of(mine) == marks.position_of(met)) & (marks.example_of(mine) == marks.example_of(met))
         if bool(known.any()) and bool((same | ~known).all()):
             return name

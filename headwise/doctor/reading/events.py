@@ -1,4 +1,4 @@
-"""What a trace holds: seeds, where numbers begin; the softmaxes; and the steps that scores and weights went through."""
+"""The contents of a trace: seeds, where numbers originate; softmaxes; and the steps applied to scores and weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Trace:
     result: Any = None
     out: Marks | None = None  # of the module's output
     problem: str = ""
-    exponentials: int = 0  # how many were taken of what depends on the inputs
+    exponentials: int = 0  # how many exponentials of tensors that depend on the inputs
     functions: list[tuple[str, torch.dtype, Where | None]] = dataclasses.field(
         default_factory=list
     )  # cos, sin, and their dtype
@@ -36,22 +36,22 @@ class Trace:
 
 @dataclasses.dataclass
 class Seed:
-    """An input or a product: where numbers have their source."""
+    """An input or a product: the origin of numbers."""
 
     number: int
     kind: Kind
     value: Tensor
-    token: Tensor  # of each element
+    token: Tensor  # the token of each element
     left: Operand | None = None  # [X, n, c]
     right: Operand | None = None  # [X, c, m]
     where: Where | None = None
-    name: str = ""  # of the parameters in a projection
-    order: int = 0  # its place among all operations
+    name: str = ""  # of the parameters, in a projection
+    order: int = 0  # its index among all operations
 
 
 @dataclasses.dataclass
 class Operand:
-    """What entered a product, with its marks."""
+    """An operand of a product, with its marks."""
 
     value: Tensor
     token: Tensor
@@ -63,7 +63,7 @@ class Operand:
 
 @dataclasses.dataclass
 class Softmax:
-    """A softmax of scores: of something that a product made."""
+    """A softmax of scores, that is, of numbers that come from a product."""
 
     scores: Tensor
     weights: Tensor
@@ -71,13 +71,13 @@ class Softmax:
     source: Tensor  # of the scores
     where: Where | None
     order: int
-    dtypes: tuple[torch.dtype, torch.dtype]  # of what came in and of what went out
+    dtypes: tuple[torch.dtype, torch.dtype]  # of the input and of the output
     by_hand: bool = False
 
 
 @dataclasses.dataclass
 class Step:
-    """An operation on single numbers that scores or weights went through: dropout, tanh, a mask."""
+    """An elementwise operation on scores or weights: dropout, tanh, a mask."""
 
     name: str
     source: Tensor
@@ -85,11 +85,11 @@ class Step:
     order: int
     noise: bool
     arguments: tuple[Any, ...]
-    names: frozenset[str] = frozenset()  # of the parameters that the other operands are made of
+    names: frozenset[str] = frozenset()  # of the parameters that the other operands come from
 
 
 def pair_tokens(seed: Seed, sources: Tensor) -> tuple[Tensor, Tensor]:
-    """Of elements of a product, by their sources: the tokens of its row and of its column."""
+    """For elements of a product, by their sources: the tokens of the row and of the column."""
     assert seed.left is not None
     assert seed.right is not None
     rows, columns = marks.one(seed.left.token, -1), marks.one(seed.right.token, -2)
@@ -102,6 +102,6 @@ def pair_tokens(seed: Seed, sources: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_and_column(elements: Tensor, n: int, m: int) -> tuple[Tensor, Tensor]:
-    """Of elements of [X, n, m]: in which of all X * n rows and of all X * m columns they stand."""
+    """For elements of [X, n, m]: their index among all X * n rows and among all X * m columns."""
     batch = elements // (n * m)
     return batch * n + elements // m % n, batch * m + elements % m

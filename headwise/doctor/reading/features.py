@@ -1,4 +1,4 @@
-"""Which output feature of which projection a number is: what tells one head from another."""
+"""Which output feature of which projection a number is: this tells heads apart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwise.doctor.reading.marks import UNKNOWN
 
 
 def features_of(run: Trace, sources: Tensor) -> Tensor:
-    """Of elements of projections and inputs: which output feature of which of them (-1: none)."""
+    """For elements of projections and inputs: which output feature of which of them (-1: none)."""
     found = torch.full_like(sources, UNKNOWN)
     numbers = marks.seed_of(sources)
     for number in numbers.unique().tolist():
@@ -22,7 +22,7 @@ def features_of(run: Trace, sources: Tensor) -> Tensor:
 
 
 def features_of_vectors(run: Trace, operand: Operand, dim: int) -> Tensor:
-    """[X, n]: of every row (dim -1) or column (dim -2) of an operand, the feature of its first number with a source."""
+    """[X, n]: for each row (dim -1) or column (dim -2) of an operand, the feature of its first number with a source."""
     sources = operand.source.movedim(dim, 0)
     first = sources[0].clone()
     for more in sources[1:]:
@@ -31,11 +31,11 @@ def features_of_vectors(run: Trace, operand: Operand, dim: int) -> Tensor:
 
 
 def _of_elements(seed: Seed) -> Tensor:
-    """Which output feature every element of a projection or input is."""
+    """The output feature of every element of a projection or input."""
     shape = seed.value.shape
     if seed.left is None or seed.right is None:
         convolved = seed.left is not None and len(shape) > 2
-        if convolved and bool((seed.token[:, :1] == seed.token).all()):  # the channels of a place are of one token
+        if convolved and bool((seed.token[:, :1] == seed.token).all()):  # the channels of one position have one token
             return torch.arange(shape[1]).reshape(1, -1, *(1,) * (len(shape) - 2)).expand(shape)
         return torch.arange(shape[-1]).expand(shape) if shape else torch.zeros((), dtype=torch.long)
     x, n, m = shape if len(shape) == 3 else (1, *shape)
@@ -49,7 +49,7 @@ def _of_elements(seed: Seed) -> Tensor:
 
 
 def _occurrence(tokens: Tensor) -> Tensor:
-    """How often each token stood before: where a projection serves heads in turn, which of them it is."""
+    """How many times each token occurred before: which head it is, if a projection serves heads in turn."""
     order = tokens.argsort(stable=True)
     ordered = tokens[order]
     new = torch.ones_like(ordered, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""The one order of all attentions: where in a product of queries and keys the score of every (b, h, q, k) stands."""
+"""The standard order of all attentions: the position of every score (b, h, q, k) in a product of queries and keys."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from headwise.doctor.reading.sides import Side
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    element: Tensor  # [B, H, Q, K]: of the product; -1 where no score stands
+    element: Tensor  # [B, H, Q, K]: index in the product; -1 if there is no score
     heads: tuple[int, ...]  # the features of the queries' heads, in order
-    key_heads: Tensor  # [H]: the feature of the keys that each head of queries meets
-    key_inputs: Tensor  # [K]: of which input each key is
-    constant_keys: int  # keys that are of no token: learned latents, prefixes, sinks
+    key_heads: Tensor  # [H]: the feature of the keys that each query head is multiplied with
+    key_inputs: Tensor  # [K]: the input that each key comes from
+    constant_keys: int  # keys that come from no token: learned latents, prefixes, sinks
 
 
 def read_grid(product: Seed, sources: Tensor, q: Side, k: Side, *, queries_left: bool) -> Grid | None:
-    """Of scores [rows, J] with these sources; None where a query of a head has several rows, or no place."""
+    """The grid of scores [rows, J] with these sources; None if a query of a head has several rows, or none."""
     feature = q.feature.amax(-1)
     known = q.token.amax(-1) >= 0
-    if bool(known.any()):  # learned queries among those of tokens have no place
+    if bool(known.any()):  # learned queries among those of tokens have no position
         example, position = q.example.amax(-1), q.position.amax(-1)
-    else:  # learned queries have no example; that of the keys they meet
+    else:  # learned queries have no example; they take that of their keys
         example = k.example.amax(-1)
         position, known = _learned(example, feature), torch.ones_like(known)
     example, position, feature, sources = example[known], position[known], feature[known], sources[known]
     if bool((example < 0).any()) or bool((position < 0).any()):
         return None
     heads, head = feature.unique(return_inverse=True)
-    # Keys: by input and position; constants have no place.
+    # Keys: by input and position; constants have no position.
     tokens = k.token[known]
     names = (marks.input_of(tokens) << 20) + k.position[known]
     columns = names[tokens >= 0].unique()
@@ -62,7 +62,7 @@ def read_grid(product: Seed, sources: Tensor, q: Side, k: Side, *, queries_left:
 
 
 def _as_met(columns: Tensor, names: Tensor, place: Tensor) -> Tensor:
-    """The order in which the keys lie in the product: what was remembered may stand before what is new."""
+    """The order of the keys in the product: cached keys may come before new ones."""
     first = torch.stack([place[names == x].min() for x in columns])
     return first.argsort(stable=True)
 

@@ -1,4 +1,4 @@
-"""The books of a trace that is being made: the marks of every tensor so far, and what is to be kept of the run."""
+"""The record of a trace in progress: the marks of every tensor so far, and what is kept of the forward."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from headwise.doctor.reading.code_line import running_line
 from headwise.doctor.reading.events import Kind, Seed, Softmax, Step, Trace
 from headwise.doctor.reading.marks import Marks
 
-UNREGISTERED = "(not registered)"  # the name of a parameter that the module does not know of
+UNREGISTERED = "(not registered)"  # the name of a parameter that the module has not registered
 
 
 class Ledger:
-    """Begins with the inputs; whatever else it is asked about is a parameter or a constant."""
+    """Starts with the inputs; every other tensor without marks is a parameter or a constant."""
 
     def __init__(self, module: nn.Module, inputs: Sequence[Tensor | None]) -> None:
         self.trace = Trace()
-        self.order = 0  # how many operations ran
+        self.order = 0  # the number of operations so far
         self._marks: dict[int, Marks] = {}
-        self._alive: list[Tensor] = []  # so that no id is used twice
+        self._alive: list[Tensor] = []  # keeps tensors alive, so that no id is reused
         self._names = {id(x): name for name, x in module.named_parameters()}
         for number, x in enumerate(inputs):
             if x is None:
@@ -49,7 +49,7 @@ class Ledger:
         self._alive.append(x)
 
     def seed(self, kind: Kind, value: Tensor, tokens: Tensor, **more: Any) -> Marks:
-        """Begin a source: the marks of its elements, each of which is its own."""
+        """Add a seed: returns the marks of its elements, each of which is its own source."""
         number = len(self.trace.seeds)
         value = value.detach() if kind == "parameter" else value.detach().clone()
         self.trace.seeds.append(Seed(number, kind, value, tokens.clone(), order=self.order, **more))
@@ -65,7 +65,7 @@ class Ledger:
         *,
         by_hand: bool = False,
     ) -> None:
-        """Keep a softmax, of scores with these sources."""
+        """Record a softmax of scores with these sources."""
         given, dtypes = weights.detach().clone(), (scores.dtype, weights.dtype)
         self.trace.softmaxes.append(
             Softmax(scores, given, dims, source.clone(), where, self.order, dtypes, by_hand=by_hand)
@@ -74,6 +74,6 @@ class Ledger:
     def step(
         self, name: str, found: Marks, args: Any, *, noise: bool = False, names: frozenset[str] = frozenset()
     ) -> None:
-        """Keep a step that numbers with these marks went through."""
+        """Record an elementwise step on numbers with these marks."""
         arguments = tuple(x.detach().clone() if isinstance(x, Tensor) and x.numel() < 1 << 20 else x for x in args)
         self.trace.steps.append(Step(name, found.source.clone(), running_line(), self.order, noise, arguments, names))

@@ -1,9 +1,9 @@
-"""Where every number of a forward came from: marks that travel with the tensors through the operations.
+"""Where every number of a forward comes from: marks that follow the tensors through the operations.
 
-Beside each tensor go two integer tensors of its shape. `token` says which position of which example of which input a
-number speaks of; `source` says which element of which matrix product (or input) it was last. Operations that only
-move numbers move the marks; operations on single numbers hand them on; matrix products begin new sources. So the
-meaning of every axis is known at the end, whatever views, transposes and einsums brought it there.
+Every tensor has two integer tensors of its shape. `token` says which position of which example of which input a number
+belongs to; `source` says which element of which matrix product (or input) it came from. Operations that move numbers
+move the marks; elementwise operations pass them on; matrix products create new sources. So the meaning of every axis is
+known at the end, whatever views, transposes and einsums led to it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-UNKNOWN = -1  # of no token: a constant
-MIXED = -2  # of several tokens
+UNKNOWN = -1  # no token: a constant
+MIXED = -2  # several tokens
 
 _INPUT, _EXAMPLE, _ELEMENT = 40, 20, 32  # bits
 
@@ -41,7 +41,7 @@ def position_of(tokens: Tensor) -> Tensor:
 
 
 def elements(seed: int, shape: Sequence[int]) -> Tensor:
-    """The sources of the elements of seed number `seed`, of this shape."""
+    """The sources of the elements of seed number `seed`, which has this shape."""
     size = torch.Size(shape)
     return (seed << _ELEMENT) + torch.arange(size.numel()).reshape(size)
 
@@ -56,14 +56,14 @@ def element_of(sources: Tensor) -> Tensor:
 
 @dataclasses.dataclass
 class Marks:
-    """What is known of one tensor."""
+    """What is known about one tensor."""
 
     token: Tensor
     source: Tensor
     live: bool = False  # whether it depends on the inputs
-    names: frozenset[str] = frozenset()  # of the parameters that it is made of
+    names: frozenset[str] = frozenset()  # of the parameters that it depends on
     noise: bool = False  # whether it is random
-    factor: float = 1.0  # by which numbers it was multiplied since its source, or since a norm
+    factor: float = 1.0  # the factor of the numbers since their source, or since a norm
     sum_of: tuple[int, tuple[int, ...]] | None = None  # the exponential that was summed, and over which dims
     exponential: int | None = None  # which exponential it is
 
@@ -79,9 +79,9 @@ def constant(shape: Sequence[int]) -> Marks:
 
 
 def merge(parts: Sequence[Marks], shape: Sequence[int]) -> Marks:
-    """The marks of an operation on single numbers: those of the operand that was computed last; among equals the first.
+    """The marks of an elementwise result: those of the operand that was computed last; of equals, the first.
 
-    What depends on the inputs comes before what does not. Numbers of two tokens that meet are of several.
+    Operands that depend on the inputs come first. A number that combines two tokens has several tokens.
     """
     shape = tuple(shape)
     names = frozenset[str]().union(*(x.names for x in parts))
@@ -98,7 +98,7 @@ def merge(parts: Sequence[Marks], shape: Sequence[int]) -> Marks:
 
 
 def one(tokens: Tensor, dim: int) -> Tensor:
-    """Along a dim: the one token there is, MIXED where there are several; constants do not count."""
+    """Along a dim: the only token, or MIXED if there are several; constants do not count."""
     known = tokens != UNKNOWN
     top = tokens.masked_fill(tokens == MIXED, 1 << 62).amax(dim)
     low = tokens.masked_fill(~known, 1 << 62).amin(dim)

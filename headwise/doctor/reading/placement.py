@@ -1,7 +1,7 @@
-"""Whether scores and vectors lie as attention needs them: what changes along a softmax, and within one product.
+"""Whether scores and vectors have the layout of attention: what changes along a softmax, and within one product.
 
-A row of the softmax should hold one query of one head and all its keys; one batch of a product the vectors of one head
-of one example, a token each.
+A row of the softmax should hold one query of one head and all its keys. One batch element of a product should hold the
+vectors of one head of one example, one per token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headwise.doctor.reading.sides import Side, varies
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Along a row of the softmax: the share of rows in which something changes that must, or must not."""
+    """Along a row of the softmax: the share of rows in which each property changes."""
 
     query_position: float
     query_feature: float
@@ -28,7 +28,7 @@ class Layout:
     key_feature: float
     repeated_keys: float
     examples: float  # of several examples
-    other_examples: float  # of a query of one example and a key of another
+    other_examples: float  # a query of one example and a key of another
     mixed: float
 
     @property
@@ -46,12 +46,12 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """The vectors of one batch of a product: they should be one head's, of one example, a token each."""
+    """The vectors of one batch element of a product: they should be of one head and one example, one per token."""
 
-    heads: bool  # vectors of several heads among them
-    repeated: bool  # one token several times
+    heads: bool  # there are vectors of several heads
+    repeated: bool  # a token occurs several times
     examples: bool  # of several examples
-    mixed: bool  # a vector of several tokens
+    mixed: bool  # a vector comes from several tokens
     tokens: tuple[int, ...] = ()  # the positions in the first batch, in order
 
     @property
@@ -60,7 +60,7 @@ class Placement:
 
 
 def read_layout(q: Side, k: Side) -> Layout:
-    """What changes along a row of the softmax, by the queries and the keys of its scores."""
+    """What changes along a row of the softmax, from the queries and the keys of its scores."""
     both = (q.example >= 0) & (k.example >= 0)
     return Layout(
         query_position=_share(varies(q.token)),
@@ -75,7 +75,7 @@ def read_layout(q: Side, k: Side) -> Layout:
 
 
 def read_placement(run: Trace, operand: Operand, dim: int) -> Placement:
-    """How the vectors lie in an operand, whose numbers each stand along `dim`."""
+    """The placement of the vectors in an operand, whose numbers are along `dim`."""
     tokens = marks.one(operand.token, dim)
     features = features_of_vectors(run, operand, dim)
     if bool((tokens >= 0).any()):
@@ -92,7 +92,7 @@ def read_placement(run: Trace, operand: Operand, dim: int) -> Placement:
 
 
 def _groups(tokens: Tensor, features: Tensor) -> Tensor:
-    """[X]: whether several whole heads lie one after the other, as the queries that share a key head may."""
+    """[X]: whether several whole heads follow one another, as the queries that share a key head may."""
     found = torch.zeros(len(tokens), dtype=torch.bool)
     for x in range(len(tokens)):
         sets = [tokens[x][features[x] == f].tolist() for f in features[x].unique().tolist()]
@@ -105,7 +105,7 @@ def _groups(tokens: Tensor, features: Tensor) -> Tensor:
 
 
 def _repeats(tokens: Tensor) -> Tensor:
-    """[rows]: whether one token stands in a row several times."""
+    """[rows]: whether a token occurs several times in a row."""
     ordered = tokens.sort(-1).values
     return ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(-1)
 

@@ -1,5 +1,5 @@
-"""The products of a run, and what is counted among them (convolutions, embeddings): each begins a new source, and its
-tokens follow from those of its operands.
+"""The products of a forward, including convolutions and embeddings: each is a new source, and its tokens follow from
+those of its operands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwise.doctor.reading.ledger import Ledger
 
 
 def product(ledger: Ledger, name: str, args: Sequence[Any], out: Tensor) -> None:
-    """A product of matrices or vectors, with or without something that is added."""
+    """A product of matrices or vectors, with or without an added tensor."""
     a, b = (args[1], args[2]) if name.startswith(("add", "badd")) else (args[0], args[1])
     left, right = _operand(ledger, a), _operand(ledger, b)
     if name in ("mv", "addmv"):
@@ -47,7 +47,7 @@ def product(ledger: Ledger, name: str, args: Sequence[Any], out: Tensor) -> None
 
 
 def convolution(ledger: Ledger, args: Sequence[Any], out: Tensor) -> None:
-    """A projection, of one token each where its kernel spans a single place."""
+    """A projection, of one token each if its kernel has size 1."""
     x, weight = args[0], args[1]
     found = ledger.marks_of(x)
     value, token, source = (
@@ -80,14 +80,14 @@ def _operand(ledger: Ledger, x: Tensor) -> Operand:
 
 
 def _column(x: Operand) -> Operand:
-    """A vector as a matrix of one column."""
+    """A vector as a matrix with one column."""
     return dataclasses.replace(
         x, value=x.value[None, :, None], token=x.token[None, :, None], source=x.source[None, :, None]
     )
 
 
 def _met(run: Trace, left: Operand, right: Operand) -> Tensor:
-    """The tokens of a product of two live operands: of weights and values they are those of the queries."""
+    """The tokens of a product of two operands that depend on the inputs: for weights times values, the queries'."""
     shape = (*left.token.shape[:2], right.token.shape[2])
     for weights, dim in ((left, -1), (right, -2)):
         number = int(marks.seed_of(weights.source).max())

@@ -1,4 +1,4 @@
-"""What the scores are multiplied by: measured from two runs with other inputs, whatever was biased or masked."""
+"""The factor of the scores: measured from two forwards with other inputs, whatever was biased or masked."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from torch import Tensor
 
 from headwise.doctor.reading.site import Site
 
-FORBIDDEN = -1e3  # a number this low, filled in or added, forbids at ordinary scores
+FORBIDDEN = -1e3  # a fill or added number this low masks ordinary scores
 
 
 def measure(site: Site, twin: Site) -> float | None:
-    """scores = factor · q kᵀ + what does not depend on the inputs; None where that is not so.
+    """The factor in scores = factor · q kᵀ + a part that does not depend on the inputs; None if there is none.
 
-    A number that is added to a whole row, as the maximum that is taken off before exp, is none of the softmax's
-    concern.
+    A number that is added to a whole row, such as the subtracted maximum, does not change the softmax and is ignored.
     """
     factor = behind_the_product(site, twin)
     return None if factor is None else factor * _scaled_before(site, "q") * _scaled_before(site, "k")
 
 
 def behind_the_product(site: Site, twin: Site) -> float | None:
-    """The same, counting only what the product itself was multiplied by, not the queries and keys before it."""
+    """The same, counting only factors applied to the product itself, not to queries and keys before it."""
     changed = (twin.scores - site.scores, twin.products - site.products)
     valid = open_cells(site, twin) & torch.isfinite(changed[0]) & torch.isfinite(changed[1])
     scores, products = (_off_its_mean(x, valid)[valid] for x in changed)
@@ -32,7 +31,7 @@ def behind_the_product(site: Site, twin: Site) -> float | None:
 
 
 def open_cells(site: Site, twin: Site) -> Tensor:
-    """[B, H, Q, K]: what is forbidden in neither run."""
+    """[B, H, Q, K]: the cells that are masked in neither forward."""
     return (site.scores > FORBIDDEN) & (twin.scores > FORBIDDEN)
 
 
@@ -42,7 +41,7 @@ def _off_its_mean(x: Tensor, valid: Tensor) -> Tensor:
 
 
 def _scaled_before(site: Site, name: str) -> float:
-    """What queries or keys were multiplied by between their projection (or a norm behind it) and the product."""
+    """The factor of queries or keys between their projection (or a norm after it) and the product."""
     raw = site.raw(name)
     if raw is not None:
         entered = (site.q if name == "q" else site.k).double()

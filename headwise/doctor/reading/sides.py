@@ -1,4 +1,4 @@
-"""Whose each score is: the token and the head on its two sides, row and column of the product it came from."""
+"""The query and the key of each score: token and head of the row and the column of the product that it came from."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from headwise.doctor.reading.marks import UNKNOWN
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """Of each score of a softmax, laid out [rows, J]: whose query (or key) it is. -1 = of no token, -2 = of several."""
+    """For each score of a softmax [rows, J]: the token of its query (or key). -1 = no token, -2 = several."""
 
     token: Tensor
     example: Tensor
     position: Tensor
-    feature: Tensor  # which head of which projection: the first number that met there
+    feature: Tensor  # which head of which projection: the first number of the vector
 
     @property
     def feature_of_tokens(self) -> Tensor:
-        """The features of those that are of tokens; learned keys beside them have features of their own."""
+        """The features of those with a token; learned keys next to them have features of their own."""
         return self.feature.masked_fill(self.token == UNKNOWN, UNKNOWN)
 
 
 def read_sides(run: Trace, product: Seed, sources: Tensor) -> tuple[Side, Side]:
-    """Of scores with these sources: whose the rows of the product are, and whose its columns."""
+    """For scores with these sources: the sides that the rows and the columns of the product are."""
     left, right = product.left, product.right
     assert left is not None
     assert right is not None
@@ -47,13 +47,13 @@ def read_sides(run: Trace, product: Seed, sources: Tensor) -> tuple[Side, Side]:
 
 
 def _side(tokens: Tensor, features: Tensor) -> Side:
-    if bool((tokens >= 0).any()):  # learned keys beside those of tokens are of no head's projection
+    if bool((tokens >= 0).any()):  # learned keys next to those of tokens are not from a head's projection
         features = features.masked_fill(tokens == UNKNOWN, UNKNOWN)
     return Side(tokens, marks.example_of(tokens), marks.position_of(tokens), features)
 
 
 def varies(x: Tensor) -> Tensor:
-    """[rows]: whether more than one known value stands in a row."""
+    """[rows]: whether a row has more than one known value."""
     high = x.masked_fill(x == UNKNOWN, -(1 << 62)).amax(-1)
     low = x.masked_fill(x == UNKNOWN, 1 << 62).amin(-1)
     return high > low

@@ -1,7 +1,7 @@
-"""One softmax and the products around it: queries, keys, scores, weights and values, put into one order.
+"""One softmax and the products around it: queries, keys, scores, weights and values in the standard order.
 
-Whose each score is (sides.py) says whether they lie as attention needs them (placement.py), and where they do, which
-score is that of which query and key (grid.py).
+The query and key of each score (sides.py) tell whether the layout is that of attention (placement.py) and, if so, which
+score belongs to which query and key (grid.py).
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ class Site:
     def __init__(self, run: Trace, softmax: Softmax, product: Seed) -> None:
         self.trace, self.softmax, self.product = run, softmax, product
 
-    # which is which
+    # which tensor is which
 
     @functools.cached_property
     def sources(self) -> Tensor:
-        """[rows, J]: the element of the product behind each score, a row of the softmax after the other."""
+        """[rows, J]: the element of the product for each score, one row of the softmax after the other."""
         return _rows(self.softmax.source, self.softmax.dims)
 
     @functools.cached_property
     def _sides(self) -> tuple[Side, Side]:
-        """Whose the rows of the score product are, and whose its columns."""
+        """The rows of the score product, and its columns."""
         return read_sides(self.trace, self.product, self.sources)
 
     @functools.cached_property
     def contraction(self) -> Contraction | None:
-        """Where the weights met the values; None where they never did."""
+        """The product of weights and values; None if there is none."""
         later = (x for x in self.trace.seeds if x.order > self.softmax.order and x.kind == "product")
         met = (read_contraction(self.product, x) for x in later)
         return next((x for x in met if x is not None), None)
 
     @functools.cached_property
     def queries_left(self) -> bool:
-        """Whether the rows of the score product are queries: the side whose tokens the values do not share."""
+        """Whether the rows of the score product are queries: the side whose tokens differ from those of the values."""
         met = self.contraction
         if met is not None and met.side is not None:
             return met.side == "right"
@@ -82,11 +82,11 @@ class Site:
         return read_layout(self.query, self.key)
 
     def placement(self, name: str) -> Placement:
-        """How the queries ("q"), keys ("k") or values ("v") lie in the product that they enter."""
+        """The placement of the queries ("q"), keys ("k") or values ("v") in the product that they enter."""
         return read_placement(self.trace, *self._vectors(name))
 
     def _vectors(self, name: str) -> tuple[Operand, int]:
-        """The operand that the queries, keys or values are, and the dim along which the numbers of one of them lie."""
+        """The operand that holds the queries, keys or values, and the dim of their features."""
         if name == "v":
             met = self.contraction
             assert met is not None
@@ -94,17 +94,17 @@ class Site:
         operand = self.query_operand if name == "q" else self.key_operand
         return operand, -1 if (name == "q") == self.queries_left else -2
 
-    # in the one order
+    # in the standard order
 
     @functools.cached_property
     def grid(self) -> Grid | None:
-        """Where in the product every (b, h, q, k) stands; None where the layout is not that of attention."""
+        """The position of every (b, h, q, k) in the product; None if the layout is not that of attention."""
         if not self.layout.right:
             return None
         return read_grid(self.product, self.sources, self.query, self.key, queries_left=self.queries_left)
 
     def cells(self, values: Tensor, sources: Tensor) -> Tensor:
-        """[B, H, Q, K]: numbers that stand at these sources of the product; NaN where there is none."""
+        """[B, H, Q, K]: the numbers with these sources in the product; NaN if there is none."""
         grid = self.grid
         assert grid is not None
         flat = torch.full((self.product.value.numel(),), torch.nan, dtype=torch.float64)
@@ -114,22 +114,22 @@ class Site:
 
     @functools.cached_property
     def scores(self) -> Tensor:
-        """[B, H, Q, K], as the softmax took them."""
+        """[B, H, Q, K], the input of the softmax."""
         return self.cells(self.softmax.scores, self.softmax.source)
 
     @functools.cached_property
     def weights(self) -> Tensor:
-        """[B, H, Q, K], as the softmax gave them."""
+        """[B, H, Q, K], the output of the softmax."""
         return self.cells(self.softmax.weights, self.softmax.source)
 
     @functools.cached_property
     def products(self) -> Tensor:
-        """[B, H, Q, K]: q kᵀ, of what entered the product; NaN where no score stands."""
+        """[B, H, Q, K]: q kᵀ of the operands of the product; NaN if there is no score."""
         assert self.grid is not None
         return (self.q.double() @ self.k.double().transpose(-1, -2)).masked_fill(self.grid.element < 0, torch.nan)
 
     def _gathered(self, name: str, what: Literal["value", "source"]) -> Tensor:
-        """[B, H, L, D]: the values or sources of q, k or v, in order, as they entered their product."""
+        """[B, H, L, D]: the values or sources of q, k or v, in order, as operands of their product."""
         operand, dim = self._vectors(name)
         table = getattr(operand, what)
         table = table if dim == -1 else table.transpose(-1, -2)
@@ -137,7 +137,7 @@ class Site:
         return table.reshape(-1, table.shape[-1])[index]
 
     def _index(self, name: str, *, left: bool) -> Tensor:
-        """[B, H, L]: which row of the left operand (column of the right one) every query (key) is."""
+        """[B, H, L]: the row of the left operand (column of the right one) of every query (key)."""
         grid = self.grid
         assert grid is not None
         n, m = self.product.value.shape[-2:]
@@ -146,7 +146,7 @@ class Site:
 
     @functools.cached_property
     def _value_index(self) -> Tensor:
-        """[B, H, K]: which row of the values each weight met."""
+        """[B, H, K]: the row of the values that each weight is multiplied with."""
         met, grid = self.contraction, self.grid
         assert met is not None
         assert grid is not None
@@ -161,7 +161,7 @@ class Site:
 
     @functools.cached_property
     def q(self) -> Tensor:
-        """[B, H, Q, D]: the queries, as they entered the product."""
+        """[B, H, Q, D]: the queries, as an operand of the product."""
         return self._gathered("q", "value")
 
     @functools.cached_property
@@ -173,11 +173,11 @@ class Site:
         return self._gathered("v", "value")
 
     def sources_of(self, name: str) -> Tensor:
-        """[B, H, L, D]: where every number of q, k or v came from."""
+        """[B, H, L, D]: the source of every number of q, k or v."""
         return self._gathered(name, "source")
 
     def raw(self, name: str) -> Tensor | None:
-        """[B, H, L, D]: q, k or v as their projections gave them, unscaled and unrotated; None if unknown."""
+        """[B, H, L, D]: q, k or v as output by their projections, unscaled and unrotated; None if unknown."""
         sources = _completed(self.sources_of(name))
         if bool((sources < 0).any()):
             return None
@@ -192,19 +192,19 @@ class Site:
         return found
 
     def columns(self, name: str) -> Tensor:
-        """[H, D]: which feature of which projection every number of a head of q, k or v is."""
+        """[H, D]: the feature and projection of every number of a head of q, k or v."""
         return features_of(self.trace, self.sources_of(name)[0, :, 0])
 
     @functools.cached_property
     def weights_at_values(self) -> Tensor:
-        """[B, H, Q, K]: the weights as they met the values."""
+        """[B, H, Q, K]: the weights as multiplied with the values."""
         met = self.contraction
         assert met is not None
         return self.cells(met.weights.value, met.weights.source)
 
     @functools.cached_property
     def output(self) -> tuple[Seed, Operand, int] | None:
-        """The first projection behind the values, its live operand, and which dim of that is multiplied away."""
+        """The first projection after the values, its operand that depends on the inputs, and its contracted dim."""
         met = self.contraction
         if met is None:
             return None
@@ -218,12 +218,12 @@ class Site:
 
     @property
     def steps_before(self) -> list[Step]:
-        """What the scores went through before the softmax."""
+        """The elementwise steps of the scores before the softmax."""
         return [x for x in self.trace.steps if x.order < self.softmax.order and self._made_of(x.source)]
 
     @property
     def steps_after(self) -> list[Step]:
-        """What the weights went through before they met the values."""
+        """The elementwise steps of the weights before their product with the values."""
         end = self.contraction.product.order if self.contraction else 1 << 60
         return [x for x in self.trace.steps if self.softmax.order < x.order < end and self._made_of(x.source)]
 
@@ -249,12 +249,12 @@ def _rows(x: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 
 def _completed(sources: Tensor) -> Tensor:
-    """Sources [.., D] of a head; where a rotation made pairs of numbers from two each, both of them."""
+    """Sources [.., D] of a head; where a rotation combined two numbers into each, both of them."""
     numbers = marks.seed_of(sources)
     found = sources.clone()
     for number in numbers.unique().tolist():
         here = (numbers == number).flatten(0, -2)
-        if not bool((here == here[:1]).all()):  # parts of a head (one rotated, one not) have the same places everywhere
+        if not bool((here == here[:1]).all()):  # parts of a head (one rotated, one not)
             return sources
         part = sources[..., here[0]]
         ordered = part.sort(-1).values

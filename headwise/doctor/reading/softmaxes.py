@@ -1,4 +1,4 @@
-"""The softmaxes of a run: the operation itself, and exponentials over their sum, written out by hand."""
+"""The softmaxes of a forward: the torch operation, and exponentials divided by their sum."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headwise.doctor.reading.marks import Marks
 
 
 class Softmaxes:
-    """Sees them come, and keeps them in the ledger."""
+    """Finds them, and records them in the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._exponentials: list[tuple[Tensor, Tensor, Where | None]] = []  # of which scores, their sources
+        self._exponentials: list[tuple[Tensor, Tensor, Where | None]] = []  # the scores, and their sources
 
     def operation(self, x: Tensor, dim: int, out: Tensor) -> None:
         found = self.ledger.marks_of(x)
@@ -30,7 +30,7 @@ class Softmaxes:
         self.ledger.put(out, found.like(found.token.clone(), found.source.clone()))
 
     def summed(self, args: Sequence[Any], out: Tensor) -> bool:
-        """Whether what was summed are exponentials; then their sum is marked."""
+        """Whether exponentials were summed; if so, their sum is marked."""
         x = args[0]
         exponential = self.ledger.marks_of(x).exponential
         if exponential is None:
@@ -42,8 +42,8 @@ class Softmaxes:
         return True
 
     def single(self, name: str, operands: Sequence[Tensor], parts: Sequence[Marks], out: Tensor, found: Marks) -> None:
-        """Follow exponentials through an operation on single numbers: the marks `found` of its result are told which
-        of them it is, and a softmax that it completes is kept.
+        """Follow exponentials through an elementwise operation: its marks `found` get the index of the exponential,
+        and a softmax that it completes is recorded.
         """
         if name in ("exp", "exp2") and found.live:
             scores = operands[0] * math.log(2) if name == "exp2" else operands[0]
@@ -72,7 +72,7 @@ class Softmaxes:
 
 
 def _adds_up(x: Tensor) -> int | None:
-    """The dim along which numbers add up to 1 everywhere, as weights do; None where there is none."""
+    """The dim along which numbers sum to 1 everywhere, like weights; None if there is none."""
     tolerance = 1e-4 if x.dtype in (torch.float32, torch.float64) else 1e-2
     sums = ((dim, x.detach().double().sum(dim)) for dim in range(x.ndim) if x.shape[dim] > 1)
     return next((dim for dim, total in sums if bool(((total - 1).abs() < tolerance).all())), None)

@@ -1,9 +1,9 @@
-"""One forward, operation by operation: the matrix products and softmaxes of a module, with marks on what met in them.
+"""Trace one forward: the matrix products and softmaxes of a module, with marks on their operands.
 
-`trace(module, inputs, function, output)` runs `function` under a dispatch mode (tracing.py) that sees what every style
-of code comes down to (einsum, bmm, `@`, Linear and fused attention are all products here; fused attention is made to
-run as its parts), and notes of each product and softmax what it was given, where in the code it stood, and the marks
-(marks.py) of its operands. What it finds is described in events.py.
+`trace(module, inputs, function, output)` runs `function` under a dispatch mode (tracing.py). It sees the operations
+that every style of code is executed as: einsum, bmm, `@` and Linear are all products, and fused attention is run as
+separate operations. For each product and softmax it records the operands, the line of code, and the marks (marks.py).
+events.py describes the result.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ T = TypeVar("T")
 def trace(
     module: nn.Module, inputs: Sequence[Tensor | None], function: Callable[[], T], output: Callable[[T], Tensor]
 ) -> Trace:
-    """Run `function`, which calls `module` on `inputs` ([B, N, M] each), and note what happens. The result's `output`
-    is marked too.
+    """Run `function`, which calls `module` on `inputs` ([B, N, M] each), and record its operations. The result's
+    `output` is marked too.
     """
     ledger = Ledger(module, inputs)
     with torch.no_grad(), without_fused():
@@ -41,7 +41,7 @@ def trace(
 
 @contextmanager
 def without_fused() -> Iterator[None]:
-    """Attention runs as its parts: products and a softmax."""
+    """Run attention as separate operations: products and a softmax."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

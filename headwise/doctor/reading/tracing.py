@@ -1,4 +1,4 @@
-"""The dispatch mode that follows a forward: what each of torch's operations does to the marks of its operands."""
+"""The dispatch mode that traces a forward: how each of torch's operations changes the marks of its operands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headwise.doctor.reading.softmaxes import Softmaxes
 
 
 class Tracing(TorchDispatchMode):
-    """Keeps in a ledger what it sees."""
+    """Records in a ledger what it sees."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Tracing(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
         self.ledger.order += 1
-        # The numbers that an operation is about to overwrite, where they matter.
+        # The numbers that an operation is about to overwrite, if they are needed.
         overwritten = args[0].detach().clone() if name in ("exp_", "exp2_") else None
         out = func(*args, **kwargs)
         try:
@@ -60,7 +60,7 @@ class Tracing(TorchDispatchMode):
             self.ledger.put(out, self.ledger.marks_of(args[0]).move(lambda x: x[..., 0]))
         elif plain == "view_as_real":
             found = self.ledger.marks_of(args[0])
-            beside = torch.where(found.source < 0, found.source, found.source + 1)  # the two lay side by side
+            beside = torch.where(found.source < 0, found.source, found.source + 1)  # the two were adjacent
             self.ledger.put(
                 out, found.like(torch.stack([found.token] * 2, -1), torch.stack([found.source, beside], -1))
             )
@@ -82,7 +82,7 @@ class Tracing(TorchDispatchMode):
             self._other(args, kwargs, out)
 
     def _other(self, args: Any, kwargs: Any, out: Any) -> None:
-        """Whatever is not known: its results depend on the inputs if one of its operands does."""
+        """An unknown operation: its results depend on the inputs if one of its operands does."""
         parts = [self.ledger.marks_of(x) for x in marks.tensors_in([list(args), kwargs])]
         for x in marks.tensors_in(out):
             found = marks.constant(x.shape)
@@ -92,7 +92,7 @@ class Tracing(TorchDispatchMode):
             self.ledger.put(x, found)
 
     def _single(self, name: str, args: Any, kwargs: Any, out: Any, in_place: bool, overwritten: Tensor | None) -> None:
-        """An operation on single numbers, which have the meaning of those that they were made of."""
+        """An elementwise operation: its results have the marks of its operands."""
         results = marks.tensors_in(out)
         if not results:
             return
@@ -101,7 +101,7 @@ class Tracing(TorchDispatchMode):
             self.ledger.trace.functions.append((name, first.dtype, running_line()))
         operands = marks.tensors_in([list(args), kwargs]) if name not in _HANDING_ON else marks.tensors_in(args[0])[:1]
         parts = [self.ledger.marks_of(x) for x in operands]
-        if name == "where" and len(args) == 3:  # the condition is no number
+        if name == "where" and len(args) == 3:  # the condition is not a number
             parts = [self.ledger.marks_of(x) for x in args[1:] if isinstance(x, Tensor)]
         strong = [x for x in parts if self._met_of_live(x)]
         found = marks.merge(strong or parts, first.shape)
@@ -136,7 +136,7 @@ class Tracing(TorchDispatchMode):
         return seed.left is not None and seed.right is not None and seed.left.live and seed.right.live
 
     def _biased(self, operands: list[Tensor], parts: list[Marks], out: Tensor) -> None:
-        """A bias that is added to a projection as it came is part of what the projection gave."""
+        """A bias that is added directly to a projection is part of the projection's output."""
         alive = [(x, part) for x, part in zip(operands, parts, strict=False) if part.live]
         rest = [part for part in parts if not part.live]
         numbers = marks.seed_of(alive[0][1].source).unique() if len(alive) == 1 else torch.tensor([])
@@ -191,7 +191,7 @@ class Tracing(TorchDispatchMode):
                 func(to, args[1], of)
 
 
-# What moves numbers, what hands each number's meaning on to one of its results, what multiplies matrices.
+# Operations that move numbers; that pass the marks of the input to one result; that multiply matrices.
 _MOVES = """
 alias as_strided channel_shuffle chunk constant_pad_nd detach diagonal expand expand_copy flip gather im2col index
 index_select lift_fresh narrow permute pixel_shuffle pixel_unshuffle repeat resolve_conj roll rot90 select slice
@@ -212,7 +212,7 @@ _MOVING, _HANDING_ON, _MULTIPLYING, _NOTING, _SINGLY, _DICE = (
 
 
 def _number(name: str, args: Sequence[Any]) -> float:
-    """What everything is multiplied by, where that is one number."""
+    """The factor of a multiplication, if it is a single number."""
     if name not in ("mul", "div") or len(args) < 2:
         return 1.0
     for x in (args[1], args[0]):

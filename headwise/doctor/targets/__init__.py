@@ -1,1 +1,1 @@
-"""What is examined: a class of a file or package, the layers of a model, here or in a process of its own."""
+"""What is examined: a class in a file or package, or the layers of a model; in this process or in a separate one."""

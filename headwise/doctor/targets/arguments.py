@@ -1,6 +1,6 @@
-"""The arguments of somebody's constructor: read as they are typed, fitted to its signature, missing ones named.
+"""The arguments of the user's constructor: parsed, matched with its signature, and missing ones listed.
 
-`--set config.n_embd=64` makes a config: of the class that the parameter is annotated with, else of plain attributes.
+`--set config.n_embd=64` makes a config: of the parameter's annotated class, else with plain attributes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import torch
 
 from headwise.errors import DoctorError
 
-_WORDS = {"true": True, "false": False, "none": None, "null": None}  # "false" as a string would count as true
+_WORDS = {"true": True, "false": False, "none": None, "null": None}  # the string "false" would be truthy
 
 
 class Arguments:
-    """What a constructor is called with: settings by name, which may be dotted, and some by position."""
+    """The arguments of a constructor: settings by name, which may be dotted, and some by position."""
 
     def __init__(self, name: str, made: Any, settings: Mapping[str, Any], positional: tuple[Any, ...] = ()) -> None:
         self._name, self._made, self._positional = name, made, positional
@@ -42,18 +42,18 @@ class Arguments:
         unknown = [name for name in given if name not in named]
         if unknown and not open_ended:
             near = nearest(unknown[0], named)
-            hint = f"did you mean {near}?" if near else f"it takes: {', '.join(named) or 'nothing'}"
-            raise DoctorError(f"{self._name} takes no argument {unknown[0]!r}; {hint}")
+            hint = f"Did you mean {near}?" if near else f"Its arguments: {', '.join(named) or 'none'}"
+            raise DoctorError(f"{self._name} has no such argument. Received: {unknown[0]!r}. {hint}")
         in_order = [name for name, x in named.items() if x.kind is not x.KEYWORD_ONLY]
         starred = any(x.kind is x.VAR_POSITIONAL for x in parameters.values())
         if len(self._positional) > len(in_order) and not starred:
             raise DoctorError(
-                f"{self._name} takes {len(in_order)} arguments by position at most ({', '.join(in_order)}); "
-                f"received {len(self._positional)}"
+                f"{self._name} takes at most {len(in_order)} arguments by position ({', '.join(in_order)}). "
+                f"Received: {len(self._positional)}"
             )
         taken = set(in_order[: len(self._positional)])
         if twice := sorted(taken & given.keys()):
-            raise DoctorError(f"{self._name}: {twice[0]!r} is given twice, by position and by name")
+            raise DoctorError(f"{self._name}: {twice[0]!r} is passed twice, by position and by name; pass it once")
         missing = [x for name, x in named.items() if x.default is x.empty and name not in taken and name not in given]
         if missing:
             raise DoctorError(self._missing(missing))
@@ -69,7 +69,7 @@ class Arguments:
     def _parameters(self) -> Mapping[str, inspect.Parameter] | None:
         try:
             return inspect.signature(self._made).parameters
-        except (TypeError, ValueError):  # written in C
+        except (TypeError, ValueError):  # implemented in C
             return None
 
     def _gathered(self, parameters: Mapping[str, inspect.Parameter] | None) -> dict[str, Any]:
@@ -80,7 +80,9 @@ class Arguments:
             owner, dot, inner = name.partition(".")
             if dot:
                 if owner in plain:
-                    raise DoctorError(f"{self._name}: {owner!r} is given as a whole and in parts ({name})")
+                    raise DoctorError(
+                        f"{self._name}: {owner!r} is passed both as a whole and in parts ({name}); pass it in one way"
+                    )
                 nested.setdefault(owner, {})[inner] = value
         for owner, parts in nested.items():
             plain[owner] = self._config(owner, parts)
@@ -95,7 +97,7 @@ class Arguments:
 
 
 class Settings(types.SimpleNamespace):
-    """A config made of `--set config.name=value`; what it lacks it says how to give."""
+    """A config made of `--set config.name=value`. For a missing attribute, the error says how to set it."""
 
     def __init__(self, owner: str, parts: Mapping[str, Any]) -> None:
         whole = {name: value for name, value in parts.items() if "." not in name}
@@ -117,12 +119,12 @@ def parse_setting(text: str, *, option: str = "--set", example: str = "embed_siz
     name, equals, value = text.partition("=")
     name = name.strip()
     if not equals or not all(part.isidentifier() for part in name.split(".")):
-        raise DoctorError(f"{option} {text}: expected name=value, as in {option} {example}; received {text!r}")
+        raise DoctorError(f"{option}: expected name=value, as in {option} {example}. Received: {text!r}")
     return name, parse_value(value.strip())
 
 
 def parse_value(text: str) -> Any:
-    """A value as it is typed."""
+    """A value from its text."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if text.startswith("torch.") and isinstance(dtype := getattr(torch, text[6:], None), torch.dtype):
@@ -134,7 +136,7 @@ def parse_value(text: str) -> Any:
 
 
 def nearest(name: str, there: Iterable[str]) -> str | None:
-    """The name that was probably meant."""
+    """The name that was probably intended."""
     folded = {each.lower(): each for each in there}
     found = difflib.get_close_matches(name.lower(), folded, n=1)
     return folded[found[0]] if found else None
@@ -144,12 +146,12 @@ def _annotation(made: Any, parameter: str) -> Any:
     target = getattr(made, "__init__", made) if isinstance(made, type) else made
     try:
         return typing.get_type_hints(target).get(parameter)
-    except Exception:  # annotations may name what is only imported for type checkers
+    except Exception:  # annotations may refer to names that are imported only for type checkers
         return None
 
 
 def _signature(made: Any) -> str:
-    """As it is written, without annotations: "(embed_size, heads, dropout=0.1)"."""
+    """The signature without annotations: "(embed_size, heads, dropout=0.1)"."""
     signature = inspect.signature(made)
     bare = [x.replace(annotation=inspect.Parameter.empty) for x in signature.parameters.values()]
     whole = str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))

@@ -1,4 +1,4 @@
-"""From a target to its diagnosis: import, build and diagnose in so much time. What does not end is a finding."""
+"""From a target to its diagnosis: import, build and diagnose within a time limit. Code that hangs is a finding."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def examine(
 ) -> Diagnosis:
     """Import, build and diagnose, all within `timeout` seconds.
 
-    `say` hears what is done next, in words that begin a sentence: "the import of my_model.py", "the constructor of
-    MyAttention", "forward". `memory` is what this process may take, if it has a limit: for the finding's words.
+    `say` is called with the next step, in words that begin a sentence: "the import of my_model.py", "the constructor of
+    MyAttention", "forward". `memory` is the memory limit of this process in bytes, if it has one, for the evidence.
 
-    Raises DoctorError where the module cannot be loaded or understood.
+    Raises DoctorError if the module cannot be loaded or understood.
     """
     begun = time.monotonic()
     doing = f"the import of {target.place}"
@@ -54,7 +54,7 @@ def examine(
             module = target.build(largest=LARGEST if memory is None else min(LARGEST, memory / 4))
         doing = "forward"
         say(doing)
-        # The doctor minds the time itself, so that what it has found by then is not lost.
+        # diagnose() has a time limit of its own, so that its findings so far are not lost.
         found = diagnose(
             module, spec=spec, make=target.build, timeout=timeout and max(timeout - (time.monotonic() - begun), 0.1)
         )
@@ -72,19 +72,19 @@ def examine(
 
 
 def _measured(finding: Finding, memory: float | None) -> Finding:
-    """The doctor knows that there was no memory left; how much there was is known here."""
+    """Adds the memory limit, which is known here, to a finding that memory ran out."""
     if finding.name != "too-large" or memory is None:
         return finding
     return too_large(memory, finding.where)
 
 
 def _only(target: Target, finding: Finding) -> Diagnosis:
-    """Nothing else is known of a module that ends like this."""
+    """A diagnosis with only this finding: nothing else is known about the module."""
     return Diagnosis(subject=str(target), findings=(finding,), unchecked={"everything else": UNASKED})
 
 
 def parse_spec(stated: Sequence[str]) -> Spec | None:
-    """A Spec from `heads=8`, `mask=forbidden`, `roles.x=query`, `parameters.q=to_q`; None where nothing is stated."""
+    """A Spec from `heads=8`, `mask=forbidden`, `roles.x=query`, `parameters.q=to_q`; None if nothing is stated."""
     whole: dict[str, object] = {}
     parts: dict[str, dict[str, object]] = {}
     for each in stated:

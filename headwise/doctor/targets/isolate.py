@@ -1,7 +1,7 @@
-"""The diagnosis of code that nobody trusts to end: in a process of its own, with a limit of time and one of memory.
+"""The diagnosis of code that may hang or crash: in a separate process with a time limit and a memory limit.
 
-A module that hangs, crashes or eats the memory then is a finding. This keeps accidents away from the doctor; it is no
-sandbox: the process may read and write files and use the network as its user may.
+A module that hangs, crashes or exhausts memory is then reported as a finding. This protects from accidents only; it is
+not a sandbox: the process can read and write files and use the network like its user.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from headwise.doctor.finding import Diagnosis, Finding, Where
 from headwise.doctor.limits import GIGABYTE, UNASKED, crashes, hangs, is_users, line_of, too_large
 from headwise.errors import DoctorError
 
-MEMORY = 8 * GIGABYTE  # over what Python and torch take themselves
+MEMORY = 8 * GIGABYTE  # in addition to what Python and torch need
 TIMEOUT = 60.0
-_START = 120.0  # seconds for Python and torch to start in
-_GRACE = 5.0  # seconds that the process has to report by itself that the time is over
-_LOOK = 0.05  # seconds between two looks at the process
+_START = 120.0  # seconds that Python and torch may take to start
+_GRACE = 5.0  # seconds that the process has, after the time limit, to report by itself
+_LOOK = 0.05  # seconds between two checks of the process
 _ON_POSIX = os.name == "posix"
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the other process is asked to do."""
+    """The job of the other process."""
 
     target: str  # file.py:Class
     settings: tuple[str, ...] = ()  # name=value, as they are typed
@@ -44,7 +44,7 @@ class Request:
 
 
 def diagnose_isolated(request: Request) -> Diagnosis:
-    """Import, build and diagnose a module in a process of its own.
+    """Import, build and diagnose a module in a separate process.
 
     Raises DoctorError where `headwise.doctor.targets.load` or `diagnose` would.
     """
@@ -56,19 +56,19 @@ def diagnose_isolated(request: Request) -> Diagnosis:
 
 
 class _Child:
-    """The process, and the files by which it speaks: its result, what it is doing, and where it is."""
+    """The process, and the files through which it reports its result, its current step and its current line."""
 
     def __init__(self, folder: Path, request: Request) -> None:
         self._request = request
         self._files = _Files(folder)
-        self._base = 0.0  # bytes that it took before it ran the user's code
+        self._base = 0.0  # bytes that it used before it ran the user's code
         self._files.request.write_text(json.dumps(dataclasses.asdict(request)), encoding="utf-8")
 
     def __enter__(self) -> _Child:
-        # Modules are found where this process finds them, and not, as with `python -m`, in the working directory first.
+        # Modules are found as in this process, not, as with `python -m`, first in the working directory.
         begin = (
-            "import sys; sys.path[:] = sys.argv[2:]; "
-            "from headwise.doctor.targets.isolated import main; main(sys.argv[1])"
+            "import sys; sys.path[:] = sys.argv[2:]; from headwise.doctor.targets.isolated import main; "
+            "main(sys.argv[1])"
         )
         with self._files.output.open("wb") as output:
             self._process = subprocess.Popen(
@@ -76,7 +76,7 @@ class _Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that what it starts itself can be ended with it
+                start_new_session=True,  # so that processes that it starts can be killed with it
             )
         return self
 
@@ -84,7 +84,7 @@ class _Child:
         self._end()
 
     def wait(self) -> str:
-        """Until it ends or a limit does. Returns "ended", "time", "memory" or "start"."""
+        """Wait until it ends or reaches a limit. Returns "ended", "time", "memory" or "start"."""
         begun = time.monotonic()
         ready: float | None = None
         while self._process.poll() is None:
@@ -110,7 +110,7 @@ class _Child:
                 raise DoctorError(str(result["error"]))
             try:
                 return Diagnosis.from_dict(result["diagnosis"])
-            except (KeyError, TypeError, AttributeError):  # not what the doctor writes
+            except (KeyError, TypeError, AttributeError):  # not written by the doctor
                 return self._with(self._crash("it overwrote the doctor's result"))
         if ended == "ended" and not self._files.doing.exists():
             raise DoctorError(f"the process for --isolate could not start{self._last_words()}")
@@ -136,7 +136,7 @@ class _Child:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
             how = f"it ended the process with {name}"
             if name == "SIGKILL":
-                how += ", which most often means that the machine had no memory left"
+                how += ", which usually means that the machine ran out of memory"
         how = how or f"it ended the process with exit code {code}"
         return crashes(how + self._last_words(), self._files.where(), self._doing)
 
@@ -145,10 +145,10 @@ class _Child:
         return f" (its last line: {lines[-1][:200]!r})" if lines else ""
 
     def _stop(self, why: str) -> str:
-        """Ask where it is, then end it."""
+        """Ask for its current line, then kill it."""
         if hasattr(signal, "SIGUSR1") and self._files.doing.exists():
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGUSR1)  # faulthandler writes its stack, whatever it is doing
+                self._process.send_signal(signal.SIGUSR1)  # faulthandler writes the stack, even of a busy process
                 time.sleep(0.3)
         self._end()
         return why
@@ -156,7 +156,7 @@ class _Child:
     def _end(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if _ON_POSIX:
-                os.killpg(self._process.pid, signal.SIGKILL)  # its session: what it started itself too
+                os.killpg(self._process.pid, signal.SIGKILL)  # its session: also the processes that it started
             else:
                 self._process.kill()
         self._process.wait()
@@ -164,7 +164,7 @@ class _Child:
 
 @dataclasses.dataclass(frozen=True)
 class _Files:
-    """What parent and child have in common. What the child writes is not trusted."""
+    """The files that parent and child share. What the child writes is not trusted."""
 
     folder: Path
 
@@ -213,7 +213,7 @@ class _Files:
 
 
 def _memory(pid: int) -> float | None:
-    """The memory that a process has taken, in bytes; None where that cannot be known."""
+    """The memory that a process uses, in bytes; None if that cannot be found out."""
     try:
         if sys.platform == "linux":
             fields = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()

@@ -1,6 +1,6 @@
 """The other process of `headwise.doctor.targets.isolate`: sets its own limits, then imports, builds and diagnoses.
 
-It says in files what it is doing, what came of it, and, where it is stuck or dies, the line it was at.
+It writes to files its current step, its result, and, if it hangs or crashes, its current line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headwise.errors import HeadwiseError
 
 
 def main(folder: str) -> None:
-    """Do what the request in this folder says, and leave the result there."""
+    """Run the request in this folder, and write the result there."""
     files = _Files(Path(folder))
     written = json.loads(files.request.read_text(encoding="utf-8"))
     request = Request(**{**written, "settings": tuple(written["settings"]), "spec": tuple(written["spec"])})
@@ -40,7 +40,7 @@ def main(folder: str) -> None:
     part.write_text(json.dumps(result), encoding="utf-8")
     os.replace(part, files.result)
     sys.stdout.flush()
-    os._exit(0)  # threads that the module left behind are not waited for
+    os._exit(0)  # do not wait for threads that the module left behind
 
 
 def _result(request: Request, files: _Files) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def _result(request: Request, files: _Files) -> dict[str, Any]:
 
 
 def _limit_memory(memory: float) -> None:
-    """Over what the process has by now, so that what torch itself takes does not count."""
+    """Set the limit above the current usage, so that the memory of torch itself does not count."""
     try:
         import resource
     except ImportError:  # Windows
@@ -66,5 +66,5 @@ def _limit_memory(memory: float) -> None:
     if sys.platform == "linux":
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         most = pages * os.sysconf("SC_PAGE_SIZE") + int(memory)
-        with contextlib.suppress(ValueError, OSError):  # a limit that is lower already stays
+        with contextlib.suppress(ValueError, OSError):  # a lower limit, if there is one, stays
             resource.setrlimit(resource.RLIMIT_AS, (most, most))

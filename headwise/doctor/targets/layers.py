@@ -1,4 +1,4 @@
-"""Every attention layer of a whole model: found by running it once, each kind of layer diagnosed once.
+"""Every attention layer of a whole model: found by running it once. Each kind of layer is diagnosed once.
 
 diagnose_model(model, lambda: model(ids, attention_mask=mask))
 """
@@ -40,17 +40,17 @@ def diagnose_model(
     timeout: float | None = 60.0,
     say: Callable[[str, int, int], object] = lambda *_: None,
 ) -> tuple[Diagnosis, ...]:
-    """One diagnosis for each kind of attention layer; layers of one kind differ in the numbers in their weights alone.
+    """One diagnosis for each kind of attention layer. Layers of one kind differ only in the values of their weights.
 
     Args:
         model: any model, in eval mode.
-        run: runs it on a short input; two examples of which one is padded tell most.
-        spec: what is stated by hand of every layer.
+        run: runs it on a short input; best are two examples of which one is padded.
+        spec: facts about every layer, stated by hand.
         timeout: seconds for each kind of layer.
-        say: hears of each kind before it is examined: its path, its number from 1, and how many there are.
+        say: called before each kind is examined, with its path, its number from 1, and the number of kinds.
 
     Raises:
-        DoctorError: no attention was seen.
+        DoctorError: no attention was found.
     """
     kinds = group(find_layers(model, run))
     found: list[tuple[list[str], Diagnosis]] = []
@@ -72,8 +72,8 @@ def diagnose_model(
 def find_layers(model: nn.Module, run: Callable[[], object]) -> list[Layer]:
     """The modules that compute attention, in the order in which they ran, each with the arguments of its first call.
 
-    Where a module without weights computes it (a function in the guise of a module), the one around it that holds the
-    projections is the layer. Raises DoctorError if none was seen.
+    If a module without weights computes it (only a function in module form), the layer is the module around it that
+    has the projections. Raises DoctorError if none is found.
     """
     with torch.no_grad():
         with watch(model) as seen:
@@ -83,8 +83,8 @@ def find_layers(model: nn.Module, run: Callable[[], object]) -> list[Layer]:
         layers = list(dict.fromkeys(_with_weights(path, modules) for path in paths))
         if not layers:
             raise DoctorError(
-                f"no attention was seen in {type(model).__name__} while it ran: expected queries, keys and a softmax; "
-                "name the layer's class to examine it alone, as in package.module:MyAttention"
+                f"no attention was seen in {type(model).__name__} while it ran; expected queries, keys and a softmax. "
+                "To examine a layer alone, name its class, as in package.module:MyAttention"
             )
         examples: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         with contextlib.ExitStack() as hooks:
@@ -96,7 +96,7 @@ def find_layers(model: nn.Module, run: Callable[[], object]) -> list[Layer]:
 
                 hooks.callback(modules[path].register_forward_pre_hook(keep, with_kwargs=True).remove)
             run()
-    # One whose forward is not called as a module's was run by somebody else's method: nothing is known of its call.
+    # If forward was called from another module's method, not through __call__, its arguments are not known.
     return [Layer(path, modules[path], examples[path]) for path in layers if path in examples]
 
 
@@ -109,7 +109,7 @@ def group(layers: Iterable[Layer]) -> list[list[Layer]]:
 
 
 def together(paths: Sequence[str]) -> str:
-    """Some paths in a few words: "encoder.layer.{0-11}.attention"."""
+    """Some paths in short form: "encoder.layer.{0-11}.attention"."""
     stacks: dict[str, list[str]] = {}
     for path in paths:
         stacks.setdefault(_NUMBER.sub("*", path), []).append(path)
@@ -157,11 +157,11 @@ def _says_the_same(one: Diagnosis, other: Diagnosis) -> bool:
 
 
 def _as_range(stack: Sequence[str]) -> str:
-    """Paths that differ in their numbers: as a range where only one number changes, else the first and a count."""
+    """Paths that differ in their numbers: as a range if only one number changes, else the first and a count."""
     numbers = [[int(x) for x in _NUMBER.findall(path)] for path in stack]
     changing = [i for i, column in enumerate(zip(*numbers, strict=True)) if len(set(column)) > 1]
     if len(changing) != 1:
-        return f"{stack[0]} and {len(stack) - 1} more like it"
+        return f"{stack[0]} and {len(stack) - 1} similar"
     column = [row[changing[0]] for row in numbers]
     count = -1
 

@@ -1,4 +1,4 @@
-"""From what a person types to a module: `my_model.py:MyAttention` and `embed_size=64`. Runs the code of that file.
+"""From the text of a target to a module: `my_model.py:MyAttention` and `embed_size=64`. Runs the code of that file.
 
 target = parse("my_model.py:MyAttention", ["embed_size=64", "heads=8"])
 module = target.build()                  # and target.build(heads=4), for the same with other arguments
@@ -44,19 +44,19 @@ class Target:
 
     @property
     def file(self) -> Path | None:
-        """The file that will be run; None for a module of a package, whose file is not known before."""
+        """The file that will be run; None for a module of a package, whose file is not known in advance."""
         return Path(self.place).expanduser() if self.place.endswith(".py") else None
 
     def build(self, *, largest: float = LARGEST, **changes: Any) -> nn.Module:
-        """The module, with some of its settings changed. Imports its file if that has not happened yet.
+        """The module, with some of its settings changed. Imports its file if it is not imported yet.
 
-        Raises DoctorError, in a sentence, for whatever goes wrong: no such file or class, arguments that are missing or
-        unknown, a constructor that raises, a module too large, something that is no nn.Module.
+        Raises DoctorError with a one-sentence message for every error: no such file or class, missing or unknown
+        arguments, an exception in the constructor, a module that is too large, an object that is not an nn.Module.
         """
         made = self.find()
         if isinstance(made, nn.Module):
             if self.settings or self.positional or changes:
-                raise DoctorError(f"{self} is a module already: it takes no --set")
+                raise DoctorError(f"{self} is already a module, not a class; remove its arguments and --set")
             return made
         arguments = Arguments(self.name, made, {**self.settings, **changes}, self.positional)
         args, kwargs = arguments.bind()
@@ -64,8 +64,8 @@ class Target:
             module = made(*args, **kwargs)
         if not isinstance(module, nn.Module):
             raise DoctorError(
-                f"{self} is not an nn.Module: it makes a {type(module).__name__}; expected a torch.nn.Module class, or "
-                "a function that returns one"
+                f"{self} must be a torch.nn.Module class, or a function that returns a module. Received: it returned a "
+                f"{type(module).__name__}"
             )
         return module
 
@@ -81,13 +81,13 @@ class Target:
             return found
         if isinstance(found, type) and not issubclass(found, nn.Module):
             is_keras = any(cls.__module__.partition(".")[0] == "keras" for cls in found.__mro__)
-            hint = ". With KERAS_BACKEND=torch in the environment a Keras layer is one" if is_keras else ""
+            hint = ". A Keras layer is one with KERAS_BACKEND=torch in the environment" if is_keras else ""
             raise DoctorError(
-                f"{self} is not an nn.Module: it is a class that derives from "
-                f"{', '.join(x.__name__ for x in found.__bases__)}; expected a torch.nn.Module{hint}"
+                f"{self} must be a torch.nn.Module. Received: a class that derives from "
+                f"{', '.join(x.__name__ for x in found.__bases__)}{hint}"
             )
         if not callable(found):
-            raise DoctorError(f"{self} is not an nn.Module: its type is {type(found).__name__}; expected a class")
+            raise DoctorError(f"{self} must be a torch.nn.Module class. Received: type {type(found).__name__}")
         return found
 
     def _import(self) -> ModuleType:
@@ -97,15 +97,17 @@ class Target:
     def _no_such(self, where: ModuleType) -> str:
         there = [name for name, x in vars(where).items() if _is_class_of(where, x)]
         near = nearest(self.name, there)
-        hint = f"did you mean {near}?" if near else f"it has: {', '.join(there)}" if there else "it has no nn.Module"
-        return f"{self.place} has no class {self.name}; {hint}"
+        hint = (
+            f"Did you mean {near}?" if near else f"Its classes: {', '.join(there)}" if there else "It has no nn.Module"
+        )
+        return f"{self.place} has no such class. Received: {self.name}. {hint}"
 
 
 def parse(text: str, settings: Sequence[str] = (), *, folder: Path | None = None) -> Target:
     """A target as it is typed: `path.py:Class`, `package.module:Class`, or `path.py:Class(64, heads=8)`.
 
     `settings` are more arguments, each `name=value`. A path is relative to `folder`, by default the working directory.
-    Runs nothing. Raises DoctorError.
+    Runs no code. Raises DoctorError.
     """
     place, _, called = _split(text)
     if place.endswith(".py") and folder is not None and folder.resolve() != Path.cwd().resolve():
@@ -121,13 +123,13 @@ def parse(text: str, settings: Sequence[str] = (), *, folder: Path | None = None
         raise DoctorError(_no_file(target.file))
     if not target.file and not all(part.isidentifier() for part in place.split(".")):
         path = Path(f"{place}.py")
-        hint = f"did you mean {path}:{name}?" if path.is_file() else "expected a path ending in .py, or package.module"
-        raise DoctorError(f"{place} is no Python file and no module; {hint}")
+        hint = f"Did you mean {path}:{name}?" if path.is_file() else "Expected a path ending in .py, or package.module"
+        raise DoctorError(f"{place} is neither a Python file nor a module. {hint}")
     return target
 
 
 def definition(made: object) -> Where | None:
-    """The line where a class or function is defined; None where there is no source."""
+    """The line where a class or function is defined; None if there is no source."""
     with contextlib.suppress(OSError, TypeError):
         file = inspect.getsourcefile(made)  # type: ignore[arg-type]
         if file:
@@ -135,11 +137,11 @@ def definition(made: object) -> Where | None:
     return None
 
 
-# --- What was typed --------------------------------------------------------------------------------------------------
+# --- Parsing ---------------------------------------------------------------------------------------------------------
 
 
 def _split(text: str) -> tuple[str, str, str]:
-    """The place and what is called there; a colon may also be that of a drive, or stand in the arguments."""
+    """The file or module, and the rest; a colon may also be that of a drive, or stand in the arguments."""
     head, bracket, rest = text.partition("(")
     place, colon, name = head.rpartition(":")
     if colon and len(place) == 1 and name.startswith(("\\", "/")):
@@ -158,7 +160,7 @@ def _call(text: str, called: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]
     except (SyntaxError, ValueError) as cause:
         raise DoctorError(
             f"{text}: expected the name of a class after the colon, as in my_model.py:MyAttention, with numbers and "
-            f"strings as arguments if any, as in my_model.py:MyAttention(64, heads=8); received {called!r}"
+            f"strings as arguments if any, as in my_model.py:MyAttention(64, heads=8). Received: {called!r}"
         ) from cause
 
 
@@ -179,7 +181,7 @@ def _unclear(place: str) -> str:
         return f"which class of {place}? Write {place}:{classes[0] if classes else 'MyAttention'}{there}"
     if path.suffix == ".py":
         return _no_file(path)
-    return f"expected my_model.py:MyAttention or package.module:MyAttention; received {place!r}"
+    return f"expected my_model.py:MyAttention or package.module:MyAttention. Received: {place!r}"
 
 
 def _no_file(path: Path) -> str:
@@ -193,7 +195,7 @@ def _no_file(path: Path) -> str:
 
 
 def _classes_in(path: Path) -> list[str]:
-    """The classes of a file, those called attention first, without running it."""
+    """The classes of a file, those with attention in their name first, without running it."""
     try:
         body = ast.parse(path.read_bytes()).body
     except (SyntaxError, ValueError, OSError):
@@ -215,13 +217,13 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """A file as `python file.py` would find its neighbours; one with relative imports as part of its package."""
+    """Import a file like `python file.py`, next to its neighbours; with relative imports, within its package."""
     path = path.resolve()
     package, root = _package(path)
     _search_in(root)
     if package and _imports_relatively(path):
         return importlib.import_module(".".join((*package, path.stem)))
-    # A name of its own: a file called torch.py or test.py must not take the place of what others mean by that name.
+    # A unique name: a file called torch.py or test.py must not replace the module of that name.
     name = f"headwise_doctor_{zlib.crc32(bytes(path)):08x}.{path.stem}".replace(".", "_")
     if name in sys.modules:
         return sys.modules[name]
@@ -231,7 +233,7 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look classes up by their module
     arguments = sys.argv
-    sys.argv = [str(path)]  # a script that reads its arguments is not to find the doctor's
+    sys.argv = [str(path)]  # a script that reads its arguments must not get the doctor's
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -243,7 +245,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _package(path: Path) -> tuple[tuple[str, ...], Path]:
-    """The packages that a file is in, and the folder in which the outermost of them lies."""
+    """The packages that a file is in, and the folder that holds the outermost one."""
     parts: list[str] = []
     folder = path.parent
     while (folder / "__init__.py").is_file():
@@ -262,12 +264,12 @@ def _search_in(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-# --- What went wrong -------------------------------------------------------------------------------------------------
+# --- Errors ----------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _explained(doing: str) -> Iterator[None]:
-    """Whatever the user's code raises, as one sentence with its line."""
+    """Turn every exception of the user's code into one sentence with its line."""
     try:
         yield
     except DoctorError:
@@ -282,12 +284,12 @@ def _explained(doing: str) -> Iterator[None]:
 
 
 def said(error: BaseException) -> str:
-    """An error in a few words: its class and its first line."""
+    """An error in short form: its class and its first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return printable(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
 
 
 def raised_at(error: BaseException) -> str:
-    """Where in the user's code: " (my_model.py:12: `assert width % heads == 0`)", or nothing."""
+    """The line of the user's code that raised: " (my_model.py:12: `assert width % heads == 0`)", or nothing."""
     where = last_line(error)
     return printable(f" ({where}: `{where.code}`)") if where else ""

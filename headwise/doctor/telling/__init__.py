@@ -1,1 +1,1 @@
-"""A diagnosis in words, and as SARIF for code review."""
+"""Output of a diagnosis: as text, and as SARIF for code review."""

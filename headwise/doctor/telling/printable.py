@@ -1,4 +1,4 @@
-"""Texts out of somebody's code, made safe to print."""
+"""Text from the user's code, made safe to print."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 
 
 def printable(text: str) -> str:
-    """A text without what would steer a terminal: control characters, and those that turn the direction of writing."""
+    """The text without characters that control a terminal: control characters and changes of text direction."""
     return "".join(
         x if x in "\n\t" or unicodedata.category(x) not in _STEERING else "\N{REPLACEMENT CHARACTER}" for x in text
     ).expandtabs(4)

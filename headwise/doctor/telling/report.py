@@ -1,4 +1,4 @@
-"""A diagnosis as a person reads it: what was understood, found and not checked, and what it comes to.
+"""A diagnosis as text for people: what was understood, found and not checked, and a conclusion.
 
 Console().print(report(diagnosis))      or, as plain text:      print(as_text(diagnosis))
 """
@@ -43,7 +43,7 @@ def conclusion(diagnosis: Diagnosis) -> str:
     if diagnosis.bugs:
         first = diagnosis.bugs[0]
         at = f" at {printable(str(first.where))}" if first.where else ""
-        begin = f"Mend {printable(first.name)}{at}" + (" first" if len(diagnosis.findings) > 1 else "")
+        begin = f"Fix {printable(first.name)}{at}" + (" first" if len(diagnosis.findings) > 1 else "")
         return f"{counted}. {begin}, then run the doctor again."
     if not diagnosis.understood:
         return "No bug was found, but nothing was understood either" + (f"; {counted}." if diagnosis.findings else ".")
@@ -94,11 +94,11 @@ def _finding(finding: Finding) -> Iterator[RenderableType]:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, min_width=_LABEL_WIDTH + 2)
     table.add_column(overflow="fold")
-    noted = finding.severity == "note"  # its mending and sources are in the JSON
+    noted = finding.severity == "note"  # its fix and sources are in the JSON
     for label, shown in (
         ("evidence", Text(printable(finding.evidence))),
         ("where", _where(finding.where)),
-        ("mend", Text() if noted else Text(printable(finding.mend))),
+        ("fix", Text() if noted else Text(printable(finding.fix))),
         ("see", Text() if noted else _sources(finding.sources)),
     ):
         if shown:

@@ -77,7 +77,7 @@ def _results(found: Sequence[tuple[Diagnosis, Finding]], names: Sequence[str], r
                 "ruleIndex": names.index(finding.name),
                 "level": _LEVEL[finding.severity],
                 "message": {
-                    "text": f"{diagnosis.subject}: {_sentence(finding.evidence)} To mend it: {_sentence(finding.mend)}"
+                    "text": f"{diagnosis.subject}: {_sentence(finding.evidence)} Fix: {_sentence(finding.fix)}"
                 },
                 "locations": [_location(where or Where(".", 1), root)],
                 # Of the line's code, not of its number: what stays when lines above it come and go.

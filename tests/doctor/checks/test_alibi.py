@@ -90,7 +90,7 @@ def test_the_line_of_the_softmax() -> None:
 def test_a_bias_that_rises_with_the_distance() -> None:
     finding = one("alibi", seeded(Biased, [-x for x in FOUR]))
     assert (finding.name, finding.severity) == ("alibi-slopes", "bug")
-    assert "a negative slope draws attention to what is far away" in finding.evidence
+    assert "a negative slope favours distant keys" in finding.evidence
 
 
 def test_slopes_of_another_family_are_a_risk() -> None:

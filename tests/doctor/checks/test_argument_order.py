@@ -42,7 +42,7 @@ def test_keys_and_values_exchanged(module: type[nn.Module]) -> None:
     assert (finding.name, finding.severity) == ("argument-order", "bug")
     assert (
         finding.evidence
-        == "of the inputs (query, key, value) the module makes its keys from value, its values from key"
+        == "of its inputs (query, key, value) the module computes its keys from value, its values from key"
     )
     assert_at(finding, module, f"class {module.__name__}")
 
@@ -60,7 +60,7 @@ class SameLengths(Cross):
 def test_values_of_the_queries_input() -> None:
     finding = one("argument_order", seeded(SameLengths))
     assert (finding.name, finding.severity) == ("argument-order", "bug")
-    assert finding.evidence == "of the inputs (query, memory) the module makes its values from query"
+    assert finding.evidence == "of its inputs (query, memory) the module computes its values from query"
 
 
 # Healthy.

@@ -77,11 +77,11 @@ class ReversedFill(Added):
 @pytest.mark.parametrize(
     ("module", "name", "severity", "words"),
     [
-        (OneAhead, "causal-leak", "bug", "lets every position see 1 later one: its diagonal is 1, expected 0"),
-        (TwoAhead, "causal-leak", "bug", "lets every position see 2 later ones: its diagonal is 2, expected 0"),
-        (OnlyEarlier, "causal-leak", "risk", "hides every position from itself too"),
-        (Reversed, "mask-polarity", "bug", "the wrong way round"),
-        (ReversedFill, "mask-polarity", "bug", "the wrong way round"),
+        (OneAhead, "causal-leak", "bug", "attend to 1 later position: its diagonal is 1, expected 0"),
+        (TwoAhead, "causal-leak", "bug", "attend to 2 later positions: its diagonal is 2, expected 0"),
+        (OnlyEarlier, "causal-leak", "risk", "also hides every position from itself"),
+        (Reversed, "mask-polarity", "bug", "is reversed"),
+        (ReversedFill, "mask-polarity", "bug", "is reversed"),
     ],
 )
 def test_a_causal_mask_off_its_diagonal(module: type[nn.Module], name: str, severity: str, words: str) -> None:
@@ -144,8 +144,8 @@ class BottomRight(Corner):
 def test_a_causal_mask_in_the_wrong_corner(module: type[nn.Module]) -> None:
     finding = one("built_in_mask", seeded(module))
     assert (finding.name, finding.severity) == ("causal-corner", "bug")
-    assert "with 5 queries and 7 keys, query 0 sees key 0 alone" in finding.evidence
-    assert "tril(diagonal=2)" in finding.mend
+    assert "with 5 queries and 7 keys, query 0 attends to key 0 alone" in finding.evidence
+    assert "tril(diagonal=2)" in finding.fix
     code = "scaled_dot_product_attention" if module is FusedCorner else "return scores.masked_fill("
     assert_at(finding, module, code)
 
@@ -197,13 +197,13 @@ class SpeaksOfItself(Windowed):
         (lambda: Windowed(earlier=3), "bug", "sliding_window = 3 a position sees itself and 3 earlier positions"),
         (lambda: Windowed(earlier=1), "bug", "sliding_window = 3 a position sees itself and 1 earlier positions"),
         (lambda: Windowed("radius", earlier=2), "bug", "radius = 3 a position sees itself and 2 earlier positions"),
-        (lambda: Windowed("window", earlier=3), "risk", "expected 2 earlier ones, as Hugging Face's"),
-        (lambda: Including("window", earlier=3), "bug", "expected 2 earlier ones"),
-        (lambda: Neighbours("window", earlier=2), "bug", "expected 3 earlier ones"),
+        (lambda: Windowed("window", earlier=3), "risk", "expected 2 earlier positions, as in Hugging Face's"),
+        (lambda: Including("window", earlier=3), "bug", "expected 2 earlier positions"),
+        (lambda: Neighbours("window", earlier=2), "bug", "expected 3 earlier positions"),
         (
             lambda: BothSides(reach=3),
             "bug",
-            "sees 3 earlier and 3 later positions; expected 4 or 2 or 1 on either side",
+            "sees 3 earlier and 3 later positions; expected 4 or 2 or 1 on each side",
         ),
     ],
 )
@@ -302,4 +302,4 @@ def test_chunks_of_a_sequence_have_no_corner_of_their_own() -> None:
 def test_chunks_that_each_begin_at_key_0() -> None:
     (finding,) = check(Patient(seeded(lambda: InChunks(start_over=True))))
     assert (finding.name, finding.severity, finding.numbers) == ("causal-corner", "bug", {"first": 3.0})
-    assert "position 3 sees key 0 alone" in finding.evidence
+    assert "position 3 attends to key 0 alone" in finding.evidence

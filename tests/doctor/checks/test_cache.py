@@ -108,7 +108,7 @@ def test_steps_that_differ(kind: type[Attention]) -> None:
     assert (finding.name, finding.severity) == ("cache-mismatch", "bug")
     assert finding.numbers["change"] > 1e-3
     assert finding.numbers["first"] == (8 if kind is ForgetsTheFirst else 3)  # token 8 is the ninth
-    assert ("not read" in finding.evidence) == (kind is DoesNotRead)
+    assert ("not used" in finding.evidence) == (kind is DoesNotRead)
 
 
 def test_a_cache_that_the_module_keeps() -> None:

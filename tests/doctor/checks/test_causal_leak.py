@@ -103,7 +103,7 @@ def test_what_a_flag_promises() -> None:
 def test_a_mask_turned_round() -> None:
     finding = one("causal_leak", seeded(CausalTurnedRound))
     assert (finding.name, finding.severity) == ("mask-polarity", "bug")
-    assert "28 of 28 future pairs, 0 of 28 past ones" in finding.evidence
+    assert "28 of 28 future pairs, 0 of 28 past pairs" in finding.evidence
 
 
 def test_healthy_ones() -> None:

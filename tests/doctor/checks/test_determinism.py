@@ -62,7 +62,7 @@ def test_dropout_that_does_not_ask_for_the_mode() -> None:
 def test_dropout_of_the_fused_function() -> None:
     finding = one("determinism", seeded(DropsInSdpa))
     assert finding.numbers["p"] == 0.5
-    assert "self.training" in finding.mend
+    assert "self.training" in finding.fix
 
 
 def test_dropout_that_eval_does_not_reach() -> None:

@@ -45,7 +45,7 @@ def test_dropout_on_scores(make: object, module: type[nn.Module], code: str) -> 
     torch.manual_seed(0)
     finding = one("dropout_misplaced", make())  # type: ignore[operator]
     assert (finding.name, finding.severity) == ("dropout-misplaced", "bug")
-    assert "acts on the scores, before the softmax" in finding.evidence
+    assert "is applied to the scores, before the softmax" in finding.evidence
     assert_at(finding, module, code)
 
 

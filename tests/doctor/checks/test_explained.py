@@ -43,7 +43,7 @@ def test_a_variant_that_gives_the_same_output(module: type[nn.Module], name: str
     finding = one("explained", seeded(module))
     assert (finding.name, finding.severity) == (name, "bug")
     assert words in finding.evidence
-    assert "so computed from its own weights the output is met within" in finding.evidence
+    assert "computed this way from its own weights, the output matches to" in finding.evidence
     assert finding.numbers["error"] < 1e-4 < finding.numbers["healthy_error"]
     assert_at(finding, module, f"class {module.__name__}")
 

@@ -61,7 +61,7 @@ class Uneven(Grouped):
 def test_tiled_heads(module: type[nn.Module]) -> None:
     finding = one("gqa_order", seeded(module))
     assert (finding.name, finding.severity) == ("gqa-order", "bug")
-    assert "6 query heads read the key heads 0, 1, 0, 1, 0, 1 (tiled); expected 0, 0, 0, 1, 1, 1" in finding.evidence
+    assert "6 query heads use the key heads 0, 1, 0, 1, 0, 1 (tiled); expected 0, 0, 0, 1, 1, 1" in finding.evidence
     assert_at(finding, module, "scores = q @ k.mT" if module is Tiled else "brgqd,bgkd->brgqk")
 
 

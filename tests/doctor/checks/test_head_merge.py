@@ -40,7 +40,7 @@ class WithoutProjection(Plain):
 def test_heads_merged_without_a_transpose() -> None:
     finding = one("head_merge", seeded(MergesByAReshape))
     assert (finding.name, finding.severity) == ("head-merge", "bug")
-    assert "of positions [0, 1, 2, 3]" in finding.evidence  # 4 heads x 5 positions x 4 features, in rows of 16
+    assert "comes from positions [0, 1, 2, 3]" in finding.evidence  # 4 heads x 5 positions x 4 features, in rows of 16
     assert_at(finding, MergesByAReshape, "return self.out(merged)")
 
 
@@ -52,7 +52,7 @@ def test_heads_merged_inside_out_across_positions() -> None:
 def test_heads_merged_wrongly_where_no_projection_follows() -> None:
     finding = one("head_merge", seeded(WithoutProjection))
     assert (finding.name, finding.severity) == ("head-merge", "bug")
-    assert "the output at position 0 is of the queries at positions [0, 1, 2, 3]" in finding.evidence
+    assert "the output at position 0 comes from the queries at positions [0, 1, 2, 3]" in finding.evidence
 
 
 class ForgetsTheProjection(Plain):
@@ -71,7 +71,7 @@ class ForgetsProj(Einsum):
 def test_an_output_projection_that_nothing_is_multiplied_by(module: type[nn.Module], name: str) -> None:
     finding = one("head_merge", seeded(module))
     assert (finding.name, finding.severity) == ("output-projection-missing", "bug")
-    assert f"{name}.weight [16, 16] is there" in finding.evidence
+    assert f"{name}.weight [16, 16] exists" in finding.evidence
     assert_at(finding, module, f"class {module.__name__}")
 
 

@@ -65,7 +65,7 @@ def test_another_number_of_heads_that_is_accepted() -> None:
 def test_a_width_that_is_made_to_fit() -> None:
     finding = one("heads_dividing", seeded(Narrow, 18, 4))
     assert (finding.severity, finding.numbers["left"]) == ("risk", 2)
-    assert "holds 16 features in place of 18" in finding.evidence
+    assert "has 16 features instead of 18" in finding.evidence
 
 
 def test_healthy_ones() -> None:

@@ -58,7 +58,7 @@ def test_only_the_values_split_by_a_reshape() -> None:
 def test_batch_and_positions_that_change_places() -> None:
     finding = one("layout", seeded(SplitsWithTheBatchSecond))
     assert (finding.name, finding.severity) == ("batch-mixing", "bug")
-    assert "of several examples" in finding.evidence
+    assert "come from several examples" in finding.evidence
 
 
 class SaysBatchFirst(nn.Module):
@@ -322,5 +322,5 @@ class Convolved(nn.Module):
 
 
 def test_keys_of_several_positions_cannot_be_judged() -> None:
-    with pytest.raises(NotChecked, match="made of several tokens"):
+    with pytest.raises(NotChecked, match="computed from several tokens"):
         found("layout", seeded(Convolved))

@@ -47,13 +47,13 @@ def test_a_batch_as_long_as_the_sequence() -> None:
     finding = one("mask_broadcast", seeded(TakenForCells))
     assert finding.severity == "bug"
     assert finding.numbers == {"examples": 3, "of": 3}
-    assert "[Q, K] where both have 4 rows" in finding.evidence
+    assert "[Q, K], since both have 4 rows" in finding.evidence
 
 
 def test_a_batch_as_large_as_the_heads() -> None:
     finding = one("mask_broadcast", seeded(TakenForHeads, heads=2))
     assert finding.numbers == {"examples": 1, "of": 1}
-    assert "[H, K] where both have 2 rows" in finding.evidence
+    assert "[H, K], since both have 2 rows" in finding.evidence
 
 
 def test_healthy_ones() -> None:

@@ -165,7 +165,7 @@ def test_a_mask_that_forbids_what_it_should_allow(module: type[nn.Module], name:
     finding = one("mask_cells", seeded(module))
     assert (finding.name, finding.severity) == ("mask-polarity", "bug")
     assert finding.evidence.startswith(f"`{name}` (")
-    assert "it forbids exactly what it should allow" in finding.evidence
+    assert "it masks exactly the cells that it should allow" in finding.evidence
     assert_at(finding, module, code)
 
 
@@ -228,7 +228,7 @@ class MultipliesPadding(Padded):
 def test_scores_that_are_multiplied(module: type[nn.Module], code: str) -> None:
     finding = one("mask_cells", seeded(module))
     assert (finding.name, finding.severity) == ("mask-multiplied", "bug")
-    assert "forbidden scores become 0" in finding.evidence
+    assert "masked scores become 0" in finding.evidence
     assert_at(finding, module, code)
 
 
@@ -279,9 +279,9 @@ class Thousand(Masked):
 @pytest.mark.parametrize(
     ("module", "severity", "fill", "words", "code"),
     [
-        (Tiny, "bug", 1e-9, "sets forbidden scores to 1e-09 (1e-9 for -1e9?)", "masked_fill(~allowed, 1e-9)"),
-        (Tenth, "bug", -5, "lowers forbidden scores by 5 only", "scores - (1 - padding"),
-        (Thousand, "risk", -2000, "puts forbidden cells at -2000 only", "torch.where(allowed, scores, -2000.0)"),
+        (Tiny, "bug", 1e-9, "sets masked scores to 1e-09 (1e-9 for -1e9?)", "masked_fill(~allowed, 1e-9)"),
+        (Tenth, "bug", -5, "lowers masked scores by only 5", "scores - (1 - padding"),
+        (Thousand, "risk", -2000, "sets forbidden cells to only -2000", "torch.where(allowed, scores, -2000.0)"),
     ],
 )
 def test_a_fill_that_scores_can_beat(
@@ -342,14 +342,14 @@ class RepeatsPaddingInTheWrongOrder(Padded):
 def test_padding_that_hides_queries() -> None:
     finding = one("mask_cells", seeded(HidesQueries))
     assert (finding.name, finding.severity) == ("mask-broadcast", "bug")
-    assert "hides the queries at forbidden positions and not the keys" in finding.evidence
+    assert "masks queries instead of keys" in finding.evidence
     assert_at(finding, HidesQueries, "padding[:, None, :, None]")
 
 
 def test_a_transposed_mask() -> None:
     finding = one("mask_cells", seeded(Transposed))
     assert (finding.name, finding.severity) == ("mask-broadcast", "bug")
-    assert "forbids the transposed cells" in finding.evidence
+    assert "masks the transposed cells" in finding.evidence
     assert_at(finding, Transposed, "~allowed.mT")
 
 

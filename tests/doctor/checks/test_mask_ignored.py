@@ -69,7 +69,7 @@ def test_a_path_that_forgets_it() -> None:
 
 def test_two_masks_of_which_one_wins() -> None:
     finding = one("mask_ignored", seeded(OneOrTheOther))
-    assert "padding_mask has no effect once mask is given too" in finding.evidence
+    assert "padding_mask has no effect if mask is passed too" in finding.evidence
 
 
 def test_healthy_ones() -> None:

@@ -109,5 +109,5 @@ def test_lengths_that_keep_nothing_apart() -> None:
 def test_healthy_ones() -> None:
     assert found("packing", seeded(Packed)) == []
     assert found("packing", seeded(Lengths)) == []
-    with pytest.raises(NotChecked, match="no ids"):
+    with pytest.raises(NotChecked, match="no document ids"):
         found("packing", seeded(Attention))

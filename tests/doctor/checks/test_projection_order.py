@@ -47,7 +47,7 @@ class CutsKeyValueWrong(Plain):
 def test_a_fused_weight_cut_in_another_order(module: type[nn.Module], order: str, numbers: dict[str, float]) -> None:
     finding = one("projection_order", seeded(module))
     assert (finding.name, finding.severity) == ("qkv-order", "bug")
-    assert f"is cut in the order {order}:" in finding.evidence
+    assert f"is split in the order {order}:" in finding.evidence
     assert finding.numbers == numbers
 
 
@@ -113,14 +113,14 @@ class ValuesForKeys(nn.Module):
 def test_queries_and_keys_exchanged() -> None:
     finding = one("projection_order", seeded(KeysForQueries))
     assert (finding.name, finding.severity) == ("argument-order", "bug")
-    assert "k.weight makes the queries; q.weight makes the keys" in finding.evidence
+    assert "k.weight computes the queries; q.weight computes the keys" in finding.evidence
     assert_at(finding, KeysForQueries, "q = self.split(self.k(x))")
 
 
 def test_keys_and_values_exchanged() -> None:
     finding = one("projection_order", seeded(ValuesForKeys))
     assert (finding.name, finding.severity) == ("argument-order", "bug")
-    assert "value.weight makes the keys; key.weight makes the values" in finding.evidence
+    assert "value.weight computes the keys; key.weight computes the values" in finding.evidence
     assert_at(finding, ValuesForKeys, "q, k, v = self.query(x)")
 
 

@@ -109,8 +109,8 @@ class OneOfEach(Rotary):
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (MixedPairing, "(0 with 4, 1 with 5), but by maps that are no rotations"),
-        (MixedTheOtherWay, "(0 with 1, 2 with 3), but by maps that are no rotations"),
+        (MixedPairing, "(0 with 4, 1 with 5), but the maps are not rotations"),
+        (MixedTheOtherWay, "(0 with 1, 2 with 3), but the maps are not rotations"),
         (OneOfEach, "queries are rotated in halves, keys in neighbours"),
     ],
 )
@@ -152,9 +152,9 @@ class OtherAngles(InEinsum):
     [
         (OnlyQueries, "only the queries are rotated by their position; the keys are not"),
         (OnlyKeys, "only the keys are rotated by their position; the queries are not"),
-        (ValuesToo, "the values are rotated by their position too"),
+        (ValuesToo, "the values are also rotated by their position"),
         (Opposite, "in opposite directions"),
-        (OtherAngles, "by other angles (up to 0.50 rad apart)"),  # 0.1 x the sixth position's angle of 5
+        (OtherAngles, "by different angles (up to 0.50 rad apart)"),  # 0.1 x the sixth position's angle of 5
     ],
 )
 def test_queries_and_keys_that_are_not_rotated_alike(module: type[nn.Module], words: str) -> None:
@@ -192,7 +192,7 @@ class RowsAndColumns(Rotary):
 def test_angles_of_no_sequence_are_a_risk(module: type[nn.Module]) -> None:
     finding = one("rope", seeded(module))
     assert (finding.name, finding.severity) == ("rope-asymmetric", "risk")
-    assert "the angles do not grow evenly with the position" in finding.evidence
+    assert "the angles do not grow linearly with the position" in finding.evidence
 
 
 # YaRN's factor in cos and sin, and in the scale.

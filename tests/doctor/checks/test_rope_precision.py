@@ -39,7 +39,7 @@ class ItsInputsDtype(Rotary):
 def test_angles_in_half_precision(module: type[nn.Module]) -> None:
     finding = one("rope_precision", seeded(module))
     assert (finding.name, finding.severity) == ("rope-half-precision", "risk")
-    assert "in a bfloat16 module cos takes angles in bfloat16" in finding.evidence
+    assert "in a bfloat16 module cos gets angles in bfloat16" in finding.evidence
     if module is FollowsTheInput:
         assert_at(finding, module, "cos, sin = freqs.cos(), freqs.sin()")
 

@@ -24,8 +24,8 @@ class InBfloat16(Einsum):
 @pytest.mark.parametrize(
     ("module", "words", "code"),
     [
-        (InFloat16, "lowered to float16 before the softmax, where scores above 65504", "scores.half().softmax(-1)"),
-        (InBfloat16, "lowered to bfloat16 before the softmax, with 8 bits each", "dtype=torch.bfloat16"),
+        (InFloat16, "cast to float16 before the softmax, where scores above 65504", "scores.half().softmax(-1)"),
+        (InBfloat16, "cast to bfloat16 before the softmax, with 8 bits each", "dtype=torch.bfloat16"),
     ],
 )
 def test_scores_lowered_before_the_softmax(module: type[nn.Module], words: str, code: str) -> None:

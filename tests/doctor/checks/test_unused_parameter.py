@@ -69,7 +69,7 @@ def test_a_projection_that_is_forgotten() -> None:
 def test_a_result_that_is_thrown_away() -> None:
     finding = one("unused_parameter", seeded(ThrowsAway))
     assert (finding.name, finding.severity) == ("unused-parameter", "bug")
-    assert "gate is computed, and its result is thrown away" in finding.evidence
+    assert "gate is computed, but its result is not used" in finding.evidence
 
 
 def test_what_an_option_uses_is_a_risk() -> None:

@@ -98,7 +98,7 @@ class ByTheHeads(nn.Module):
     [
         (ByTheWidth, 1 / 4, "scores are divided by 4.000, which is sqrt(16), the model width;"),
         (AsTheyAre, 1.0, "scores are not scaled;"),
-        (Multiplied, 2.0, "scores are multiplied by 2.000, which is sqrt(4): multiplied where it should divide;"),
+        (Multiplied, 2.0, "scores are multiplied by 2.000, which is sqrt(4): multiplied instead of divided;"),
         (FusedByTheWidth, 1 / 4, "divided by 4.000"),
         (WithoutTheRoot, 1 / 4, "divided by 4.000"),
         (Twice, 1 / 4, "divided by 4.000"),
@@ -304,7 +304,7 @@ def test_a_factor_that_is_no_power_of_a_width_is_a_risk() -> None:
 
     finding = one("wrong_scale", seeded(Odd))
     assert finding.severity == "risk"
-    assert "which is no power of a width here" in finding.evidence
+    assert "which is not a power of any width here" in finding.evidence
 
 
 def test_a_scale_that_is_stated() -> None:

@@ -233,7 +233,7 @@ def test_the_sentence_has_the_numbers() -> None:
     found = diagnosed(Attention(64, 4, ("scale-width",)))
     assert found.sentence.startswith(
         "the scores are divided by 8.000 = sqrt(64), the model width; the head width is 16, expected 4.000. "
-        "So computed, the module's output is met within "
+        "Computed this way, the module's output matches to "
     )
     assert found.numbers["scale"] == 1 / 8
 

@@ -46,7 +46,7 @@ def test_it_finds_what_is_found_without() -> None:
 def test_a_module_that_hangs(name: str, line: str) -> None:
     """One can be interrupted; the other refuses to be, and is ended."""
     finding = only(isolated(name, timeout=4.0), "hangs")
-    assert "did not end within" in finding.evidence
+    assert "did not finish within" in finding.evidence
     assert finding.where is not None
     assert finding.where.file.endswith("odd.py")
     assert abs(finding.where.line - line_of(line)) <= 2  # a loop has several lines
@@ -62,7 +62,7 @@ def test_a_module_that_hangs(name: str, line: str) -> None:
 )
 def test_a_module_that_crashes(name: str, line: str | None, said: str) -> None:
     finding = only(isolated(name), "crashes")
-    assert finding.evidence == f"forward did not come back: {said}"
+    assert finding.evidence == f"forward did not return: {said}"
     assert (None if finding.where is None else finding.where.line) == (line and line_of(line))
 
 
@@ -79,10 +79,10 @@ def test_a_module_that_eats_memory(name: str, line: str) -> None:
 def test_a_file_that_hangs_and_one_that_leaves(folder: Path) -> None:
     (folder / "odd.py").write_text("while True:\n    pass\n", encoding="utf-8")
     finding = only(isolated("A", timeout=3.0), "hangs")
-    assert finding.evidence == "the import of odd.py did not end within 3 seconds"
-    assert "__main__" in finding.mend
+    assert finding.evidence == "the import of odd.py did not finish within 3 seconds"
+    assert "__main__" in finding.fix
     (folder / "odd.py").write_text("import os\nos._exit(0)\n", encoding="utf-8")
-    assert only(isolated("A"), "crashes").evidence.startswith("the import of odd.py did not come back")
+    assert only(isolated("A"), "crashes").evidence.startswith("the import of odd.py did not return")
 
 
 def test_what_it_starts_is_ended_with_it(folder: Path) -> None:
@@ -109,7 +109,7 @@ def _runs(stat: Path) -> bool:
 
 
 def test_bad_input_is_a_sentence_as_without() -> None:
-    with pytest.raises(DoctorError, match=r"odd\.py has no class Healty; did you mean Healthy\?"):
+    with pytest.raises(DoctorError, match=r"odd\.py has no such class. Received: Healty. Did you mean Healthy\?"):
         isolated("Healty")
 
 

@@ -23,7 +23,7 @@ SCALE = Finding(
     name="wrong-scale",
     severity="bug",
     evidence="scores are divided by 8.000 = sqrt(64), the model width; the head width is 16, expected 4.000",
-    mend="divide by self.head_dim ** 0.5",
+    fix="divide by self.head_dim ** 0.5",
     where=Where("my_model.py", 31, "attention = torch.softmax(energy / (self.embed_size ** (1 / 2)), dim=3)"),
     sources=("vit-pytorch #65", "set_transformer #18"),
     numbers={"divisor": 8.0, "expected": 4.0},
@@ -43,22 +43,22 @@ def test_a_report_says_all_of_a_finding() -> None:
             "MyAttention",
             "  forward(x): one input",
             "",
-            "bug  wrong-scale  The scores are not divided by the root of the head width",
+            "bug  wrong-scale  The scores are not divided by the square root of the head width",
             "  evidence  scores are divided by 8.000 = sqrt(64), the model width; the head width is 16, expected",
             "            4.000",
             "  where     my_model.py:31",
             "                attention = torch.softmax(energy / (self.embed_size ** (1 / 2)), dim=3)",
-            "  mend      divide by self.head_dim ** 0.5",
+            "  fix       divide by self.head_dim ** 0.5",
             "  see       vit-pytorch #65, set_transformer #18",
             "",
-            "risk  empty-row-nan  A query that may see nothing gives NaN",
+            "risk  empty-row-nan  A query with no allowed key gives NaN",
             "  evidence  a row without keys gives NaN",
-            "  mend      give it 0",
+            "  fix       give it 0",
             "",
             "not checked",
             "  rope  nothing is rotated",
             "",
-            "1 bug, 1 risk. Mend wrong-scale at my_model.py:31 first, then run the doctor again.",
+            "1 bug, 1 risk. Fix wrong-scale at my_model.py:31 first, then run the doctor again.",
         ]
     )
     assert str(diagnosis(SCALE, RISK)) == as_text(diagnosis(SCALE, RISK))
@@ -71,7 +71,7 @@ def test_a_report_says_all_of_a_finding() -> None:
         (diagnosis(), "Healthy: no bug, no risk."),
         (diagnosis(NOTE, unchecked={}), "No bug; 1 note."),
         (diagnosis(RISK, RISK, NOTE, unchecked={}), "No bug; 2 risks, 1 note."),
-        (diagnosis(SCALE, unchecked={}), "1 bug. Mend wrong-scale at my_model.py:31, then run the doctor again."),
+        (diagnosis(SCALE, unchecked={}), "1 bug. Fix wrong-scale at my_model.py:31, then run the doctor again."),
         (Diagnosis("X", ()), "No bug was found, but nothing was understood either."),
         (Diagnosis("X", (NOTE,)), "No bug was found, but nothing was understood either; 1 note."),
     ],
@@ -180,9 +180,7 @@ def test_the_catalogue_covers_the_ways() -> None:
 def test_a_name_that_is_none_is_refused() -> None:
     assert check_names("wrong-scale", "ignore") == {"wrong-scale"}
     assert check_names(["wrong-scale", "hangs"], "ignore") == {"wrong-scale", "hangs"}
-    with pytest.raises(
-        ArgumentError, match="ignore: there is no finding called 'wrong-scal'; did you mean 'wrong-scale'"
-    ):
+    with pytest.raises(ArgumentError, match="ignore: every name .* Received: 'wrong-scal'. Did you mean 'wrong-scale'"):
         check_names(["wrong-scal"], "ignore")
 
 

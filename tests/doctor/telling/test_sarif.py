@@ -55,7 +55,7 @@ def test_it_has_what_code_scanning_demands(found: list[Diagnosis]) -> None:
         "weights-averaged",
     ]
     assert [result["level"] for result in run["results"]] == ["error", "warning", "error", "note"]
-    assert run["results"][0]["message"]["text"] == "A: divided by 8. To mend it: divide by 4."
+    assert run["results"][0]["message"]["text"] == "A: divided by 8. Fix: divide by 4."
 
 
 def test_a_location_is_the_line_relative_to_the_working_directory(found: list[Diagnosis]) -> None:

@@ -1,4 +1,4 @@
-"""The broken specimens: what is wrong with each. `mends.py` has the words that would mend it."""
+"""The broken specimens: what is wrong with each. `fixes.py` has the words that fix it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a specimen of the zoo is: how to make it, what is wrong with it, and how it would be mended."""
+"""What a specimen of the zoo is: how to make it, what is wrong with it, and how it is fixed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import nn
 
-from tests.doctor.zoo.mends import MENDS
+from tests.doctor.zoo.fixes import FIXES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,17 +22,17 @@ class Specimen:
     make: functools.partial[nn.Module]
     broken: tuple[frozenset[str], ...]  # each mistake: the names of findings that name it; () = healthy
     why: str
-    mend: tuple[tuple[str, str], ...] = ()  # what the source says, and what it should say
+    fix: tuple[tuple[str, str], ...] = ()  # what the source says, and what it should say
 
     @property
     def source(self) -> Callable[..., nn.Module]:
         return self.make.func
 
-    def mended(self, folder: Path) -> functools.partial[nn.Module]:
-        """How the same class is made with its mistakes mended: in a copy of its file, so that it has a source."""
+    def fixed(self, folder: Path) -> functools.partial[nn.Module]:
+        """How the same class is made with its mistakes fixed: in a copy of its file, so that it has a source."""
         path = Path(inspect.getfile(self.source))
         whole, part = path.read_text(encoding="utf-8"), inspect.getsource(self.source)
-        for old, new in self.mend:
+        for old, new in self.fix:
             if part.count(old) == 1:
                 whole = whole.replace(part, part.replace(old, new))
                 part = part.replace(old, new)
@@ -62,4 +62,4 @@ def healthy(make: functools.partial[nn.Module], why: str) -> Specimen:
 def broken(make: functools.partial[nn.Module], *mistakes: set[str], why: str) -> Specimen:
     """A mistake is given by the names that name it."""
     name = _name(make.func)  # type: ignore[arg-type]
-    return Specimen(name, make, tuple(map(frozenset, mistakes)), why, MENDS[name])
+    return Specimen(name, make, tuple(map(frozenset, mistakes)), why, FIXES[name])

@@ -1,8 +1,8 @@
-"""The words that would mend each broken specimen: what its source says, and what it should say."""
+"""The words that fix each broken specimen: what its source says, and what it should say."""
 
 from __future__ import annotations
 
-MENDS: dict[str, tuple[tuple[str, str], ...]] = {
+FIXES: dict[str, tuple[tuple[str, str], ...]] = {
     "einsum.SelfAttention": (("self.embed_size ** (1 / 2)", "self.head_dim ** (1 / 2)"),),
     "einsum.Attention": (("dim=2)", "dim=3)"),),
     "einsum.CausalTensorAttention": (('"bhqd,bhkd->bhqk", q, k)', '"bhqd,bhkd->bhqk", q, k) / q.shape[-1] ** 0.5'),),
