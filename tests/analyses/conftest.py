@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headwise.analyses import stack
-from headwise.records import record, statistics
+from headwise.records import record
+from headwise.records.statistics import part
 
 
 @pytest.fixture(params=[2**25, 2**9], ids=["one block", "many blocks"])
@@ -19,4 +20,4 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 16 KiB: next to them a matrix of 512 tokens, 1 MiB a head, stands out."""
     monkeypatch.setattr(stack, "BLOCK_BYTES", 2**14)
     monkeypatch.setattr(record, "BLOCK_CELLS", 2**12)
-    monkeypatch.setattr(statistics, "CELLS", 2**12)
+    monkeypatch.setattr(part, "CELLS", 2**12)

@@ -75,7 +75,7 @@ def test_bad_arguments() -> None:
     with pytest.raises(ArgumentError, match=r"key_zero_rate needs at least one record"):
         key_zero_rate([])
     q = torch.randn(3, 2, 5, 4)
-    with pytest.raises(ArgumentError, match=r"one batch size: record 0 has B=1, record 1 has B=3"):
+    with pytest.raises(ArgumentError, match=r"record 1 must have the batch size of record 0 \(B=1\). Received: B=3"):
         key_zero_rate([*tiny_records(1, 5), headwise.attention(q, q, q, record=True)[1]])
     with pytest.raises(RecordError, match=r"key_zero_rate needs as many queries as keys"):
         key_zero_rate([headwise.attention(q[:, :, :2], q, q, record=True)[1]])

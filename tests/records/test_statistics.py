@@ -46,6 +46,7 @@ def test_every_statistic_by_hand() -> None:
         torch.testing.assert_close(answer[0, 0], torch.tensor(expected))
 
     equal(found.lse, 0.0, ln3, ln7, ln8)
+    assert str(found.entropy[0, 0, 0].item()) == "0.0"  # not -0.0
     equal(found.entropy, 0.0, ln3 - 2 / 3 * ln2, ln7 - 10 / 7 * ln2, ln8 - 10 / 8 * ln2)
     equal(found.distance, 0.0, 1 / 3, 4 / 7, 11 / 8)
     equal(found.received, 1 + 1 / 3 + 1 / 7 + 1 / 8, 2 / 3 + 2 / 7 + 2 / 8, 4 / 7 + 4 / 8, 1 / 8)

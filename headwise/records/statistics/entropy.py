@@ -27,4 +27,4 @@ class Entropy(Statistic):
         # Σ A (lse - s) = Σ A (lse - highest) - Σ A (s - highest), and the term of the learned sink.
         part = self.part
         entropy = part.on_keys * part.above - self.answer - torch.xlogy(part.on_sink, part.on_sink)
-        self.answer.copy_(entropy.clamp_(min=0.0))  # 0, not -0
+        self.answer.copy_(entropy.clamp_(min=0.0).abs_())  # 0, not -0

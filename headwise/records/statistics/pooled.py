@@ -6,6 +6,8 @@ import bisect
 import dataclasses
 import functools
 import itertools
+from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -34,6 +36,11 @@ class Pooled(Statistic):
 
     unit = "share"
 
+    # Over the rows of a strip, over the keys of a cell, and of two strips or cells together.
+    over_rows: ClassVar[Callable[..., Tensor]]
+    over_keys: ClassVar[Callable[..., Tensor]]
+    join: ClassVar[Callable[..., Tensor]]
+
     size: int | tuple[int, int] = 64
 
     def __post_init__(self) -> None:
@@ -51,51 +58,41 @@ class Pooled(Statistic):
     def begin(self) -> None:
         n, q_len, k_len = self.part.shape
         device = self.answer.device
-        self.cuts, heights, places = _strips(q_len, self.answer.shape[1])
-        self.heights = torch.from_numpy(heights).to(self.answer)
+        self.cuts, places = _strips(q_len, self.answer.shape[1])
         self.places = [tuple(torch.from_numpy(x).to(device) for x in pair) for pair in places]
         most = max((stop - start for start, stop in map(self._place, self.part.ranges)), default=0)
         held = min(len(self.cuts) - 1, max(most, BUFFER_CELLS // (n * k_len)))
         self.first = 0  # the strip that is the first in the buffer
         self.strips = self.answer.new_zeros(n, held, k_len)
 
-    def update(self, tile: WeightTile) -> None:
+    def add(self, tile: WeightTile) -> Tensor:
+        """Add a tile to the strips; returns its own strips, [n, strips, keys]."""
         lo, hi = self._place((tile.q_lo, tile.q_hi))
         if hi > self.first + self.strips.shape[1]:
-            self.finish()
+            self.flush()
             self.first = lo
         bounds = [tile.q_lo, *self.cuts[lo + 1 : hi], tile.q_hi]
         heights = [b - a for a, b in itertools.pairwise(bounds)]
         if len(set(heights)) == 1:
-            strips = self.reduced(tile.filled.unflatten(1, (hi - lo, -1)))
+            strips = self.over_rows(tile.filled.unflatten(1, (hi - lo, -1)), 2)
         else:
-            strips = torch.cat([self.reduced(rows[:, None]) for rows in tile.filled.split(heights, 1)], 1)
-        at = lo - self.first
-        self.collect(self.strips[:, at : at + hi - lo, tile.keys], strips[..., : tile.k_hi - tile.k_lo], tile)
+            strips = torch.stack([self.over_rows(rows, 1) for rows in tile.filled.split(heights, 1)], 1)
+        strips = strips[..., : tile.k_hi - tile.k_lo]
+        held = self.strips[:, lo - self.first : hi - self.first, tile.keys]
+        self.join(held, strips, out=held)
+        return strips
 
-    def finish(self) -> None:
+    def flush(self) -> None:
         """Pool the strips in the buffer over their keys, and make room for the next."""
-        pooled = self.pooled(self.strips, self.answer.shape[2])  # [n, strips, w]
+        pooled = self.over_keys(self.strips, self.answer.shape[2])  # [n, strips, w]
         for cells, strips in self.places:
             here = (strips >= self.first) & (strips < self.first + self.strips.shape[1])
-            self.put(cells[here], pooled[:, strips[here] - self.first])
+            rows = cells[here]
+            self.answer[:, rows] = self.join(self.answer[:, rows], pooled[:, strips[here] - self.first])
         self.strips.zero_()
 
-    def reduced(self, rows: Tensor) -> Tensor:
-        """[n, strips, rows of each, keys] over the rows of each strip: [n, strips, keys]."""
-        raise NotImplementedError
-
-    def collect(self, held: Tensor, strips: Tensor, tile: WeightTile) -> None:
-        """Add the strips of a tile to those in the buffer, [n, strips, keys] each."""
-        raise NotImplementedError
-
-    def pooled(self, strips: Tensor, width: int) -> Tensor:
-        """The strips over their keys, [n, strips, width]."""
-        raise NotImplementedError
-
-    def put(self, cells: Tensor, pooled: Tensor) -> None:
-        """Add pooled strips [n, cells, w] to rows of cells of the picture."""
-        raise NotImplementedError
+    def finish(self) -> None:
+        self.flush()
 
     def _place(self, rows: tuple[int, int]) -> tuple[int, int]:
         """The strips that the rows [q_lo, q_hi) are in: the first, and one past the last."""
@@ -103,14 +100,14 @@ class Pooled(Statistic):
 
 
 @functools.lru_cache(maxsize=8)
-def _strips(q_len: int, height: int) -> tuple[list[int], Places, list[tuple[Places, Places]]]:
-    """For a picture of so many rows of cells: where strips are cut, the rows of each cell, and which strips it has.
+def _strips(q_len: int, height: int) -> tuple[list[int], list[tuple[Places, Places]]]:
+    """For a picture of so many rows of cells: where strips are cut, and which strips the cells have.
 
-    The last as pairs (cells, strips): the first strip of every cell, the second of every cell that has one, and so on.
+    The latter as pairs (cells, strips): the first strip of every cell, the second of those that have one, and so on.
     """
     cells = np.arange(height)
     low, high = cells * q_len // height, -(-(cells + 1) * q_len // height)
     cuts = np.unique(np.concatenate([low, high]))
     first, end = np.searchsorted(cuts, low), np.searchsorted(cuts, high)
     several = [(np.flatnonzero(first + i < end), i) for i in range(int((end - first).max()))]
-    return cuts.tolist(), high - low, [(some, first[some] + i) for some, i in several]
+    return cuts.tolist(), [(some, first[some] + i) for some, i in several]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 from torch.nn.functional import adaptive_max_pool1d
 
 from headwise.records.statistics.part import WeightTile
@@ -15,15 +14,9 @@ class PooledMax(Pooled):
 
     name = "pooled_max"
     sentence = "The matrix as a small picture: each cell the largest of its weights."
+    over_rows = staticmethod(torch.amax)
+    over_keys = staticmethod(adaptive_max_pool1d)
+    join = staticmethod(torch.maximum)
 
-    def reduced(self, rows: Tensor) -> Tensor:
-        return rows.amax(2)
-
-    def collect(self, held: Tensor, strips: Tensor, tile: WeightTile) -> None:
-        torch.maximum(held, strips, out=held)
-
-    def pooled(self, strips: Tensor, width: int) -> Tensor:
-        return adaptive_max_pool1d(strips, width)
-
-    def put(self, cells: Tensor, pooled: Tensor) -> None:
-        self.answer[:, cells] = torch.maximum(self.answer[:, cells], pooled)
+    def update(self, tile: WeightTile) -> None:
+        self.add(tile)

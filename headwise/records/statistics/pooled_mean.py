@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+import torch
 from torch.nn.functional import adaptive_avg_pool1d
 
 from headwise.records.statistics.part import WeightTile
@@ -14,16 +14,16 @@ class PooledMean(Pooled):
 
     name = "pooled_mean"
     sentence = "The matrix as a small picture: each cell the mean of its weights."
+    over_rows = staticmethod(torch.sum)
+    over_keys = staticmethod(adaptive_avg_pool1d)
+    join = staticmethod(torch.add)
 
-    def reduced(self, rows: Tensor) -> Tensor:
-        return rows.sum(2)
+    def update(self, tile: WeightTile) -> None:
+        tile.received = self.add(tile).sum(1)  # cheaper than from the weights
 
-    def collect(self, held: Tensor, strips: Tensor, tile: WeightTile) -> None:
-        held += strips
-        tile.received = strips.sum(1)  # cheaper than from the weights
-
-    def pooled(self, strips: Tensor, width: int) -> Tensor:
-        return adaptive_avg_pool1d(strips, width)
-
-    def put(self, cells: Tensor, pooled: Tensor) -> None:
-        self.answer[:, cells] += pooled / self.heights[cells, None]
+    def finish(self) -> None:
+        super().finish()  # sums over the rows of each cell
+        _, q_len, _ = self.part.shape
+        cells = torch.arange(height := self.answer.shape[1], device=self.answer.device)
+        rows = -(-(cells + 1) * q_len // height) - cells * q_len // height
+        self.answer /= rows[:, None]
