@@ -109,7 +109,8 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
         if generates:
             _check_generates(name, config)
         with_head = transformers.AutoModelForSeq2SeqLM if apart else transformers.AutoModelForCausalLM
-        model, info = (with_head if generates else transformers.AutoModel).from_pretrained(
+        kind: Any = with_head if generates else transformers.AutoModel
+        model, info = kind.from_pretrained(
             name,
             config=config,
             dtype="auto" if dtype is None else dtype,

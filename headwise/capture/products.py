@@ -68,7 +68,7 @@ def _einsum_roles(one: str, two: str, output: str, a: Tensor, b: Tensor) -> tupl
     if len(output) < 2 or len(set(one)) != len(one) or len(set(two)) != len(two):
         return None
     summed = (set(one) & set(two)) - set(output)
-    *lead, i, j = output
+    *lead, i, j = list(output)
     if not summed or set(one) | set(two) != set(output) | summed:
         return None
     if i in two and j in one and i not in one and j not in two:
@@ -86,7 +86,7 @@ def _einsum_values(one: str, two: str, output: str, a: Tensor, b: Tensor, trails
     trail = trails.get(a)
     if trail is None or trail.softmax is None or len(one) < 2:
         return None
-    *lead, i, j = one
+    *lead, i, j = list(one)
     extra = [letter for letter in two if letter not in one]
     if j not in two or j in output or i in two or len(extra) != 1 or set(output) != {*lead, i, *extra}:
         return None

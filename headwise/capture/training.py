@@ -25,6 +25,8 @@ from headwise.capture.watcher import Only
 from headwise.errors import ArgumentError, DtypeError, HeadwiseError
 from headwise.records import CallSite, Coverage
 
+Status = Literal["seen", "missed", "refused"]
+
 
 class Monitor:
     """Watch the heads of a model while it trains: entropy, first visible key, dead heads, gradient norm.
@@ -107,7 +109,7 @@ class Monitor:
         self._log = make_logger(log)
         self.logs = log is not None  #: whether it has a `log` of its own
         self._sums: dict[str, Sums] = {}
-        self._calls: Counter[tuple[str, str, str]] = Counter()  # (name, status, how) of a call site -> calls
+        self._calls: Counter[tuple[str, Status, str]] = Counter()  # (name, status, how) of a call site -> calls
         self._notes, self._nothing, self._coverage = dict[str, None](), "", Coverage()
         self._armed: contextlib.ExitStack | None = None
         self._forward: _Forward | None = None
