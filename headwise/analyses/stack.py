@@ -168,7 +168,7 @@ def product_rows(rows: Sequence[int], layers: Sequence[AttentionRecord], matrix:
 
 def attended_values(record: AttentionRecord) -> Tensor:
     """The values [B, G, K, E] in the dtype of the weights; 0 for keys that no query may attend to (NaN, perhaps)."""
-    v, used = record.v.to(dtype_of(record)), record._scores.used_keys
+    v, used = record.v.to(dtype_of(record)), record.call.used_keys
     return v if used is None else v.masked_fill(~used[..., None], 0.0)
 
 

@@ -109,14 +109,14 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
         if generates:
             _check_generates(name, config)
         with_head = transformers.AutoModelForSeq2SeqLM if apart else transformers.AutoModelForCausalLM
-        loaded: Any = (with_head if generates else transformers.AutoModel).from_pretrained(
+        kind: Any = with_head if generates else transformers.AutoModel
+        model, info = kind.from_pretrained(
             name,
             config=config,
             dtype="auto" if dtype is None else dtype,
             trust_remote_code=False,
             output_loading_info=True,
         )
-        model, info = loaded
         missing = tuple(sorted(info["missing_keys"]))
         if generates and missing:
             raise CheckpointError(f"{name} cannot generate: the checkpoint has no {', '.join(missing[:3])}")

@@ -100,7 +100,7 @@ def _induction(
     total = torch.zeros(batch, heads, device=record.q.device)
     words = words.to(record.q.device)
     for part in row_blocks(record, rows):
-        at = torch.tensor(part, device=record.q.device)
+        at = torch.tensor(part, dtype=torch.long, device=record.q.device)
         came_before = (words[:, at, None] == words[:, None, :-1]) & (
             torch.arange(1, length, device=at.device) < at[:, None]
         )
