@@ -26,8 +26,6 @@ from headwise.errors import ArgumentError, DtypeError, HeadwiseError
 from headwise.records import CallSite, Coverage
 from headwise.records.coverage import Status
 
-Status = Literal["seen", "missed", "refused"]
-
 
 class Monitor:
     """Watch the heads of a model while it trains: entropy, first visible key, dead heads, gradient norm.
