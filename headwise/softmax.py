@@ -82,6 +82,7 @@ def attention_weights(scores: Tensor, sinks: Tensor | None = None, *, overwrite:
         scores = scores.masked_fill(empty[..., None], 0.0)
     if sinks is not None:
         sink = sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
+        sink = sink if empty is None else sink.masked_fill(empty[..., None], 0.0)
         weights = torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1)[..., :-1]
     else:
         weights = torch.softmax(scores, dim=-1, out=scores if overwrite else None)
@@ -113,4 +114,5 @@ def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, T
     if sinks is None:
         return out, lse
     total = torch.logaddexp(lse, sinks.to(lse.dtype)[None, :, None])
-    return (out * torch.exp(lse - finite(total))[..., None]).to(out.dtype), total
+    share = torch.exp(lse - finite(total)).masked_fill(total == EMPTY, 1.0)
+    return (out * share[..., None]).to(out.dtype), total

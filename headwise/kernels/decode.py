@@ -26,6 +26,8 @@ def refuse(call: AttentionCall) -> str | None:
         return f"it is for one query a head (the call has Q = {call.shape[2]})"
     if call.heads_per_key_head == 1:
         return "no key head is shared (H = G)"
+    if call.trains and call.bias is not None:
+        return "it does not train with a bias"
     return sdpa.refuse(call)
 
 
