@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from headwise.functional import attention
 from headwise.records import AttentionRecord, Seen, Site
-from headwise.records.names import UNNAMED, stack_of
-from headwise.records.seen import name_of
+from headwise.records.names import UNNAMED, name_of, stack_of
 from headwise.records.site import is_causal
 
 

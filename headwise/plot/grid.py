@@ -40,7 +40,8 @@ from headwise.plot.subject import check_place
 from headwise.plot.weights import Array
 from headwise.records import AttentionRecord, Seen
 from headwise.records import names as paths
-from headwise.records.seen import Layer, name_of
+from headwise.records.names import name_of
+from headwise.records.seen import Layer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.records import AttentionRecord, Seen
-from headwise.records.seen import Layer, name_of
+from headwise.records.names import name_of
+from headwise.records.seen import Layer
 from headwise.text import Tokens, as_tokens
 
 Head = int | Literal["mean"]

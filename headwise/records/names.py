@@ -7,9 +7,12 @@ import fnmatch
 import operator
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, RecordError
+
+if TYPE_CHECKING:
+    from headwise.records.record import AttentionRecord
 
 UNNAMED = "attention"  # the name of an attention that no module computed
 
@@ -77,6 +80,11 @@ def _matching(names: Sequence[str], wanted: str) -> list[str]:
     part = f".{wanted}."
     under = [name for name in names if f".{name}.".startswith(part)]
     return under or [name for name in names if part in f".{name}."]
+
+
+def name_of(record: AttentionRecord) -> str:
+    """The name of a record's layer: the path of the module that computed it."""
+    return record.site.name if record.site else UNNAMED
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:

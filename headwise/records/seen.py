@@ -151,7 +151,7 @@ class Seen:
         """Layer -> its records, one a call."""
         calls: dict[str, list[AttentionRecord]] = {}
         for record in self.records:
-            calls.setdefault(name_of(record), []).append(record)
+            calls.setdefault(names.name_of(record), []).append(record)
         return calls
 
     def _names(self, choice: Any) -> list[str]:
@@ -183,7 +183,7 @@ class Seen:
         return ". ".join([*parts, *([f"{places} not: print(seen.coverage()) says why"] if unseen else [])])
 
     def _some(self, layers: Sequence[str]) -> Seen:
-        return self._copy([record for record in self.records if name_of(record) in layers])
+        return self._copy([record for record in self.records if names.name_of(record) in layers])
 
     def _copy(self, records: Sequence[AttentionRecord]) -> Seen:
         seen = Seen(records, self.coverage())
@@ -252,7 +252,7 @@ class Seen:
         row_names, col_names = (self._tokens_of(labels, batch) for labels in (record.row_names, record.col_names))
         if (target is None and source is None) or (row_names and col_names):
             return row_names, col_names
-        name = name_of(record)
+        name = names.name_of(record)
         sides: list[tuple[list[Tokens] | None, list[Tokens] | None]]
         if row_names:
             sides = [(row_names, source), (row_names, target)]
@@ -314,11 +314,6 @@ class Seen:
         from headwise.records.saving import save
 
         save(self, path)
-
-
-def name_of(record: AttentionRecord) -> str:
-    """The path of the module that computed this."""
-    return record.site.name if record.site else names.UNNAMED
 
 
 def _call_numbers(records: Sequence[AttentionRecord]) -> list[int]:

@@ -13,14 +13,16 @@ from torch import Tensor
 
 from headwise.errors import ArgumentError
 from headwise.records import names as paths
+from headwise.records.names import name_of
 from headwise.records.record import AttentionRecord
-from headwise.records.seen import Seen, name_of
 from headwise.records.statistics import Statistics, columns
 from headwise.tables import Cell, Heading, Table
 
 if TYPE_CHECKING:
     import pandas
     from rich.console import RenderableType
+
+    from headwise.records.seen import Seen
 
 SHOWN = 48  # rows of a table in a notebook or a terminal
 

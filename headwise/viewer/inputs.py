@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.records import AttentionRecord, Seen
-from headwise.records.seen import name_of
+from headwise.records.names import name_of
 from headwise.text import Tokens
 from headwise.viewer.images import Image, data_uri
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from headwise.errors import HeadwiseError
 from headwise.records import AttentionRecord, Seen
-from headwise.records.seen import name_of
+from headwise.records.names import name_of
 from headwise.registry import Bundle
 from headwise.viewer.bundle import assemble
 from headwise.viewer.encoding import TOLERANCE

@@ -13,7 +13,7 @@ from headwise.errors import ExportError
 from headwise.export.graph import Graph, Value
 from headwise.export.graphs.axes import axes_of, sizes_of_words
 from headwise.functional import listening
-from headwise.records.seen import name_of
+from headwise.records.names import name_of
 
 
 @torch.no_grad()
