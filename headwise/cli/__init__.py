@@ -1,7 +1,7 @@
-"""The command `headwise`: one thin file per verb.
+"""The command `headwise`: one thin file per subcommand.
 
-What it promises: bad input gets one line on standard error and exit code 2, and `--help` and completion do not wait for
-torch, so a verb imports what is heavy inside its function.
+Bad input prints one line on standard error and exits with code 2. `--help` and shell completion do not import torch:
+each subcommand imports heavy packages inside its function.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0, 2 for bad input, 130 when interrupted.
+    """Run the command and return its exit code: 0 for success, 2 for bad input, 130 when interrupted.
 
-    `arguments` defaults to those of the process.
+    `arguments` defaults to the command-line arguments of the process.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character gets a "?" instead of a crash
+        if hasattr(stream, "reconfigure"):  # print "?" for characters the terminal cannot encode
             stream.reconfigure(errors="replace")
     debug = "--debug" in takewhile(lambda argument: argument != "--", arguments)
     try:

@@ -1,4 +1,4 @@
-"""`headwise compare`: do two attentions compute the same, and where do they part?"""
+"""`headwise compare`: do two attention modules compute the same, and if not, where do they first differ?"""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ DIFFERENT = 1
 @click.argument("first", metavar="FILE.PY:CLASS")
 @click.argument("second", metavar="OTHER")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
-@click.option("--set-other", "settings_other", multiple=True, metavar="NAME=VALUE", help="The same, of OTHER.")
-@click.option("--spec", "stated", multiple=True, metavar="NAME=VALUE", help="What need not be found out: heads=8.")
-@click.option("--spec-other", "stated_other", multiple=True, metavar="NAME=VALUE", help="The same, of OTHER.")
+@click.option("--set-other", "settings_other", multiple=True, metavar="NAME=VALUE", help="The same for OTHER.")
+@click.option("--spec", "stated", multiple=True, metavar="NAME=VALUE", help="A known property, such as heads=8.")
+@click.option("--spec-other", "stated_other", multiple=True, metavar="NAME=VALUE", help="The same for OTHER.")
 @json_option
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def compare(
@@ -36,11 +36,12 @@ def compare(
     stated_other: tuple[str, ...],
     json_path: Path | None,
 ) -> int:
-    """Compare two attentions that hold the same weights.
+    """Compare two attention modules with the same weights.
 
-    OTHER is another FILE.PY:CLASS, or torch, headwise, keras or a model of transformers (hf:bert, hf:gpt2, hf:llama,
-    hf:vit …), built of the same size. Runs both over many shapes and masks, and names the first operation at which
-    they part. The files are imported, so their code runs. Exit code 1 means that they do not compute the same.
+    OTHER is another FILE.PY:CLASS, or one of torch, headwise, keras or a transformers model (hf:bert, hf:gpt2,
+    hf:llama, hf:vit …), which is built in the same size. Calls both with many shapes and masks, and names the first
+    operation whose results differ. The files are imported, so their code is executed. Exit code 1 means that the two
+    modules compute different results.
     """
     if json_path is not None and json_path != STDOUT:
         check_writable(json_path, "--json")
@@ -48,10 +49,13 @@ def compare(
     from headwise.errors import ArgumentError
 
     if not is_peer(second) and ":" not in second and not second.endswith(".py"):
-        raise ArgumentError(f"{second!r} is nothing to compare with: expected FILE.PY:CLASS, {', '.join(NAMES)}")
+        raise ArgumentError(f"OTHER: expected FILE.PY:CLASS or one of {', '.join(NAMES)}. Received: OTHER={second!r}")
     if is_peer(second) and (settings_other or stated_other):
         option = "--set-other" if settings_other else "--spec-other"
-        raise ArgumentError(f"{option} is for another FILE.PY:CLASS; {second} is built as large as the first")
+        raise ArgumentError(
+            f"{option}: OTHER must be a FILE.PY:CLASS, because {second} is built in the size of the first module. "
+            f"Received: OTHER={second!r}. Leave {option} out"
+        )
 
     import headwise
     from headwise.doctor.comparing.compare import compare as run
@@ -79,6 +83,6 @@ def _build(target: Target) -> nn.Module:
     from headwise.doctor.comparing.side import LONGEST
     from headwise.doctor.limits import time_limit
 
-    click.echo(f"headwise: importing {target.place} (its code runs here)", err=True)
+    click.echo(f"headwise: importing {target.place} (this executes its code)", err=True)
     with time_limit(LONGEST):
         return target.build()

@@ -1,4 +1,4 @@
-"""`headwise doctor`: is this attention right? Examines a class of yours, or every attention layer of a model."""
+"""`headwise doctor`: is this attention correct? Examines a class of your own, or every attention layer of a model."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
     from headwise.doctor.finding import Diagnosis
 
 FOUND_A_BUG = 1
-# Two lengths, so that the shorter one is padded: then the layers are seen with the mask that the model gives them.
+# Two lengths, so that the shorter text is padded and the model passes a mask to its layers.
 _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
 
 
 @click.command()
 @click.argument("target", required=False, metavar="[FILE.PY:CLASS]")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
-@click.option("--model", metavar="PATH_OR_ID", help="Every attention layer of this Hugging Face model.")
-@click.option("--input", "texts", multiple=True, metavar="TEXT", help="What --model reads. Default: a few words.")
+@click.option("--model", metavar="PATH_OR_ID", help="Examine every attention layer of this Hugging Face model.")
+@click.option("--input", "texts", multiple=True, metavar="TEXT", help="A text for --model. Default: two short texts.")
 @click.option(
     "--spec",
     "stated",
     multiple=True,
     metavar="NAME=VALUE",
-    help="What the doctor should not have to find out: heads=8.",
+    help="A known property, which the doctor then does not infer, such as heads=8.",
 )
-@click.option("--isolate", is_flag=True, help="Run the code in a process of its own, with limits of time and memory.")
+@click.option("--isolate", is_flag=True, help="Run the code in a separate process with limits on time and memory.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="After how long code is said to hang.",
+    help="Time after which a call counts as hanging.",
 )
 @click.option(
     "--memory",
     type=click.FloatRange(min=0, min_open=True),
     metavar="GB",
-    help="With --isolate: how much memory it may take.  [default: 8]",
+    help="With --isolate: memory limit of the process.  [default: 8]",
 )
 @json_option
 @click.option(
@@ -58,7 +58,7 @@ _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
     "sarif_path",
     type=click.Path(path_type=Path, allow_dash=True),
     metavar="PATH",
-    help="Write SARIF, for code review.",
+    help="Write SARIF, for code review tools; - is standard output.",
 )
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def doctor(
@@ -73,19 +73,21 @@ def doctor(
     json_path: Path | None,
     sarif_path: Path | None,
 ) -> int:
-    """Find what is wrong with an attention module, and name it.
+    """Find the bugs in an attention module and name them.
 
     Give a class, such as my_model.py:MyAttention or package.module:MyAttention, with --set for each argument of its
-    constructor; or --model. The file is imported, so its code runs. Exit code 1 means that a bug was found.
+    constructor; or give --model. The file is imported, so its code is executed. Exit code 1 means that a bug was found.
     """
     _check(target, settings, model, texts, isolate, memory)
     for option, path in (("--json", json_path), ("--sarif", sarif_path)):
         if path is not None and path != STDOUT:
             check_writable(path, option)
     if json_path == sarif_path and json_path is not None:
-        raise ArgumentError("--json and --sarif: one place cannot hold both; choose another")
+        raise ArgumentError(
+            f"--json and --sarif must be different files. Received: --json={json_path}, --sarif={sarif_path}"
+        )
 
-    # Standard output is the report's, or the JSON's: what the examined code prints goes the other way.
+    # Standard output holds the report or the JSON, so whatever the examined code prints goes to standard error.
     with contextlib.redirect_stdout(sys.stderr), _Status() as status:
         if target is not None:
             found: tuple[Diagnosis, ...] = (_examine(target, settings, stated, isolate, timeout, memory, status),)
@@ -102,7 +104,7 @@ def doctor(
 
 
 def as_json(found: Sequence[Diagnosis]) -> dict[str, Any]:
-    """What --json writes."""
+    """The content of the file that --json writes."""
     import headwise
 
     return {
@@ -127,22 +129,26 @@ def _check(
     isolate: bool,
     memory: float | None,
 ) -> None:
-    """What cannot be asked together."""
+    """Raise ArgumentError or click.UsageError for options that exclude each other."""
     if (target is None) == (model is None):
         said = "both" if target else "neither"
         raise click.UsageError(
-            f"Expected a class, such as my_model.py:MyAttention, or --model PATH_OR_ID; received {said}.",
+            f"Expected a class, such as my_model.py:MyAttention, or --model PATH_OR_ID. Received: {said}.",
             click.get_current_context(),
         )
     if model is not None:
         if settings:
-            raise ArgumentError("--set is for the constructor of a class; --model has its own config")
+            raise ArgumentError("--set: expected FILE.PY:CLASS, whose constructor takes it. Received: --model")
         if isolate:
-            raise ArgumentError("--isolate is for a class from a file; --model runs no code of the model's repository")
+            raise ArgumentError(
+                "--isolate: expected FILE.PY:CLASS. Received: --model, which never executes a model repository's code"
+            )
     elif texts:
-        raise ArgumentError("--input is what --model reads; a class is examined with numbers of the doctor's own")
+        raise ArgumentError(
+            "--input: expected --model, which reads it. Received: a class, examined with random tensors"
+        )
     if memory is not None and not isolate:
-        raise ArgumentError("--memory needs --isolate: only a process of its own can be limited")
+        raise ArgumentError("--memory: only a separate process can be limited. Add --isolate")
 
 
 def _examine(
@@ -158,7 +164,7 @@ def _examine(
     from headwise.doctor.targets.load import parse
 
     target, spec = parse(written, settings), parse_spec(stated)
-    hint = "in a process of its own" if isolate else "its code runs here; --isolate gives it a process of its own"
+    hint = "in a separate process" if isolate else "this executes its code; --isolate uses a separate process"
     click.echo(f"headwise: importing {target.place} ({hint})", err=True)
     if not isolate:
         return examine(target, spec=spec, timeout=timeout, say=status.say)
@@ -188,7 +194,7 @@ def _examine_model(
 
 
 def _load(name: str, texts: Sequence[str]) -> tuple[Pretrained, Callable[[], object]]:
-    """The model in float32, and how to run it once on these texts."""
+    """The model in float32, and a function that calls it once on these texts."""
     import torch
 
     from headwise.capture.pretrained import load_pretrained
@@ -215,7 +221,7 @@ def _print(found: Sequence[Diagnosis]) -> None:
             click.echo()
         if console.is_terminal:
             console.print(report(diagnosis))
-        else:  # as it is kept in a log: no colours, no blanks at the ends of lines
+        else:  # for a log: no colours, no blanks at the ends of lines
             click.echo(as_text(diagnosis))
     if len(found) > 1:
         findings = [finding for each in found for finding in each.findings]
@@ -223,7 +229,7 @@ def _print(found: Sequence[Diagnosis]) -> None:
 
 
 class _Status:
-    """On a terminal: what is being done."""
+    """On a terminal, shows what is being done."""
 
     def __enter__(self) -> _Status:
         from rich.console import Console

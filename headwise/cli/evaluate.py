@@ -1,4 +1,4 @@
-"""`headwise evaluate`: the scores of a trained task on rows that it has not seen, beside those of what is trivial."""
+"""`headwise evaluate`: the scores of a trained task on new rows, beside those of trivial baselines."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from headwise.errors import ArgumentError
 @json_option
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def evaluate(run: Path, data: str, json_path: Path | None) -> None:
-    """Score a trained task on DATA, which holds what is right.
+    """Score a trained task on DATA, a file that contains the correct answers.
 
-    RUN is the folder that headwise train wrote, DATA a file with the columns that it was trained on. Prints the scores
-    beside those of a trivial answer and, of a classifier, how often each label was called each.
+    RUN is the folder that headwise train wrote. DATA has the columns that the task was trained on. Prints the scores
+    beside those of trivial baselines and, for a classifier, its confusion table.
     """
     if json_path is not None and json_path != STDOUT:
         check_writable(json_path, "--json")
         if json_path.resolve() == Path(data).resolve():
-            raise ArgumentError(f"--json {json_path}: this is the file to read; choose another")
+            raise ArgumentError(f"--json {json_path}: this is the input file DATA. Choose another file")
 
     import headwise
     from headwise import tasks

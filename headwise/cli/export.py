@@ -1,4 +1,4 @@
-"""`headwise export`: a trained task, a BERT or a module as something that another system runs."""
+"""`headwise export`: write a trained task, a BERT or a module in a format that another system runs."""
 
 from __future__ import annotations
 
@@ -22,39 +22,44 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source", metavar="RUN_OR_MODEL")
 @click.option(
-    "--to", "kind", type=click.Choice(["onnx", "torch", "savedmodel"]), required=True, help="What is to be written."
+    "--to", "kind", type=click.Choice(["onnx", "torch", "savedmodel"]), required=True, help="The format to write."
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="A new folder, or an old export."
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="The folder to write: new, or an old export.",
 )
 @click.option(
     "--attention",
     type=click.Choice(["auto", "op", "plain"]),
-    help="ONNX: the standard operator Attention, or the plain ones that it stands for.  [default: auto]",
+    help="onnx: use the operator Attention, or the primitive operators it consists of.  [default: auto]",
 )
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "fp16", "bf16", "int8"]),
     help="onnx: fp32, fp16, int8. torch: fp32, bf16, fp16. savedmodel: fp32.  [default: fp32]",
 )
-@click.option("--weights", is_flag=True, help="onnx, torch: return the attention weights too.")
+@click.option("--weights", is_flag=True, help="onnx, torch: also return the attention weights.")
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0, min_open=True),
     metavar="X",
-    help="How far an output may be from PyTorch's, in standard deviations of its values; in the mean an eighth of it.  "
-    "[default: by precision]",
+    help="Largest allowed difference from PyTorch's outputs, in standard deviations of their values; the mean "
+    "difference may be an eighth of it.  [default: by precision]",
 )
 @click.option(
     "--examples",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Real inputs to compare on: rows, as predict --file takes them; of a module what torch.save wrote of them.",
+    help="Real inputs for the comparison. For a task: rows, as predict --file reads them. For a module: inputs written "
+    "with torch.save.",
 )
 @click.option(
-    "--aoti/--no-aoti", default=None, help="torch: compile AOTInductor packages.  [default: where a C++ compiler is]"
+    "--aoti/--no-aoti", default=None, help="torch: compile AOTInductor packages.  [default: if a C++ compiler is found]"
 )
-@click.option("--no-speed", is_flag=True, help="Take no times for the card.")
+@click.option("--no-speed", is_flag=True, help="Do not measure speed for card.md.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def export(
     source: str,
@@ -70,10 +75,10 @@ def export(
 ) -> None:
     """Write a trained model for another system, and check that it computes the same there.
 
-    RUN_OR_MODEL is a run folder of headwise train, the folder or hub id of a BERT ("minilm" is the one of the extra
-    demo), or my_model.py:MyModel, which is imported, so its code runs. What is written is loaded again without
-    headwise and compared with PyTorch on random inputs and those of --examples: too large a difference is an error, and
-    nothing is written then. card.md says what it is, how near, how large and quick, and how it is called.
+    RUN_OR_MODEL is a run folder of headwise train, the folder or hub id of a BERT ("minilm" is the one in the extra
+    demo), or my_model.py:MyModel, which is imported, so its code is executed. The export is loaded again without
+    headwise and compared with PyTorch on random inputs and on --examples. If the difference is too large, that is an
+    error and nothing is written. card.md describes the export: its accuracy, size and speed, and how to call it.
     """
     if examples is not None:
         _check_readable(examples)
@@ -103,18 +108,20 @@ def export(
     for note in exported.manifest.notes:
         click.echo(f"note: {note}")
     files = exported.files
-    click.echo(f"Wrote {out} ({len(files)} files, {size(sum(files.values()))}); {out / 'card.md'} says how to call it.")
+    click.echo(
+        f"Wrote {out} ({len(files)} files, {size(sum(files.values()))}); see {out / 'card.md'} for how to call it."
+    )
 
 
 def _check_readable(path: Path) -> None:
     try:
         path.open("rb").close()
     except OSError as error:
-        raise FileError(f"--examples {path}: {reason(error)}; expected a readable file") from error
+        raise FileError(f"--examples {path}: {reason(error)}. Expected a readable file") from error
 
 
 def _real(source: Source, path: Path | None) -> dict[str, Any]:
-    """The real inputs, as `export` takes those of a task, and those of a module."""
+    """The inputs in --examples, as keyword arguments of `export`: of a task, or of a module."""
     from headwise.export.source import read_examples
     from headwise.tasks.task import Task
 
@@ -123,12 +130,12 @@ def _real(source: Source, path: Path | None) -> dict[str, Any]:
     if isinstance(source.subject, Task):
         return {"rows": str(path)}
     if source.checkpoint is not None:
-        raise ArgumentError("--examples: a BERT of a checkpoint is compared on random tokens; leave it out")
+        raise ArgumentError("--examples: a BERT checkpoint is compared on random tokens only. Leave --examples out")
     return {"examples": read_examples(path)}
 
 
 def _table(exported: Exported, title: str) -> Table:
-    """A row an output of each graph."""
+    """One row for each output of each graph."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -150,6 +157,6 @@ def _table(exported: Exported, title: str) -> Table:
 
 
 def _bytes(exported: Exported, graph: GraphFile) -> int:
-    """Of a graph's file and of the weights beside it, or of all files in its folder."""
+    """The size of a graph's file and the weights beside it, or of all files in its folder."""
     begins = (f"{graph.file}/", f"{graph.file}.")
     return sum(count for name, count in exported.files.items() if name == graph.file or name.startswith(begins))

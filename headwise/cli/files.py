@@ -1,4 +1,4 @@
-"""The texts a command reads, and the file it will write."""
+"""The texts that a command reads, and checks on the file that it will write."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ STDIN = "-"
 
 @dataclass(frozen=True)
 class NamedText:
-    """A text, and what to call it."""
+    """A text and its names."""
 
-    name: str  # in messages: its file, or its place on the command line
-    title: str  # on a page: its file, or how it begins
+    name: str  # in messages: its file, or its position on the command line
+    title: str  # on a page: its file, or its first words
     text: str
 
 
 def read_texts(texts: Sequence[str], files: Sequence[Path]) -> list[NamedText]:
-    """The texts of the command line, then those of the files; standard input for `-`, or when nothing is given.
+    """The texts of the command line, then those of the files. `-`, or no argument at all, means standard input.
 
-    Raises `FileError` for a file that is missing or not UTF-8, `ArgumentError` for an empty text.
+    Raises:
+        FileError: a file is missing or not UTF-8.
+        ArgumentError: a text is empty.
     """
     if not texts and not files:
         if sys.stdin.isatty():
@@ -42,7 +44,7 @@ def read_texts(texts: Sequence[str], files: Sequence[Path]) -> list[NamedText]:
     found = list(_read(texts, files))
     for each in found:
         if not each.text.strip():
-            raise ArgumentError(f"{each.name} is empty: expected at least one word, received {each.text[:20]!r}")
+            raise ArgumentError(f"{each.name} is empty: expected at least one word. Received: {each.text[:20]!r}")
     return found
 
 
@@ -52,7 +54,7 @@ def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
             yield _read_stdin()
         else:
             name = "TEXT" if len(texts) == 1 else f"TEXT {number}"
-            # Bytes of the command line that are not UTF-8 reach Python as lone surrogates.
+            # Python turns bytes of the command line that are not UTF-8 into lone surrogates.
             text = _decode(text.encode("utf-8", "surrogateescape"), name)
             yield NamedText(name, _beginning(text), text)
     for path in files:
@@ -72,7 +74,7 @@ def _read_file(path: Path) -> NamedText:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise FileError(f"--file {path}: {reason(error)}; expected a readable UTF-8 text file") from error
+        raise FileError(f"--file {path}: {reason(error)}. Expected a readable UTF-8 text file") from error
     return NamedText(str(path), path.name, _decode(data, f"--file {path}"))
 
 
@@ -82,29 +84,30 @@ def _decode(data: bytes, name: str) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise FileError(
-            f"{name} is not UTF-8: received byte 0x{data[error.start]:02x} at offset {error.start} (line {line}); "
-            "save it as UTF-8 first, for example with iconv"
+            f"{name} is not UTF-8. Received: byte 0x{data[error.start]:02x} at offset {error.start} (line {line}). "
+            "Save it as UTF-8 first, for example with iconv"
         ) from error
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Make sure that `path` can be written, before work is spent on what goes into it; leaves nothing behind.
+    """Check that `path` can be written before the work for it begins. Leaves no file behind.
 
-    Raises `FileError` naming `option` otherwise.
+    Raises:
+        FileError: it cannot be written. The message names `option`.
     """
     try:
         if path.exists() and not path.is_file():
-            raise FileError(f"{option} {path}: expected a file to write, received a {_kind(path)}")
+            raise FileError(f"{option} {path}: expected a file. Received: a {_kind(path)}")
         if not path.parent.is_dir():
-            raise FileError(f"{option} {path}: there is no folder {path.parent}; make it first")
-        # Trying is the only test that also knows about read-only disks and access lists.
+            raise FileError(f"{option} {path}: the folder {path.parent} does not exist. Create it first")
+        # Only an attempt to write also notices read-only disks and access control lists.
         if path.exists():
             path.open("r+b").close()
         tempfile.TemporaryFile(dir=path.parent).close()
     except FileError:
         raise
     except OSError as error:
-        raise FileError(f"{option} {path}: cannot be written: {reason(error)}; choose another place") from error
+        raise FileError(f"{option} {path}: cannot be written: {reason(error)}. Choose another path") from error
 
 
 def _kind(path: Path) -> str:
@@ -112,22 +115,22 @@ def _kind(path: Path) -> str:
 
 
 def reason(error: OSError) -> str:
-    """What the system said, without the number and the name of the file."""
+    """The text of a system error, without its number and the file name."""
     return (error.strerror or str(error)).lower()
 
 
 def tell_cut(named: NamedText, tokens: Tokens) -> None:
-    """Say which end of a text the model did not read."""
+    """Print which part at the end of a text was cut."""
     rest = named.text[max(stop for _, stop in tokens.offsets) :].lstrip()
     line = named.text.count("\n", 0, len(named.text) - len(rest)) + 1
     start = " ".join(rest[:60].split())[:30]
     click.echo(
-        f"headwise: {named.name} is longer than the {len(tokens.ids)} tokens the model reads: "
-        f"the last {tokens.cut} were cut, from {start!r} on (line {line})",
+        f"headwise: {named.name} is longer than the {len(tokens.ids)} tokens that the model reads: "
+        f"the last {tokens.cut} tokens were cut, from {start!r} on (line {line})",
         err=True,
     )
 
 
 def size(count: int) -> str:
-    """Bytes as people read them."""
+    """A number of bytes in readable units."""
     return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

@@ -1,4 +1,4 @@
-"""`headwise gradcheck`: are the gradients of a module right?"""
+"""`headwise gradcheck`: are the gradients of a module correct?"""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ WRONG = 1
 @click.command()
 @click.argument("target", metavar="FILE.PY:CLASS")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
-@click.option("--spec", "stated", multiple=True, metavar="NAME=VALUE", help="What need not be found out: heads=8.")
+@click.option("--spec", "stated", multiple=True, metavar="NAME=VALUE", help="A known property, such as heads=8.")
 @click.option(
     "--samples",
     type=click.IntRange(min=1),
     default=40,
     show_default=True,
     metavar="N",
-    help="How many numbers of each tensor to move.",
+    help="How many elements of each tensor to check.",
 )
-@click.option("--all", "everything", is_flag=True, help="Move every number of every tensor.")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the inputs and of the sample.")
+@click.option("--all", "everything", is_flag=True, help="Check all elements of all tensors.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of the inputs and of the sampling."
+)
 @json_option
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def gradcheck(
@@ -37,9 +39,9 @@ def gradcheck(
     seed: int,
     json_path: Path | None,
 ) -> int:
-    """Compare a module's gradients with numerical ones, in float64, for its inputs and its parameters.
+    """Compare a module's gradients with numerical ones in float64, for its inputs and its parameters.
 
-    The file is imported, so its code runs. Exit code 1 means that a gradient is wrong.
+    The file is imported, so its code is executed. Exit code 1 means that a gradient is wrong.
     """
     if json_path is not None and json_path != STDOUT:
         check_writable(json_path, "--json")
@@ -52,7 +54,7 @@ def gradcheck(
     from headwise.doctor.targets.load import parse
 
     parsed, spec = parse(target, settings), parse_spec(stated)
-    click.echo(f"headwise: importing {parsed.place} (its code runs here)", err=True)
+    click.echo(f"headwise: importing {parsed.place} (this executes its code)", err=True)
     with time_limit(LONGEST):
         module = parsed.build()
     with progress_bar() as tell:

@@ -1,4 +1,4 @@
-"""What the commands print of heads: what each does with one text, and which places were not seen."""
+"""What the commands print about heads: what each does with one text, and which modules were not recorded."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def summarise(seen: Seen, layers: Sequence[int]) -> list[HeadSummary]:
-    """One summary a head of these layers, by their places in `seen.layers`. Nothing of size Q x K is built."""
+    """One summary per head of these layers, given as indices into `seen.layers`. No [Q, K] tensor is built."""
     return [summary for layer in layers for summary in rows_of(seen, seen[layer])]
 
 
 def print_table(console: Console, name: str, labels: Sequence[str], summaries: Sequence[HeadSummary]) -> None:
-    """Draw the summaries of one text."""
+    """Print the summaries of one text as a table."""
     table = head_table(
         summaries,
         headings=("entropy", "distance", "first visible"),
@@ -32,7 +32,7 @@ def print_table(console: Console, name: str, labels: Sequence[str], summaries: S
 
 
 def print_whole(console: Console, drawn: RenderableType) -> None:
-    """Print; where the console is no terminal, no row is wrapped or cut."""
+    """Print. If the console is not a terminal, rows are neither wrapped nor cut."""
     from rich.measure import Measurement
 
     if not console.is_terminal:
@@ -41,7 +41,7 @@ def print_whole(console: Console, drawn: RenderableType) -> None:
 
 
 def print_unseen(console: Console, coverage: Coverage) -> None:
-    """The places that were missed or refused, and why; then the notes."""
+    """Print the attention modules that were missed or refused, and why; then the notes."""
     from rich.text import Text
 
     if unseen := (*coverage.missed, *coverage.refused):

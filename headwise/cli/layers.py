@@ -10,7 +10,7 @@ LayerRange = tuple[int, int]  # first and last, both included
 
 
 def parse_layers(given: str | None) -> list[LayerRange] | None:
-    """`0,2-4` as [(0, 0), (2, 4)]; None for all. Raises `ArgumentError`."""
+    """`0,2-4` as [(0, 0), (2, 4)]; None = all layers. Raises `ArgumentError`."""
     if given is None:
         return None
     ranges = []
@@ -18,7 +18,7 @@ def parse_layers(given: str | None) -> list[LayerRange] | None:
         first, _, last = (number.strip() for number in part.partition("-"))
         last = last if "-" in part else first
         if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-            raise ArgumentError(f"--layers: expected numbers and ranges such as 0,2-4, received {given!r}")
+            raise ArgumentError(f"--layers: expected numbers and ranges such as 0,2-4. Received: --layers={given!r}")
         ranges.append((int(first), int(last)))
     return ranges
 
@@ -28,6 +28,6 @@ def choose_layers(ranges: Sequence[LayerRange] | None, num_layers: int) -> list[
         return list(range(num_layers))
     if beyond := [last for _, last in ranges if last >= num_layers]:
         raise ArgumentError(
-            f"--layers: expected layers from 0 to {num_layers - 1} for this model, received {beyond[0]}"
+            f"--layers: expected layers from 0 to {num_layers - 1} for this model. Received: {beyond[0]}"
         )
     return sorted({layer for first, last in ranges for layer in range(first, last + 1)})

@@ -1,4 +1,4 @@
-"""What `headwise view` shows of a run folder: the trained task while it works on each input."""
+"""What `headwise view` shows of a run folder: the attention of the trained task on each input."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 def run_among(texts: Sequence[str], model: str | None) -> Path | None:
-    """The run folder that the arguments begin with, if they do.
+    """The run folder, if the first argument is one; otherwise None.
 
     Raises:
-        ArgumentError: it has its own model, a second run folder comes after it, or the first of several texts is a
-            folder that is no run folder.
+        ArgumentError: --model or a second run folder was given with it, or the first of several texts is a folder
+            but not a run folder.
     """
     if not texts or not _is_run(texts[0]):
         if len(texts) > 1 and _is_folder(texts[0]):
             raise ArgumentError(
-                f"{texts[0]} is a folder, but no run folder: there is no config.yaml in it. Expected texts, or a "
-                "folder that headwise train wrote"
+                f"{texts[0]} is a folder without a config.yaml. Expected texts, or a run folder that headwise train "
+                "wrote"
             )
         return None
     run = Path(texts[0])
     if model is not None:
-        raise ArgumentError(f"{run} is a run folder, which has its own model: leave --model out")
+        raise ArgumentError(f"{run} is a run folder, which contains its own model. Leave --model out")
     if any(_is_run(text) for text in texts[1:]):
-        raise ArgumentError(f"{run} is a run folder: expected what it looks at after it. Received: another run folder")
+        raise ArgumentError(f"{run} is a run folder: expected its inputs after it. Received: another run folder")
     return run
 
 
@@ -43,7 +43,7 @@ def _is_run(text: str) -> bool:
 
 
 def _is_folder(text: str) -> bool:
-    """A text that is as long as to be no name is none."""
+    """Whether a text names a folder; False if it is too long to be a path."""
     if len(text) > 1000 or text == STDIN:
         return False
     try:
@@ -55,13 +55,13 @@ def _is_folder(text: str) -> bool:
 def look(
     run: Path, inputs: Sequence[str], names: Sequence[str], ranges: Sequence[LayerRange] | None
 ) -> tuple[list[Input], str]:
-    """What there is to show of each input, and the Python that makes it."""
+    """What the page shows of each input, and the Python code that produces it."""
     from headwise import tasks
     from headwise.viewer import inputs_of
 
     task = tasks.load(run)
     seen = task.look(list(inputs))
-    pictures_of = getattr(task, "pictures", None)  # of match: what lies under the patches
+    pictures_of = getattr(task, "pictures", None)  # of match: the images behind the patches
     pictures = pictures_of(list(inputs)) if pictures_of is not None else None
     chosen = {layer for each in seen for layer in choose_layers(ranges, len(each.layers))}
     found = inputs_of(seen[0] if len(seen) == 1 else seen, images=pictures, layers=chosen)

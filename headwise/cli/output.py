@@ -1,4 +1,4 @@
-"""What commands put out: a report, a JSON file, and on a terminal what is being done."""
+"""The output of commands: a report, a JSON file, and progress on a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwise.errors import FileError
 STDOUT = Path("-")
 
 Say = Callable[[str], None]
-_WIDTH = 110  # of what goes into a log
+_WIDTH = 110  # of a report that goes into a log
 
 json_option = click.option(
     "--json",
@@ -29,7 +29,7 @@ json_option = click.option(
 
 
 def print_report(report: Any) -> None:
-    """Something that rich can print; without colours and blanks at the ends of lines where it is kept in a log."""
+    """Print a rich renderable. If the output is not a terminal: no colours, no blanks at the ends of lines."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -42,7 +42,7 @@ def print_report(report: Any) -> None:
 
 
 def write_json(path: Path, option: str, content: Mapping[str, Any]) -> None:
-    """An object, to a file or to standard output; numbers that JSON has not are null (NaN) or "inf"."""
+    """Write an object to a file or to standard output. JSON has no NaN and no infinity: they become null and "inf"."""
     from headwise.files import replacing
 
     text = json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -53,7 +53,7 @@ def write_json(path: Path, option: str, content: Mapping[str, Any]) -> None:
         with replacing(path) as part:
             part.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise FileError(f"{option} {path}: cannot be written: {reason(error)}; choose another place") from error
+        raise FileError(f"{option} {path}: cannot be written: {reason(error)}. Choose another path") from error
     click.echo(f"headwise: wrote {path}", err=True)
 
 
@@ -71,7 +71,7 @@ def _plain(x: Any) -> Any:
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on a terminal; yields the function that is told (done, total, what). A total of 0: nobody knows."""
+    """A progress bar on a terminal. Yields a function (done, total, what) to update it; total 0 = unknown."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -89,7 +89,7 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Say]:
-    """Say on a terminal what is being done; yields the function that says what is done next."""
+    """Show on a terminal what is being done. Yields a function that sets the text."""
     from rich.console import Console
     from rich.markup import escape
 

@@ -1,4 +1,4 @@
-"""`headwise plot`: a figure for a paper, of a file of records."""
+"""`headwise plot`: a figure for a paper from a file of records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 KINDS = ("heatmap", "heads", "surface3d", "text")
 SUFFIXES = (".png", ".svg", ".pdf")
 
-# Options that not every kind has, by the names of their parameters in Python.
+# Options that only some kinds have, by the names of their Python parameters.
 _ONLY = {
     "layer": ("heatmap", "surface3d", "text"),
     "head": ("heatmap", "surface3d", "text"),
@@ -37,21 +37,23 @@ _ONLY = {
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), metavar="RECORDS")
 @click.option("--kind", type=click.Choice(KINDS), default="heatmap", show_default=True, help="What to draw.")
-@click.option("--layer", metavar="N", help="The layer: its number, or its name or a part of it.")
-@click.option("--head", metavar="N", help='The head: its number, or "mean" of all. Default: 0.')
+@click.option("--layer", metavar="N", help="The layer: its number, its name, or a part of its name.")
+@click.option("--head", metavar="N", help='The head: its number, or "mean" for the mean of all heads. Default: 0.')
 @click.option("--layers", metavar="LIST", help="With --kind heads: the layers, such as 0,2-4. Default: all.")
-@click.option("--call", type=int, metavar="N", help="The forward pass, where there were several.")
+@click.option("--call", type=int, metavar="N", help="The forward pass, if the file has several.")
 @click.option("--example", type=int, metavar="N", default=0, show_default=True, help="The example of the batch.")
 @click.option("--rows", metavar="LIST", help="The queries to draw, such as 0:20 or 3,5,9. Default: all.")
 @click.option("--cols", metavar="LIST", help="The keys to draw. Default: all.")
 @click.option("--row", type=int, metavar="N", help="With --kind text: the query whose attention is shown.")
-@click.option("--col", type=int, metavar="N", help="With --kind text: the key that gets it.")
-@click.option("--scale", type=click.Choice(("linear", "root", "log")), help="Of the colours.")
-@click.option("--values/--no-values", default=None, help="Print the weights in the cells. Default: of up to 20 a side.")
-@click.option("--hide-sink", is_flag=True, default=None, help="Leave out the first key; colours span the others.")
+@click.option("--col", type=int, metavar="N", help="With --kind text: the key whose received attention is shown.")
+@click.option("--scale", type=click.Choice(("linear", "root", "log")), help="The scale of the colours.")
+@click.option(
+    "--values/--no-values", default=None, help="Print the weights in the cells. Default: up to 20 × 20 cells."
+)
+@click.option("--hide-sink", is_flag=True, default=None, help="Leave out the first key; scale colours to the others.")
 @click.option("--cmap", metavar="NAME", help="Colours: ember, or any colour map of matplotlib.")
-@click.option("--title", metavar="TEXT", help='Above the figure; "" for none.')
-@click.option("--width", type=float, metavar="INCHES", help="Of the figure, such as 3.3 for a column.")
+@click.option("--title", metavar="TEXT", help='The title above the figure; "" = no title.')
+@click.option("--width", type=float, metavar="INCHES", help="The width of the figure, such as 3.3 for a column.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -64,15 +66,17 @@ _ONLY = {
 def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path, **options: Any) -> None:
     """Draw the attention in RECORDS, a file that seen.save(...) wrote.
 
-    heatmap draws one head; heads all of them, small; surface3d one head as a landscape; text the running text, each
-    token shaded by its weight.
+    heatmap draws one head; heads draws all heads as small maps; surface3d draws one head as a 3-D surface; text draws
+    the running text, each token shaded by its weight.
     """
     given = {name: value for name, value in {**options, "layers": layers}.items() if value is not None}
     for name in given:
         if kind not in _ONLY.get(name, KINDS):
-            raise ArgumentError(f"--{name.replace('_', '-')}: goes with --kind {_listed(_ONLY[name])}, not {kind}")
+            raise ArgumentError(
+                f"--{name.replace('_', '-')}: only --kind {_listed(_ONLY[name])} has it. Received: --kind={kind}"
+            )
     if kind == "text" and ("row" in given) == ("col" in given):
-        raise ArgumentError("--kind text: expected --row or --col, one of them: whose attention, or to whom")
+        raise ArgumentError("--kind text: expected exactly one of --row (a query) and --col (a key)")
     for name in ("rows", "cols"):
         if name in given:
             given[name] = parse_places(given[name], f"--{name}")
@@ -80,10 +84,10 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
         given["head"] = _parse_head(given["head"])
     ranges = parse_layers(given.pop("layers", None))
     if out.suffix.lower() not in SUFFIXES:
-        raise ArgumentError(f"--out {out}: expected a name that ends in {', '.join(SUFFIXES)}")
+        raise ArgumentError(f"--out {out}: expected a file name that ends in {', '.join(SUFFIXES)}")
     check_writable(out, "--out")
     if path.resolve() == out.resolve():
-        raise ArgumentError(f"--out {out}: this is the file of the records; choose another")
+        raise ArgumentError(f"--out {out}: this is the input file RECORDS. Choose another file")
 
     import headwise.plot
     from headwise.records.storage import load
@@ -103,12 +107,14 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
 
 
 def parse_places(given: str, option: str) -> slice | list[int]:
-    """`0:20` as a slice, `3,5,9` as numbers. Raises `ArgumentError`."""
+    """`0:20` as a slice, `3,5,9` as a list. Raises `ArgumentError`."""
     if found := re.fullmatch(r"(\d*):(\d*)", given):
         return slice(*(int(part) if part else None for part in found.groups()))
     if re.fullmatch(r"\d+(,\d+)*", given):
         return [int(part) for part in given.split(",")]
-    raise ArgumentError(f"{option}: expected a range such as 0:20, or numbers such as 3,5,9. Received: {given!r}")
+    raise ArgumentError(
+        f"{option}: expected a range such as 0:20, or numbers such as 3,5,9. Received: {option}={given!r}"
+    )
 
 
 def _listed(kinds: Sequence[str]) -> str:
@@ -118,11 +124,14 @@ def _listed(kinds: Sequence[str]) -> str:
 
 def _parse_head(given: str) -> int | str:
     if given != "mean" and not given.isdecimal():
-        raise ArgumentError(f'--head: expected a number, or "mean". Received: {given!r}')
+        raise ArgumentError(f'--head: expected a number, or "mean". Received: --head={given!r}')
     return given if given == "mean" else int(given)
 
 
 def _choose_layer(seen: Seen, given: str | None) -> int | str | None:
     if given is None and len(seen.layers) > 1:
-        raise ArgumentError(f"--layer: expected one of 0 … {len(seen.layers) - 1}, or a name. Received: none")
+        raise ArgumentError(
+            f"--layer: the file has {len(seen.layers)} layers. Add --layer with a number, 0 … {len(seen.layers) - 1}, "
+            "or a name"
+        )
     return int(given) if given is not None and given.isdecimal() else given

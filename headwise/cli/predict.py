@@ -1,4 +1,4 @@
-"""`headwise predict`: what a trained task makes of texts, or of the rows of a file."""
+"""`headwise predict`: the answers of a trained task for texts or for the rows of a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 _PAIR = " [SEP] "  # between the two texts of one input
 _MOST = 6  # columns that are printed
-_MUCH = 1_000_000_000  # bytes, of a file that is read whole
+_MUCH = 1_000_000_000  # bytes; a larger file that is read whole gets a note
 _INTERRUPTED = 130
 _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "address": "--ray-address"}
 
@@ -32,36 +32,34 @@ _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "ad
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
 @click.argument("inputs", nargs=-1, metavar="[INPUT]...")
-@click.option("--context", metavar="TEXT", help="Of answer: the text to look in, or the path of a file with it.")
-@click.option("--file", "file", type=click.Path(path_type=Path), metavar="PATH", help="A file with a row an input.")
+@click.option("--context", metavar="TEXT", help="For answer: the text with the answer, or the path of a file with it.")
+@click.option("--file", "file", type=click.Path(path_type=Path), metavar="PATH", help="A file with one input per row.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="What to write: .csv, .tsv, .jsonl, .json or .parquet.",
+    help="The file to write: .csv, .tsv, .jsonl, .json or .parquet.",
 )
 @click.option(
     "--chunk",
     type=click.IntRange(1),
     metavar="ROWS",
-    help="Of --file, rows that are in memory at a time.  [default: 2000]",
+    help="With --file and --out: rows in memory at a time.  [default: 2000]",
 )
-@click.option("--restart", is_flag=True, help="Do not go on with what was begun: delete its parts, and begin again.")
+@click.option("--restart", is_flag=True, help="Delete the parts of an unfinished prediction and start again.")
 @click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),
     default="local",
-    help="Who does it: this process, or workers of Ray.  [default: local]",
+    help="Where to compute: in this process, or on Ray workers.  [default: local]",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1),
     metavar="N",
-    help="Of --engine ray, processes that each load the run.  [default: 2]",
+    help="With --engine ray: worker processes, each of which loads the model.  [default: 2]",
 )
-@click.option(
-    "--ray-address", metavar="ADDRESS", help="The Ray cluster. Default: RAY_ADDRESS, or one that is started here."
-)
+@click.option("--ray-address", metavar="ADDRESS", help="The Ray cluster. Default: RAY_ADDRESS, or a new local cluster.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def predict(
     run: Path,
@@ -75,16 +73,16 @@ def predict(
     workers: int | None,
     ray_address: str | None,
 ) -> None:
-    """Ask a trained task.
+    """Predict with a trained task.
 
-    RUN is the folder that headwise train wrote. An INPUT is a text; of answer a question, with --context; of match a
-    text or the path of an image; of forecast a file with the past of the series. Two texts for one label are written
-    "first [SEP] second". Of --file, columns are kept and those of the answers added. "-" reads standard input, an input
-    a line.
+    RUN is the folder that headwise train wrote. An INPUT is a text. For answer it is a question, with --context; for
+    match a text or the path of an image; for forecast a file with the past of the series. A pair of texts is written
+    "first [SEP] second". "-" reads standard input, one input per line. The columns of --file are kept, and the
+    predictions are added as new columns.
 
-    With --file and --out the file may be larger than memory: .csv, .tsv, .jsonl and .parquet are read and written in
-    chunks, those that are done are kept beside --out, and the same command goes on after Ctrl-C or a kill. Files of
-    other kinds (.json, .txt) are read and written whole, and so is what forecast reads.
+    With --file and --out, .csv, .tsv, .jsonl and .parquet files are read and written in chunks, so they may be larger
+    than memory. Finished chunks are kept beside --out, and the same command resumes after Ctrl-C or a kill. Other files
+    (.json, .txt), and all files for forecast, are read and written whole.
     """
     _check(inputs, context, file, out)
     bulk = {"chunk": chunk, "workers": workers, "address": ray_address, "restart": restart or None}
@@ -96,7 +94,7 @@ def predict(
     with working(f"loading {run}"):
         task = tasks.load(run)
     if context is not None and task.name != "answer":
-        raise ArgumentError(f"--context: is where answer looks; {run} is a run of {task.name}")
+        raise ArgumentError(f"--context: only the task answer takes it. Received: {run}, a run folder of {task.name}")
     if file is not None and out is not None:
         from headwise.tasks.bulk.streaming import why_whole
 
@@ -123,7 +121,7 @@ def predict(
 
 
 def _stream(task: Task[Any], run: Path, file: Path, out: Path, engine: Engine, bulk: dict[str, Any]) -> None:
-    """A file of any size, in chunks."""
+    """Predict for a file of any size, in chunks."""
     from headwise.tasks.bulk.streaming import predict_file
 
     given = {name: value for name, value in bulk.items() if value is not None}
@@ -131,12 +129,12 @@ def _stream(task: Task[Any], run: Path, file: Path, out: Path, engine: Engine, b
         with progress_bar() as tell:
             written = predict_file(task, run, file, out, engine=engine, tell=tell, **given)
     except KeyboardInterrupt:
-        click.echo(f"headwise: interrupted; the same command goes on with {out}, --restart begins again", err=True)
+        click.echo(f"headwise: interrupted; the same command resumes {out}, --restart starts again", err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None
     for sentence in written.left_out:
         click.echo(f"note: {sentence}", err=True)
     if written.before:
-        click.echo(f"note: {written.before:,} of the rows were there from before", err=True)
+        click.echo(f"note: {written.before:,} of the rows were finished before", err=True)
     _say_written(out, written.rows)
 
 
@@ -145,73 +143,74 @@ def _say_written(out: Path, rows: int) -> None:
 
 
 def _check(inputs: Sequence[str], context: str | None, file: Path | None, out: Path | None) -> None:
-    """What cannot be asked together, and what cannot be written, before a model is loaded."""
+    """Check that the options fit together and that --out can be written, before a model is loaded."""
     if bool(inputs) == (file is not None):
         said = "both" if inputs else "neither"
-        raise click.UsageError(f"Expected an INPUT or --file PATH; received {said}.", click.get_current_context())
+        raise click.UsageError(f"Expected an INPUT or --file PATH. Received: {said}.", click.get_current_context())
     if context is not None and file is not None:
-        raise ArgumentError("--context: goes with an INPUT; a file has a column of contexts")
+        raise ArgumentError("--context: expected an INPUT. Received: --file, which has a column of contexts")
     if out is not None:
         from headwise.tasks.rows.written import writer_of
 
         writer_of(out)
         check_writable(out, "--out")
         if file is not None and out.resolve() == file.resolve():
-            raise ArgumentError(f"--out {out}: this is the file to read; choose another")
+            raise ArgumentError(f"--out {out}: this is the input file. Choose another file")
 
 
 def _check_bulk(bulk: dict[str, Any], engine: Engine, file: Path | None, out: Path | None) -> None:
-    """That what is said of chunks has a file to read and one to write, and what is said of Ray an engine."""
+    """Check that options of chunks come with --file and --out, and options of Ray with --engine ray."""
     for name, flag in _BULK.items():
         if bulk[name] is not None and (file is None or out is None):
-            raise ArgumentError(f"{flag}: goes with --file and --out")
+            raise ArgumentError(f"{flag}: only predictions from file to file use it. Add --file and --out")
         if bulk[name] is not None and name in ("workers", "address") and engine != "ray":
-            raise ArgumentError(f"{flag}: goes with --engine ray")
+            raise ArgumentError(f"{flag}: only Ray uses it. Add --engine ray")
     if engine == "ray" and (file is None or out is None):
-        raise ArgumentError("--engine ray: goes with --file and --out")
+        raise ArgumentError("--engine ray: expected a file to read and a file to write. Add --file and --out")
 
 
 def _check_whole(file: Path, why: str, engine: Engine, bulk: dict[str, Any]) -> None:
-    """That nothing was said of chunks where there are none; and a note where much will be read into memory."""
+    """Check that no option of chunks was given for a file that is read whole; print a note if the file is large."""
     for name, flag in _BULK.items():
         if engine == "ray" or bulk[name] is not None:
-            raise ArgumentError(f"{'--engine ray' if engine == 'ray' else flag}: there are no chunks here, as {why}")
+            option = "--engine ray" if engine == "ray" else flag
+            raise ArgumentError(f"{option}: this file is not read in chunks, because {why}. Leave it out")
     if file.is_file() and file.stat().st_size > _MUCH:
-        click.echo(f"note: {file} ({size(file.stat().st_size)}) is read into memory, as {why}", err=True)
+        click.echo(f"note: {file} ({size(file.stat().st_size)}) is read into memory whole, because {why}", err=True)
 
 
 def _lines(inputs: Sequence[str]) -> list[str]:
-    """The inputs, and for "-" the lines of standard input that are not empty."""
+    """The inputs, with "-" replaced by the non-empty lines of standard input."""
     found: list[str] = []
     for text in inputs:
         if text == STDIN:
             lines = sys.stdin.buffer.read().decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
             found += [line for line in lines if line.strip()]
         elif not text.strip():
-            raise ArgumentError(f"INPUT is empty: expected a text, received {text!r}")
+            raise ArgumentError(f"INPUT is empty: expected a text. Received: INPUT={text!r}")
         else:
             found.append(text)
     if inputs and not found:
-        raise ArgumentError("standard input is empty: expected an input a line")
+        raise ArgumentError("standard input is empty: expected one input per line")
     return found
 
 
 def _asked(task: Task[Any], lines: Sequence[str], context: str | None) -> Any:
-    """The inputs as `predict` of this task takes them."""
+    """The inputs in the form that `predict` of this task takes."""
     if context is not None:
         return [(line, _text_of(context)) for line in lines]
     if task.name == "answer" and any(_PAIR not in line for line in lines):
-        raise ArgumentError(f'expected --context TEXT, or "question{_PAIR}context" as an INPUT. Received: a question')
+        raise ArgumentError(f'expected --context TEXT, or "question{_PAIR}context" as INPUT. Received: only a question')
     if task.name == "answer" or getattr(task.options, "text_pair", None) is not None:
         return [tuple(line.split(_PAIR, 1)) for line in lines]
     return list(lines)
 
 
 def _text_of(context: str) -> str:
-    """The text itself, or that of the file of this name."""
+    """The content of the file with this name if there is one, otherwise `context` itself."""
     try:
         is_file = Path(context).is_file()
-    except OSError:  # too long for a name
+    except OSError:  # too long for a file name
         is_file = False
     return Path(context).read_text(encoding="utf-8") if is_file else context
 
@@ -226,13 +225,13 @@ def _forecast(task: Task[Any], paths: Sequence[str]) -> list[Row]:
 
 
 def _of_file(task: Task[Any], path: Path) -> list[Row]:
-    """The rows of a file, read whole, and what the task makes of each. Rows it cannot use have no answer."""
+    """The rows of a file, read whole, with the predictions. Rows that the task cannot use have none."""
     from headwise.tasks.bulk.answered import answer, sum_up, wanted_by
     from headwise.tasks.rows.sources import open_table, suffix_of
 
     wanted = wanted_by(task, path)
     table = open_table(path, wanted)
-    documents = task.name == "language" and suffix_of(path) == ".txt"  # which may have several lines
+    documents = task.name == "language" and suffix_of(path) == ".txt"  # one document may span several lines
     answered = answer(task, str(path) if documents else table, table, wanted)
     _, _, sentences = sum_up(str(path), [answered.note()])
     for sentence in sentences:
@@ -242,7 +241,7 @@ def _of_file(task: Task[Any], path: Path) -> list[Row]:
 
 
 def _print(rows: Sequence[Row], writes: str | None) -> None:
-    """A text a line of what writes texts, so that it can be piped; of other tasks a table."""
+    """Print one text per line for tasks that write texts, so that it can be piped; a table for other tasks."""
     if writes is not None:
         name = f"predicted {writes}" if f"predicted {writes}" in rows[0] else writes
         for row in rows:

@@ -1,4 +1,4 @@
-"""What train and evaluate print of scores: each beside those of what is trivial, and a classifier's confusions."""
+"""How train and evaluate print scores: each beside those of trivial baselines, and a classifier's confusion table."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
     from headwise.tasks.scores import Scores
 
-_MOST = 12  # labels of a confusion table that a terminal has room for
+_MOST = 12  # labels of a confusion table that fit on a terminal
 
 
 def print_scores(scores: Scores, title: str) -> None:
-    """The scores, the confusion table of a classifier, and what was not scored."""
+    """Print the scores, the confusion table of a classifier, and notes on rows that were not scored."""
     print_report(scores_table(scores, title))
     if 0 < len(scores.labels) <= _MOST:
         click.echo()
         print_report(confusion_table(scores))
     elif scores.labels:
-        click.echo(f"{len(scores.labels)} labels: --json writes how often each was called each.")
+        click.echo(f"{len(scores.labels)} labels: --json writes their confusion table.")
     for sentence in scores.left_out:
         click.echo(f"note: {sentence}")
 
 
 def scores_table(scores: Scores, title: str) -> Table:
-    """A row a score: the model's, then that of each baseline."""
+    """One row per score: the model's value, then the value of each baseline."""
     from rich.text import Text
 
     rows = f"{scores.count:,} row" + ("" if scores.count == 1 else "s")
@@ -47,10 +47,10 @@ def scores_table(scores: Scores, title: str) -> Table:
 
 
 def confusion_table(scores: Scores) -> Table:
-    """A row a label, a column for what the rows with it were called."""
+    """One row per true label, one column per predicted label."""
     from rich.text import Text
 
-    table = _table(Text("what was called what"))
+    table = _table(Text("true label (rows) and predicted label (columns)"))
     table.add_column("label")
     for label in scores.labels:
         table.add_column(Text(f"called {_short(label)}"), justify="right")
@@ -68,7 +68,7 @@ def _table(title: Text) -> Table:
 
 
 def number(value: float) -> str:
-    """With about four digits that say something."""
+    """A number with about four significant digits."""
     if math.isnan(value):
         return "–"
     if abs(value) < 10:

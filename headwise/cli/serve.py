@@ -23,7 +23,7 @@ class _Port(click.ParamType):
             return int(value)
         if isinstance(value, int):
             return value
-        self.fail(f"expected 0 to 65535, or {_OFF}; received {value!r}", param, ctx)
+        self.fail(f"expected 0 to 65535, or {_OFF}. Received: {value!r}", param, ctx)
 
 
 @click.command()
@@ -32,19 +32,19 @@ class _Port(click.ParamType):
     "--backend",
     type=click.Choice(["auto", "torch", "onnx"]),
     default="auto",
-    help="What runs the models. auto: ONNX Runtime for an export to ONNX, else PyTorch.",
+    help="What runs the models. auto: ONNX Runtime for an ONNX export, otherwise PyTorch.",
 )
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "bf16", "fp16", "int8"]),
     default="fp32",
     show_default=True,
-    help="Of the numbers that models compute with.",
+    help="The precision that models compute in.",
 )
 @click.option("--workers", type=int, default=1, show_default=True, metavar="N", help="Processes that run models.")
-@click.option("--threads", type=int, metavar="N", help="Threads of each worker. Default: the cores, shared out.")
+@click.option("--threads", type=int, metavar="N", help="Threads of each worker. Default: cores divided by workers.")
 @click.option(
-    "--max-batch", type=int, default=32, show_default=True, metavar="ROWS", help="The most rows a model gets at once."
+    "--max-batch", type=int, default=32, show_default=True, metavar="ROWS", help="Most rows in one batch of a model."
 )
 @click.option(
     "--max-delay-ms",
@@ -52,7 +52,7 @@ class _Port(click.ParamType):
     default=2.0,
     show_default=True,
     metavar="MS",
-    help="How long a row may wait for others.",
+    help="How long a row may wait for others to share its batch.",
 )
 @click.option(
     "--max-queue",
@@ -60,7 +60,7 @@ class _Port(click.ParamType):
     default=1024,
     show_default=True,
     metavar="ROWS",
-    help="Rows that may wait for a model; then clients are told to come again.",
+    help="Most rows in the queue of a model; clients of further rows are told to try again later.",
 )
 @click.option(
     "--max-tokens",
@@ -68,10 +68,15 @@ class _Port(click.ParamType):
     default=4096,
     show_default=True,
     metavar="N",
-    help="The most tokens of a row; 0 = any number.",
+    help="Most tokens in one row; 0 = no limit.",
 )
 @click.option(
-    "--max-body", type=int, default=16 * 2**20, show_default=True, metavar="BYTES", help="Of a request, unpacked."
+    "--max-body",
+    type=int,
+    default=16 * 2**20,
+    show_default=True,
+    metavar="BYTES",
+    help="Size limit of a request, unpacked.",
 )
 @click.option(
     "--timeout",
@@ -79,14 +84,14 @@ class _Port(click.ParamType):
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="Until a request must be answered.",
+    help="Time limit for a request.",
 )
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Where to listen: this machine alone, unless told.",
+    help="The address to listen on. The default accepts connections from this machine only.",
 )
 @click.option(
     "--port",
@@ -94,7 +99,7 @@ class _Port(click.ParamType):
     default=8000,
     show_default=True,
     metavar="N",
-    help="Of HTTP. 0 = any that is free, as with the others.",
+    help="The port for HTTP; 0 = any free port, here and for the other ports.",
 )
 @click.option(
     "--grpc-port",
@@ -102,7 +107,7 @@ class _Port(click.ParamType):
     default=8001,
     show_default=True,
     metavar="N|off",
-    help="Of the Open Inference Protocol over gRPC.",
+    help="The port for the Open Inference Protocol over gRPC.",
 )
 @click.option(
     "--tensorflow-port",
@@ -110,13 +115,13 @@ class _Port(click.ParamType):
     default=8500,
     show_default=True,
     metavar="N|off",
-    help="Of TensorFlow Serving over gRPC.",
+    help="The port for the TensorFlow Serving protocol over gRPC.",
 )
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="A file with the token that clients must send. Default: that of HEADWISE_TOKEN, if it is set.",
+    help="A file with the token that clients must send. Default: the value of HEADWISE_TOKEN, if it is set.",
 )
 @click.option("--tls-cert", type=click.Path(path_type=Path), metavar="PATH", help="A certificate, in PEM.")
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="PATH", help="Its key, in PEM, without a password.")
@@ -126,9 +131,9 @@ class _Port(click.ParamType):
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="That accepted requests have, when it is told to stop.",
+    help="Time for accepted requests to finish when the server is stopped.",
 )
-@click.option("--debug", is_flag=True, help="Show tracebacks, also in the log, where they may quote requests.")
+@click.option("--debug", is_flag=True, help="Show tracebacks, also in the log. They may quote requests.")
 def serve(
     models: tuple[str, ...],
     max_tokens: int,
@@ -139,11 +144,11 @@ def serve(
 ) -> None:
     """Serve trained tasks and exports over HTTP and gRPC, until Ctrl-C.
 
-    RUN_OR_EXPORT is a folder that headwise train or headwise export wrote; its name is that of the model, unless NAME=
-    goes before.
+    RUN_OR_EXPORT is a folder that headwise train or headwise export wrote. The model gets the name of the folder,
+    unless NAME= is given.
 
-    A plain route for each task (POST /classify {"text": "…"}), the Open Inference Protocol (KServe v2, clients of
-    Triton) and TensorFlow Serving's; the page at /docs shows them all.
+    The server offers a plain route for each task (POST /classify {"text": "…"}), the Open Inference Protocol (KServe
+    v2, Triton clients) and the protocol of TensorFlow Serving. The page /docs lists all routes.
     """
     folders = named(models)
     try:
@@ -152,7 +157,7 @@ def serve(
         from headwise.server.settings import Settings
     except ImportError as error:
         raise ArgumentError(
-            f'headwise serve needs {error.name}, which is not here: pip install "headwise[serve]"'
+            f'headwise serve needs the package {error.name}, which is not installed: pip install "headwise[serve]"'
         ) from error
     settings = Settings(
         http_port=port,
@@ -164,21 +169,26 @@ def serve(
 
 
 def named(models: Sequence[str]) -> dict[str, Path]:
-    """Folders by the names of their models. Raises FileError, ArgumentError: no such folder, or a name twice."""
+    """Folders by the names of their models.
+
+    Raises:
+        FileError: a folder does not exist.
+        ArgumentError: a name is invalid, or two models have the same name.
+    """
     found: dict[str, Path] = {}
     for given in models:
         name, is_named, path = given.partition("=")
         folder = Path(path if is_named and not Path(given).exists() else given)
         if folder == Path(given):
-            name = Path(os.path.abspath(folder)).name  # of a link its own: what it leads to changes
+            name = Path(os.path.abspath(folder)).name  # of a link the link's own name: its target may change
         if not folder.exists():
-            raise FileError(f"{folder}: there is no such folder")
+            raise FileError(f"{folder}: the folder does not exist. Expected a run folder or an export")
         if not name or not all(letter.isalnum() or letter in "._-" for letter in name):
             raise ArgumentError(
-                f"{name!r} is no name for a model: expected letters, digits and . _ -, received {given!r}; put NAME= "
-                "before the folder"
+                f"a model's name must consist of letters, digits and . _ -. Received: {given!r}. Put NAME= before the "
+                "folder"
             )
         if name in found:
-            raise ArgumentError(f"there are two models of the name {name!r}: put NAME= before one of the folders")
+            raise ArgumentError(f"two models have the name {name!r}. Put NAME= before one of the folders")
         found[name] = folder
     return found

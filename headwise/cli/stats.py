@@ -1,4 +1,4 @@
-"""`headwise stats`: what each head in a file of records does, in a few numbers."""
+"""`headwise stats`: statistics of each head in a file of records."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 @click.option("--layers", metavar="LIST", help="The layers to show, such as 0,2-4. Default: all.")
 @click.option("--csv", "csv_path", type=click.Path(path_type=Path), metavar="PATH", help="Write the rows as CSV.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="PATH", help="Write the rows as JSON.")
-@click.option("--verify", is_flag=True, help="Compare the whole file with its checksums first.")
+@click.option("--verify", is_flag=True, help="First check the whole file against its checksums.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def stats(path: Path, layers: str | None, csv_path: Path | None, json_path: Path | None, verify: bool) -> None:
-    """Print what each head does, of a file RECORDS that seen.save(...) wrote.
+    """Print what each head in RECORDS does. RECORDS is a file that seen.save(...) wrote.
 
-    One row a layer and head: entropy, distance, how much goes to the previous token and to the first, and the strongest
-    pair. Then the places in the model that were not seen, and why.
+    One row per layer and head: entropy, distance, weight on the previous token and on the first token, and the
+    strongest pair. Then the attention modules that were not recorded, and why.
     """
     ranges = parse_layers(layers)
     files = {"--csv": csv_path, "--json": json_path}
@@ -63,19 +63,19 @@ def stats(path: Path, layers: str | None, csv_path: Path | None, json_path: Path
 
 
 def _check_files(path: Path, files: Mapping[str, Path | None]) -> None:
-    """The files to write must be writable, and none of them another one or the one that is read."""
+    """Check that the output files can be written, and that all files are different."""
     taken = {path.resolve(): "the records"}
     for option, target in files.items():
         if target is None:
             continue
         check_writable(target, option)
         if (used := taken.setdefault(target.resolve(), option)) != option:
-            raise ArgumentError(f"{option} {target}: this is the file of {used}; choose another")
+            raise ArgumentError(f"{option} {target}: this is the file of {used}. Choose another file")
 
 
 @contextlib.contextmanager
 def _counting(total: int) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal; yields the function that says that one more is done."""
+    """A progress bar on a terminal. Yields a function that advances it by one."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -95,7 +95,7 @@ def _write_csv(rows: Sequence[HeadSummary], out: TextIO) -> None:
 
 
 def _write_json(rows: Sequence[HeadSummary], out: TextIO) -> None:
-    """A list of objects; null where there is no number."""
+    """Write a list of objects; NaN becomes null."""
     json.dump([_values(row) for row in rows], out, indent=1)
     out.write("\n")
 
@@ -105,14 +105,14 @@ def _values(row: HeadSummary) -> dict[str, Any]:
 
 
 def _replace(path: Path, option: str, write: Callable[[TextIO], None]) -> None:
-    """Write a file beside `path` and put it in its place."""
+    """Write a file beside `path`, then rename it to `path`."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("w", encoding="utf-8", newline="") as out:
             write(out)
         os.replace(part, path)
     except OSError as error:
-        raise FileError(f"{option} {path}: cannot be written: {reason(error)}; choose another place") from error
+        raise FileError(f"{option} {path}: cannot be written: {reason(error)}. Choose another path") from error
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The options of a task as those of a command and as a YAML file, made from its dataclass. Imports nothing heavy."""
+"""The options of a task as command-line options and as YAML, made from their dataclass. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from headwise.tasks.options.train import TrainOptions
 
 _KINDS: dict[type, click.ParamType] = {int: click.INT, float: click.FLOAT, str: click.STRING}
 _METAVARS: dict[type, str] = {int: "N", float: "X", str: "TEXT"}
-_WIDTH = 100  # of the YAML
+_WIDTH = 100  # characters per line of YAML
 
 
 def in_order(options: type[TrainOptions]) -> tuple[list[dataclasses.Field[Any]], list[dataclasses.Field[Any]]]:
-    """The fields of a task in two lists: what is its own, the most special first, and what every task has."""
+    """The fields of a task in two lists: its own options (most derived class first), and the options of all tasks."""
     by_name = {field.name: field for field in dataclasses.fields(options)}
     common = [field.name for field in dataclasses.fields(TrainOptions)]
     own: dict[str, None] = {}
@@ -32,7 +32,7 @@ def in_order(options: type[TrainOptions]) -> tuple[list[dataclasses.Field[Any]],
 
 
 def click_options(options: type[TrainOptions]) -> list[click.Option]:
-    """One for each field. None, and () where several may be given, is what was not given."""
+    """One click option per field. The default is None, or () if the option can be repeated: not given."""
     kinds = get_type_hints(options)
     return [_click_option(field, kinds[field.name]) for part in in_order(options) for field in part]
 
@@ -58,10 +58,10 @@ def _without_none(kind: Any) -> Any:
 
 
 def _shown(field: dataclasses.Field[Any]) -> str:
-    """The default, for --help; nothing where the help itself says what happens."""
+    """The default value for --help; "" if the default is None or empty."""
     default = field.default
     if default is dataclasses.MISSING:
-        return "  [must be given]"
+        return "  [required]"
     if default is None or default == ():
         return ""
     if isinstance(default, bool):
@@ -76,24 +76,24 @@ def given_among(options: type[TrainOptions], parameters: Mapping[str, Any]) -> d
 
 
 def read_config(path: Path, word: str, options: type[TrainOptions]) -> dict[str, Any]:
-    """The options in a YAML file: names and values, or a run's config.yaml, which has them under `options`.
+    """The options in a YAML file: names and values, or the config.yaml of a run folder, with them under `options`.
 
     Raises:
-        FileError: it cannot be read, or is not YAML.
-        ArgumentError: an option that the task does not have, or the options of another task.
+        FileError: the file cannot be read, or is not YAML.
+        ArgumentError: the file has an option that the task does not have, or the options of another task.
     """
     import yaml
 
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise FileError(f"--config {path}: {reason(error)}; expected a YAML file of options") from error
+        raise FileError(f"--config {path}: {reason(error)}. Expected a YAML file of options") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FileError(f"--config {path}: not YAML: {' '.join(str(error).split())}") from error
     content = {} if content is None else content
     if isinstance(content, dict) and isinstance(content.get("options"), dict) and "task" in content:
         if content["task"] != word:
-            raise ArgumentError(f"--config {path}: expected the options of {word}, received those of {content['task']}")
+            raise ArgumentError(f"--config {path}: expected the options of {word}. Received: task={content['task']!r}")
         content = content["options"]
     if not isinstance(content, dict):
         raise FileError(f"--config {path}: expected lines such as epochs: 3. Received: {type(content).__name__}")
@@ -102,22 +102,21 @@ def read_config(path: Path, word: str, options: type[TrainOptions]) -> dict[str,
     for name in content:
         if name not in known:
             raise ArgumentError(
-                f"--config {path}: there is no option {name!r}{_near(str(name), known)} "
-                f"The options are: {', '.join(known)}"
+                f"--config {path}: unknown option {name!r}{_near(str(name), known)} Expected one of: {', '.join(known)}"
             )
     kinds = get_type_hints(options)
     return {name: _as_kind(value, _without_none(kinds[name])) for name, value in content.items() if value is not None}
 
 
 def _as_kind(value: Any, kind: Any) -> Any:
-    """YAML reads `precision: 32` as a number, `text: 1` too, and 1e-3 as text; the field says what was meant."""
+    """A value in the type of its field: YAML reads `precision: 32` and `text: 1` as numbers, but 1e-3 as text."""
     if isinstance(value, int) and not isinstance(value, bool) and _is_text(kind):
         return str(value)
     if isinstance(value, str) and kind is float:
         try:
             return float(value)
         except ValueError:
-            return value  # the options say what they expected
+            return value  # the checks of the options report it
     if get_origin(kind) is tuple and isinstance(value, list):
         return tuple(_as_kind(each, get_args(kind)[0]) for each in value)
     return value
@@ -128,10 +127,10 @@ def _is_text(kind: Any) -> bool:
 
 
 def as_yaml(word: str, options: type[TrainOptions], given: Mapping[str, Any]) -> str:
-    """Every option with its value, under what --help says of it. Read again, it gives what was given."""
-    parts = [f"# headwise train {word} DATA --config FILE. What the command line says comes before what is here.\n"]
+    """Every option with its help text and value. `read_config` of it returns the same values."""
+    parts = [f"# headwise train {word} DATA --config FILE. Options on the command line override those in this file.\n"]
     own, common = in_order(options)
-    for title, some in ((f"Of {word}", own), ("Of every task", common)):
+    for title, some in ((f"Options of {word}", own), ("Options of every task", common)):
         parts.append(f"\n# --- {title} ---\n")
         for field in some:
             default = None if field.default is dataclasses.MISSING else field.default

@@ -1,4 +1,4 @@
-"""`headwise train`: a task learned from a file of yours, into a run folder. A command for each task."""
+"""`headwise train`: train a task on a file and write a run folder. One command per task."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class _Task(NamedTuple):
-    about: str  # what --help says of it
-    example: str  # what it may be given
-    texts: str  # what predict and view are given then
+    about: str  # its description in --help
+    example: str  # example arguments
+    texts: str  # example arguments for predict and view
 
 
 _TASKS = {
     "classify": _Task(
-        "Learn to give a text, or two, its label.", "reviews.csv --text sentence --label label", '"a text"'
+        "Learn to label a text, or a pair of texts.", "reviews.csv --text sentence --label label", '"a text"'
     ),
     "answer": _Task(
         "Learn to find the answer to a question in a text.", "squad.json", '"a question" --context "a text"'
@@ -38,17 +38,15 @@ _TASKS = {
     "summarize": _Task(
         "Learn to write the summary of a text.", "dialogues.jsonl --source dialogue --target summary", '"a text"'
     ),
-    "reply": _Task("Learn to answer what is said, from dialogues.", "dialogues.jsonl", '"a text"'),
-    "forecast": _Task(
-        "Learn to continue a series, from its past.", "series.csv --target OT --horizon 96", "series.csv"
-    ),
-    "match": _Task("Learn which image a text is of.", "pairs.csv --image path --text caption", '"a text"'),
+    "reply": _Task("Learn to reply in a dialogue, from dialogues.", "dialogues.jsonl", '"a text"'),
+    "forecast": _Task("Learn to forecast a series from its past.", "series.csv --target OT --horizon 96", "series.csv"),
+    "match": _Task("Learn which image a text describes.", "pairs.csv --image path --text caption", '"a text"'),
     "language": _Task("Learn a language model from text.", "corpus.txt", '"a text"'),
 }
 
 
 class _Tasks(click.Group):
-    """Its commands are made when they are asked for, so that `headwise --help` reads no options."""
+    """Creates its commands only when they are requested, so `headwise --help` imports no task options."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(tasks.NAMES)
@@ -64,15 +62,15 @@ class _Tasks(click.Group):
 @click.group(cls=_Tasks, subcommand_metavar="TASK DATA [OPTIONS]...")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def train() -> None:
-    """Train a model on data of your own, and keep it in a run folder.
+    """Train a model on your own data and save it in a run folder.
 
-    The folder holds all that headwise predict, evaluate and view need. Ctrl-C saves; the same command with --resume
-    goes on.
+    The folder holds all that headwise predict, evaluate and view need. Ctrl-C saves the state; the same command with
+    --resume continues.
     """
 
 
 class _TrainTask(click.Command):
-    """With the options of the task apart from those of every task."""
+    """A command whose --help lists the options of the task apart from those of all tasks."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         word = self.name or ""
@@ -95,9 +93,11 @@ def _command(word: str) -> click.Command:
     path = click.Path(path_type=Path)
     how = [
         click.Option(["--out"], type=path, metavar="RUN", help=f"The run folder.  [default: {word}-run]"),
-        click.Option(["--resume"], is_flag=True, help="Go on with the run in --out, where it was stopped."),
-        click.Option(["--config"], type=path, metavar="PATH", help="Options in a YAML file; those given here win."),
-        click.Option(["--print-config"], is_flag=True, help="Print every option as such a file, and stop."),
+        click.Option(["--resume"], is_flag=True, help="Continue the training in --out where it was stopped."),
+        click.Option(
+            ["--config"], type=path, metavar="PATH", help="A YAML file of options; the command line overrides it."
+        ),
+        click.Option(["--print-config"], is_flag=True, help="Print all options as such a file and exit."),
         click.Option(["--debug"], is_flag=True, expose_value=False, help="Show a traceback when something fails."),
     ]
     return _TrainTask(
@@ -134,7 +134,7 @@ def _train(
         return
     folder = out or Path(f"{word}-run")
     if data is None and not resume:
-        said = f"Nothing to learn from: expected DATA, such as {_TASKS[word].example}."
+        said = f"DATA is missing: expected, for example, {_TASKS[word].example}."
         raise click.UsageError(said, click.get_current_context())
     if not resume:
         _check(options, given, config, set(from_line))
@@ -144,7 +144,7 @@ def _train(
 
 
 def _check(options: type[TrainOptions], given: dict[str, Any], config: Path | None, on_line: set[str]) -> None:
-    """That the options make sense; a message names one as it was given."""
+    """Check the options. A message names an option as the user wrote it."""
     from headwise.tasks.options.train import make
 
     try:
@@ -162,7 +162,7 @@ def _flag(name: str) -> str:
 
 
 def _data_of(folder: Path) -> str:
-    """What a run learned from, so that it need not be said again to go on."""
+    """The training data of a run folder, so that --resume does not need it again."""
     from headwise.tasks.training.run import read_config
 
     name: str = read_config(folder)["data"]["training"]["name"]
@@ -185,20 +185,20 @@ def _rows(data: Data) -> str:
 
 
 def _say(sentence: str) -> None:
-    """On standard error, as the training does."""
+    """Print to standard error, as the training does."""
     if _is_first():
         click.echo(sentence, err=True)
 
 
 def _is_first() -> bool:
-    """Of several processes, as torchrun and srun start them, one speaks."""
+    """Whether this is the first of several processes (torchrun, srun); only this one prints."""
     from headwise.tasks.training import strategies
 
     return strategies.first()
 
 
 def _sum_up(task: Task[Any], folder: Path) -> None:
-    """The scores on what was held out, and what can be done next."""
+    """Print the validation scores and the commands to use next."""
     if task.scores is not None:
         print_scores(task.scores, "validation")
     run = shlex.quote(str(folder))

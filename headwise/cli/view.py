@@ -1,4 +1,4 @@
-"""`headwise view`: all heads of a model that reads a text, of a trained task or of records: a page, or a server."""
+"""`headwise view`: a page or a server that shows all heads of a model on a text, of a trained task, or of records."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ PAGE = Path("attention.html")
 
 @dataclasses.dataclass
 class _Found:
-    """What there is to show."""
+    """What the page shows."""
 
     inputs: list[Input]
     title: str
-    made: str | None  # the Python that makes it
+    made: str | None  # the Python code that produces it
     print_tables: Callable[[Console], None] = lambda _: None
 
 
@@ -45,14 +45,14 @@ class _Found:
     "--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="A UTF-8 text file to read."
 )
 @click.option(
-    "--model", metavar="ID_OR_FOLDER", help="A BERT: Hugging Face id, or folder. Default: MiniLM, of the extra demo."
+    "--model", metavar="ID_OR_FOLDER", help="A BERT: Hugging Face id or folder. Default: MiniLM from the extra demo."
 )
 @click.option("--layers", metavar="LIST", help="The layers to show, such as 0,2-4. Default: all.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="PATH", help=f"The page to write.  [default: {PAGE}]")
-@click.option("--serve", is_flag=True, help="Write no page: show it from here, at any length, until Ctrl-C.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), metavar="N", help="The port of --serve. Default: one that is free."
+    "--serve", is_flag=True, help="Serve the page until Ctrl-C instead of writing it; texts may be of any length."
 )
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="The port of --serve. Default: a free port.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def view(
@@ -65,12 +65,12 @@ def view(
     port: int | None,
     open_page: bool,
 ) -> None:
-    """Look inside a BERT while it reads each TEXT, or at what headwise watch kept in RECORDS.hw.
+    """Show the attention of a BERT on each TEXT, or the records that headwise watch wrote to RECORDS.hw.
 
-    Where a folder RUN comes first, which headwise train wrote, it is the trained task that is looked at.
+    If the first argument is a folder RUN that headwise train wrote, show the attention of the trained task.
 
-    Writes one page, which needs no network, with every layer and head; with --serve it is shown from here instead. Of
-    texts it also prints a table of the heads. Texts come from the command line, from files, or from standard input (-).
+    Writes one page with every layer and head, which needs no network; with --serve, serves the page instead. For texts,
+    also prints a table of the heads. Texts come from the command line, from files, or from standard input (-).
     """
     ranges = parse_layers(layers)
     run = run_among(texts, model)
@@ -104,36 +104,36 @@ def view(
         webbrowser.open(target.resolve().as_uri())
     click.echo(
         f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records or run else ''}): "
-        "open it in a browser, no network needed."
+        "open it in a browser; it needs no network."
     )
 
 
 def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> list[Path]:
-    """The files of records among the arguments; with any, nothing else may be there to read."""
+    """The files of records among the arguments. If there is one, ArgumentError for any other input."""
     records = [Path(text) for text in texts if text.endswith(RECORDS)]
     if not records:
         return []
     others = [*(text for text in texts if not text.endswith(RECORDS)), *map(str, files)]
     if others:
         raise ArgumentError(
-            f"{records[0]} is a file of records: expected no text beside it. Received: {others[0]!r:.60}"
+            f"{records[0]} is a file of records: expected no texts in addition. Received: {others[0]!r:.60}"
         )
     if model is not None:
-        raise ArgumentError(f"{records[0]} is a file of records, which no model has to read: leave --model out")
+        raise ArgumentError(f"{records[0]} is a file of records, which needs no model. Leave --model out")
     return list(dict.fromkeys(records))
 
 
 def _check_options(records: Sequence[Path], out: Path | None, *, serve: bool, port: int | None) -> None:
     if serve and out is not None:
-        raise ArgumentError(f"--out {out}: with --serve no page is written; leave one of them out")
+        raise ArgumentError(f"--out {out}: --serve writes no page. Leave --out or --serve out")
     if port is not None and not serve:
-        raise ArgumentError(f"--port {port}: only --serve listens on a port; add it, or leave --port out")
+        raise ArgumentError(f"--port {port}: only --serve listens on a port. Add --serve, or leave --port out")
     if out is not None and out.resolve() in {path.resolve() for path in records}:
-        raise ArgumentError(f"--out {out}: these are the records to read; choose another file")
+        raise ArgumentError(f"--out {out}: this is the input file of records. Choose another file")
 
 
 def _load(paths: Sequence[Path], ranges: Sequence[LayerRange] | None) -> _Found:
-    """What files of records hold."""
+    """The content of files of records."""
     from headwise.records.storage import load
     from headwise.viewer import inputs_of
 
@@ -149,7 +149,7 @@ def _load(paths: Sequence[Path], ranges: Sequence[LayerRange] | None) -> _Found:
 
 
 def _look_at_run(run: Path, named: Sequence[NamedText], ranges: Sequence[LayerRange] | None) -> _Found:
-    """What a trained task does with each text."""
+    """The attention of a trained task on each text."""
     titles = [each.title for each in named]
     inputs, made = look(run, [each.text for each in named], titles, ranges)
     return _Found(inputs, " · ".join(titles), made)
@@ -160,7 +160,7 @@ def _python(text: str) -> str:
 
 
 def _read(named: Sequence[NamedText], model: str | None, ranges: Sequence[LayerRange] | None, say: Say) -> _Found:
-    """What a BERT sees in each text."""
+    """The attention of a BERT on each text."""
     from headwise.cli.heads import print_table, summarise
     from headwise.models.bert import Bert
     from headwise.models.checkpoint import default_model, resolve
@@ -187,7 +187,7 @@ def _read(named: Sequence[NamedText], model: str | None, ranges: Sequence[LayerR
 
 
 def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText) -> Seen:
-    """Run the model over one text by itself, so that nothing is padded."""
+    """Run the model on one text alone, so that nothing is padded."""
     import torch
 
     from headwise.capture.context import watch
@@ -201,7 +201,7 @@ def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText) -> Seen:
 
 
 def _counts(inputs: Sequence[Input]) -> str:
-    """How much is in a page, after its size."""
+    """The counts of inputs, layers and tokens, printed after the size of the page."""
     layers = sum(len(stack.layers) for stack in inputs[0].stacks)
     lengths = [len(stack.cols.tokens.labels) for each in inputs for stack in each.stacks]
     several = f"{len(inputs)} inputs, " if len(inputs) > 1 else ""

@@ -1,4 +1,4 @@
-"""`headwise watch`: run any model over a text, and keep what all of its heads did in one file."""
+"""`headwise watch`: run any model on a text and save the attention of all heads in one file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
     "--file", "files", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="A UTF-8 text file to read."
 )
 @click.option(
-    "--model", metavar="ID_OR_FOLDER", help="Hugging Face id, or folder. Default: MiniLM, a BERT, of the extra demo."
+    "--model", metavar="ID_OR_FOLDER", help="Hugging Face id or folder. Default: MiniLM, a BERT, from the extra demo."
 )
 @click.option(
     "--out",
@@ -45,14 +45,14 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
     "--only", "patterns", multiple=True, metavar="PATTERN", help='Module paths to keep, such as "decoder.*.self_attn".'
 )
 @click.option(
-    "--max-length", type=click.IntRange(min=1), metavar="N", help="Read N tokens at most. Default: what the model can."
+    "--max-length", type=click.IntRange(min=1), metavar="N", help="Cut texts to N tokens. Default: the model's maximum."
 )
 @click.option(
-    "--generate", type=click.IntRange(min=1), metavar="N", help="Go on after the text, greedily, by N tokens."
+    "--generate", type=click.IntRange(min=1), metavar="N", help="Also generate N tokens after the text, greedily."
 )
-@click.option("--values", is_flag=True, help="Keep the values too: norm-based weights need them.")
+@click.option("--values", is_flag=True, help="Also save the values, which norm-based weights need.")
 @click.option(
-    "--dtype", type=click.Choice(DTYPES), default="auto", show_default=True, help="What the model computes in."
+    "--dtype", type=click.Choice(DTYPES), default="auto", show_default=True, help="The dtype of the model."
 )
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def watch(
@@ -67,15 +67,16 @@ def watch(
     values: bool,
     dtype: str,
 ) -> None:
-    """Keep the attention of any model while it reads each TEXT.
+    """Record the attention of any model on each TEXT.
 
-    Writes one file with the queries and keys of every layer, from which headwise stats and headwise.load work out the
-    weights. Texts come from the command line, from files, or from standard input (-); several make one batch, padded.
+    Writes one file with the queries and keys of every layer, from which headwise stats and headwise.load compute the
+    weights. Texts come from the command line, from files, or from standard input (-). Several texts form one padded
+    batch.
     """
     ranges = parse_layers(layers)
     check_writable(out, "--out")
     if out.resolve() in {path.resolve() for path in files}:
-        raise ArgumentError(f"--out {out}: this is the file of --file; choose another")
+        raise ArgumentError(f"--out {out}: this is an input file. Choose another file")
     named = read_texts(texts, files)
 
     with _Progress() as progress:
@@ -94,7 +95,7 @@ def watch(
 
     print_unseen(Console(highlight=False), seen.coverage())
     if len({len(each.ids) for each in tokens}) > 1:
-        click.echo("note: shorter texts are filled up with [PAD], and headwise stats counts its rows too")
+        click.echo("note: shorter texts are padded with [PAD], and headwise stats includes the padding rows")
     heads = sorted({record.shape[1] for record in seen})
     counts = f"{_plural(len(seen.layers), 'layer')} of {' or '.join(map(str, heads))} heads"
     lengths = sorted({record.shape[3] for record in seen})
@@ -119,7 +120,7 @@ def _load(model: str | None, *, generates: bool, dtype: str) -> Pretrained:
 
 
 def _load_bert(name: str, dtype: Any) -> Pretrained | None:
-    """Without transformers: headwise's own BERT, if the checkpoint is one."""
+    """headwise's own BERT with this checkpoint, for use without transformers; None if it is not a BERT."""
     from headwise.capture.pretrained import Pretrained
     from headwise.models.bert import Bert
     from headwise.models.checkpoint import read_config, resolve
@@ -133,22 +134,22 @@ def _load_bert(name: str, dtype: Any) -> Pretrained | None:
 
 
 def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int | None, generate: int) -> list[Tokens]:
-    """The tokens of each text, cut to what fits; says so."""
+    """The tokens of each text, cut to the maximum length; prints what was cut."""
     longest = pretrained.max_length
     if max_length is not None and longest is not None and max_length > longest:
-        raise ArgumentError(f"--max-length: the model reads {longest} tokens at most. Received: {max_length}")
+        raise ArgumentError(f"--max-length: expected at most {longest}, the model's limit. Received: {max_length}")
     limit = max_length if longest is None else min(max_length or longest, longest)
     if limit is not None and longest is not None and generate and not pretrained.writes_apart:
         limit = min(limit, longest - generate)
         if limit < 1:
-            raise ArgumentError(f"--generate: the model reads {longest} tokens at most. Received: {generate}")
+            raise ArgumentError(f"--generate: expected less than {longest}, the model's limit. Received: {generate}")
     encoded = []
     for each in named:
         tokens = pretrained.encode(each.text, limit)
         if tokens.cut:
             tell_cut(each, tokens)
         if not tokens.ids:
-            raise ArgumentError(f"{each.name} has no tokens: the tokenizer of {pretrained.name} leaves nothing of it")
+            raise ArgumentError(f"{each.name}: the tokenizer of {pretrained.name} returns no tokens for this text")
         encoded.append(tokens)
     return encoded
 
@@ -156,7 +157,7 @@ def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int 
 def _only(model: nn.Module, ranges: Sequence[LayerRange] | None, patterns: Sequence[str]) -> list[int | str] | None:
     if ranges is None and not patterns:
         return None
-    most = sum(1 for _ in model.modules())  # there are not more layers than modules
+    most = sum(1 for _ in model.modules())  # an upper bound: a layer is a module
     numbers = {layer for first, last in ranges or () for layer in range(first, min(last, most) + 1)}
     return [*sorted(numbers), *patterns]
 
@@ -185,12 +186,12 @@ def _run(
     try:
         seen.tokens = labelled
     except RecordError as error:
-        click.echo(f"headwise: the file does not say what the tokens are called: {error}", err=True)
+        click.echo(f"headwise: the file has no names of tokens: {error}", err=True)
     return seen
 
 
 def _check(seen: Seen) -> None:
-    """ArgumentError if a layer or path that was asked for was not there, RecordError if nothing can be shown."""
+    """Raise ArgumentError if a requested layer or path was not found, RecordError if nothing was recorded."""
     unseen = (*seen.coverage().missed, *seen.coverage().refused)
     for note in seen.coverage().notes:
         if note.startswith("only=") and not unseen:
@@ -198,14 +199,14 @@ def _check(seen: Seen) -> None:
             raise ArgumentError(f"--{'layers' if wanted.isdecimal() else 'only'}: {message}")
     if not seen:
         said = [f"{site.name} was {site.status}: {site.how}" for site in unseen[:1]] or seen.coverage().notes
-        raise RecordError(f"nothing was written: {'. '.join(said)}")
+        raise RecordError(f"no attention was recorded, so no file was written: {'. '.join(said)}")
 
 
 def _tell_missing(pretrained: Pretrained) -> None:
     if missing := pretrained.missing:
         shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
         click.echo(
-            f"headwise: the checkpoint lacks {_plural(len(missing), 'weight')}, which are random now: {shown}",
+            f"headwise: the checkpoint lacks {_plural(len(missing), 'weight')}, initialised randomly: {shown}",
             err=True,
         )
 
@@ -215,7 +216,7 @@ def _plural(count: int, word: str) -> str:
 
 
 class _Progress:
-    """On a terminal: what is being done, and how far it is."""
+    """On a terminal, shows what is being done and its progress."""
 
     def __enter__(self) -> _Progress:
         from rich.console import Console
@@ -230,11 +231,11 @@ class _Progress:
         self._progress.stop()
 
     def say(self, what: str) -> None:
-        """Something begins of which nobody knows how long it takes."""
+        """Begin a step of unknown length."""
         self._begin(what, None)
 
     def count(self, what: str, total: int) -> Callable[[], None]:
-        """Something begins that has so many parts; returns the function that says that one more is done."""
+        """Begin a step with `total` parts. Returns a function that advances it by one."""
         task = self._begin(what, total)
         return lambda: self._progress.advance(task)
 

@@ -1,4 +1,4 @@
-"""`headwise worksheet`: one attention computation, step by step, as a workbook, a page, Markdown or in the terminal."""
+"""`headwise worksheet`: one attention computation, step by step, as a workbook, a page, Markdown or terminal text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("multi-head", "latent", "mla", "bert")
 SCHEMES = ("none", "rope", "alibi", "t5")
 SUFFIXES = (".xlsx", ".md", ".html")
 
-# Options that not every kind has.
+# Options that only some kinds have.
 _ONLY = {
     "memory": ("multi-head",),
     "kv_heads": ("multi-head",),
@@ -28,7 +28,7 @@ _ONLY = {
     "latents": ("latent",),
     "model": ("bert",),
 }
-# Masks by how they are written, and which kinds take them.
+# The syntax of each mask, and the kinds that accept it.
 _MASKS = {
     "causal": ("multi-head", "mla"),
     "window:LEFT,RIGHT": ("multi-head", "mla"),
@@ -39,42 +39,48 @@ _MASKS = {
 
 
 @click.command()
-@click.option("--kind", type=click.Choice(KINDS), default="multi-head", show_default=True, help="Which attention.")
-@click.option("--tokens", metavar="TEXT", default=TOKENS, show_default=True, help="The text, a token a word.")
-@click.option("--memory", metavar="TEXT", help="Another text that the first one reads: cross-attention.")
-@click.option("--mask", metavar="MASK", help="none, causal, window:LEFT,RIGHT, prefix:N or padding:N, N real tokens.")
-@click.option("--heads", type=click.IntRange(1, 8), help="How many heads. Default: 2.")
-@click.option("--kv-heads", type=click.IntRange(1, 8), help="How many heads of keys and values. Default: as many.")
-@click.option("--positions", type=click.Choice(SCHEMES), help="What the heads know of positions. Default: none.")
-@click.option("--latents", type=click.IntRange(1, 16), help="With --kind latent: how many. Default: 2.")
-@click.option("--model", metavar="PATH", help="With --kind bert: a small BERT in place of one that is made up.")
-@click.option("--seed", type=int, metavar="N", help="Of the made-up numbers. Default: 0.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="PATH", help="What to write: .xlsx, .html or .md.")
-@click.option("--show", is_flag=True, help="Print the steps, also where --out is given.")
+@click.option(
+    "--kind", type=click.Choice(KINDS), default="multi-head", show_default=True, help="The kind of attention."
+)
+@click.option("--tokens", metavar="TEXT", default=TOKENS, show_default=True, help="The text; each word is one token.")
+@click.option("--memory", metavar="TEXT", help="A second text for cross-attention: it gives the keys and values.")
+@click.option("--mask", metavar="MASK", help="none, causal, window:LEFT,RIGHT, prefix:N or padding:N (N real tokens).")
+@click.option("--heads", type=click.IntRange(1, 8), help="Number of heads. Default: 2.")
+@click.option("--kv-heads", type=click.IntRange(1, 8), help="Number of key and value heads. Default: as --heads.")
+@click.option("--positions", type=click.Choice(SCHEMES), help="The position scheme. Default: none.")
+@click.option("--latents", type=click.IntRange(1, 16), help="With --kind latent: number of latents. Default: 2.")
+@click.option("--model", metavar="PATH", help="With --kind bert: the checkpoint of a small BERT. Default: made up.")
+@click.option("--seed", type=int, metavar="N", help="Seed of the made-up numbers. Default: 0.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="PATH", help="The file to write: .xlsx, .html or .md.")
+@click.option("--show", is_flag=True, help="Print the steps even with --out.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def worksheet(kind: str, tokens: str, out: Path | None, show: bool, **options: Any) -> None:
-    """Work one attention computation out, step by step.
+    """Show one attention computation step by step.
 
-    The numbers are made up, small, and the same each time. An .xlsx is a workbook with a sheet a step and live
-    formulas: change a number and everything after it follows. Without --out the steps are printed.
+    The numbers are made up, small, and the same each time. An .xlsx file is a workbook with one sheet per step and live
+    formulas: change a number and all later steps are recomputed. Without --out the steps are printed.
 
-    multi-head is the attention of 2017, latent a few learned vectors that read the text (Perceiver, Set Transformer),
-    mla DeepSeek's compressed keys and values, bert a layer of BERT.
+    multi-head is the attention of Vaswani et al. (2017); latent uses a few learned vectors that attend to the text
+    (Perceiver, Set Transformer); mla is DeepSeek's attention with compressed keys and values; bert is a layer of BERT.
     """
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
         if kind not in _ONLY.get(name, KINDS):
-            raise ArgumentError(f"--{name.replace('_', '-')}: goes with --kind {_ONLY[name][0]}, not {kind}")
+            raise ArgumentError(
+                f"--{name.replace('_', '-')}: only --kind {_ONLY[name][0]} has this option. Received: --kind={kind}"
+            )
     if "model" in given and (extra := given.keys() - {"model", "mask"}):
-        raise ArgumentError(f"--{min(extra).replace('_', '-')}: goes with made-up numbers, not with --model")
+        raise ArgumentError(
+            f"--{min(extra).replace('_', '-')}: only made-up numbers have this option. Leave it or --model out"
+        )
     if out is not None:
         if out.suffix.lower() not in SUFFIXES:
-            raise ArgumentError(f"--out {out}: expected a name that ends in {', '.join(SUFFIXES)}")
+            raise ArgumentError(f"--out {out}: expected a file name that ends in {', '.join(SUFFIXES)}")
         check_writable(out, "--out")
         if out.suffix.lower() == ".xlsx":
             from headwise.worksheet.xlsx import load_openpyxl
 
-            load_openpyxl()  # before work is spent
+            load_openpyxl()  # fail before the work begins
     mask = _parse_mask(given.pop("mask", "causal" if kind == "mla" else "none"), kind)
     sheet = _of_model(given["model"], tokens, mask) if "model" in given else _made_up(kind, tokens, mask, given)
     if out is None or show:
@@ -95,7 +101,7 @@ def _made_up(kind: str, tokens: str, mask: Mask | None, given: dict[str, Any]) -
 
 
 def _of_model(model: str, text: str, mask: Mask | None) -> Worksheet:
-    """What a small checkpoint makes of a text, cut by its own tokenizer."""
+    """The worksheet of a small checkpoint on a text, tokenized by its own tokenizer."""
     import torch
 
     from headwise.models import Bert, checkpoint
@@ -121,10 +127,12 @@ def _parse_mask(given: str, kind: str) -> Mask | None:
     form = next((form for form in allowed if form.partition(":")[0] == name), "")
     wanted = form.partition(":")[2].count(",") + 1 if ":" in form else 0
     if not form or not (re.fullmatch(r"\d+(,\d+)*", numbers) if wanted else given == name):
-        raise ArgumentError(f"--mask: with --kind {kind} expected {', '.join(allowed)}. Received: {given!r}")
+        raise ArgumentError(
+            f"--mask: with --kind {kind} expected one of {', '.join(allowed)}. Received: --mask={given!r}"
+        )
     values = [int(each) for each in numbers.split(",")] if wanted else []
     if len(values) != wanted:
-        raise ArgumentError(f"--mask: expected {form}, received {given!r}")
+        raise ArgumentError(f"--mask: expected {form}. Received: --mask={given!r}")
     if name == "none":
         return None
 

@@ -1,4 +1,4 @@
-"""The code of a model card: how an export is called where there is no headwise."""
+"""The example code of a model card: how to call an export without headwise."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from headwise.export.manifest import GraphFile, Kind
 from headwise.export.torch.programs import PACKAGE
 
 TOKENIZER = "tokenizer.json"
-_READ = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}  # of what it has read
-_SIZES = {"batch": 1, "past": 0}  # of axes of a word; any other is _SIZE
+_READ = {
+    "input_ids": "ids",
+    "attention_mask": "attention_mask",
+    "token_type_ids": "type_ids",
+}  # attributes of the tokenizer's output
+_SIZES = {"batch": 1, "past": 0}  # sizes of named axes in the example; others have _SIZE
 _SIZE = 5
 
 
 def example(exported: Exported, labels: Sequence[str] = ()) -> str:
-    """Python code that runs in an export's folder: each graph once, on a text or on zeros.
+    """Python code that runs in an export's folder and calls each graph once, on a text or on zeros.
 
     Args:
-        labels: of a classifier, in the order of its logits.
+        labels: the labels of a classifier, in the order of its logits.
     """
     graphs = [graph for graph in exported.manifest.graphs if not graph.file.endswith(PACKAGE)]
     reads_text = TOKENIZER in exported.files and "input_ids" in (value.name for value in graphs[0].inputs)
@@ -109,5 +113,5 @@ def _shape(value: Value) -> str:
 
 
 def _filled(value: Value) -> str:
-    """Nothing is hidden by a mask of ones."""
+    """The fill value of an input: a mask is filled with ones, so nothing is masked."""
     return "ones" if value.dtype == torch.bool or value.name == "attention_mask" else "zeros"

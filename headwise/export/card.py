@@ -1,4 +1,4 @@
-"""card.md: what an export is, where it comes from, how near it is to the model, how quick, and how it is called."""
+"""card.md: what an export is, its origin, its accuracy, its speed, and how to call it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from headwise.tasks.training.run import CONFIG
 NAME = "card.md"
 
 KINDS = {"onnx": "ONNX", "torch": "PyTorch program", "savedmodel": "TensorFlow SavedModel"}
-WHAT = {  # of each task
-    "classify": "Reads a text, or two, and tells which of its labels fits.",
+WHAT = {  # by task
+    "classify": "Reads a text, or a pair of texts, and predicts its label.",
     "answer": "Reads a question and a context, and finds the words of the context that answer it.",
-    "translate": "Reads a text and writes it in another language.",
-    "summarize": "Reads a text and writes a short one that says the same.",
-    "reply": "Reads what was said and writes what is said next.",
-    "forecast": "Reads the past of a series of numbers and writes its future, with quantiles.",
-    "match": "Makes vectors of images and of texts, and tells whether a text is of an image.",
-    "language": "Says what a token may have been, or what comes next.",
-    "tensors": "A function of tensors, of no task.",
+    "translate": "Reads a text and writes its translation.",
+    "summarize": "Reads a text and writes its summary.",
+    "reply": "Reads a dialogue and writes the next turn.",
+    "forecast": "Reads the past of a series and forecasts its future, with quantiles.",
+    "match": "Maps images and texts to vectors, and scores whether a text describes an image.",
+    "language": "Predicts masked tokens, or continues a text.",
+    "tensors": "A function of tensors without a task.",
 }
 
 
@@ -50,14 +50,14 @@ def write(
     """Write the card into an export's folder.
 
     Args:
-        exported: what was written and compared.
-        subject: the task or module that it was made of.
-        source: what it was made of, as a person names it: a run folder, a checkpoint.
-        scores: of the task, on what was held out.
-        speed: of calls, beside PyTorch; none = it was not measured, and the card says so.
+        exported: the export.
+        subject: the exported task or module.
+        source: its name for people: a run folder or a checkpoint.
+        scores: the scores of the task on held-out data.
+        speed: times of calls, beside PyTorch's; () = not measured.
 
     Raises:
-        FileError: it cannot be written.
+        FileError: the card cannot be written.
     """
     path = exported.folder / NAME
     parts = [
@@ -89,12 +89,12 @@ def _head(exported: Exported, source: str) -> str:
 
 
 def _chosen(manifest: Manifest) -> list[tuple[str, Any]]:
-    """The options that were chosen: words, and what is on."""
+    """The options that were chosen: texts, and switches that are on."""
     return [(name, value) for name, value in manifest.options.items() if value is True or isinstance(value, str)]
 
 
 def _origin(folder: Path, scores: Scores | None) -> str:
-    """The data it was trained on, and the scores on what was held out."""
+    """The training data, and the scores on held-out data."""
     parts = []
     path = folder / CONFIG
     config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -116,7 +116,7 @@ def _origin(folder: Path, scores: Scores | None) -> str:
             (name, _number(value), *(_number(scores.baselines[each].get(name)) for each in names))
             for name, value in scores.values.items()
         ]
-        held = f"## Scores\n\nOf the model in PyTorch, on {scores.count:,} held-out row{'s' * (scores.count != 1)}."
+        held = f"## Scores\n\nThe model in PyTorch, on {scores.count:,} held-out row{'s' * (scores.count != 1)}."
         parts += [held, _table(("score", "model", *names), found)]
     return "\n\n".join(parts)
 
@@ -132,7 +132,7 @@ def _model(subject: Task[Any] | nn.Module) -> str:
 
 
 def _graphs(graphs: Sequence[GraphFile]) -> str:
-    """What each takes and gives, and how near it is to PyTorch."""
+    """The inputs and outputs of each graph, and their differences from PyTorch."""
     parts = ["## Graphs"]
     for graph in graphs:
         values = [("input", *_told(value)) for value in graph.inputs] + [("output", *_told(v)) for v in graph.outputs]
@@ -150,12 +150,12 @@ def _graphs(graphs: Sequence[GraphFile]) -> str:
         for graph in graphs
         for found in graph.differences
     ]
-    heads = ("file", "output", "largest difference", "in spreads", "tolerance", "same entry largest")
+    heads = ("file", "output", "largest difference", "in std. dev.", "tolerance", "same argmax")
     return "\n\n".join(
         [
             *parts,
-            "Compared with the model in PyTorch (float32) on real inputs where there were any, and on random ones. A "
-            "spread is the standard deviation of the model's values.",
+            "Compared with the model in PyTorch (float32) on random inputs, and on real ones if there were any. Std. "
+            "dev. is the standard deviation of the model's values.",
             _table(heads, rows),
         ]
     )
@@ -172,7 +172,7 @@ def _files(exported: Exported) -> str:
 
 def _speed(timings: Sequence[Timing]) -> str:
     if not timings:
-        return "## Speed\n\nIt was not measured."
+        return "## Speed\n\nNot measured."
     runtimes = list(dict.fromkeys(name for timing in timings for name in timing.seconds))
     rows = [
         (each.graph, str(each.batch), str([*each.shape]), *(_milliseconds(each.seconds.get(name)) for name in runtimes))
@@ -180,8 +180,8 @@ def _speed(timings: Sequence[Timing]) -> str:
     ]
     threads = timings[0].threads
     said = (
-        f"Milliseconds of one call on the CPU of the machine that made it ({machine()}; PyTorch with {threads} "
-        f"thread{'s' * (threads > 1)}), the median of a short run in which they took turns."
+        f"Milliseconds per call on the CPU of the exporting machine ({machine()}; PyTorch with {threads} "
+        f"thread{'s' * (threads > 1)}): the median of a few calls, taken in turns."
     )
     return f"## Speed\n\n{said}\n\n" + _table(("graph", "batch", "first input", *runtimes), rows)
 
@@ -194,9 +194,9 @@ def _calling(exported: Exported, subject: Task[Any] | nn.Module) -> str:
     packages = [graph.file for graph in exported.manifest.graphs if graph.file.endswith(PACKAGE)]
     if packages:
         loading = f'torch._inductor.aoti_load_package("{packages[0]}")'
-        said += f"\n\nWhat AOTInductor compiled is loaded by `{loading}`. It takes contiguous tensors."
+        said += f"\n\nLoad an AOTInductor package with `{loading}`. Its inputs must be contiguous."
     if labels and exported.manifest.kind == "savedmodel":
-        said += '\n\nThe signature "classify" takes the same, and gives `classes` and `scores`: labels, probabilities.'
+        said += '\n\nThe signature "classify" has the same inputs and returns `classes` and `scores` (probabilities).'
     return said
 
 

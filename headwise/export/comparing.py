@@ -1,4 +1,4 @@
-"""Whether an export computes what the model does: one output of both, on the same examples."""
+"""Comparison of an export with the model: the same output of both, on the same examples."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from headwise.export.graph import Graph
 
 @dataclass(frozen=True)
 class Difference:
-    """How far an export's output is from the model's, over all examples.
+    """The difference between an export's output and the model's, over all examples.
 
     Args:
-        output: its name.
-        largest: |export - model| where it is largest; inf where one is NaN or infinite and the other is not.
-        typical: the same in the mean, as the root of the mean square.
-        spread: the standard deviation of the model's values (of one value, or of equal ones, their magnitude): what
-            the differences are judged against, since logits, vectors and weights have sizes of their own.
-        agreement: in what share of the rows the same entry of the last axis is the largest; None where there is no
-            choice between entries.
+        output: the name of the output.
+        largest: the largest |export - model|; inf if one of the two is NaN or infinite and the other is not.
+        typical: the root mean square of export - model.
+        spread: the standard deviation of the model's values (or their magnitude, if all are equal). It is the unit
+            of tolerances, because logits, vectors and weights have different scales.
+        agreement: the share of rows whose argmax over the last axis is the same; None if the last axis has only
+            one entry.
     """
 
     output: str
@@ -35,18 +35,18 @@ class Difference:
 
     @property
     def relative(self) -> float:
-        """`largest` in units of `spread`: what a tolerance is of."""
+        """`largest` in units of `spread`, compared with the tolerance."""
         return _share(self.largest, self.spread)
 
     def __str__(self) -> str:
-        """In words, for people."""
-        said = f"{self.output}: at most {self.largest:.2e}, {self.relative:.2e} of the spread"
-        return said if self.agreement is None else f"{said}; the same entry is largest in {self.agreement:.2%} of rows"
+        """A sentence for people."""
+        said = f"{self.output}: at most {self.largest:.2e}, {self.relative:.2e} standard deviations"
+        return said if self.agreement is None else f"{said}; the same argmax in {self.agreement:.2%} of rows"
 
 
 @torch.no_grad()
 def expectations(graph: Graph) -> list[tuple[Tensor, ...]]:
-    """What the module makes of each example."""
+    """The outputs of the module for each example."""
     found = [graph.module(*given) for given in graph.examples]
     return [(each,) if isinstance(each, Tensor) else tuple(each) for each in found]
 
@@ -54,15 +54,15 @@ def expectations(graph: Graph) -> list[tuple[Tensor, ...]]:
 def compared(
     graph: Graph, received: Sequence[tuple[Tensor, ...]], tolerance: float, name: str | None = None
 ) -> tuple[Difference, ...]:
-    """How far each output of an export is from the module's, on the graph's examples.
+    """Compare each output of an export with the module's, on the graph's examples.
 
     Args:
-        received: the export's outputs, of each example.
+        received: the export's outputs, for each example.
         tolerance: as for `check`.
-        name: of what was exported, for messages; None = the graph's.
+        name: the name in messages; None = the graph's.
 
     Raises:
-        ExportError: as `compare` and `check`.
+        ExportError: see `compare` and `check`.
     """
     expected = expectations(graph)
     found = tuple(
@@ -74,21 +74,21 @@ def compared(
 
 
 def compare(output: str, expected: Sequence[Tensor], received: Sequence[Tensor]) -> Difference:
-    """How far one output is from what was expected.
+    """Compare one output with the expected one.
 
     Args:
-        output: its name.
-        expected: the model's, a tensor for each example; their sizes may differ.
-        received: the export's, in the same order.
+        output: the name of the output.
+        expected: the model's output, one tensor per example; sizes may differ between examples.
+        received: the export's output, in the same order.
 
     Raises:
-        ExportError: another number of examples, another shape or another dtype.
+        ExportError: the number of examples, a shape or a dtype differs.
     """
     if len(expected) != len(received) or not expected:
-        raise ExportError(f"{output}: expected {len(expected)} results, received {len(received)}")
+        raise ExportError(f"{output}: expected {len(expected)} results. Received: {len(received)}")
     for wanted, given in zip(expected, received, strict=True):
         if wanted.shape != given.shape or wanted.dtype != given.dtype:
-            raise ExportError(f"{output}: expected {_told(wanted)}, received {_told(given)}")
+            raise ExportError(f"{output}: expected {_told(wanted)}. Received: {_told(given)}")
     pairs = [(_real(wanted), _real(given)) for wanted, given in zip(expected, received, strict=True)]
     apart_N = torch.cat([_apart(wanted, given) for wanted, given in pairs])
     largest, typical = (float(apart_N.max()), float(apart_N.square().mean().sqrt())) if apart_N.numel() else (0.0, 0.0)
@@ -96,31 +96,31 @@ def compare(output: str, expected: Sequence[Tensor], received: Sequence[Tensor])
 
 
 def check(graph: str, differences: Iterable[Difference], tolerance: float) -> None:
-    """That no output of a graph is further from the model's than the tolerance, in units of its spread, and in the mean
-    no further than an eighth of it: of many values one may well be far off, but not most.
+    """Check that every output differs from the model's by at most the tolerance, in units of its spread, and on average
+    (root mean square) by at most an eighth of it: a few values may be far off, but not most.
 
     Raises:
-        ExportError: one is; the message names the graph, the output, the difference and the tolerance.
+        ExportError: an output differs more; the message names the graph, output, difference and tolerance.
     """
     for found in differences:
         for what, by, most in (
             ("at most", found.largest, tolerance),
-            ("in the mean", found.typical, tolerance / MEAN_SHARE),
+            ("on average", found.typical, tolerance / MEAN_SHARE),
         ):
             share = _share(by, found.spread)
             if not share <= most:
                 raise ExportError(
                     f"{graph}: output {found.output!r} differs from the model's by {by:.3g} {what}, which is "
-                    f"{share:.3g} of the spread of its values ({found.spread:.3g}): expected at most "
-                    f"{most:g}. Choose a higher precision, or a higher tolerance if that will do"
+                    f"{share:.3g} standard deviations of its values ({found.spread:.3g}): expected at most "
+                    f"{most:g}. Choose a higher precision, or a larger tolerance if that is acceptable"
                 )
 
 
-MEAN_SHARE = 8  # the least quotient of largest and mean difference that is asked for, where both are at their limits
+MEAN_SHARE = 8  # limit of the largest difference / limit of the mean difference
 
 
 def _real(tensor: Tensor) -> Tensor:
-    """On the CPU; a complex number is two."""
+    """The tensor on the CPU, with complex numbers as pairs of real ones."""
     tensor = tensor.detach().cpu()
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
@@ -132,14 +132,14 @@ def _share(difference: float, spread: float) -> float:
 
 
 def _apart(expected: Tensor, received: Tensor) -> Tensor:
-    """[N], how far each value is from what was expected."""
+    """[N], the absolute difference of each value from the expected one."""
     wanted, given = expected.double(), received.double()
-    same = (wanted == given) | (wanted.isnan() & given.isnan())  # equal infinities differ by nothing
+    same = (wanted == given) | (wanted.isnan() & given.isnan())  # equal infinities have difference 0
     return (wanted - given).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf).flatten()
 
 
 def _spread(tensors: Sequence[Tensor]) -> float:
-    """Of finite values only; what stands for "never" (-inf, or the least number of a dtype) has no part in it."""
+    """The standard deviation of the finite values, without mask values (-inf, or the smallest number of a dtype)."""
     values = torch.cat([tensor.double().flatten() for tensor in tensors])
     values = values[values.abs() < NEVER]
     if not values.numel():
@@ -148,11 +148,11 @@ def _spread(tensors: Sequence[Tensor]) -> float:
     return deviation if deviation > 1e-12 else float(values.abs().max())
 
 
-NEVER = 1e30  # no model computes with numbers of this size, but masks are made of them
+NEVER = 1e30  # larger magnitudes are mask values
 
 
 def _agreement(pairs: Sequence[tuple[Tensor, Tensor]]) -> float | None:
-    """Only where the last axis has several entries in every example."""
+    """The agreement, or None if the last axis has only one entry in some example."""
     if any(wanted.dim() < 2 or wanted.shape[-1] < 2 for wanted, _ in pairs):
         return None
     same = [(wanted.float().argmax(-1) == given.float().argmax(-1)).flatten() for wanted, given in pairs]

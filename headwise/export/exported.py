@@ -1,4 +1,4 @@
-"""`Exported`: what an export wrote: for the command to print, and for the model card."""
+"""`Exported`: a finished export, for the command's output and the model card."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headwise.export.manifest import Manifest, read
 
 @dataclass(frozen=True)
 class Exported:
-    """An export that was made, and compared with the model.
+    """An export that was written and compared with the model.
 
     Args:
-        folder: where.
-        manifest: what its export.json says: kind, precision, graphs with their differences, notes.
+        folder: its folder.
+        manifest: the content of its export.json: kind, precision, graphs with their differences, notes.
     """
 
     folder: Path
@@ -22,7 +22,7 @@ class Exported:
 
     @classmethod
     def load(cls, folder: Path) -> Exported:
-        """The export of a folder. Raises CheckpointError if it is none."""
+        """The export in a folder. Raises CheckpointError if the folder is not an export."""
         return cls(folder, read(folder))
 
     @property

@@ -1,4 +1,4 @@
-"""`export`: what `headwise export` does: write one of the kinds, take the time, and write the card."""
+"""`export`, the function behind `headwise export`: write an export, measure its speed, and write the card."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headwise.tasks.task import Task
 from headwise.tasks.training.run import read_scores
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-# The options that not every kind has -> the kinds that have them.
+# Options that only some kinds have -> these kinds.
 OPTIONS: dict[str, tuple[Kind, ...]] = {
     "attention": ("onnx",),
     "weights": ("onnx", "torch"),
@@ -50,31 +50,31 @@ def export(
     examples: Sequence[tuple[Tensor, ...]] = (),
     speed: bool = True,
 ) -> Exported:
-    """Write what was trained or loaded as something that another system runs, compared with PyTorch, with a card.
+    """Export a trained task or a model for another system, compare it with PyTorch, and write its card.
 
     >>> export("runs/reviews", "onnx", "reviews.onnx")
 
     Args:
-        source: a run folder, a BERT's folder or hub id, or "my_model.py:MyModel"; or a task or a module itself.
+        source: a run folder, a BERT's folder or hub id, "my_model.py:MyModel", or a task or module object.
         to: "onnx", "torch" or "savedmodel".
-        out: a folder that is new, empty, or an export, which is then replaced.
-        attention: of onnx: "op", "plain" or "auto" (the default).
-        precision: "fp32" (the default); of onnx "fp16" and "int8" too, of torch "bf16" and "fp16".
-        weights: of onnx and torch: whether the graphs also return the attention weights.
-        aoti: of torch: whether AOTInductor compiles packages; None = where there is a C++ compiler.
-        tolerance: how far an output may be from the model's, in units of the spread of its values.
-        rows: real inputs to compare on, as `task.predict` takes them.
-        mask, examples: of what is no task, as for `graphs_of`.
-        speed: whether to take the time of calls, for the card.
+        out: a new or empty folder, or an old export, which is replaced.
+        attention: for onnx: "op", "plain" or "auto" (the default).
+        precision: "fp32" (the default); for onnx also "fp16" and "int8", for torch also "bf16" and "fp16".
+        weights: for onnx and torch: whether the graphs also return the attention weights.
+        aoti: for torch: whether to compile AOTInductor packages; None = if a C++ compiler is found.
+        tolerance: largest allowed difference from the model's outputs, in standard deviations of their values.
+        rows: real inputs for the comparison, in the form that `task.predict` takes.
+        mask, examples: for a module without a task, see `graphs_of`.
+        speed: whether to measure the time of calls, for the card.
 
     Raises:
-        ArgumentError: an option that this kind has not, a model that it cannot take, a folder that is not empty.
-        CheckpointError, DoctorError: what was named cannot be loaded.
-        ExportError: it cannot be traced, written or run, or computes something else. Nothing is left behind then.
-        FileError: it cannot be written.
+        ArgumentError: an option or a model that this kind does not support, or a folder that is not empty.
+        CheckpointError, DoctorError: the source cannot be loaded.
+        ExportError: it cannot be traced, written or run, or its outputs differ. No file is left behind.
+        FileError: a file cannot be written.
     """
     if to not in KINDS:
-        raise ArgumentError(f"to: expected one of {', '.join(KINDS)}, received {to!r}")
+        raise ArgumentError(f"to: expected one of {', '.join(KINDS)}. Received: to={to!r}")
     check_options(to, precision=precision, attention=attention, weights=weights, aoti=aoti, examples=tuple(examples))
     out = Path(out).expanduser()
     check_free(out)
@@ -105,23 +105,23 @@ def export(
 
 
 def check_options(to: Kind, *, precision: str | None, **options: Any) -> None:
-    """Raise ArgumentError for a precision or an option that a kind has not; None, False and () are not chosen."""
+    """Raise ArgumentError for a precision or option that a kind lacks; None, False and () mean not given."""
     if precision is not None and precision not in PRECISIONS[to]:
         others = [kind for kind in KINDS if precision in PRECISIONS[kind]]
         raise ArgumentError(
-            f"precision: expected one of {', '.join(PRECISIONS[to])} for {to}, received {precision!r}"
-            + (f"; {precision} is there for {' and '.join(others)}" if others else "")
+            f"precision: expected one of {', '.join(PRECISIONS[to])} for {to}. Received: precision={precision!r}"
+            + (f". {precision} is available for {' and '.join(others)}" if others else "")
         )
     for name, value in options.items():
         if value not in (None, False, ()) and to not in OPTIONS[name]:
             received = "" if name == "examples" else f"; received {value!r}"
-            raise ArgumentError(f"{name}: is there for {' and '.join(OPTIONS[name])}, not for {to}{received}")
+            raise ArgumentError(f"{name}: only {' and '.join(OPTIONS[name])} has this option, not {to}{received}")
 
 
 def _source(source: str | Path | Task[Any] | nn.Module | Source) -> Source:
     if isinstance(source, Source):
         return source
-    if isinstance(source, nn.Module):  # a task is one too
+    if isinstance(source, nn.Module):  # a task is a module too
         return Source(getattr(source, "name", type(source).__name__), source)
     return load(str(source))
 
@@ -134,14 +134,14 @@ def _graphs(known: Source, rows: Any, mask: Mask | None, examples: Sequence[tupl
 
 
 def _keep_tokenizer(known: Source, out: Path) -> None:
-    """That of a checkpoint goes with it, if it has one; a task's export has its own."""
+    """Copy the tokenizer of a checkpoint, if it has one; a task's export writes its own."""
     if known.checkpoint is None:
         return
     from headwise.tasks.text.subwords import Subwords
 
     try:
         Subwords.from_pretrained(known.checkpoint).save(out)
-    except CheckpointError:  # there is none, or one of another kind
+    except CheckpointError:  # it has none, or one of another kind
         return
     except OSError as cause:
         raise FileError(f"cannot write into {out}: {cause.strerror or cause}") from cause

@@ -1,4 +1,4 @@
-"""The folder of an export: written beside its place and renamed, and never over something else."""
+"""The folder of an export: written beside its final path, then renamed; it replaces nothing but an old export."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from headwise.export.manifest import NAME, read
 
 
 def check_free(out: Path) -> None:
-    """That an export may be written there: nothing, an empty folder, or an export, which is then replaced.
+    """Check that an export may be written here: the path is unused, an empty folder, or an old export.
 
     Raises:
-        ArgumentError: a file, or a folder with something else in it.
+        ArgumentError: it is a file, or a folder with other files.
     """
     if out.exists() and not out.is_dir():
-        raise ArgumentError(f"{out} is a file: expected a new folder for the export")
+        raise ArgumentError(f"{out} is a file. Expected a new folder for the export")
     if out.is_dir() and any(out.iterdir()):
         try:
             read(out)
         except CheckpointError as cause:
             raise ArgumentError(
-                f"{out} is not empty, and no export that could be replaced: there is no {NAME} of headwise in it. Give "
+                f"{out} is not empty and not an export that could be replaced: it has no {NAME} of headwise. Choose "
                 "a new folder"
             ) from cause
 
 
 @contextmanager
 def replacing_folder(out: Path) -> Iterator[Path]:
-    """An empty folder beside `out`, to write to. At the end it takes the place of `out`; if anything goes wrong, it is
-    gone, and what was there before stays.
+    """A temporary folder beside `out`, to write to. On success it replaces `out`; on an error it is deleted, and `out`
+    stays as it was.
 
     Raises:
-        ArgumentError: as `check_free`.
-        FileError: it cannot be made, or cannot take the place.
+        ArgumentError: see `check_free`.
+        FileError: the folder cannot be made or renamed.
     """
     check_free(out)
-    out = out.resolve()  # a link stays, and what it leads to is replaced
+    out = out.resolve()  # a symbolic link stays; its target is replaced
     part, old = (out.with_name(f".{out.name}.{os.getpid()}.{word}") for word in ("part", "old"))
     try:
         try:

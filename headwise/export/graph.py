@@ -1,4 +1,4 @@
-"""`Graph`: one computation of a model as a function of named tensors: what an exporter traces and a runtime calls."""
+"""`Graph`: one computation of a model as a function of named tensors, which exporters trace and runtimes call."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Value:
     """One input or output of a graph.
 
     Args:
-        name: as the exported file has it.
+        name: the name in the exported file.
         dtype: torch's.
-        axes: a number is a fixed size; a word is a size that may be any ("batch", "length"), the same wherever the word
-            stands in one graph.
+        axes: a number is a fixed size; a word ("batch", "length") is a dynamic size, the same wherever the word occurs
+            in one graph.
     """
 
     name: str
@@ -30,13 +30,13 @@ class Graph:
     """A function of tensors.
 
     Args:
-        name: of its file, without suffix: "model", or "encoder" and "decoder".
+        name: the name of its file without suffix: "model", or "encoder" and "decoder".
         module: takes the inputs by position, and returns a tensor or a tuple of tensors in the order of `outputs`.
             It must be traceable by `torch.export`; in eval mode, on the CPU, float32.
-        inputs, outputs: what it takes and gives.
-        examples: tensors for the inputs, several times, of different sizes, real ones first: it is traced with the
-            first and compared on all. At least two, and the first has no axis of a word with size 0 or 1. They are made
-            contiguous: what AOTInductor compiles reads no others.
+        inputs, outputs: names, dtypes and axes of its tensors.
+        examples: at least two sets of input tensors of different sizes, real inputs first. The graph is traced with the
+            first set and compared on all. In the first set, no dynamic axis may have size 0 or 1. The tensors are made
+            contiguous, because AOTInductor packages require it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""export.json: what stands in an export's folder, for whoever loads it again."""
+"""export.json: the description of an export, read when it is loaded."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class GraphFile:
     """One graph in one file.
 
     Args:
-        name: the graph's.
-        file: in the export's folder.
+        name: the name of the graph.
+        file: its path in the export's folder.
         inputs, outputs: in the order of the file.
-        differences: how far each output is from the model's.
-        tolerance: how far it might have been, in units of the spread of its values.
-        opset: of ONNX.
+        differences: the difference of each output from the model's.
+        tolerance: the largest allowed difference, in standard deviations of the values.
+        opset: the ONNX opset.
     """
 
     name: str
@@ -42,17 +42,17 @@ class GraphFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an export's folder holds.
+    """The content of an export's folder.
 
     Args:
-        kind: what wrote it.
-        task: "classify", …; "tensors" for an export that is no task's. A task's folder has its config.yaml too, and
-            its tokenizer, so that `headwise.tasks.training.run.rebuild` makes the task of it, except for its weights.
+        kind: "onnx", "torch" or "savedmodel".
+        task: "classify", …; "tensors" for an export without a task. The folder of a task also has its config.yaml and
+            its tokenizer, so `headwise.tasks.training.run.rebuild` can rebuild the task, except for its weights.
         precision: "fp32", "fp16", "bf16" or "int8".
         graphs: its files.
-        notes: what else is to be said of it, a sentence each.
-        versions: of headwise and of what wrote it, by name.
-        options: how it was made, by name: "attention", "weights", "aoti", "signatures".
+        notes: further notes, one sentence each.
+        versions: the versions of headwise and of the packages that wrote it, by name.
+        options: the options of the export, by name: "attention", "weights", "aoti", "signatures".
     """
 
     kind: Kind
@@ -65,7 +65,7 @@ class Manifest:
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder is an export of headwise: whether there is an export.json in it."""
+    """Whether a folder is an export of headwise: whether it has an export.json."""
     return (folder / NAME).is_file()
 
 
@@ -73,12 +73,12 @@ def read(folder: Path) -> Manifest:
     """The manifest of an export's folder.
 
     Raises:
-        CheckpointError: no such folder, no export.json in it, or one that cannot be read.
+        CheckpointError: the folder or its export.json is missing, or cannot be read.
     """
     path = folder / NAME
     if not path.is_file():
-        what = f"there is no {NAME} in it" if folder.is_dir() else "it is no folder"
-        raise CheckpointError(f"{folder} is no export: {what}. `headwise export ... --out {folder}` writes one")
+        what = f"it has no {NAME}" if folder.is_dir() else "it is not a folder"
+        raise CheckpointError(f"{folder} is not an export: {what}. `headwise export ... --out {folder}` writes one")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         graphs = tuple(_graph(each) for each in found.pop("graphs"))
@@ -88,7 +88,7 @@ def read(folder: Path) -> Manifest:
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """export.json. Raises FileError if it cannot be written."""
+    """Write export.json. Raises FileError if it cannot be written."""
     text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False, default=_plain) + "\n"
     try:
         with replacing(folder / NAME) as part:
@@ -100,7 +100,7 @@ def write(folder: Path, manifest: Manifest) -> None:
 def _plain(value: Any) -> Any:
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
-    raise TypeError(f"expected what JSON has, received {value!r}")
+    raise TypeError(f"expected a JSON value. Received: {value!r}")
 
 
 def _graph(found: dict[str, Any]) -> GraphFile:
@@ -112,5 +112,5 @@ def _graph(found: dict[str, Any]) -> GraphFile:
 def _value(found: dict[str, Any]) -> Value:
     dtype = getattr(torch, found["dtype"])
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"no such dtype: {found['dtype']!r}")
+        raise ValueError(f"unknown dtype: {found['dtype']!r}")
     return Value(found["name"], dtype, tuple(found["axes"]))

@@ -1,4 +1,4 @@
-"""What a person names to be exported: a run, a BERT of a folder or the hub, or a module that a Python file makes."""
+"""The source of an export by name: a run folder, a BERT from a folder or the hub, or a module from a Python file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from headwise.tasks.training.run import CONFIG
 
 @dataclass(frozen=True)
 class Source:
-    """What was named, loaded.
+    """A loaded source.
 
     Args:
-        name: as it was named.
-        subject: what is exported.
-        run: the run folder of a task.
-        checkpoint: the folder of a BERT, which may have a tokenizer.
+        name: the name as given.
+        subject: the task or module.
+        run: the run folder, for a task.
+        checkpoint: the folder, for a BERT; it may have a tokenizer.
     """
 
     name: str
@@ -34,18 +34,18 @@ class Source:
 
 
 def load(name: str) -> Source:
-    """The task of a run folder, the BERT of a checkpoint or of the hub, or what my_model.py:MyModel makes.
+    """Load the task of a run folder, the BERT of a checkpoint or of the hub, or the module my_model.py:MyModel.
 
-    A Python file is imported, so its code runs.
+    A Python file is imported, so its code is executed.
 
     Raises:
-        CheckpointError: no such folder or model, or a damaged one.
-        ArgumentError: a folder that is an export already.
-        DoctorError: a file or a class that cannot be imported or made.
+        CheckpointError: the folder or model does not exist or is damaged.
+        ArgumentError: the folder is an export.
+        DoctorError: the file cannot be imported, or the class cannot be instantiated.
     """
     folder = Path(name).expanduser()
     if is_export(folder):
-        raise ArgumentError(f"{name} is an export already (there is {NAME} in it): export the run that it was made of")
+        raise ArgumentError(f"{name} is already an export (it has {NAME}). Export the run folder it was made from")
     if (folder / CONFIG).is_file():
         from headwise import tasks
 
@@ -56,7 +56,7 @@ def load(name: str) -> Source:
         return Source(name, parse(name).build())
     if folder.is_file():
         raise CheckpointError(
-            f"{name} is a file: expected a run folder, a BERT's folder or hub id, or my_model.py:MyModel"
+            f"{name} is a file. Expected a run folder, a BERT's folder or hub id, or my_model.py:MyModel"
         )
     from headwise.models import Bert
     from headwise.models.checkpoint import resolve
@@ -66,17 +66,17 @@ def load(name: str) -> Source:
 
 
 def read_examples(path: Path) -> list[tuple[Tensor, ...]]:
-    """Inputs of a module: what `torch.save` wrote of a list of tuples of tensors, a tuple a call.
+    """Inputs of a module: a list of tuples of tensors, one tuple per call, written by `torch.save`.
 
     Raises:
-        FileError: no such file, or one that holds something else.
+        FileError: the file is missing, or contains something else.
     """
-    expected = "expected what torch.save wrote of a list of tuples of tensors, the inputs of a call each"
+    expected = "expected a list of tuples of tensors, one tuple per call, written by torch.save"
     try:
         found = torch.load(path, weights_only=True, map_location="cpu")
     except OSError as cause:
         raise FileError(f"{path}: {(cause.strerror or str(cause)).lower()}; {expected}") from cause
-    except Exception as cause:  # pickle's errors have no class in common
+    except Exception as cause:  # pickle's errors have no common class
         raise FileError(f"{path} cannot be read: {expected}") from cause
     rows = [tuple(row) if isinstance(row, list | tuple) else row for row in found] if _is_list(found) else []
     if not rows or not all(isinstance(row, tuple) and row and all(isinstance(x, Tensor) for x in row) for row in rows):

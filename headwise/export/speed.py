@@ -1,4 +1,4 @@
-"""How long an export takes beside PyTorch, on this machine: a few calls of each, in turn."""
+"""The speed of an export beside PyTorch on this machine: a few calls of each, in turns."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from headwise.export.exported import Exported
 from headwise.export.graph import Graph
 
 BATCHES = (1, 16)
-SECONDS = 0.25  # for one batch size of one graph, all runtimes together
-MOST, LEAST = 30, 3  # calls of each
+SECONDS = 0.25  # per graph and batch size, for all runtimes together
+MOST, LEAST = 30, 3  # calls of each runtime
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call, the median.
+    """The median time of one call.
 
     Args:
-        graph: its name.
-        batch: how many examples the call had.
-        shape: of its first input.
-        seconds: of each runtime, by its name.
-        threads: that PyTorch used, and ONNX Runtime; TensorFlow uses as many as it chooses.
+        graph: the name of the graph.
+        batch: the batch size.
+        shape: the shape of the first input.
+        seconds: seconds by runtime.
+        threads: threads of PyTorch and ONNX Runtime; TensorFlow chooses its own number.
     """
 
     graph: str
@@ -41,7 +41,7 @@ class Timing:
     threads: int
 
     def to_json(self) -> dict[str, Any]:
-        """As `Timing(**found)` takes it."""
+        """The keyword arguments of `Timing` as JSON."""
         return asdict(self)
 
 
@@ -50,11 +50,11 @@ Runs = Mapping[str, Callable[..., Any]]
 
 @torch.no_grad()
 def timings(exported: Exported, graphs: Sequence[Graph]) -> tuple[Timing, ...]:
-    """The time of each graph of an ONNX or torch export beside its module; none of a graph without a batch.
+    """The times of each graph of an ONNX or torch export beside its module; none for a graph without a batch axis.
 
     Args:
-        exported: what was made of them.
-        graphs: what it was made of.
+        exported: the export.
+        graphs: the graphs that were exported.
     """
     found = []
     for graph in graphs:
@@ -64,7 +64,7 @@ def timings(exported: Exported, graphs: Sequence[Graph]) -> tuple[Timing, ...]:
 
 
 def measure(runs: Runs, inputs: tuple[Tensor, ...], graph: str, batch: int) -> Timing:
-    """The median of each on these inputs, of calls that take turns: what slows the machine for a while slows all."""
+    """The median time of each runtime on these inputs. Calls take turns, so that slow phases of the machine hit all."""
     for run in runs.values():
         run(*inputs)
     taken: dict[str, list[float]] = {name: [] for name in runs}
@@ -81,7 +81,7 @@ def measure(runs: Runs, inputs: tuple[Tensor, ...], graph: str, batch: int) -> T
 
 
 def batches_of(graph: Graph, sizes: Sequence[int] = BATCHES) -> dict[int, tuple[Tensor, ...]]:
-    """The first example of a graph with other batch sizes, its rows repeated; none if it has no axis "batch"."""
+    """The first example of a graph in other batch sizes, with rows repeated; {} if it has no axis "batch"."""
     places = [value.axes.index("batch") if "batch" in value.axes else None for value in graph.inputs]
     if all(place is None for place in places):
         return {}
@@ -95,7 +95,7 @@ def batches_of(graph: Graph, sizes: Sequence[int] = BATCHES) -> dict[int, tuple[
 
 
 def machine() -> str:
-    """The processor, and how many cores of it there are."""
+    """The processor, its number of cores and the operating system."""
     return f"{_processor()}, {os.cpu_count()} cores, {platform.system()}"
 
 

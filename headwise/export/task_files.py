@@ -1,4 +1,4 @@
-"""What an export holds of a task besides its graphs: what it was trained with, its tokenizer and labels."""
+"""The files of a task in an export besides its graphs: config.yaml, tokenizer and labels."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from headwise.errors import FileError
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import CONFIG, SCORES, save_files
 
-RANDOM_ONLY = "No real inputs were given: it was compared with PyTorch on random ones alone."
+RANDOM_ONLY = "No real inputs were given, so it was compared with PyTorch on random inputs only."
 
 
 def write(folder: Path, task: Task[Any], run: Path | None = None) -> None:
-    """config.yaml and the files of the task's own, so that it can be made again, except for its weights.
+    """Write config.yaml and the task's own files, so that the task can be rebuilt except for its weights.
 
     Args:
-        run: the folder that the task was loaded from, whose config.yaml and scores.json are then taken as they are.
+        run: the folder from which the task was loaded, whose config.yaml and scores.json are copied.
 
     Raises:
-        FileError: they cannot be written.
+        FileError: a file cannot be written.
     """
     training = task.model.training
-    task.model.train()  # a task whose weights are not learned yet saves none: here its tokenizer is wanted alone
+    task.model.train()  # in training mode a task saves no weights: only its tokenizer is needed
     try:
         save_files(task, folder)
     finally:
@@ -46,11 +46,11 @@ def write(folder: Path, task: Task[Any], run: Path | None = None) -> None:
 
 
 def _config(task: Task[Any]) -> str:
-    """As much of a run's config.yaml as can be told without its training."""
+    """The parts of a config.yaml that do not depend on a training."""
     config = {
         "task": task.name,
         "options": json.loads(json.dumps(asdict(task.options))),
-        "state": json.loads(json.dumps(task.state())),  # YAML then knows every kind in it
+        "state": json.loads(json.dumps(task.state())),  # only types that YAML can write
         "versions": {"headwise": importlib.metadata.version("headwise"), "torch": str(torch.__version__)},
     }
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)

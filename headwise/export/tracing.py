@@ -1,4 +1,4 @@
-"""A graph as a program of `torch.export`, which exporters go on from."""
+"""A graph as a `torch.export` program, the starting point of the exporters."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from headwise.export.graph import Graph
 
 
 def trace(graph: Graph, dtype: torch.dtype = torch.float32) -> ExportedProgram:
-    """The program of a graph, in which every axis of a word may have any size.
+    """Trace a graph with dynamic sizes for all named axes.
 
     Args:
-        graph: traced with its first example.
-        dtype: what it computes in: float16, bfloat16. What goes in and comes out has the graph's dtypes.
+        graph: the graph; it is traced with its first example.
+        dtype: the dtype of the computation. Inputs and outputs keep the graph's dtypes.
 
     Raises:
-        ExportError: `torch.export` cannot follow the module, or an axis of a word was fixed to one size.
+        ExportError: `torch.export` cannot trace the module, or a named axis was fixed to one size.
     """
     module = graph.module if dtype == torch.float32 else _InDtype(graph, dtype)
-    # DYNAMIC, not AUTO: an axis that the trace would fix is an error, and no silent specialisation.
+    # DYNAMIC instead of AUTO: an axis that the trace would fix is an error, not a silent specialisation.
     open_axes = [
         {place: Dim.DYNAMIC for place, axis in enumerate(value.axes) if isinstance(axis, str)} for value in graph.inputs
     ]
-    given = tuple(x.clone() for x in graph.examples[0])  # of a view it would remember what it is a view of
+    given = tuple(x.clone() for x in graph.examples[0])  # a view would keep a reference to its base
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", DEPRECATED, FutureWarning)
             return torch.export.export(module.eval(), given, dynamic_shapes=_as_called(module, open_axes), strict=False)
-    except Exception as cause:  # whatever a user's module raises, and a dozen classes of PyTorch's own
-        raise ExportError(f"{graph.name}: torch.export cannot follow the module: {first_line(cause)}") from cause
+    except Exception as cause:  # a user's module may raise anything, and so does PyTorch
+        raise ExportError(f"{graph.name}: torch.export cannot trace the module: {first_line(cause)}") from cause
 
 
 def longest(graph: Graph, program: ExportedProgram) -> dict[str, int]:
-    """How long the axes of words may be at most, of those that have an end: the positions that a model knows."""
+    """The largest sizes of the named axes that have a limit, such as the number of positions of a model."""
     names = program.graph_signature.user_inputs
     traced = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     found: dict[str, int] = {}
@@ -52,15 +52,15 @@ def longest(graph: Graph, program: ExportedProgram) -> dict[str, int]:
     return found
 
 
-_ENDLESS = 2**31  # no model reads as many
+_ENDLESS = 2**31  # above any limit of a model
 
 
-DEPRECATED = r"`isinstance\(treespec, LeafSpec\)` is deprecated"  # PyTorch's own, of what it does itself
+DEPRECATED = r"`isinstance\(treespec, LeafSpec\)` is deprecated"  # raised inside PyTorch
 
 
 def first_line(error: BaseException) -> str:
-    """What kind of error it is, and the first line of what it says, with the next if it leads up to that: PyTorch's
-    have dozens.
+    """The class of an error and the first line of its message, because PyTorch's have dozens of lines. If that line
+    ends with a colon, the second follows.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):
@@ -69,14 +69,14 @@ def first_line(error: BaseException) -> str:
 
 
 def _as_called(module: nn.Module, each: list[Any]) -> tuple[Any, ...]:
-    """One thing for each input, as `torch.export` wants it: what `*args` takes is a tuple of its own."""
+    """One entry per input in the form that `torch.export` expects: inputs passed to `*args` are one tuple."""
     parameters = list(inspect.signature(module.forward).parameters.values())
     first = next((i for i, one in enumerate(parameters) if one.kind is one.VAR_POSITIONAL), None)
     return tuple(each) if first is None else (*each[:first], tuple(each[first:]))
 
 
 class _InDtype(nn.Module):
-    """A graph's module with other floats inside, and the same outside."""
+    """A graph's module that computes in another dtype, with unchanged inputs and outputs."""
 
     def __init__(self, graph: Graph, dtype: torch.dtype) -> None:
         super().__init__()

@@ -1,14 +1,14 @@
 """Figures for papers, with matplotlib (pip install "headwise[plot]").
 
 heatmap     one head: queries down, keys across
-heads       every head of every layer, small
-surface3d   one head as a landscape
+heads       every head of every layer as a small map
+surface3d   one head as a 3-D surface
 text        the running text, each token shaded by its weight
 mask        which query may attend to which key
 
-Each takes an `AttentionRecord`, or a `Seen` and which `layer` of it; `mask` takes a mask. Each returns a matplotlib
-`Figure`, and with `out=` writes it as PNG, SVG or PDF. matplotlib is imported at the first figure. Neither pyplot nor
-rcParams are touched.
+Each takes an `AttentionRecord`, or a `Seen` and one `layer` of it; `mask` takes a mask. Each returns a matplotlib
+`Figure`, and with `out=` writes it as PNG, SVG or PDF. matplotlib is imported at the first figure. pyplot is not used
+and rcParams are not changed.
 """
 
 from headwise.plot.allowed import mask

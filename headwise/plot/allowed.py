@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST = 512  # cells a side; of longer masks each cell is a block of pairs
-SIDE, LEAST_SIDE = 2.4, 0.35  # inches, about
-LARGEST_CELL, RULED = 0.22, 0.08  # inches: cells of a short mask, and those that have lines between them
-FULL, PARTIAL = 0.62, 0.25  # along the map of colours: blocks of which all pairs are allowed, and some
+MOST = 512  # cells per side; for longer masks each cell is a block of pairs
+SIDE, LEAST_SIDE = 2.4, 0.35  # inches, approximately
+LARGEST_CELL, RULED = 0.22, 0.08  # inches: cells of a short mask, and the smallest cells with grid lines
+FULL, PARTIAL = 0.62, 0.25  # positions in the colour map: blocks with all pairs allowed, and with some
 
 
 def mask(
@@ -42,25 +42,25 @@ def mask(
     title: str | None = None,
     out: str | Path | None = None,
 ) -> Figure:
-    """Draw which query may attend to which key: queries down, keys across, what is allowed filled.
+    """Draw which query may attend to which key: rows are queries, columns are keys, allowed pairs are filled.
 
         headwise.plot.mask(masks.causal() & masks.window(3, 0), 8, out="mask.png")
         headwise.plot.mask(masks.documents([0, 0, 1, 1, 1]), tokens=["a", "b", "c", "d", "e"])
 
-    The figure is small: 2 to 4 inches. Of a mask longer than 512 each cell is a block, pale where only some of its
-    pairs are allowed, and the figure says so; the matrix is then not built.
+    The figure is small: 2 to 4 inches. For a mask longer than 512, each cell is a block, pale if only some of its pairs
+    are allowed, and the figure says so; the full matrix is not built.
 
     Args:
-        mask: of `headwise.masks`, or a bool tensor [Q, K], [H, Q, K] or [B, H, Q, K], True = may attend.
-        q_len, k_len: Q and K. `q_len` None = what the mask is made for, if it is made for any; `k_len` None = `q_len`.
-        b, h: which example and head, where they differ.
-        tokens: names of the positions: anything that `headwise.text.as_tokens` takes.
-        row_labels, col_labels: names of the queries alone, or of the keys.
-        title: default what the mask is, such as "window(2, 0)"; "" for none.
-        out: write it, as .png, .svg or .pdf.
+        mask: a mask of `headwise.masks`, or a bool tensor [Q, K], [H, Q, K] or [B, H, Q, K], True = may attend.
+        q_len, k_len: Q and K. `q_len` None = the length of the mask, if it has one; `k_len` None = `q_len`.
+        b, h: the example and the head, if the mask differs between them.
+        tokens: names of the positions, in any form that `headwise.text.as_tokens` takes.
+        row_labels, col_labels: names of the queries, names of the keys.
+        title: default: the mask's description, such as "window(2, 0)"; "" = no title.
+        out: the file to write: .png, .svg or .pdf.
 
     Raises:
-        ArgumentError, DtypeError, ShapeError, MaskError: an argument that makes no sense; matplotlib is not installed.
+        ArgumentError, DtypeError, ShapeError, MaskError: an invalid argument, or matplotlib is not installed.
         FileError: `out` cannot be written.
     """
     path = check_out(out)
@@ -91,7 +91,7 @@ def mask(
         notes = _notes(extents, block)
         wide = left + max(letters.width(note, NOTE) for note in notes), letters.width(title, TITLE, letters.bold) + EDGE
         figure, axes, bar = frame(*(letters, title, notes, left, above, size, 0.0), min(SIDE, max(wide) + 2 * EDGE))
-        bar.remove()  # there are no weights
+        bar.remove()  # a mask has no weights
         _draw(axes, extents, block, ruled=min(size[0] / k_len, size[1] / q_len) >= RULED)
         axes.set(xlim=(-0.5, k_len - 0.5), ylim=(q_len - 0.5, -0.5))
         _name(axes, letters, rows, row_names)
@@ -103,12 +103,14 @@ def _lengths(mask: Mask, q_len: int | None, k_len: int | None) -> tuple[int, int
     if q_len is None:
         natural = mask.natural_lengths()
         if natural is None or k_len is not None:
-            raise ArgumentError(f"q_len: expected how many queries to draw, {mask!r} may have any. Received: None")
+            raise ArgumentError(
+                f"q_len: expected the number of queries, because {mask!r} fits any length. Received: q_len=None"
+            )
         return natural
     k_len = q_len if k_len is None else k_len
     for name, length in (("q_len", q_len), ("k_len", k_len)):
         if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-            raise ArgumentError(f"{name}: expected a whole number of at least 1. Received: {length!r}")
+            raise ArgumentError(f"{name}: expected an integer of at least 1. Received: {name}={length!r}")
     return q_len, k_len
 
 
@@ -118,7 +120,7 @@ def _title(name: str, mask: Mask, b: int, h: int) -> str:
 
 
 def _extents(mask: Mask, q_len: int, k_len: int, block: int, b: int, h: int) -> Array:
-    """What each cell of the picture allows, by the codes of `Extent`."""
+    """The `Extent` of each cell of the picture, as a number."""
     if block == 1:
         allowed = mask.cells(torch.arange(q_len), torch.arange(k_len), b=b, h=h)[0, 0]
         return np.where(allowed.numpy(), np.int8(Extent.ALL), np.int8(Extent.NONE))
@@ -127,7 +129,7 @@ def _extents(mask: Mask, q_len: int, k_len: int, block: int, b: int, h: int) -> 
 
 
 def _size(rows: int, cols: int) -> tuple[float, float]:
-    """Width and height. A cell is a whole number of the pixels of a file, so that none is wider than its neighbour."""
+    """Width and height. A cell is a whole number of pixels of the file, so that all cells have the same width."""
     cell = min(LARGEST_CELL, np.ceil(SIDE / max(rows, cols) * DPI) / DPI)
     width, height = (count * max(cell, np.ceil(LEAST_SIDE / count * DPI) / DPI) for count in (cols, rows))
     return float(width), float(height)
@@ -158,7 +160,7 @@ def _draw(axes: Axes, extents: Array, block: int, *, ruled: bool) -> None:
         look: dict[str, Any] = {"color": MASKED_LINES, "linewidth": 0.4}
         axes.hlines(np.arange(1, rows) - 0.5, -0.5, cols - 0.5, **look)
         axes.vlines(np.arange(1, cols) - 0.5, -0.5, rows - 0.5, **look)
-    for side in axes.spines.values():  # they would cover half of the outermost cells, where those are small
+    for side in axes.spines.values():  # spines would cover half of small outer cells
         side.set_visible(False)
     edge: dict[str, Any] = {"facecolor": "none", "edgecolor": FAINT, "linewidth": 1.2, "clip_on": False}
     add_boxes(axes, [(-0.5, -0.5, cols, rows)], zorder=-1, **edge)

@@ -1,7 +1,7 @@
-"""The order on a line of pieces of text that read from right to left, or of both kinds.
+"""The visual order of pieces of text on a line, if some of them are read from right to left.
 
-A piece, drawn by itself, is ordered by matplotlib; what is left to do is the order of the pieces. This is the
-bidirectional algorithm of Unicode (UAX 9) so far as lines of tokens need it: one level of embedding.
+matplotlib orders the characters within a piece; this module orders the pieces. It implements the Unicode bidirectional
+algorithm (UAX 9) as far as lines of tokens need it: one level of embedding.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Direction = Literal["L", "R"]
 
 
 def direction_of(texts: Sequence[str]) -> Direction:
-    """That of most of the pieces that have one."""
+    """The most frequent direction of the pieces that have one."""
     found = [_strong(text) for text in texts]
     return "R" if found.count("R") > found.count("L") else "L"
 
 
 def arrange(texts: Sequence[str], base: Direction) -> list[tuple[int, Direction]]:
-    """The pieces of one line from left to right: (place in `texts`, direction)."""
+    """The pieces of one line from left to right: (index in `texts`, direction)."""
     resolved = _resolve([_strong(text) for text in texts], base)
     runs = [list(run) for _, run in itertools.groupby(range(len(texts)), key=resolved.__getitem__)]
     if base == "R":
@@ -30,12 +30,12 @@ def arrange(texts: Sequence[str], base: Direction) -> list[tuple[int, Direction]
 
 
 def joins(text: str, following: str) -> bool:
-    """Whether two letters that meet may be one stroke, as Arabic letters are."""
+    """Whether the letters at the boundary of two pieces may be joined, as in Arabic."""
     return all(unicodedata.bidirectional(character) == "AL" for character in (text[-1:], following[:1]) if character)
 
 
 def _strong(text: str) -> Direction | None:
-    """The direction of a piece; None for spaces and punctuation. Numbers read from left to right."""
+    """The direction of a piece; None for spaces and punctuation. Numbers are read from left to right."""
     kinds = {unicodedata.bidirectional(character) for character in text}
     if kinds & {"R", "AL"}:
         return "R"
@@ -43,7 +43,7 @@ def _strong(text: str) -> Direction | None:
 
 
 def _resolve(kinds: Sequence[Direction | None], base: Direction) -> list[Direction]:
-    """Those without a direction have that of both neighbours, or else that of the line."""
+    """Give pieces without a direction that of both neighbours if they agree, otherwise that of the line."""
     resolved: list[Direction] = []
     for i, kind in enumerate(kinds):
         before = resolved[-1] if resolved else base

@@ -1,7 +1,7 @@
-"""Weight to colour, and the ink that can be read on it.
+"""Mapping from weights to colours, and the ink colour that is readable on them.
 
-"ember" is the map of the offline page: from paper through orange and red to violet. Its lightness falls evenly from one
-end to the other, so it reads the same to colour-blind eyes and in grey. Computed in OKLCH
+"ember" is the colour map of the offline page: from paper through orange and red to violet. Its lightness decreases
+monotonically, so it also works for colour-blind readers and in greyscale. Computed in OKLCH
 (https://bottosson.github.io/posts/oklab/).
 """
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 Scale = Literal["linear", "root", "log"]
 SCALES = ("linear", "root", "log")
-DECADES = 4  # the log scale spans this many powers of ten below the largest weight
+DECADES = 4  # powers of ten below the largest weight on the log scale
 
 INK, FAINT, PAPER = "#15131a", "#6b6773", "#ffffff"
 MASKED, MASKED_LINES, HIDDEN, GROUND = "#e4e3e7", "#bcbac3", "#eeeeee", "#bccbe0"
 
 
 def colours(name: str | Colormap) -> Colormap:
-    """A colour map by name: "ember", or any of matplotlib's. What is masked stays clear."""
+    """A colour map by name: "ember", or any of matplotlib's. Masked cells are transparent."""
     import matplotlib
     from matplotlib.colors import Colormap
 
@@ -41,13 +41,13 @@ def colours(name: str | Colormap) -> Colormap:
     else:
         raise ArgumentError(
             'cmap: expected "ember" or a colour map of matplotlib, such as "cividis", "viridis_r", "gray_r". '
-            f"Received: {name!r}"
+            f"Received: cmap={name!r}"
         )
     return chosen.with_extremes(bad=(0, 0, 0, 0))
 
 
 def norm_of(scale: Scale, top: float) -> Normalize:
-    """How far along the map a weight stands: from 0 (of "log" `DECADES` below) to `top`."""
+    """The normalisation from weights to colours: from 0 (for "log": `DECADES` below `top`) to `top`."""
     from matplotlib.colors import LogNorm, Normalize, PowerNorm
 
     top = top if top > 0 else 1.0
@@ -59,23 +59,23 @@ def norm_of(scale: Scale, top: float) -> Normalize:
 
 
 def check_look(scale: str, vmax: float | None, width: float | None) -> None:
-    """ArgumentError for what makes no sense."""
+    """Raise ArgumentError for an invalid value."""
     if scale not in SCALES:
-        raise ArgumentError(f'scale: expected "linear", "root" or "log". Received: {scale!r}')
+        raise ArgumentError(f'scale: expected "linear", "root" or "log". Received: scale={scale!r}')
     if vmax is not None and not 0 < vmax < math.inf:
-        raise ArgumentError(f"vmax: expected a weight above 0. Received: {vmax!r}")
+        raise ArgumentError(f"vmax: expected a weight above 0. Received: vmax={vmax!r}")
     if width is not None and not 0 < width <= 100:
-        raise ArgumentError(f"width: expected inches, such as 3.3 for a column. Received: {width!r}")
+        raise ArgumentError(f"width: expected inches, such as 3.3 for a column. Received: width={width!r}")
 
 
 def scale_note(scale: Scale) -> list[str]:
-    """What a reader must know of colours that are not in proportion to weights."""
+    """A note for the reader if colours are not proportional to weights."""
     notes = {"root": "colours on a square-root scale", "log": "colours on a logarithmic scale"}
     return [notes[scale]] if scale in notes else []
 
 
 def ink_on(colour: Any) -> str:
-    """Black or white, whichever stands out more from a colour: WCAG's contrast is then 4.58 or more."""
+    """Black or white, whichever has more contrast to a colour: WCAG's contrast is then at least 4.58."""
     light = _luminance(colour)
     return "#ffffff" if 1.05 / (light + 0.05) > (light + 0.05) / 0.05 else "#000000"
 

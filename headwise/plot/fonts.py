@@ -1,7 +1,7 @@
-"""Letters for every label: which fonts to draw with, so that Chinese, emoji and Arabic are not boxes.
+"""Fonts for every label, so that Chinese, emoji and Arabic are not drawn as boxes.
 
-The first font is that of rcParams["font.family"]; for what it lacks, fonts that are installed are looked through.
-Characters that none of them has are drawn as their code points, U+4F60, and named in one warning.
+The first font is that of rcParams["font.family"]; for characters that it lacks, the installed fonts are searched.
+Characters that no font has are drawn as their code points, U+4F60, and listed in one warning.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from headwise.text.labels import shown
 if TYPE_CHECKING:
     from matplotlib.font_manager import FontEntry, FontProperties
 
-# Looked at first, in this order, where they are installed; of Chinese, Japanese and Korean faces the text's own first.
+# Fonts to try first, in this order; for Chinese, Japanese and Korean, the variant of the text's own script first.
 _KNOWN = (
     *("Noto Sans CJK {}", "Noto Sans {}", "Source Han Sans {}", "PingFang {}"),
     *("Hiragino Sans GB", "Hiragino Sans", "Microsoft YaHei", "SimHei", "Yu Gothic", "Malgun Gothic"),
     *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "Arial Unicode MS"),
     *("Noto Emoji", "Symbola", "Segoe UI Emoji", "DejaVu Sans"),
 )
-_USELESS = ("last resort", "lastresort", "adobe blank", "adobe notdef")  # they have a box for every character
+_USELESS = ("last resort", "lastresort", "adobe blank", "adobe notdef")  # fonts with a box for every character
 
-_OWN = "".join(map(chr, range(33, 127))) + "…×“”"  # what figures say themselves
+_OWN = "".join(map(chr, range(33, 127))) + "…×“”"  # characters of titles and notes
 
 # What to install for a character of these names.
 _REMEDIES = (
@@ -40,7 +40,7 @@ _PICTOGRAMS = "Noto Emoji from fonts.google.com, or Symbola (Debian and Ubuntu: 
 
 
 class Letters:
-    """The fonts for the texts of one figure. Warns once of what cannot be drawn; `of(text)` is what can."""
+    """The fonts for the texts of one figure. Warns once about missing characters; `of(text)` is the drawable text."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._widths: dict[tuple[str, str], float] = {}  # inches at a size of 1 point
@@ -53,19 +53,19 @@ class Letters:
         if not _shapes() and any(is_right_to_left(character) for character in characters):
             warnings.warn(
                 "this matplotlib writes Arabic and Hebrew from left to right and does not join letters; "
-                'write them right with: pip install "matplotlib>=3.11"',
+                'for correct text: pip install "matplotlib>=3.11"',
                 UserWarning,
                 stacklevel=_outside(),
             )
 
     def of(self, text: str) -> str:
-        """A text on one line with nothing in it that has no ink; code points for what no font has."""
+        """A text on one line without invisible characters; code points replace characters that no font has."""
         words: list[str] = []
         for character in shown(text):
             code = self._instead.get(character)
             if code is None:
                 words.append(character)
-            elif code:  # two of them stand apart
+            elif code:  # a space between two code points
                 words.append(f" {code}" if words and words[-1].strip().startswith("U+") else code)
         return "".join(words)
 
@@ -74,21 +74,21 @@ class Letters:
         return any(_font(family).get_char_index(ord(character)) for family in self.families)
 
     def properties(self, size: float, weight: str = "normal") -> FontProperties:
-        """For matplotlib, in points."""
+        """The font properties for matplotlib; `size` in points."""
         from matplotlib.font_manager import FontProperties
 
         return FontProperties(family=self.families, size=size, weight=weight)
 
     @property
     def bold(self) -> str:
-        """The weight of titles: "bold", if all fonts are there in bold."""
+        """The font weight of titles: "bold" if all fonts have a bold variant."""
         from matplotlib.font_manager import fontManager
 
         there = {entry.name for entry in fontManager.ttflist if entry.weight in (700, "bold")}
         return "bold" if there.issuperset(self.families) else "normal"
 
     def width(self, text: str, size: float, weight: str = "normal") -> float:
-        """How wide a line is, in inches."""
+        """The width of a line in inches."""
         from matplotlib.textpath import text_to_path
 
         key = (text, weight)
@@ -98,15 +98,15 @@ class Letters:
         return self._widths.get(key, 0.0) * size
 
     def cut(self, text: str, size: float, width: float, weight: str = "normal") -> str:
-        """The beginning of a line that is too wide for `width` inches, and an ellipsis."""
+        """The line, cut with an ellipsis if it is wider than `width` inches."""
         if self.width(text, size, weight) <= width:
             return text
-        lengths = range(len(text))  # by halves: a text may be long
+        lengths = range(len(text))  # bisection: a text may be long
         fits = bisect.bisect_right(lengths, width, key=lambda n: self.width(f"{text[:n]}…", size, weight))
         return f"{text[: max(0, fits - 1)].rstrip()}…"
 
     def wrap(self, text: str, size: float, width: float, weight: str = "normal") -> list[str]:
-        """A sentence in lines of at most `width` inches."""
+        """A sentence split into lines of at most `width` inches."""
         lines: list[str] = []
         for word in text.split():
             longer = f"{lines[-1]} {word}" if lines else word
@@ -118,7 +118,7 @@ class Letters:
 
     @property
     def all_truetype(self) -> bool:
-        """Whether a PDF may carry these fonts as TrueType."""
+        """Whether a PDF can embed these fonts as TrueType."""
         return not any(_has_cff_outlines(family) for family in self.families)
 
 
@@ -127,7 +127,7 @@ def is_right_to_left(text: str) -> bool:
 
 
 def is_upright(text: str) -> bool:
-    """Whether a label can be read from top to bottom: one character, or a few of a script written so."""
+    """Whether a label may be written from top to bottom: one character, or a few of a script written vertically."""
     from headwise.text.labels import characters
 
     count = len(set(characters(text)))
@@ -138,7 +138,7 @@ def is_upright(text: str) -> bool:
 
 
 def _choose(characters: set[str]) -> tuple[list[str], set[str]]:
-    """The families that are needed, and the characters that none has."""
+    """The font families that are needed, and the characters that none of them has."""
     families: list[str] = []
     missing = {character for character in characters if not character.isspace()}
     for candidates in (_own_families(), _installed_families(characters), _new_families()):
@@ -154,7 +154,7 @@ def _choose(characters: set[str]) -> tuple[list[str], set[str]]:
 
 
 def _own_families() -> list[str]:
-    """Those of rcParams, by their own names."""
+    """The font families of rcParams, by name."""
     from matplotlib import rcParams
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
@@ -167,7 +167,7 @@ def _own_families() -> list[str]:
 
 
 def _installed_families(characters: set[str]) -> Iterator[str]:
-    """All that matplotlib knows, the likeliest first."""
+    """All font families that matplotlib knows, the most probable first."""
     from matplotlib.font_manager import fontManager
 
     upright = (entry.name for entry in fontManager.ttflist if entry.style == "normal" and _is_regular(entry))
@@ -179,7 +179,7 @@ def _installed_families(characters: set[str]) -> Iterator[str]:
             if name in there:
                 yield name
                 there.remove(name)
-    # Fonts of letters before those of pictures of letters.
+    # Text fonts before emoji and pixel fonts.
     yield from sorted(there, key=lambda name: ("Serif" in name, "Mono" in name, "Unifont" in name, name))
 
 
@@ -194,7 +194,7 @@ def _new_families() -> Iterator[str]:
         before = len(fontManager.ttflist)
         try:
             fontManager.addfont(path)
-        except Exception:  # whatever FreeType says of a font that it cannot read; colour bitmaps are of that kind
+        except Exception:  # FreeType cannot read some fonts, such as colour bitmaps
             _unreadable.add(path)
             continue
         names = dict.fromkeys(entry.name for entry in fontManager.ttflist[before:] if _is_regular(entry))
@@ -205,7 +205,7 @@ _unreadable: set[str] = set()
 
 
 def _is_regular(entry: FontEntry) -> bool:
-    """Not bold, not light, not narrow: what a label asks for."""
+    """Whether a font is regular: not bold, light or narrow."""
     return entry.weight in (400, "normal", "regular") and entry.stretch == "normal"
 
 
@@ -217,7 +217,7 @@ def _font(family: str) -> Any:
 
 @lru_cache
 def _has_cff_outlines(family: str) -> bool:
-    """Whether a font is of PostScript outlines, as Noto Sans CJK is. As Type 42, viewers would leave it out."""
+    """Whether a font has PostScript outlines, such as Noto Sans CJK. Some viewers do not show them as Type 42."""
     from fontTools.ttLib import TTFont
 
     font = _font(family)
@@ -226,7 +226,7 @@ def _has_cff_outlines(family: str) -> bool:
 
 
 def _shapes() -> bool:
-    """Whether matplotlib joins Arabic letters and orders them; it does since 3.11."""
+    """Whether matplotlib joins and orders Arabic letters (since 3.11)."""
     from matplotlib import ft2font
 
     return hasattr(ft2font, "__libraqm_version__")
@@ -236,7 +236,7 @@ def _shapes() -> bool:
 
 
 def _is_ignorable(character: str) -> bool:
-    """Joiners and variation selectors: without ink, so not missed."""
+    """Whether a character is invisible (joiners, variation selectors), so no font needs it."""
     return unicodedata.category(character) == "Cf" or "VARIATION SELECTOR" in unicodedata.name(character, "")
 
 
@@ -248,7 +248,7 @@ def _complaint(missing: list[str]) -> str:
     named = ", ".join(f"{character} ({_code(character)})" for character in missing[:5])
     more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
     remedies = "; ".join(dict.fromkeys(map(_remedy, missing)))
-    return f"no installed font has {named}{more}, drawn as code points. Install a font that has them: {remedies}"
+    return f"no installed font has {named}{more}, drawn as code points. Install a font with them: {remedies}"
 
 
 def _remedy(character: str) -> str:
@@ -259,7 +259,7 @@ def _remedy(character: str) -> str:
 
 
 def _outside() -> int:
-    """How far up the stack the caller of this package is, so that the warning points at their line."""
+    """The `stacklevel` of the first caller outside this package, for warnings."""
     import sys
 
     depth, frame = 1, sys._getframe(1)

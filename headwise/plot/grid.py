@@ -1,4 +1,4 @@
-"""`heads`: every head of every layer as a small map, layers down and heads across."""
+"""`heads`: every head of every layer as a small map; rows are layers, columns are heads."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap, Normalize
     from matplotlib.figure import Figure
 
-CELLS = 64  # of a small map, a side, at most
+CELLS = 64  # most cells per side of a small map
 LARGEST_PITCH, LEAST_PITCH = 0.95, 0.12  # inches from one map to the next
-SIDE = 0.86  # of a map, as a share of that
+SIDE = 0.86  # side of a map, as a share of the pitch
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Row:
     name: str
     key_heads: int
     values: Array  # [H, h, w], 0 where the mask forbids
-    masked: Array  # bool [1 | H, h, w]: where every weight of a cell is forbidden
+    masked: Array  # bool [1 | H, h, w]: cells in which every weight is masked
 
 
 def heads(
@@ -74,22 +74,22 @@ def heads(
     width: float | None = None,
     out: str | Path | None = None,
 ) -> Figure:
-    """Draw all heads of all layers, small: a row a layer, a column a head.
+    """Draw all heads of all layers as small maps: one row per layer, one column per head.
 
         headwise.plot.heads(seen, out="heads.pdf")
         headwise.plot.heads(seen, layers=slice(0, 4), width=3.3)
 
-    Each cell of a map is the largest of the weights that it stands for, and all maps share one scale of colours.
-    Heads that share keys and values (grouped-query attention) stand on one ground. What the mask forbids is hatched.
-    Memory is linear in the length.
+    Each cell of a map is the largest of the weights that it represents, and all maps share one colour scale. Heads that
+    share keys and values (grouped-query attention) have a common background. Masked cells are hatched. Memory is linear
+    in the length.
 
     Args:
         what: a `Seen`, or one record.
-        layers: which of its layers: a number, a name or pattern, a list of those, or a slice; default all.
+        layers: the layers to draw: a number, a name or pattern, a list of these, or a slice; default: all.
         example, scale, cmap, vmax, title, width, out: as in `heatmap`.
 
     Raises:
-        ArgumentError, RecordError, FileError: as `heatmap`.
+        ArgumentError, RecordError, FileError: see `heatmap`.
     """
     path = check_out(out)
     check_look(scale, vmax, width)
@@ -109,7 +109,7 @@ def heads(
         if pitch < LEAST_PITCH:
             raise ArgumentError(
                 f"too many maps: {len(records)} × {most} heads do not fit into {total:g} × {MOST_HEIGHT:g} inches. "
-                "Choose some of the layers, or a larger width"
+                "Choose fewer layers or a larger width"
             )
         size = max(1, min(CELLS, int(pitch * SIDE * DPI / 2)))
         rows = [_row(letters.of(name), record, example, size) for name, record in zip(names, records, strict=True)]
@@ -131,7 +131,9 @@ def heads(
 def _records(what: Seen | AttentionRecord, layers: Layer | slice | Sequence[Layer] | None) -> list[AttentionRecord]:
     if isinstance(what, AttentionRecord):
         if layers is not None:
-            raise ArgumentError("layers: goes with a Seen; a record is of one layer already, so leave it out")
+            raise ArgumentError(
+                "layers: expected a Seen. Received: a record, which has one layer only. Leave layers out"
+            )
         records = [what]
     elif not isinstance(what, Seen):
         raise DtypeError(f"plot: expected a Seen or an AttentionRecord. Received: {type(what).__name__}")
@@ -143,12 +145,12 @@ def _records(what: Seen | AttentionRecord, layers: Layer | slice | Sequence[Laye
         records = what.only(*([layers] if isinstance(layers, (int, str)) else layers)).records
     records = [record for record in records if 0 not in record.shape]
     if not records:
-        raise ArgumentError("layers: there is nothing to draw")
+        raise ArgumentError("layers: expected at least one layer. Received: none")
     return records
 
 
 def _names(what: Seen | AttentionRecord, records: Sequence[AttentionRecord]) -> list[str]:
-    """The numbers of the layers, and of the call where there were several."""
+    """The numbers of the layers, with the call if a layer was called several times."""
     if isinstance(what, AttentionRecord):
         return [""]
     layers = what.layers
@@ -160,7 +162,7 @@ def _names(what: Seen | AttentionRecord, records: Sequence[AttentionRecord]) -> 
 
 
 def _legend(what: Seen | AttentionRecord, records: Sequence[AttentionRecord]) -> list[str]:
-    """What the numbers stand for."""
+    """The legend of the layer numbers."""
     if isinstance(what, AttentionRecord):
         return []
     named = dict.fromkeys(name_of(record) for record in records)
@@ -181,7 +183,7 @@ def _row(name: str, record: AttentionRecord, example: int, size: int) -> Row:
 
 
 def _windows(cells: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `AttentionRecord.pooled` puts together."""
+    """The intervals that `AttentionRecord.pooled` pools."""
     i = torch.arange(count)
     return i * cells // count, -(-(i + 1) * cells // count)
 
@@ -191,11 +193,11 @@ def _notes(rows: Sequence[Row], records: Sequence[AttentionRecord], size: int) -
     if any(max(record.shape[2:]) > size for record in records):
         notes.append(f"maps of at most {size} × {size} cells, each the largest of its weights")
     if any(row.key_heads < len(row.values) for row in rows):
-        notes.append("on a shared ground: heads that share keys and values")
+        notes.append("common background: heads that share keys and values")
     return notes
 
 
-# --- Drawing: one map a unit, layer and head its coordinates ----------------------------------------------------------
+# --- Drawing: one unit per map, with (head, layer) coordinates --------------------------------------------------------
 
 
 def _draw_maps(axes: Axes, rows: Sequence[Row], norm: Normalize, cmap: Colormap) -> None:

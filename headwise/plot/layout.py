@@ -1,4 +1,4 @@
-"""How large the cells of a map are, and what its sides take, in inches."""
+"""The layout of a map in inches: the size of its cells and the space for names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST_SIDE = 0.35
 
 @dataclass(frozen=True)
 class Layout:
-    """The map, and the names on its left and on top."""
+    """The size of the map and of the names to its left and above it."""
 
     size: tuple[float, float]  # width and height
     cell: tuple[float, float]
@@ -44,17 +44,17 @@ class Layout:
 
 
 def lay_out(subject: Subject, letters: Letters, width: float | None, scale: Scale, printed: bool) -> Layout:
-    """Cells with room for their names, and for their weights if they are printed; smaller where the page ends."""
+    """Cells with room for their names, and for printed weights; smaller if the page is too small."""
     rows, cols = len(subject.rows), len(subject.cols)
     cell = max(CELL_OF_VALUE if printed else CELL, min(LARGEST_CELL, 2.2 / max(rows, cols)))
     cell = min(cell, (width or PAGE) / cols, MOST_HEIGHT / rows)
     layout = _with_cells(subject, letters, cell, BAR_NAMES[scale])
-    for _ in range(3):  # what names take depends on the cells, and the other way round
+    for _ in range(3):  # names and cells depend on each other
         around = layout.total - layout.size[0]
         if width is not None and width < around + LEAST_SIDE:
             raise ArgumentError(
-                f"width: names and colour bar take {around:.1f} inches, so expected {around + LEAST_SIDE:.1f} or more. "
-                f"Received: {width:g}"
+                f"width: names and colour bar need {around:.1f} inches. Expected at least {around + LEAST_SIDE:.1f}. "
+                f"Received: width={width:g}"
             )
         if width is not None:
             cell = (width - around) / cols
@@ -67,7 +67,7 @@ def lay_out(subject: Subject, letters: Letters, width: float | None, scale: Scal
 
 
 def within(subject: Subject, letters: Letters, axes: Axes) -> Layout:
-    """The same for axes that somebody else laid out."""
+    """The layout within existing axes."""
     box, dpi = axes.get_window_extent(), axes.figure.dpi
     cell = min(box.width / dpi / len(subject.cols), box.height / dpi / len(subject.rows))
     return _with_cells(subject, letters, cell, 0.0, least=0.0)
@@ -76,7 +76,7 @@ def within(subject: Subject, letters: Letters, axes: Axes) -> Layout:
 def _with_cells(
     subject: Subject, letters: Letters, cell: float, bar_names: float, *, least: float = LEAST_SIDE
 ) -> Layout:
-    """Square cells; but a side of few cells is not made a line."""
+    """Square cells, except that a side with few cells has a minimum length."""
     width, height = (max(cell, least / len(axis)) for axis in (subject.cols, subject.rows))
     return Layout(
         (width * len(subject.cols), height * len(subject.rows)),

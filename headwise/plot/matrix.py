@@ -1,4 +1,4 @@
-"""`heatmap`: the weights of one head, queries down and keys across."""
+"""`heatmap`: the weights of one head; rows are queries, columns are keys."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-MOST = 1000  # cells a side; of longer matrices each cell is the largest of a block
-VALUED = 20  # "auto" prints the weights of a map that is no longer than this
-VALUE, LEAST_VALUE = 6.5, 4.5  # points: the letters of printed weights
-VALUE_WIDTH = 1.6  # of ".25", as a multiple of their size
-FILLED, FILLED_ELSEWHERE = 0.88, 0.76  # of a cell's width; less in axes that what is drawn later may make smaller
+MOST = 1000  # cells per side; for longer matrices each cell is the largest weight of a block
+VALUED = 20  # "auto" prints the weights of maps up to this size
+VALUE, LEAST_VALUE = 6.5, 4.5  # points: font size of printed weights
+VALUE_WIDTH = 1.6  # width of ".25", as a multiple of the font size
+FILLED, FILLED_ELSEWHERE = 0.88, 0.76  # share of a cell's width; less in axes that may become smaller later
 
 
 def heatmap(
@@ -71,36 +71,35 @@ def heatmap(
         headwise.plot.heatmap(seen, layer=3, head=5, out="figure.pdf")
         headwise.plot.heatmap(record, head="mean", rows=slice(0, 20), tokens=tokens)
 
-    The figure is as large as its names need, from the width of a column (3.3 in) to that of a page. Of a matrix longer
-    than 1,000 each cell is the largest of a block of weights, and the figure says so. Cells that the mask forbids are
-    hatched.
+    The figure is as large as its names need, between the width of a column (3.3 in) and that of a page. For a matrix
+    longer than 1,000, each cell is the largest of a block of weights, and the figure says so. Masked cells are hatched.
 
     Args:
-        what: a record; or a Seen, whose tokens are the names, and which `layer` of it (number or name).
-        head: a number, or "mean" of all heads.
-        rows, cols: which to draw: a slice, a range, numbers; default all.
-        scale: of the colours: "linear", "root" (small weights stand out), "log" (four powers of ten).
-        values: print the weights in the cells; "auto": where there are at most 20 a side.
-        tokens: names, where `what` has none: anything that `headwise.text.as_tokens` takes.
-        row_labels, col_labels: names of all rows, or of all columns, such as [f"latent {i}" for i in range(8)].
-        hide_sink: leave out the first key that anybody may attend to, so that the colours span the others. Weights
-            stay what they are, and a note says how much is not shown.
-        cmap: "ember", whose lightness falls evenly, or any of matplotlib's.
-        vmax: the weight of the darkest colour, to compare figures; default the largest that is shown.
-        title: default layer and head; "" for none.
-        width: of the figure, in inches.
-        ax: draw into these axes rather than a figure of its own.
-        out: write it, as .png, .svg or .pdf.
+        what: a record; or a Seen, whose tokens are the names, and one `layer` of it (number or name).
+        head: a number, or "mean" = the mean of all heads.
+        rows, cols: the rows and columns to draw: a slice, a range, numbers; default: all.
+        scale: the colour scale: "linear", "root" (small weights stand out), "log" (four powers of ten).
+        values: whether to print the weights in the cells; "auto" = up to 20 × 20 cells.
+        tokens: names if `what` has none, in any form that `headwise.text.as_tokens` takes.
+        row_labels, col_labels: names of all rows, of all columns, such as [f"latent {i}" for i in range(8)].
+        hide_sink: leave out the first key that any query may attend to, so that the colours span the others. Weights
+            are not rescaled, and a note gives the hidden weight.
+        cmap: "ember", whose lightness decreases evenly, or any colour map of matplotlib.
+        vmax: the weight of the darkest colour, to compare figures; default: the largest weight shown.
+        title: default: layer and head; "" = no title.
+        width: the width of the figure, in inches.
+        ax: draw into these axes instead of a new figure.
+        out: the file to write: .png, .svg or .pdf.
 
     Raises:
-        ArgumentError: an argument that makes no sense, or matplotlib is not installed.
-        RecordError: a layer that was not seen.
+        ArgumentError: an invalid argument, or matplotlib is not installed.
+        RecordError: a layer that was not recorded.
         FileError: `out` cannot be written.
     """
     path = check_out(out)
     check_look(scale, vmax, width)
     if values not in ("auto", True, False):
-        raise ArgumentError(f'values: expected "auto", True or False. Received: {values!r}')
+        raise ArgumentError(f'values: expected "auto", True or False. Received: values={values!r}')
     subject = find_subject(what, layer, head, example, rows, cols, tokens, row_labels, col_labels)
     title = subject.title if title is None else title
 
@@ -122,7 +121,7 @@ def heatmap(
             bar = _surround(axes, letters, title)
         add_bar(figure, letters, image, bar)
         _name_sides(axes, subject, layout, letters)
-        if ax is not None:  # names and notes move the axes, which changes how many have room
+        if ax is not None:  # names and notes move the axes, which changes how many names fit
             figure.draw_without_rendering()
             _annotate(axes, letters, notes, within(subject, letters, ax).size[0])
             figure.draw_without_rendering()
@@ -145,7 +144,7 @@ def _name_sides(axes: Axes, subject: Subject, layout: Layout, letters: Letters) 
 
 
 def _surround(axes: Axes, letters: Letters, title: str) -> Axes:
-    """What goes with axes that somebody else laid out; returns axes for the colour bar."""
+    """Prepare existing axes; returns axes for the colour bar."""
     axes.set_aspect("equal")
     axes.set_title(title, fontproperties=letters.properties(TITLE, letters.bold), loc="left", parse_math=False)
     return axes.inset_axes((1.03, 0.0, 0.045, 1.0))
@@ -162,7 +161,7 @@ def _annotate(axes: Axes, letters: Letters, notes: list[str], width: float) -> N
 
 
 def _notes(subject: Subject, weights: Weights, letters: Letters) -> list[str]:
-    """What a reader must know of the cells."""
+    """Notes about the cells."""
     notes = [MASKED_NOTE] if weights.masked else []
     if weights.block != (1, 1):
         notes.append(f"each cell is the largest of {weights.block[0]} × {weights.block[1]} weights")
@@ -170,7 +169,7 @@ def _notes(subject: Subject, weights: Weights, letters: Letters) -> list[str]:
 
 
 def _draw_cells(axes: Axes, subject: Subject, weights: Weights, norm: Normalize, cmap: Colormap) -> AxesImage:
-    """The cells. A row or column has its own number as its coordinate, whatever a cell stands for."""
+    """Draw the cells. Coordinates are row and column numbers, even if a cell is a block."""
     rows, cols = len(subject.rows), len(subject.cols)
     if weights.masked:
         add_hatched(axes, [(-0.5, -0.5, cols, rows)], zorder=0)
@@ -193,14 +192,14 @@ def _draw_cells(axes: Axes, subject: Subject, weights: Weights, norm: Normalize,
 def _print_values(
     axes: Axes, image: AxesImage, weights: Weights, layout: Layout, letters: Letters, share: float, *, insist: bool
 ) -> None:
-    """Each weight in its cell, as .25, if it can be read there. ArgumentError if it cannot and must."""
+    """Print each weight in its cell, as .25, if it is readable. If it is not: ArgumentError if `insist`."""
     width, height = layout.cell
     size = min(VALUE, width * 72 * share / VALUE_WIDTH, height * 72 * 0.7)
     if weights.block != (1, 1) or size < LEAST_VALUE:
         if insist:
             rows, cols = weights.values.shape
             raise ArgumentError(
-                "values: so many weights cannot be read. Expected values=False, more width, or fewer rows and cols. "
+                "values: too many weights to be readable. Use values=False, a larger width, or fewer rows and cols. "
                 f"Received: {rows * weights.block[0]} × {cols * weights.block[1]}"
             )
         return

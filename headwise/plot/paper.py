@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".pdf")
 DPI = 300  # of files
-COLUMN, PAGE, MOST_HEIGHT = 3.3, 7.0, 8.5  # inches: the widths of a column and of a page of text, and its height
+COLUMN, PAGE, MOST_HEIGHT = 3.3, 7.0, 8.5  # inches: the widths of a text column and of a page, and the height of a page
 
 # Sizes of letters, in points.
 TITLE, TITLES, LABEL, NOTE = 8.5, 7.5, 7.0, 6.5
 SMALLEST = 5.0
-LINE = 1.25  # from one line to the next, as a multiple of the size
-# Inches. Of the colour bar: its width, its least length, and what its numbers and name take.
+LINE = 1.25  # line spacing, as a multiple of the font size
+# Inches. For the colour bar: its width, its shortest length, and the space for its numbers and name.
 EDGE, GAP = 0.06, 0.08
 BAR, LEAST_BAR = 0.1, 0.95
 BAR_NAMES = {"linear": 0.5, "root": 0.5, "log": 0.66}
 
-# What a user's own style must not change while a figure is made.
+# Settings that a user's style must not change while a figure is made.
 _STYLE: dict[Any, Any] = {
     "axes.grid": False,
     "axes.linewidth": 0.6,
@@ -48,17 +48,17 @@ _STYLE: dict[Any, Any] = {
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """A figure is made in this. Raises ArgumentError where there is no matplotlib."""
+    """The context in which a figure is made. Raises ArgumentError if matplotlib is not installed."""
     try:
         from matplotlib import rc_context
     except ImportError as error:
-        raise ArgumentError('figures need matplotlib, which is not here: pip install "headwise[plot]"') from error
+        raise ArgumentError('figures need matplotlib, which is not installed: pip install "headwise[plot]"') from error
     with rc_context(_STYLE):
         yield
 
 
 def blank(width: float, height: float) -> Figure:
-    """An empty figure, in inches."""
+    """An empty figure of this size in inches."""
     from headwise.plot.picture import Picture
 
     return Picture(figsize=(width, height), dpi=200, facecolor=PAPER, edgecolor=PAPER, layout=None)
@@ -76,7 +76,7 @@ def frame(
 ) -> tuple[Figure, Axes, Axes]:
     """A figure with a title above and notes below axes of this size; those axes, and some for a colour bar.
 
-    `left` and `above`: the room between the axes and the figure's edge, or the title; `width`: the figure's, at least.
+    `left` and `above`: space between the axes and the figure's edge or title; `width`: smallest width of the figure.
     """
     width = max(width, left + size[0] + GAP + BAR + bar_names)
     titles = letters.wrap(title, TITLE, width - 2 * EDGE, letters.bold)
@@ -93,7 +93,7 @@ def frame(
 
 
 def place_axes(figure: Figure, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
-    """Axes at so many inches from the left and the top."""
+    """Axes at `left` and `top` inches from the upper left corner."""
     w, h = figure.get_size_inches()
     axes: Axes = figure.add_axes((left / w, 1 - (top + height) / h, width / w, height / h), **options)
     return axes
@@ -102,7 +102,7 @@ def place_axes(figure: Figure, left: float, top: float, width: float, height: fl
 def write_lines(
     figure: Figure, letters: Letters, lines: Sequence[str], left: float, top: float, size: float, **options: Any
 ) -> None:
-    """Lines of text below one another, from `top` inches down, drawn as they are: what to draw says Letters."""
+    """Lines of text below one another, from `top` inches down, drawn unchanged: prepare them with `Letters.of`."""
     w, h = figure.get_size_inches()
     options = {"color": INK, "weight": "normal", "va": "center_baseline", "parse_math": False, **options}
     font = letters.properties(size, options.pop("weight"))
@@ -115,7 +115,7 @@ Box = tuple[float, float, float, float]  # x, y, width, height
 
 
 def add_boxes(axes: Axes, boxes: Sequence[Box], **look: Any) -> PatchCollection:
-    """Rectangles that look alike."""
+    """Rectangles with the same look."""
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
@@ -125,8 +125,8 @@ def add_boxes(axes: Axes, boxes: Sequence[Box], **look: Any) -> PatchCollection:
 
 
 def add_hatched(axes: Axes, boxes: Sequence[Box], zorder: float = 1) -> None:
-    """What is drawn where the mask forbids every weight."""
-    # Ground and lines apart: viewers of PDF would leave seams in a ground that is made of tiles.
+    """Hatched rectangles for masked cells."""
+    # Background and lines separately: PDF viewers show seams in a tiled background.
     for look in _HATCHED:
         add_boxes(axes, boxes, zorder=zorder, **look)
 
@@ -138,7 +138,7 @@ _HATCHED: tuple[dict[str, Any], ...] = (
 
 
 def write_notes(figure: Figure, letters: Letters, notes: Sequence[str], left: float, top: float) -> None:
-    """Lines below the drawing; MASKED_NOTE comes with a sample of what it speaks of."""
+    """Notes below the drawing; MASKED_NOTE gets a hatched sample."""
     from matplotlib.patches import Rectangle
 
     w, h = figure.get_size_inches()
@@ -165,7 +165,7 @@ def add_bar(
     axes: Axes,
     orientation: Literal["vertical", "horizontal"] = "vertical",
 ) -> None:
-    """The colour bar, in axes of its own."""
+    """The colour bar, in separate axes."""
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
@@ -187,26 +187,26 @@ def add_bar(
 
 
 def check_out(out: str | Path | None) -> Path | None:
-    """The file to write, if its name says in which format. Raises ArgumentError."""
+    """The file to write. Raises ArgumentError if its suffix is not supported."""
     if out is None:
         return None
     path = Path(out)
     if path.suffix.lower() not in SUFFIXES:
-        raise ArgumentError(f"out: expected a name that ends in {', '.join(SUFFIXES)}. Received: {path}")
+        raise ArgumentError(f"out: expected a file name that ends in {', '.join(SUFFIXES)}. Received: out={path}")
     return path
 
 
 def write(figure: Figure, path: Path | None, letters: Letters, title: str) -> Figure:
-    """Write the figure, if it is to be written, and return it. In SVG and PDF text stays text.
+    """Write the figure if `path` is given, and return it. In SVG and PDF, text stays text.
 
-    The same figure gives the same bytes. Raises FileError; whatever happens, `path` is the old file or the new one.
+    The same figure gives the same bytes. Raises FileError; `path` is always either the old file or the whole new one.
     """
     if path is None:
         return figure
     from matplotlib import rc_context
 
     kind = path.suffix.lower()[1:]
-    # Journals ask for Type 42; of PostScript outlines only Type 3 is drawn by every viewer.
+    # Journals require Type 42; PostScript outlines are drawn by all viewers only as Type 3.
     pdf = 42 if letters.all_truetype else 3
     style: dict[Any, Any] = {
         "svg.fonttype": "none",
@@ -220,5 +220,5 @@ def write(figure: Figure, path: Path | None, letters: Letters, title: str) -> Fi
             figure.savefig(file, format=kind, dpi=DPI, metadata={"Title": title, **dates}, facecolor="auto")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise FileError(f"cannot write {path}: {reason}; choose another file") from error
+        raise FileError(f"cannot write {path}: {reason}. Choose another file") from error
     return figure

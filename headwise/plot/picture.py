@@ -1,4 +1,4 @@
-"""A matplotlib figure that shows itself in a notebook, whether or not pyplot is used there."""
+"""A matplotlib figure that is displayed in a notebook with or without pyplot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`text`: the running text, each token shaded by the attention that it gets from one token, or gives to it."""
+"""`text`: the running text, each token shaded by its attention from one query or to one key."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE = 9.0  # points
-PITCH = 1.8  # from one line to the next, as a multiple of the size
-ABOVE, BELOW = 0.98, 0.36  # what a token's ground takes of that, from the base line
+PITCH = 1.8  # line spacing, as a multiple of the font size
+ABOVE, BELOW = 0.98, 0.36  # a token's background above and below the base line, in the same unit
 TALLEST = 100.0  # inches
 BAR_LENGTH, BAR_HEIGHT, BAR_DEPTH = 1.4, 0.08, 0.44
-HIDE = -1.0  # in place of a weight
+HIDE = -1.0  # marks a hidden weight
 ZERO_WIDTH_JOINER, RIGHT_TO_LEFT_MARK = "\u200d", "\u200f"
 
 
@@ -79,32 +79,34 @@ def text(
 ) -> Figure:
     """Draw the text with each token shaded by its weight.
 
-        headwise.plot.text(seen, layer=3, head=5, row=10, out="it.pdf")   # what token 10 attends to
-        headwise.plot.text(seen, layer=3, head=5, col=10)                 # who attends to token 10
+        headwise.plot.text(seen, layer=3, head=5, row=10, out="it.pdf")   # the keys that token 10 attends to
+        headwise.plot.text(seen, layer=3, head=5, col=10)                 # the queries that attend to token 10
 
-    The token that is asked about has a frame, where it stands in the same text. Lines are as long as a page is wide.
+    The chosen token is framed if it is in the drawn text. Lines are as wide as a page.
 
     Args:
         row: the query whose weights are shown, over the text of the keys; or
         col: the key whose weights are shown, over the text of the queries.
-        rows, cols: which part of the text to show: of the queries with `col`, of the keys with `row`.
+        rows, cols: the part of the text to show: of the queries with `col`, of the keys with `row`.
         what, layer, head, example, scale, tokens, row_labels, col_labels: as in `heatmap`.
         hide_sink, cmap, vmax, title, width, out: as in `heatmap`.
 
     Raises:
-        ArgumentError, RecordError, FileError: as `heatmap`; also for both `row` and `col`, or neither.
+        ArgumentError, RecordError, FileError: see `heatmap`; also if both or neither of `row` and `col` are given.
     """
     path = check_out(out)
     check_look(scale, vmax, width)
     if (row is None) == (col is None):
-        raise ArgumentError("text: expected row= (what a query attends to) or col= (who attends to a key), one of them")
+        raise ArgumentError(
+            "text: expected exactly one of row= (a query and its keys) and col= (a key and its queries)"
+        )
     for name, place in (("row", row), ("col", col)):
         if place is not None and (isinstance(place, bool) or not isinstance(place, int)):
             raise DtypeError(f"text: {name}: expected a number. Received: {place!r}")
     if (rows is not None and row is not None) or (cols is not None and col is not None):
-        raise ArgumentError("text: with row= choose a part of the text by cols=, with col= by rows=")
+        raise ArgumentError("text: with row=, choose a part of the text with cols=; with col=, use rows=")
     if hide_sink and row is None:
-        raise ArgumentError("hide_sink: goes with row=, where a sink is one of the keys; with col= leave it out")
+        raise ArgumentError("hide_sink: expected row=, which draws the keys. Received: col=. Leave hide_sink out")
     queries, keys = rows if row is None else row, cols if col is None else col
     subject = find_subject(what, layer, head, example, queries, keys, tokens, row_labels, col_labels)
     asking, shown = (subject.cols, subject.rows) if row is None else (subject.rows, subject.cols)
@@ -142,7 +144,7 @@ def _title(subject: Subject, asking: Axis, by_col: bool) -> str:
 
 
 def _is_same_text(subject: Subject) -> bool:
-    """Whether a query and the key of the same number are one token."""
+    """Whether queries and keys are the same tokens."""
     site = subject.record.site
     return (
         subject.rows.size == subject.cols.size
@@ -156,10 +158,10 @@ def _is_same_text(subject: Subject) -> bool:
 
 @dataclass(frozen=True)
 class Piece:
-    """A token, or what stands between two of them."""
+    """A token, or the text between two tokens."""
 
     text: str
-    place: int | None = None  # which token
+    place: int | None = None  # the index of the token; None = text between tokens
 
     @property
     def is_break(self) -> bool:
@@ -168,7 +170,7 @@ class Piece:
 
 
 def _pieces(axis: Axis) -> list[Piece]:
-    """The tokens that are shown, in the text they are of; names, where there is no text."""
+    """The shown tokens with the text between them; names if there is no text."""
     pieces: list[Piece] = []
     parts = _parts(axis)
     for before, place in zip([None, *axis.places], axis.places, strict=False):
@@ -177,21 +179,21 @@ def _pieces(axis: Axis) -> list[Piece]:
             pieces += [Piece(" "), Piece("…"), Piece(" ")]
         elif before is not None and "\n" in gap:
             pieces.append(Piece("\n"))
-        elif before is not None and gap:  # with what the tokenizer left out
+        elif before is not None and gap:  # the text that the tokenizer skipped
             pieces += [Piece(" "), *([Piece(gap.strip()), Piece(" ")] if gap.strip() else [])]
         pieces.append(Piece(own, place))
     return pieces
 
 
 def _parts(axis: Axis) -> list[tuple[str, str]]:
-    """What stands before each token, and its own text: of the text itself where that is known."""
+    """The text before each token and its own text, taken from the original text if that is known."""
     tokens = axis.tokens
     if tokens is None or not tokens.text:
         return [(" ", axis.name(place)) for place in range(axis.size)]
     parts: list[tuple[str, str]] = []
     end, after_sign, pending = 0, False, ""
     for label, (start, stop), sign in zip(tokens.labels, tokens.offsets, tokens.special, strict=True):
-        if sign or start < end:  # a sign of the model, or a further token of a character that is already there
+        if sign or start < end:  # a special token, or another token of the same character
             parts.append((pending or (" " if sign else ""), label))
             pending = ""
         else:
@@ -199,7 +201,7 @@ def _parts(axis: Axis) -> list[tuple[str, str]]:
             gap = pending + tokens.text[end:start] + own[: own.find(ink)]
             parts.append((gap or " " * after_sign, ink or label))
             after = own[own.find(ink) + len(ink) :]
-            pending, end = after if ink or "\n" in after else "", stop  # a space without ink has a label instead
+            pending, end = after if ink or "\n" in after else "", stop  # an invisible space is drawn as its label
         after_sign = sign
     return parts
 
@@ -208,7 +210,7 @@ def _parts(axis: Axis) -> list[tuple[str, str]]:
 
 
 def _lines(pieces: Sequence[Piece], letters: Letters, width: float) -> list[list[Piece]]:
-    """The pieces on lines of so many inches, broken between words, and between the characters of Chinese."""
+    """The pieces split into lines of `width` inches, broken between words and between Chinese characters."""
     lines: list[list[Piece]] = [[]]
     used = 0.0
     for word in _words(pieces):
@@ -223,7 +225,7 @@ def _lines(pieces: Sequence[Piece], letters: Letters, width: float) -> list[list
             used = 0.0
         if not used and word[0].text.isspace():
             continue
-        for piece in word:  # one that is longer than a line is broken where it must be
+        for piece in word:  # a word longer than a line is broken anywhere
             wide = letters.width(piece.text, SIZE)
             if used and used + wide > width:
                 lines.append([])
@@ -234,7 +236,7 @@ def _lines(pieces: Sequence[Piece], letters: Letters, width: float) -> list[list
 
 
 def _words(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Runs of pieces that should stay together."""
+    """Groups of consecutive pieces that should stay on one line."""
     words: list[list[Piece]] = []
     for piece in pieces:
         before = words[-1][-1] if words else Piece("")
@@ -258,7 +260,7 @@ def _width(line: Sequence[Piece], letters: Letters) -> float:
 def _page(
     letters: Letters, title: str, swatches: list[str], notes: list[str], inner: float, count: int
 ) -> tuple[Figure, Axes, Axes]:
-    """A figure for so many lines; axes in inches for them, and some for the colour bar."""
+    """A figure for `count` lines, axes in inches for them, and axes for the colour bar."""
     titles = letters.wrap(title, TITLE, inner, letters.bold)
     notes = [*swatches, *(line for note in notes for line in letters.wrap(note, NOTE, inner))]
     top, tall = EDGE + len(titles) * TITLE * LINE / 72 + GAP, count * SIZE * PITCH / 72
@@ -266,7 +268,7 @@ def _page(
     height = bottom + BAR_DEPTH + len(notes) * NOTE * LINE / 72 + EDGE
     if height > TALLEST:
         raise ArgumentError(
-            f"text: {count:,} lines take a figure of {height:,.0f} inches, expected at most {TALLEST:g}. "
+            f"text: {count:,} lines need a figure {height:,.0f} inches high, expected at most {TALLEST:g}. "
             "Choose a part of the text: cols=slice(0, 1000) with row=, or rows=slice(0, 1000) with col="
         )
     figure = blank(inner + 2 * EDGE, height)
@@ -287,7 +289,7 @@ def _draw_lines(
     norm: Normalize,
     cmap: Colormap,
 ) -> PatchCollection:
-    """Returns the shaded grounds, whose array are the weights in the order of the tokens."""
+    """Draw the lines. Returns the shaded backgrounds; their array holds the weights in token order."""
     base = direction_of([piece.text for line in lines for piece in line])
     font, edge = letters.properties(SIZE), axes.get_xlim()[1]
     boxes: dict[int, Box] = {}
@@ -308,22 +310,22 @@ def _draw_lines(
     grounds.set_array(np.array([shades[place] for place in shaded]))
     add_hatched(axes, [box for place, box in boxes.items() if np.isnan(shades[place])])
     add_boxes(axes, [box for place, box in boxes.items() if shades[place] == HIDE], facecolor=HIDDEN)
-    for width, colour in ((2.6, PAPER), (1.2, INK)):  # seen on a dark ground too
+    for width, colour in ((2.6, PAPER), (1.2, INK)):  # visible on dark backgrounds too
         frames = [boxes[framed]] if framed is not None else []
         add_boxes(axes, frames, facecolor="none", edgecolor=colour, linewidth=width, zorder=2)
     return grounds
 
 
 def _drawn(line: Sequence[Piece], letters: Letters, base: Direction) -> list[tuple[str, int | None, float]]:
-    """(what is drawn, which token, how wide) from left to right."""
+    """(text, index of the token, width) from left to right."""
     texts = [piece.text for piece in line]
     ways = arrange(texts, base)
     if any(way == "R" for _, way in ways):
-        if letters.has(ZERO_WIDTH_JOINER):  # a word in several pieces is still one stroke
+        if letters.has(ZERO_WIDTH_JOINER):  # joins the letters of a word in several pieces
             for i, (before, after) in enumerate(pairwise(line)):
                 if joins(before.text, after.text):
                     texts[i], texts[i + 1] = texts[i] + ZERO_WIDTH_JOINER, ZERO_WIDTH_JOINER + texts[i + 1]
-        if letters.has(RIGHT_TO_LEFT_MARK):  # which turns brackets round
+        if letters.has(RIGHT_TO_LEFT_MARK):  # mirrors brackets
             for i, way in ways:
                 if way == "R" and not texts[i].isspace():
                     texts[i] = RIGHT_TO_LEFT_MARK + texts[i]

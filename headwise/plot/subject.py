@@ -1,4 +1,4 @@
-"""What a figure is of: one record, the example and heads to draw, and what its rows and columns are called."""
+"""The subject of a figure: one record, the example and heads to draw, and the names of its rows and columns."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Labels = Sequence[str] | None
 
 @dataclass(frozen=True)
 class Axis:
-    """The rows or the columns: how many the record has, which of them are drawn, and what they are called."""
+    """The rows or the columns: their number in the record, which of them are drawn, and their names."""
 
     word: str  # "query" or "key"
     size: int
     places: Sequence[int]
-    labels: Sequence[str] | None = None  # of all; None: numbers
-    tokens: Tokens | None = None  # where the labels are those of a text
+    labels: Sequence[str] | None = None  # of all rows or columns; None = numbers
+    tokens: Tokens | None = None  # if the labels belong to a text
 
     def __len__(self) -> int:
         return len(self.places)
 
     @property
     def names(self) -> list[str]:
-        """What is drawn, by name."""
+        """The names of the drawn rows or columns."""
         return [self.name(place) for place in self.places]
 
     def name(self, place: int) -> str:
@@ -39,7 +39,7 @@ class Axis:
 
     @property
     def choice(self) -> slice | list[int]:
-        """What is drawn, as a record wants to be asked."""
+        """The drawn rows or columns as an index for a record."""
         places = self.places
         if isinstance(places, range) and places.step == 1:
             return slice(places.start, places.stop)
@@ -55,7 +55,7 @@ class Subject:
     heads: list[int]
     rows: Axis
     cols: Axis
-    layer: str  # what to call the layer, perhaps nothing
+    layer: str  # the name of the layer, may be ""
 
     @property
     def title(self) -> str:
@@ -75,16 +75,16 @@ def find_subject(
     row_labels: Labels,
     col_labels: Labels,
 ) -> Subject:
-    """What the arguments of a figure mean. Raises ArgumentError, DtypeError, ShapeError or RecordError, naming them."""
+    """The subject given by the arguments of a figure. Raises ArgumentError, DtypeError, ShapeError or RecordError."""
     record, name = find_record(what, layer)
     batch, count, q_len, k_len = record.shape
     if 0 in record.shape:
-        raise ArgumentError(f"there is nothing to draw in a record with B, H, Q, K = {list(record.shape)}")
+        raise ArgumentError(f"nothing to draw in an empty record. Received: [B, H, Q, K]={list(record.shape)}")
     example = check_place("example", example, batch)
     if head == "mean":
         heads = list(range(count))
     elif isinstance(head, str):
-        raise ArgumentError(f'head: expected a number from 0 to {count - 1}, or "mean". Received: {head!r}')
+        raise ArgumentError(f'head: expected a number from 0 to {count - 1}, or "mean". Received: head={head!r}')
     else:
         heads = [check_place("head", head, count)]
     (row_names, row_tokens), (col_names, col_tokens) = _names(what, record, example, tokens)
@@ -99,26 +99,26 @@ def find_subject(
 
 
 def find_record(what: Seen | AttentionRecord, layer: Layer | None) -> tuple[AttentionRecord, str]:
-    """The record of one layer, and what to call it in a title."""
+    """The record of one layer, and its name for a title."""
     if isinstance(what, AttentionRecord):
         if layer is not None:
-            raise ArgumentError("layer: goes with a Seen; a record is of one layer already, so leave it out")
+            raise ArgumentError("layer: expected a Seen. Received: a record, which has one layer only. Leave layer out")
         return what, what.site.name if what.site else ""
     if not isinstance(what, Seen):
         raise DtypeError(f"plot: expected a Seen or an AttentionRecord. Received: {type(what).__name__}")
     if layer is None and len(what) != 1:
-        there = f"layer=0 … {len(what.layers) - 1}, or a name" if len(what) else "but nothing was seen"
-        raise ArgumentError(f"layer: say which of the {len(what.layers)} layers to draw: {there}")
+        there = f"layer=0 … {len(what.layers) - 1}, or a name" if len(what) else "but nothing was recorded"
+        raise ArgumentError(f"layer: choose one of the {len(what.layers)} layers: {there}")
     record = what.records[0] if layer is None else what[layer]
     if not isinstance(record, AttentionRecord):
-        raise ArgumentError(f"layer: expected the number or name of one layer. Received: {layer!r}")
+        raise ArgumentError(f"layer: expected the number or name of one layer. Received: layer={layer!r}")
     return record, f"layer {what.layers.index(name_of(record))}"
 
 
 def _names(
     what: Seen | AttentionRecord, record: AttentionRecord, example: int, given: Any
 ) -> list[tuple[Sequence[str] | None, Tokens | None]]:
-    """The labels of all rows and of all columns, and the text that they are of, so far as anybody said."""
+    """The labels of all rows and of all columns, each with its text; None if unknown."""
     sizes = record.shape[2:]
     own = record.row_names, record.col_names
     if given is None and isinstance(what, AttentionRecord):
@@ -133,14 +133,14 @@ def _names(
 def names_of(
     given: Any, batch: int, example: int, sizes: Sequence[int]
 ) -> list[tuple[Sequence[str] | None, Tokens | None]]:
-    """What `tokens=` calls the rows and the columns, of one example of `batch`: those of which there are as many."""
+    """The labels that `tokens=` gives to rows and columns of one example, for sides with as many entries as tokens."""
     tokens = as_tokens(given)
     if len(tokens) not in (1, batch):
-        raise ShapeError(f"tokens: expected 1 text, or one for each of {batch}. Received: {len(tokens)}")
+        raise ShapeError(f"tokens: expected 1 text, or one for each of {batch} examples. Received: {len(tokens)} texts")
     text = tokens[example if len(tokens) > 1 else 0]
     if len(text.labels) not in sizes:
         raise ShapeError(
-            f"tokens: expected as many as the {sizes[0]} rows or the {sizes[1]} columns. Received: {len(text.labels)}"
+            f"tokens: expected {sizes[0]} (rows) or {sizes[1]} (columns) tokens. Received: {len(text.labels)} tokens"
         )
     return [(text.labels, text) if len(text.labels) == size else (None, None) for size in sizes]
 
@@ -148,13 +148,15 @@ def names_of(
 def make_axis(
     argument: str, word: str, size: int, choice: Places, given: Labels, labels: Labels, tokens: Tokens | None
 ) -> Axis:
-    """The rows or the columns: `choice` of `size`, called as `given`, or else `labels`, says."""
+    """The rows or the columns: `choice` of `size`, with the names `given`, or else `labels`."""
     if given is not None:
         name = {"rows": "row_labels", "cols": "col_labels"}[argument]
         if isinstance(given, str) or not all(isinstance(each, str) for each in given):
             raise DtypeError(f"{name}: expected a list of strings. Received: {given!r:.80}")
         if len(given) != size:
-            raise ShapeError(f"{name}: expected {size}, one for each of all {argument}. Received: {len(given)}")
+            raise ShapeError(
+                f"{name}: expected {size} names, one for each of all {argument}. Received: {len(given)} names"
+            )
         labels, tokens = tuple(given), None
     return Axis(word, size, _places(argument, choice, size), labels, tokens)
 
@@ -171,14 +173,14 @@ def _places(argument: str, choice: Places, size: int) -> Sequence[int]:
     if isinstance(places, list):
         places = [check_place(argument, place, size) for place in places]
     if not places:
-        raise ArgumentError(f"{argument}: expected at least one of 0 … {size - 1}. Received: {choice!r}")
+        raise ArgumentError(f"{argument}: expected at least one of 0 … {size - 1}. Received: {argument}={choice!r}")
     return places
 
 
 def check_place(argument: str, place: int, size: int) -> int:
-    """A number of one of `size` things, from 0; a negative one counts from the end."""
+    """An index below `size`; a negative one counts from the end."""
     if isinstance(place, bool) or not hasattr(place, "__index__"):
         raise DtypeError(f"{argument}: expected a number from 0 to {size - 1}. Received: {place!r}")
     if not -size <= place < size:
-        raise ArgumentError(f"{argument} must lie in 0 … {size - 1}. Received: {place}")
+        raise ArgumentError(f"{argument} must be in 0 … {size - 1}. Received: {argument}={place}")
     return int(place) % size

@@ -1,4 +1,4 @@
-"""`surface3d`: the weights of one head as a landscape."""
+"""`surface3d`: the weights of one head as a 3-D surface."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from mpl_toolkits.mplot3d import Axes3D
 
-MOST = 64  # cells a side; of longer matrices each cell is the largest of a block
-OUTLINED = 40  # steps a side, with lines around them
-WIDTH, HEIGHT = 5.0, 0.76  # inches; of the width
+MOST = 64  # cells per side; for longer matrices each cell is the largest weight of a block
+OUTLINED = 40  # up to this many steps per side are outlined
+WIDTH, HEIGHT = 5.0, 0.76  # inches; share of the width
 LONGEST = 0.45  # inches; longer names are cut
 
 
@@ -59,19 +59,19 @@ def surface3d(
     width: float | None = None,
     out: str | Path | None = None,
 ) -> Figure:
-    """Draw the attention weights of one head as a surface over queries and keys: a step for each, as high as it is.
+    """Draw the attention weights of one head as a surface over queries and keys, with one step per weight.
 
         headwise.plot.surface3d(seen, layer=3, head=5, out="surface.pdf")
 
-    Of a matrix longer than 64 each step is the largest of a block of weights. Masked cells are grey ground. `scale` is
-    that of the colours; the height is the weight itself.
+    For a matrix longer than 64, each step is the largest of a block of weights. Masked cells are grey ground. `scale`
+    applies to the colours; the height is the weight itself.
 
     Args:
         what, layer, head, example, rows, cols, scale, tokens, row_labels, col_labels: as in `heatmap`.
         cmap, vmax, title, width, out: as in `heatmap`.
 
     Raises:
-        ArgumentError, RecordError, FileError: as `heatmap`.
+        ArgumentError, RecordError, FileError: see `heatmap`.
     """
     path = check_out(out)
     check_look(scale, vmax, width)
@@ -80,7 +80,9 @@ def surface3d(
     around = EDGE + GAP + BAR + BAR_NAMES[scale]
     side = (width or WIDTH) - around
     if side < 1:
-        raise ArgumentError(f"width: expected at least {around + 1:.1f} inches for a surface. Received: {width:g}")
+        raise ArgumentError(
+            f"width: expected at least {around + 1:.1f} inches for a surface. Received: width={width:g}"
+        )
     with drawing():
         from matplotlib.cm import ScalarMappable
 
@@ -94,7 +96,7 @@ def surface3d(
         figure, flat, bar = frame(letters, title, notes, EDGE, 0.0, (side, HEIGHT * side), BAR_NAMES[scale])
         box, inches = flat.get_position(), figure.get_figheight()
         flat.remove()
-        # A scene is drawn in a square, and leaves its top and bottom empty.
+        # A 3-D scene is drawn in a square and leaves its top and bottom empty.
         middle, tall = box.y0 + 0.56 * box.height, side / inches
         square = (box.x0 - 0.04 * box.width, middle - tall / 2, box.width, tall)
         axes = figure.add_axes(square, projection="3d", computed_zorder=False)
@@ -108,7 +110,7 @@ def surface3d(
 
 
 def steps_of(values: Array) -> tuple[Array, Array, Array]:
-    """x, y and height of the corners of a surface with a level step for each cell, and walls down to the ground."""
+    """x, y and height of the corners of a surface with one flat step per cell and walls down to the ground."""
     rows, cols = values.shape
     x, y = np.meshgrid(*(np.repeat(np.arange(count + 1) - 0.5, 2) for count in (cols, rows)))
     return x, y, np.pad(_doubled(np.nan_to_num(values)), 1)
@@ -144,7 +146,7 @@ def _draw_steps(axes: Axes3D, weights: Weights, norm: Normalize, cmap: Colormap)
 
 
 def _set_scene(axes: Axes3D, letters: Letters, weights: Weights) -> None:
-    """The first query lies at the back, as it stands on top of a heat map."""
+    """Set axes and view. The first query is at the back, like at the top of a heat map."""
     from matplotlib.ticker import MaxNLocator
 
     rows, cols = weights.values.shape
@@ -157,7 +159,7 @@ def _set_scene(axes: Axes3D, letters: Letters, weights: Weights) -> None:
     axes.set(xticks=[], yticks=[])
     axes.zaxis.set_ticks_position("lower")
     axes.zaxis.set_tick_params(labelsize=NOTE, labelcolor=INK, pad=-2, width=0.4)
-    axes.zaxis.set_major_locator(MaxNLocator(4, prune="lower"))  # 0 would lie on the first name
+    axes.zaxis.set_major_locator(MaxNLocator(4, prune="lower"))  # 0 would overlap the first name
     for label in axes.get_zticklabels():
         label.set_fontproperties(letters.properties(NOTE))
     for axis in (axes.xaxis, axes.yaxis, axes.zaxis):
@@ -166,11 +168,13 @@ def _set_scene(axes: Axes3D, letters: Letters, weights: Weights) -> None:
 
 
 def _name_edge(axes: Axes3D, letters: Letters, axis: Axis, block: int, edge: Literal["front", "right"]) -> None:
-    """The names along the front or the right edge, as lines that go on outwards; every n-th, so that none touch."""
+    """Write the names along the front or right edge, pointing outwards; every n-th, so that they do not overlap."""
     rows, cols = axes.get_ylim()[0] + 0.5, axes.get_xlim()[1] + 0.5
     count, depth = (cols, rows) if edge == "front" else (rows, cols)
     along, outwards = ((1, 0, 0), (0, 1, 0)) if edge == "front" else ((0, 1, 0), (1, 0, 0))
-    room, line = (_inches(axes, edge, direction) for direction in (along, outwards))  # of a cell, in both directions
+    room, line = (
+        _inches(axes, edge, direction) for direction in (along, outwards)
+    )  # inches of a cell in both directions
     step = next(n for n in (1, 2, 5, 10, 20, 50, 100) if n * room * 72 >= NOTE * PITCH)
     names = {place: axis.name(axis.places[place * block]) for place in range(0, int(count), step)}
     names = {place: letters.cut(letters.of(name), NOTE, LONGEST) for place, name in names.items()}
@@ -189,7 +193,7 @@ def _name_edge(axes: Axes3D, letters: Letters, axis: Axis, block: int, edge: Lit
 
 
 def _inches(axes: Axes3D, edge: str, direction: tuple[int, int, int]) -> float:
-    """How long a step of one cell looks at the middle of an edge."""
+    """The projected length in inches of one cell at the middle of an edge."""
     from mpl_toolkits.mplot3d.proj3d import proj_transform
 
     rows, cols = axes.get_ylim()[0], axes.get_xlim()[1]

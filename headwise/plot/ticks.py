@@ -1,4 +1,4 @@
-"""The names along the sides of a map: as many as fit, each so that it can be read, none over another."""
+"""The names along the sides of a map: as many as fit without overlap."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headwise.text.labels import characters
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LONGEST = 1.1  # inches; what is longer is cut
-PITCH = 1.12  # the least distance between lines, as a multiple of the size of letters
-DESCENT = 0.2  # what hangs below a line, as a multiple of the size of letters
-WIDE = 1.7  # wider characters are turned, as if they were words
-STACK = 1.3  # the same between characters that stand on one another
+LONGEST = 1.1  # inches; longer names are cut
+PITCH = 1.12  # smallest line spacing, as a multiple of the font size
+DESCENT = 0.2  # descent below the base line, as a multiple of the font size
+WIDE = 1.7  # wider characters are rotated like words
+STACK = 1.3  # spacing of vertically stacked characters, as a multiple of the font size
 
 
 @dataclass(frozen=True)
@@ -27,20 +27,20 @@ class Names:
     """The names of one side."""
 
     side: Literal["rows", "cols"]
-    places: list[int]  # which rows or columns
+    places: list[int]  # indices of rows or columns
     texts: list[str]
-    turned: list[bool]  # whether each reads from bottom to top
-    size: float  # of letters, in points
-    step: int  # every how many have a name
-    depth: float  # inches that they take beside the map
-    upright: float = 0.0  # inches: the widest of those that are not turned; 0 for rows
+    turned: list[bool]  # whether each is rotated to read from bottom to top
+    size: float  # font size in points
+    step: int  # every step-th has a name
+    depth: float  # inches needed beside the map
+    upright: float = 0.0  # inches: the widest name that is not rotated; 0 for rows
 
 
 def fit_names(axis: Axis, letters: Letters, cell: float, side: Literal["rows", "cols"]) -> Names:
-    """The names for cells of so many inches. Smaller letters first, then every 2nd, 5th, 10th … name."""
+    """The names for cells of `cell` inches. Tries smaller letters first, then every 2nd, 5th, 10th … name."""
     best = None
     for step, size in _ways(len(axis)):
-        if step * cell * 72 < SMALLEST:  # not even the lowest letters
+        if step * cell * 72 < SMALLEST:  # too small even for the smallest letters
             continue
         best = _names(axis, letters, step, size, side, step * cell)
         if step * cell * 72 >= _pitch(best, axis.labels is not None or step == 1) or step >= len(axis):
@@ -50,7 +50,7 @@ def fit_names(axis: Axis, letters: Letters, cell: float, side: Literal["rows", "
 
 
 def _ways(count: int) -> Iterator[tuple[int, float]]:
-    """Pairs of a step and a size of letters, the best first."""
+    """Pairs (step, font size), the best first."""
     for size in (LABEL, 6.5, 6.0, 5.5, SMALLEST):
         yield 1, size
     step = 1
@@ -86,12 +86,12 @@ def _stacked(text: str) -> list[str]:
 
 
 def _pitch(names: Names, named: bool) -> float:
-    """How far apart they must stand, in points; numbers that are not all there have room around them."""
+    """The smallest distance of names in points; numbers with gaps between them get more space."""
     return max(names.size * (PITCH if named else 2 * PITCH), names.upright * 72 + 2 if names.upright else 0.0)
 
 
 def draw_names(axes: Axes, letters: Letters, names: Names) -> None:
-    """Put them to the left of the axes, or on top."""
+    """Draw the names to the left of the axes, or on top."""
     axis = axes.yaxis if names.side == "rows" else axes.xaxis
     if names.side == "cols":
         axes.xaxis.tick_top()
@@ -104,12 +104,12 @@ def draw_names(axes: Axes, letters: Letters, names: Names) -> None:
         label.set_linespacing(1.1)
         if names.side == "cols" and (turn or "\n" in label.get_text()):
             label.set(va="bottom", ha="center")
-        elif names.side == "cols":  # on one line, whatever hangs below it
+        elif names.side == "cols":  # on one base line
             label.set(va="baseline", ha="center", y=1 + DESCENT * names.size / height)
 
 
 def side_title(axis: Axis, names: Names) -> str:
-    """What a side is, and how many of its names are there."""
+    """The title of a side, which says if only some names are drawn."""
     if names.step == 1:
         return axis.word
     return f"{axis.word} (every {ordinal(names.step)} named)"

@@ -1,6 +1,6 @@
-"""The weights that a figure shows: exact, some rows at a time, and no more of them than can be seen.
+"""The weights in a figure: exact, computed some rows at a time, and no more than are visible.
 
-Where a matrix has more cells than a figure, each of the figure's cells is the largest of a block of weights.
+If a matrix has more cells than the figure, each cell of the figure is the largest of a block of weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headwise.plot.fonts import Letters
 from headwise.plot.subject import Axis, Subject
 from headwise.records import AttentionRecord
 
-# Scores that are made at once.
+# Scores computed at once.
 BLOCK_CELLS = 2**22
 
 Array = NDArray[Any]
@@ -24,12 +24,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Weights:
-    """What is drawn, `values[r, c]`; NaN where every weight of a block is forbidden, or hidden."""
+    """The drawn weights, `values[r, c]`; NaN if all weights of a block are masked or hidden."""
 
     values: Array
-    block: tuple[int, int]  # rows and columns that one cell stands for
-    masked: bool  # whether anything is forbidden
-    hidden: int | None = None  # which of the columns that were asked for is not shown
+    block: tuple[int, int]  # rows and columns per cell
+    masked: bool  # whether any cell is masked
+    hidden: int | None = None  # index of the hidden column among the requested ones
 
     @property
     def top(self) -> float:
@@ -38,7 +38,7 @@ class Weights:
 
 
 def weights_of(subject: Subject, most: tuple[int, int], hidden: int | None = None) -> Weights:
-    """At most `most` = (rows, columns) cells; `hidden` is a column of the record that is left out of every block."""
+    """At most `most` = (rows, columns) cells; `hidden` is a column of the record that is left out."""
     rows, cols = subject.rows, subject.cols
     block = (-(-len(rows) // most[0]), -(-len(cols) // most[1]))
     left_out = list(cols.places).index(hidden) if hidden is not None and hidden in cols.places else None
@@ -56,7 +56,7 @@ def weights_of(subject: Subject, most: tuple[int, int], hidden: int | None = Non
 
 
 def _tile(subject: Subject, rows: Axis) -> tuple[Array, Array]:
-    """Weights [rows, cols], the mean of the heads, and where all heads forbid them."""
+    """Weights [rows, cols], the mean of the heads; and bool [rows, cols], True where all heads are masked."""
     record, cols = subject.record, subject.cols
     choice = None if len(cols) == cols.size and isinstance(cols.places, range) else cols.choice
     with torch.no_grad():
@@ -66,7 +66,7 @@ def _tile(subject: Subject, rows: Axis) -> tuple[Array, Array]:
 
 
 def _pool(x: Array, block: tuple[int, int]) -> Array:
-    """The largest of each block; those at the end may be smaller. NaN is passed over."""
+    """The largest weight of each block, ignoring NaN; blocks at the end may be smaller."""
     for axis, size in enumerate(block):
         if size > 1:
             x = np.fmax.reduceat(x, np.arange(0, x.shape[axis], size), axis=axis)
@@ -82,7 +82,7 @@ def sink_key(record: AttentionRecord, example: int) -> int:
 
 
 def hidden_note(subject: Subject, weights: Weights, letters: Letters) -> list[str]:
-    """What is not shown, and that nothing else has changed."""
+    """A note on the hidden key."""
     if weights.hidden is None:
         return []
     key = subject.cols.places[weights.hidden]

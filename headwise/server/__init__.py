@@ -1,7 +1,6 @@
-"""`headwise serve`: trained tasks and exports over HTTP and gRPC, in protocols that clients already speak.
+"""`headwise serve`: trained tasks and exports over HTTP and gRPC, in protocols that clients already use.
 
-One process answers the network (`routes/`, `protocols/`), and workers, processes of their own, run the models
-(`pool/`). Between them stand rows: `Interface` is a model as rows of named columns, whatever runs it (`interfaces/`);
-`Engine` is what a protocol asks. So a protocol knows no task, a task knows no protocol, and neither knows how batches
-are made.
+One process handles the network (`routes/`, `protocols/`). Worker processes run the models (`pool/`). They exchange
+rows: an `Interface` presents a model as rows of named columns, whatever runs it (`interfaces/`), and an `Engine` is
+what a protocol calls. So a protocol knows no task, a task knows no protocol, and neither knows about batches.
 """

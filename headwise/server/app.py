@@ -1,4 +1,4 @@
-"""The application: every route over HTTP, and what stands around them."""
+"""The HTTP application: all routes and the middleware around them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def create(
     metrics: numbers.Metrics | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> FastAPI:
-    """The application that answers for `engine` over HTTP: plain routes, both protocols, health, metrics and pages.
+    """The application that serves `engine` over HTTP: plain routes, both protocols, health, metrics and pages.
 
     Args:
-        metrics: to count in; those of the engine are the caller's to add (`tell_engine`).
-        stopping: whether the server is about to stop.
+        metrics: where requests are counted. The caller adds the metrics of the engine (`tell_engine`).
+        stopping: returns whether the server is about to stop.
     """
     settings = settings or Settings()
     metrics = metrics or numbers.Metrics()
@@ -93,14 +93,14 @@ def create(
     methods = {"/v2": "GET"} | {path: method for path, (method, _) in fixed.items()}
     for path, (method, endpoint) in fixed.items():
         app.router.add_route(path, _noting(path, endpoint), methods=[method])
-    # Last, and asked for whatever method: which tasks there are changes while models come and go.
+    # Last, and for every method: the tasks change when models are loaded or unloaded.
     every = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
     app.router.add_route("/{task}", task, methods=every)
 
     app.add_exception_handler(HeadwiseError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _of_router)
-    # The last that is added is the outermost.
+    # The last middleware added is the outermost.
     app.add_middleware(Limits, most=settings.max_body, patience=settings.timeout)
     app.add_middleware(Auth, token=settings.token, local=is_local(settings.host))
     app.add_middleware(Watching, metrics=metrics, stopping=stopping)
@@ -131,15 +131,15 @@ async def _refused(_: Request, error: Exception) -> Response:
 async def _invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     where = {str(each["loc"][-1]) for each in error.errors() if each.get("loc")}
-    return refusal(RequestRefused("bad_input", f"a value that cannot be used: {', '.join(sorted(where))}"))
+    return refusal(RequestRefused("bad_input", f"invalid value: {', '.join(sorted(where))}"))
 
 
 async def _of_router(_: Request, error: Exception) -> Response:
-    """No such route, or not with this method."""
+    """The answer for an unknown route or a wrong method."""
     assert isinstance(error, HTTPException)
     sentences: dict[int, Any] = {
-        404: "there is nothing at this address: GET / lists what there is",
-        405: f"this address takes another method: {(error.headers or {}).get('Allow', '')}",
+        404: "this path does not exist; GET / lists the routes",
+        405: f"this path expects another method: {(error.headers or {}).get('Allow', '')}",
     }
     kind: RefusalKind = "not_found" if error.status_code == 404 else "bad_input"
     response = refusal(RequestRefused(kind, sentences.get(error.status_code, str(error.detail))), error.status_code)

@@ -1,7 +1,8 @@
-"""Who may ask: with a token, only who knows it; without one, nobody that a page elsewhere sent.
+"""Access control: requests must carry the token if there is one, and must not come from pages of other sites.
 
-A page of any site can make a browser post to 127.0.0.1, and a name of that site may be made to lead here. Browsers say
-where a page is from (Origin) and whom they think they ask (Host): a request that names another is refused.
+A page of any site can make a browser send requests to 127.0.0.1, and a DNS name of that site may resolve to this
+machine. Browsers send the site of the page (Origin) and the name they resolved (Host): a request with a foreign name
+in either is refused.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headwise.errors import ArgumentError, FileError, RequestRefused
 from headwise.server.routes.refusal import refusal
 
-# To all: what probes ask, and the page, which itself holds nothing and asks its reader for the token.
+# Open to everyone: health probes, and the page, which holds no data and asks its reader for the token.
 OPEN = frozenset({"/livez", "/readyz", "/v2/health/live", "/v2/health/ready", "/docs"})
 FORBIDDEN = 403
 _SHORTEST = 16
 
 
 class Auth:
-    """ASGI middleware: refuses requests without the token, from pages of other sites, or under another's name.
+    """ASGI middleware: refuses requests without the token, from pages of other sites, or with a foreign host name.
 
     Args:
-        token: None = whoever reaches the server may ask.
-        local: whether it listens on this machine alone, where only a name of this machine can be meant.
+        token: None = no token is required.
+        local: whether the server listens on the loopback address only; then the host must be a name of this machine.
     """
 
     def __init__(self, app: ASGIApp, *, token: str | None, local: bool) -> None:
@@ -54,14 +55,14 @@ class Auth:
             name = urlsplit(f"//{host}").hostname or ""
             site = host if origin is None else urlsplit(origin).netloc
         except ValueError:
-            return "expected a host and an origin that are addresses"
+            return "the Host or Origin header is not a valid address"
         if self._local and host and not is_local(name):
-            return "this server answers to names of its own machine only: localhost or 127.0.0.1"
-        return None if site == host else "this server answers no pages of other sites"
+            return "this server only accepts the host names localhost and 127.0.0.1"
+        return None if site == host else "this server refuses requests from pages of other sites"
 
 
 def is_token(token: str | None, authorization: str | None) -> bool:
-    """Whether an Authorization of a request holds the token, where there is one."""
+    """Whether the Authorization header holds the token; True if no token is required."""
     if token is None:
         return True
     scheme, _, given = (authorization or "").partition(" ")
@@ -69,7 +70,7 @@ def is_token(token: str | None, authorization: str | None) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Whether a name or address is that of this machine to itself."""
+    """Whether a name or address is a loopback address."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -79,10 +80,11 @@ def is_local(host: str) -> bool:
 
 
 def read_token(path: Path | None, environment: str | None) -> str | None:
-    """The token of a file (its first line), or else that of the environment; None where there is neither.
+    """The token in a file (its first line), or else in the environment; None if both are missing.
 
     Raises:
-        FileError: the file cannot be read. ArgumentError: a token that is too short, or that no header can hold.
+        FileError: the file cannot be read.
+        ArgumentError: the token is too short, or contains characters that a header cannot hold.
     """
     if path is not None:
         try:
@@ -97,7 +99,7 @@ def read_token(path: Path | None, environment: str | None) -> str | None:
         return None
     if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
         raise ArgumentError(
-            f"{source}: expected one line of at least {_SHORTEST} letters, digits and signs without blanks, received "
-            f"{len(token)} characters; python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
+            f"{source}: expected one line of at least {_SHORTEST} printable ASCII characters without spaces. Received: "
+            f"{len(token)} characters. To make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     return token

@@ -1,4 +1,4 @@
-"""Connections over HTTP: one whose head does not come, or does not end, is closed."""
+"""HTTP connections: a connection is closed if the header of a request does not arrive, or does not end, in time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HEAD_BYTES = 64 * 2**10
 
 
 def protocol() -> type[asyncio.Protocol]:
-    """uvicorn's protocol, httptools where it is installed, which by itself waits for a head for ever."""
+    """uvicorn's protocol (httptools if installed) with a time limit for headers, which uvicorn lacks."""
     base: Any
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -32,7 +32,7 @@ def protocol() -> type[asyncio.Protocol]:
         def data_received(self, data: bytes) -> None:
             before = self.cycle
             super().data_received(data)
-            if self.cycle is not before:  # a head has ended
+            if self.cycle is not before:  # a header is complete
                 self._rest()
             elif self.cycle is None or self.cycle.response_complete:
                 self._head += len(data)

@@ -1,4 +1,4 @@
-"""`Engine`: what a protocol asks. `pool/` has the one that runs workers; tests of protocols have one in the process."""
+"""`Engine`: what a protocol calls. `pool/` implements it with workers; tests of protocols use one in the process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headwise.server.interface import Description, Row
 
 @dataclass(frozen=True)
 class Served:
-    """A model that can be asked.
+    """A model that is loaded.
 
     Args:
-        name, version: as a client gives them; "1" unless the folder is one of several versions.
-        description: of its rows.
-        ready: whether a worker has it loaded.
+        name, version: as in a request; the version is "1" unless the folder has several versions.
+        description: its columns and abilities.
+        ready: whether at least one worker has loaded it.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Served:
 
 
 class Engine(Protocol):
-    """Models that answer rows. All methods belong to one event loop."""
+    """Models that answer rows. All methods must be called in one event loop."""
 
     @property
     def live(self) -> bool:
@@ -39,37 +39,37 @@ class Engine(Protocol):
         """Whether every model can answer, and the server is not stopping."""
 
     def models(self) -> list[Served]:
-        """All that is loaded, by name and version."""
+        """All loaded models, sorted by name and version."""
 
     def find(self, name: str, version: str | None = None) -> Served:
-        """The model of this name; without a version the newest. Raises RequestRefused "not_found"."""
+        """The model with this name; version None = the newest. Raises RequestRefused "not_found"."""
 
     async def answer(
         self, name: str, version: str | None, rows: Sequence[Row], *, timeout: float | None = None
     ) -> list[Row | HeadwiseError]:
-        """The answers to the rows, in order; a row that cannot be used has an error in its place, and the others are
-        answered. Rows of one request may stand in different batches, beside those of others.
+        """The answers to the rows, in order. An invalid row gets an error in its place; the others are answered.
+        The rows of one request may be in different batches, together with rows of other requests.
 
-        A caller that is cancelled (its client is gone) takes its rows out of the queue.
+        If the caller is cancelled (its client disconnected), its rows are removed from the queue.
 
         Raises:
-            RequestRefused: "not_found"; "busy", "too_large", "timeout", "unavailable", as of the whole request.
+            RequestRefused: of the whole request: "not_found", "busy", "too_large", "timeout", "unavailable".
         """
 
     def stream(self, name: str, version: str | None, row: Row, *, timeout: float | None = None) -> AsyncIterator[str]:
-        """The text that is written for a row, piece by piece. Raises as `answer`, before the first piece or between."""
+        """The text generated for a row, piece by piece. Raises like `answer`, before or after the first piece."""
 
     async def explain(
         self, name: str, version: str | None, row: Row, *, page: bool = False, timeout: float | None = None
     ) -> dict[str, Any] | str:
-        """Statistics as JSON has them, or the page as HTML. Raises as `answer`."""
+        """The attention statistics of a row as a JSON object, or the page as HTML. Raises like `answer`."""
 
     async def load(self, name: str, path: Path | None = None) -> None:
-        """Load a model, or load it anew; the old one answers until the new one can. Without a path: from where it was.
+        """Load or reload a model. The old one answers until the new one is ready. path None = the previous path.
 
         Raises:
-            RequestRefused: "not_found", no path and no such name; "bad_input", it cannot be loaded, and why.
+            RequestRefused: "not_found": no path and no such name; "bad_input": it cannot be loaded, with the reason.
         """
 
     async def unload(self, name: str) -> None:
-        """Let go of a model, after the requests that it has accepted. Raises RequestRefused "not_found"."""
+        """Unload a model after its accepted requests are answered. Raises RequestRefused "not_found"."""

@@ -1,4 +1,4 @@
-"""The servers over gRPC: made, watched and guarded as those over HTTP are."""
+"""The gRPC servers, with the same logs, metrics and access control as the HTTP server."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ OPEN = frozenset({"/inference.GRPCInferenceService/ServerLive", "/inference.GRPC
 
 
 def make(settings: Settings, metrics: Metrics) -> grpc.aio.Server:
-    """A server without services or port."""
+    """A server without services and without a port."""
     return grpc.aio.server(
         interceptors=[Watching(metrics, settings.token)],
         options=[
             ("grpc.max_receive_message_length", settings.max_body),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", 16 * 2**10),
-            ("grpc.so_reuseport", 0),  # else two servers may share a port, and neither knows
+            ("grpc.so_reuseport", 0),  # otherwise two servers could share a port unnoticed
         ],
     )
 
 
 def bind(server: grpc.aio.Server, settings: Settings, port: int, option: str) -> int:
-    """Bind a server to a port (0 = any that is free), and give it. Raises FileError, as `listening.bind`."""
+    """Bind a server to a port (0 = any free port) and return the port. Raises FileError like `listening.bind`."""
     check_free(settings.host, port, option)
     where = address(settings.host, port)
     try:
@@ -44,13 +44,15 @@ def bind(server: grpc.aio.Server, settings: Settings, port: int, option: str) ->
         pair = (settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())
         return server.add_secure_port(where, grpc.ssl_server_credentials([pair]))
     except RuntimeError as error:
-        raise FileError(f"{option} {port}: the port cannot be used; choose another one, or 0 for any free") from error
+        raise FileError(
+            f"{option} {port}: the port cannot be used. Choose another one, or 0 for any free port"
+        ) from error
 
 
 class Watching(grpc.aio.ServerInterceptor):
-    """Wants the token, and tells each call to the log and the metrics.
+    """Checks the token, and writes each call to the log and the metrics.
 
-    The services here answer a message with a message, or a stream with a stream.
+    The services here are either unary (one message in, one out) or bidirectional streams.
     """
 
     def __init__(self, metrics: Metrics, token: str | None) -> None:
@@ -58,7 +60,7 @@ class Watching(grpc.aio.ServerInterceptor):
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
-        if handler is None:  # no such method: gRPC says so
+        if handler is None:  # no such method: gRPC reports it
             return None
         method = handler_call_details.method
         metadata = {str(key): value for key, value in handler_call_details.invocation_metadata or ()}
@@ -94,12 +96,12 @@ class _Call:
 
     @contextlib.asynccontextmanager
     async def _watched(self, context: Any) -> AsyncIterator[None]:
-        current.set(self._noted)  # of the task of this call alone
+        current.set(self._noted)  # context variable: set for the task of this call only
         self._metrics.begin("grpc")
         began, code = time.perf_counter(), "OK"
         try:
             if not self._known:
-                says = "expected the server's token in the metadata: authorization: Bearer TOKEN"
+                says = "the server's token is missing or wrong: expected the metadata authorization: Bearer TOKEN"
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, says)
             yield
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""Many asked at once, of which one may make the whole fail: found by halving, so that the others have their answers."""
+"""Call a function on a batch in which one item may make the whole call fail, and find that item by halving."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def by_halves(
     asked: Sequence[Asked],
     failed: Callable[[Exception], Answer],
 ) -> list[Answer]:
-    """`run(asked)`; where it raises, or gives another number of answers, that of each half, down to single ones.
+    """`run(asked)`. If it raises or returns a wrong number of answers, the same for each half, down to single items.
 
     Args:
-        failed: the answer in the place of one that fails by itself.
+        failed: makes the answer for a single item that fails.
     """
     if not asked:
         return []

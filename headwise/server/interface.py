@@ -1,4 +1,4 @@
-"""`Interface`: what a served model takes and gives, as rows of named columns: the same for every task and protocol."""
+"""`Interface`: the inputs and outputs of a served model as rows of named columns, for every task and protocol."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 
-# A row: column name -> str where the column is text, bytes where it is other BYTES, a Python number or bool where its
-# shape is (), else a NumPy array of the column's dtype.
+# A row maps a column name to: str for text, bytes for other BYTES, a Python number or bool if the column's
+# shape is (), otherwise a NumPy array of the column's dtype.
 Row = dict[str, Any]
 Datatype = Literal["BYTES", "BOOL", "INT32", "INT64", "FP32", "FP64"]  # names of the Open Inference Protocol
 
-DTYPES: dict[Datatype, Any] = {  # as NumPy has them
+DTYPES: dict[Datatype, Any] = {  # the NumPy dtypes
     "BYTES": np.object_,
     "BOOL": np.bool_,
     "INT32": np.int32,
@@ -27,15 +27,15 @@ DTYPES: dict[Datatype, Any] = {  # as NumPy has them
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the rows that a model takes or gives.
+    """One column of the rows that a model takes or returns.
 
     Args:
-        name: of the tensor in a request.
-        datatype: as the Open Inference Protocol has it. BYTES is UTF-8 text unless `binary`.
-        shape: of one row: () = a single value; -1 = any length. A request of N rows has [N, *shape].
-        says: what it is, in a few words, for the descriptions that clients read.
+        name: the name of the tensor in a request.
+        datatype: of the Open Inference Protocol. BYTES is UTF-8 text unless `binary`.
+        shape: of one row: () = a single value; -1 = any length. A request with N rows has [N, *shape].
+        says: a short description for clients.
         optional: whether a row may lack it.
-        binary: BYTES that are not text: an encoded image.
+        binary: BYTES that are not text, such as an encoded image.
     """
 
     name: str
@@ -48,16 +48,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Description:
-    """What a protocol has to know of a model; it goes from a worker to the process that answers the network.
+    """What a protocol needs to know about a model. The worker sends it to the network process.
 
     Args:
-        task: "classify", "answer", …; "tensors" for an export that is no task's.
-        platform: what runs it: "headwise_torch", "headwise_onnx".
+        task: "classify", "answer", …; "tensors" for an export that belongs to no task.
+        platform: what runs the model: "headwise_torch" or "headwise_onnx".
         inputs, outputs: the columns of a row.
-        labels: of classify, in the order of "probabilities".
-        streams: whether `stream` gives text piece by piece.
-        explains: whether `explain` and `page` answer.
-        example: a row that it can answer: for the OpenAPI page, and to warm up.
+        labels: for classify, in the order of "probabilities".
+        streams: whether `stream` is supported: text piece by piece.
+        explains: whether `explain` and `page` are supported.
+        example: a valid row, for the OpenAPI page and for warm-up.
     """
 
     task: str
@@ -71,26 +71,26 @@ class Description:
 
     @property
     def written(self) -> str:
-        """The column that `stream` gives in pieces: the text of an answer."""
+        """The column that `stream` returns in pieces: the text of an answer."""
         return next(column.name for column in self.outputs if column.datatype == "BYTES")
 
 
 class Interface(Protocol):
-    """A model in a worker. One thread at a time calls it."""
+    """A model in a worker. It is called by one thread at a time."""
 
     description: Description
 
     def tokens(self, row: Row) -> int:
-        """How many tokens a row has: what limits are in. Raises HeadwiseError for a row that cannot be used."""
+        """The number of tokens in a row, for the limit `max_tokens`. Raises HeadwiseError for an invalid row."""
 
     def answer(self, rows: Sequence[Row]) -> list[Row | HeadwiseError]:
-        """What the model makes of each row, in order; an error in the place of a row that cannot be used."""
+        """The model's answer to each row, in order; an error in the place of an invalid row."""
 
     def stream(self, row: Row) -> Iterator[str]:
-        """Pieces of the text that is written for a row, as soon as each is there; together they are the whole."""
+        """The pieces of the text generated for a row, each as soon as it is ready; joined they are the whole text."""
 
     def explain(self, row: Row) -> dict[str, Any]:
-        """The statistics of the record of each attention call that the row gives rise to, as JSON has it."""
+        """The statistics of every attention call of this row, as a JSON object."""
 
     def page(self, row: Row) -> str:
-        """The page, HTML, that shows them."""
+        """The HTML page that shows the attention."""

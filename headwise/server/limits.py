@@ -1,4 +1,4 @@
-"""How a request comes in: not too large, not too slow, and let go of when its client is gone."""
+"""Limits on HTTP requests: body size, time to arrive, and cancellation when the client disconnects."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headwise.errors import RequestRefused
 from headwise.server.routes.refusal import refusal
 
-GONE = 499  # in the log: the client was gone before its answer
+GONE = 499  # in the log: the client disconnected before its answer
 TOO_SLOW = 408
 UNKNOWN_CODING = 415
 
 
 class Limits:
-    """ASGI middleware: reads the body, at most `most` bytes of it, sent and unpacked, before anything else runs.
+    """ASGI middleware: reads the whole body, at most `most` bytes packed or unpacked, before the application runs.
 
-    What runs inside gets the whole body at once, and is cancelled when the client disconnects.
+    The application gets the whole body at once, and is cancelled when the client disconnects.
 
     Args:
-        most: bytes.
-        patience: seconds for the body to arrive.
+        most: the largest body, in bytes.
+        patience: seconds in which the body must arrive.
     """
 
     def __init__(self, app: ASGIApp, *, most: int, patience: float) -> None:
@@ -71,23 +71,25 @@ class Limits:
         if coding == "identity":
             return body
         if coding not in ("gzip", "deflate"):
-            raise _UnknownCoding("the body's Content-Encoding: expected gzip, deflate or none, received another")
-        unpacking = zlib.decompressobj(wbits=47)  # either, told by its head
+            raise _UnknownCoding("Content-Encoding: expected gzip, deflate or none. Received: another coding")
+        unpacking = zlib.decompressobj(wbits=47)  # 47: detects gzip or zlib by the header
         try:
             plain = unpacking.decompress(body, self._most + 1)
         except zlib.error as error:
-            raise RequestRefused("bad_input", f"the body is not {coding}, as its Content-Encoding says") from error
+            raise RequestRefused(
+                "bad_input", f"the body is not {coding}, although its Content-Encoding says so"
+            ) from error
         if len(plain) > self._most:
             raise self._too_large("more, unpacked")
         if not unpacking.eof or unpacking.unused_data:
-            raise RequestRefused("bad_input", f"the body is not one whole {coding} stream")
+            raise RequestRefused("bad_input", f"the body is not one complete {coding} stream")
         headers = MutableHeaders(scope=scope)
         del headers["content-encoding"]
         headers["content-length"] = str(len(plain))
         return plain
 
     def _too_large(self, received: str) -> RequestRefused:
-        return RequestRefused("too_large", f"the body: expected at most {self._most:,} bytes, received {received}")
+        return RequestRefused("too_large", f"the body: expected at most {self._most:,} bytes. Received: {received}")
 
     async def _run(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(_disconnect(receive))
@@ -122,11 +124,11 @@ class Limits:
 
 
 class _Gone(Exception):  # noqa: N818
-    """The client left while it was sending."""
+    """The client disconnected while it was sending."""
 
 
 class _UnknownCoding(Exception):  # noqa: N818
-    """A Content-Encoding that is not known here."""
+    """A Content-Encoding that is not supported."""
 
 
 async def _disconnect(receive: Callable[[], object]) -> Message:

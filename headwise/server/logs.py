@@ -1,7 +1,7 @@
-"""Logs: a line of JSON for each request, and for what goes wrong.
+"""Logs: one JSON line per request and per error.
 
-No line holds what a client wrote: not a text, not a path, not a query. Messages of errors may quote a row, so of an
-error that nobody expected the log has its class and where it was raised.
+No line contains what a client sent: no text, no path, no query. Error messages may quote a row, so an unexpected error
+is logged with its class and the line that raised it only.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from datetime import datetime, timezone
 from typing import Any, TextIO
 
 logger = logging.getLogger("headwise.server")
-NAMES = (logger.name, "uvicorn", "grpc", "asyncio", "kserve", "fastapi")  #: whose lines these are
+NAMES = (logger.name, "uvicorn", "grpc", "asyncio", "kserve", "fastapi")  #: loggers that write here
 
 
 def set_up(stream: TextIO | None = None, *, debug: bool = False) -> None:
-    """Send the server's lines, and the warnings of the packages that it stands on, to `stream` (standard error).
+    """Send the log lines of the server, and the warnings of its packages, to `stream` (default: standard error).
 
-    With `debug`, errors come with their messages and whole tracebacks, which may quote what clients wrote.
+    With `debug`, errors are logged with messages and full tracebacks, which may quote what clients sent.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Lines(debug))
@@ -31,7 +31,7 @@ def set_up(stream: TextIO | None = None, *, debug: bool = False) -> None:
 
 
 def told(level: int, event: str, error: BaseException | None = None, **fields: Any) -> None:
-    """Write a line. `fields` that are None are left out."""
+    """Write a log line. `fields` that are None are left out."""
     if logger.isEnabledFor(level):
         logger.log(level, event, exc_info=error, extra={"fields": fields})
 
@@ -46,7 +46,7 @@ class _Lines(logging.Formatter):
         line: dict[str, Any] = {"time": time.replace("+00:00", "Z"), "level": record.levelname.lower()}
         if record.name == logger.name:
             line["event"] = record.getMessage()
-        else:  # what asyncio tells of a task goes on with what it held
+        else:  # asyncio's messages about tasks continue with their arguments
             line |= {"event": record.name, "says": record.getMessage().partition("\n")[0]}
         line |= {name: value for name, value in getattr(record, "fields", {}).items() if value is not None}
         if record.exc_info and record.exc_info[1] is not None:

@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics."""
+"""The metrics for Prometheus at /metrics."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ _MODEL = ["model", "version"]
 
 
 class Metrics:
-    """The numbers of one server, in a registry of their own. Labels have few values: routes, not paths."""
+    """The metrics of one server, in a separate registry. Labels have few values: routes instead of paths."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "headwise_requests",
-            "Requests that were answered, by protocol, route and status (of HTTP) or code (of gRPC).",
+            "Answered requests, by protocol, route and HTTP status or gRPC code.",
             ("protocol", "route", "code"),
             registry=self._registry,
         )
         self._seconds = Histogram(
             "headwise_request_seconds",
-            "From the head of a request to the end of its answer.",
+            "Time from the header of a request to the end of its answer.",
             ("protocol", "route"),
             buckets=_SECONDS,
             registry=self._registry,
         )
         self._in_flight = Gauge(
-            "headwise_requests_in_flight", "Requests that are being answered.", ("protocol",), registry=self._registry
+            "headwise_requests_in_flight", "Requests in progress.", ("protocol",), registry=self._registry
         )
 
     def begin(self, protocol: str) -> None:
-        """A request came."""
+        """Count a request that arrived."""
         self._in_flight.labels(protocol).inc()
 
     def end(self, protocol: str, route: str, code: str, seconds: float) -> None:
-        """It was answered."""
+        """Count a request that was answered."""
         self._in_flight.labels(protocol).dec()
         self._requests.labels(protocol, route, code).inc()
         self._seconds.labels(protocol, route).observe(seconds)
 
     def tell_engine(self, engine: Engine, statistics: Statistics | None) -> None:
-        """Show which models are loaded and, of a pool, its numbers, as they are at each look."""
+        """Add the loaded models and the statistics of a pool, read anew at each scrape."""
         self._registry.register(_Asked(lambda: _of_models(engine)))
         if statistics is not None:
             self._registry.register(_Asked(lambda: _of_pool(statistics)))
 
     def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """All metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 
@@ -65,11 +65,11 @@ class _Asked:
         self.collect = collect
 
     def describe(self) -> list[Any]:
-        return []  # else it would be asked when it is registered
+        return []  # otherwise registration would call collect()
 
 
 def _of_models(engine: Engine) -> Iterable[Metric]:
-    ready = GaugeMetricFamily("headwise_model_ready", "1: a worker has it loaded.", labels=[*_MODEL, "task"])
+    ready = GaugeMetricFamily("headwise_model_ready", "1 if a worker has loaded the model.", labels=[*_MODEL, "task"])
     for served in engine.models():
         ready.add_metric([served.name, served.version, served.description.task], float(served.ready))
     yield ready
@@ -78,16 +78,16 @@ def _of_models(engine: Engine) -> Iterable[Metric]:
 def _of_pool(statistics: Statistics) -> Iterable[Metric]:
     yield GaugeMetricFamily("headwise_workers", "Worker processes that can answer.", statistics.workers)
     yield CounterMetricFamily("headwise_worker_restarts", "Workers that died and were replaced.", statistics.restarts)
-    loads = CounterMetricFamily("headwise_model_loads", "Times that a model was loaded.", labels=["outcome"])
+    loads = CounterMetricFamily("headwise_model_loads", "Model loads.", labels=["outcome"])
     loads.add_metric(["ok"], statistics.loads - statistics.failed_loads)
     loads.add_metric(["failed"], statistics.failed_loads)
     yield loads
-    waiting = GaugeMetricFamily("headwise_queue_rows", "Rows that wait for a worker.", labels=_MODEL)
-    working = GaugeMetricFamily("headwise_worker_rows", "Rows that workers have.", labels=_MODEL)
-    rows = CounterMetricFamily("headwise_rows", "Rows by what came of them.", labels=[*_MODEL, "outcome"])
-    batches = HistogramMetricFamily("headwise_batch_rows", "Rows of a batch.", labels=_MODEL)
-    queued = HistogramMetricFamily("headwise_queue_seconds", "How long a row waited for a worker.", labels=_MODEL)
-    computed = HistogramMetricFamily("headwise_model_seconds", "How long a worker took for a batch.", labels=_MODEL)
+    waiting = GaugeMetricFamily("headwise_queue_rows", "Rows waiting for a worker.", labels=_MODEL)
+    working = GaugeMetricFamily("headwise_worker_rows", "Rows being computed by workers.", labels=_MODEL)
+    rows = CounterMetricFamily("headwise_rows", "Rows by outcome.", labels=[*_MODEL, "outcome"])
+    batches = HistogramMetricFamily("headwise_batch_rows", "Rows per batch.", labels=_MODEL)
+    queued = HistogramMetricFamily("headwise_queue_seconds", "Time a row waited for a worker.", labels=_MODEL)
+    computed = HistogramMetricFamily("headwise_model_seconds", "Time a worker took for a batch.", labels=_MODEL)
     for labels, numbers in ((list(key), numbers) for key, numbers in sorted(statistics.models.items())):
         waiting.add_metric(labels, numbers.waiting)
         working.add_metric(labels, numbers.in_flight)

@@ -1,4 +1,4 @@
-"""What is known of the request that is being answered: the engine notes it, the log and the metrics tell it."""
+"""Information about the current request: noted by the engine, written by the log and the metrics."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headwise.server.interface import Row
 
 @dataclass
 class Noted:
-    """One request, as the log tells it. It never holds what a client wrote: only names that are the server's own.
+    """One request, for the log. It contains only names of the server itself, never what a client sent.
 
     Args:
-        id: of the client, where it sent one that is fit for a log, else drawn.
-        model: a name that is loaded, once it is known.
-        rows: how many the model was asked for.
-        route: where it is not that of the application's own router.
+        id: the client's id if it is suitable for a log, otherwise random.
+        model: the name of a loaded model, once it is known.
+        rows: the number of rows in the request.
+        route: set if it is not a route of the application's router.
     """
 
     id: str
@@ -35,11 +35,11 @@ current: ContextVar[Noted | None] = ContextVar("headwise_request", default=None)
 
 
 class Observed:
-    """An `Engine` that notes model and rows of each request.
+    """An `Engine` that notes the model and the number of rows of each request.
 
     Args:
-        timeout: seconds, of requests that come without one or with a longer one.
-        stopping: whether the server is about to stop: then it is not ready, though it still answers.
+        timeout: seconds, for requests without a timeout or with a longer one.
+        stopping: returns whether the server is about to stop: then it is not ready, but still answers.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class Observed:
         await self._engine.unload(name)
 
     def _patience(self, timeout: float | None) -> float | None:
-        """A client may ask for less than the server gives, not for more."""
+        """The shorter of the client's timeout and the server's."""
         if timeout is None or self._timeout is None:
             return self._timeout if timeout is None else timeout
         return min(timeout, self._timeout)
 
     def _note(self, name: str, version: str | None, rows: int) -> None:
-        self._engine.find(name, version)  # a name that is not loaded may be anything, and stays out of the log
+        self._engine.find(name, version)  # raises for unknown names, which must not reach the log
         if (noted := current.get()) is not None:
             noted.model, noted.rows = name, noted.rows + rows

@@ -1,4 +1,4 @@
-"""The process of `headwise serve`: workers, HTTP and gRPC in one event loop, until the last request."""
+"""The process of `headwise serve`: workers, HTTP and gRPC in one event loop, from start to shutdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said in a sentence, not by its C++
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # headwise reports errors itself
 
 from headwise.server import logs
 from headwise.server.auth import is_local
@@ -29,22 +29,23 @@ if TYPE_CHECKING:
     from headwise.server.engine import Engine
 
 Say = Callable[[str], None]
-_FAREWELL = 0.5  # seconds in which clients with open connections are asked to connect elsewhere
+_FAREWELL = 0.5  # seconds in which open connections are told to close before the server stops listening
 
 
 def serve(models: Mapping[str, Path], settings: Settings, *, say: Say = print, debug: bool = False) -> None:
-    """Serve until SIGTERM or Ctrl-C; then finish what was accepted, and return.
+    """Serve until SIGTERM or Ctrl-C; then finish the accepted requests and return.
 
-    The first signal stops it gently: it is not ready any more, answers ask clients to connect elsewhere, then nothing
-    new is accepted, and what was has `settings.drain` seconds. The second ends the process at once, with exit code 1.
+    After the first signal, the server reports that it is not ready, closes connections with their next answer, stops
+    accepting, and gives accepted requests `settings.drain` seconds. A second signal ends the process at once with exit
+    code 1.
 
     Args:
         models: name -> run folder or export.
-        say: told a few lines for a person: what is served, and where.
-        debug: errors in the log with their messages, which may quote what clients wrote.
+        say: called with a few lines for people: the models and addresses.
+        debug: log the messages of errors, which may quote what clients sent.
 
     Raises:
-        ArgumentError, FileError, CheckpointError, …: settings or models that cannot be used; nothing runs then.
+        ArgumentError, FileError, CheckpointError, …: invalid settings or models; no process is left running.
     """
     loop = _event_loop()
     try:
@@ -59,19 +60,19 @@ def serve(models: Mapping[str, Path], settings: Settings, *, say: Say = print, d
 class _Process:
     def __init__(self, models: Mapping[str, Path], settings: Settings, say: Say, debug: bool) -> None:
         self._models, self._settings, self._say, self._debug = models, settings, say, debug
-        self._told = asyncio.Event()  # to stop
+        self._told = asyncio.Event()  # set when the process should stop
         self._metrics = Metrics()
 
     async def run(self) -> None:
         check_tls(self._settings)
         self._heed_signals()
         async with contextlib.AsyncExitStack() as stack:
-            # What may be refused comes before what takes long.
+            # Do what may fail before what takes long.
             listener = stack.enter_context(bind(self._settings.host, self._settings.http_port, "--port"))
             servers = await self._grpc(stack)
             logs.set_up(debug=self._debug)
             engine = await self._loaded(stack)
-            if engine is None:  # told to stop before it had begun
+            if engine is None:  # a signal came before the models were loaded
                 return
             await self._until_told(engine, listener, servers)
 
@@ -103,17 +104,17 @@ class _Process:
     async def _drain(
         self, http: uvicorn.Server, listener: socket.socket, servers: dict[str, Any], serving: asyncio.Future[None]
     ) -> None:
-        """Finish what was accepted."""
+        """Finish the accepted requests."""
         began = time.monotonic()
         logs.told(logging.INFO, "draining", seconds=self._settings.drain)
         calls = [asyncio.ensure_future(server.stop(self._settings.drain)) for server, _ in servers.values()]
         end = began + min(_FAREWELL, self._settings.drain)
         while time.monotonic() < end and select.select([listener], [], [], 0)[0]:
-            await asyncio.sleep(0)  # clients that are connected, as they see it, and wait to be accepted
+            await asyncio.sleep(0)  # accept connections that are still in the listen queue
         for server in http.servers:
             server.close()
-        # A request may be on its way on every open connection. Closing them now would lose it: so each answer that is
-        # given now closes its connection, and only then those that are idle are closed too.
+        # A request may be in transit on every open connection, and closing it would lose the request. So each answer
+        # sent from now on closes its connection, and idle connections are closed only after that.
         while http.server_state.connections and time.monotonic() < end:
             await asyncio.sleep(0.02)
         http.config.timeout_graceful_shutdown = max(0, self._settings.drain - (time.monotonic() - began))  # type: ignore[assignment]
@@ -122,7 +123,7 @@ class _Process:
         logs.told(logging.INFO, "drained", ms=round((time.monotonic() - began) * 1000))
 
     async def _loaded(self, stack: contextlib.AsyncExitStack) -> Engine | None:
-        """The workers with their models; None where a signal came first."""
+        """The workers with their models; None if a signal came first."""
         starting = asyncio.ensure_future(stack.enter_async_context(_pool(self._models, self._settings)))
         telling = asyncio.ensure_future(self._told.wait())
         try:
@@ -138,7 +139,7 @@ class _Process:
         return engine
 
     async def _grpc(self, stack: contextlib.AsyncExitStack) -> dict[str, Any]:
-        """The servers over gRPC, bound and not started, each with its port."""
+        """The gRPC servers, bound but not started, each with its port."""
         ports = {"grpc": self._settings.grpc_port, "tensorflow": self._settings.tensorflow_port}
         wanted = {name: port for name, port in ports.items() if port is not None}
         servers: dict[str, Any] = {}
@@ -156,7 +157,7 @@ class _Process:
 
         def heed() -> None:
             if self._told.is_set():
-                os._exit(1)  # the workers see their pipes close, and end
+                os._exit(1)  # the workers notice that their sockets close, and end
             self._told.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -169,18 +170,18 @@ class _Process:
             self._say(f"{served.name}{version}: {served.description.task}, {served.description.platform}")
         scheme = "http" if settings.tls_cert is None else "https"
         port = listener.getsockname()[1]
-        self._say(f"HTTP: {scheme}://{address(settings.host, port)} (the page: /docs)")
+        self._say(f"HTTP: {scheme}://{address(settings.host, port)} (page: /docs)")
         names = {"grpc": "Open Inference Protocol over gRPC", "tensorflow": "TensorFlow Serving over gRPC"}
         for name, (_, bound) in servers.items():
             self._say(f"{names[name]}: {address(settings.host, bound)}")
         if not is_local(settings.host) and settings.token is None:
             self._say(
-                f"warning: whoever reaches {settings.host} may ask, load and unload models: set --token-file, or leave "
-                "--host out"
+                f"warning: anyone who reaches {settings.host} can use, load and unload models. Set --token-file, or "
+                "leave --host out"
             )
         if not is_local(settings.host) and settings.token is not None and settings.tls_cert is None:
-            self._say("warning: without --tls-cert and --tls-key, the token and all texts can be read on their way")
-        self._say("Ready. Ctrl-C stops it, after what it has accepted.")
+            self._say("warning: without --tls-cert and --tls-key, the token and all texts are sent unencrypted")
+        self._say("Ready. Ctrl-C finishes the accepted requests and stops.")
 
 
 @contextlib.asynccontextmanager
@@ -188,7 +189,7 @@ async def _pool(models: Mapping[str, Path], settings: Settings) -> AsyncIterator
     from headwise.server.pool.pool import Pool
 
     pool = Pool(settings)
-    await pool.start(models)  # which leaves nothing behind where it fails
+    await pool.start(models)  # leaves no process behind if it fails
     try:
         yield pool
     finally:
@@ -203,7 +204,7 @@ def _http_server(app: Any, settings: Settings) -> uvicorn.Server:
     class Server(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Any:
-            yield  # they are the process's
+            yield  # the process handles signals itself
 
     return Server(
         uvicorn.Config(

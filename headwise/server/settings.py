@@ -1,4 +1,4 @@
-"""`Settings`: everything about `headwise serve` that can be chosen, checked before anything is started."""
+"""`Settings`: the options of `headwise serve`, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ Precision = Literal["fp32", "bf16", "fp16", "int8"]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a server runs its models and what it lets in.
+    """How a server runs its models, and its limits.
 
     Args:
-        workers: processes that run models; each has them all.
-        threads: of each worker; None = the cores of this machine, shared out evenly.
-        backend: what runs the models: "torch", "onnx", or "auto": ONNX Runtime for exports to ONNX, else PyTorch.
-        precision: of its numbers: "fp32", "bf16", "fp16" or "int8". A backend refuses what it cannot do.
-        max_batch: the most rows that a model is given at once.
-        max_delay_ms: how long a row may wait for others to share its batch with. It waits only while others are
-            expected: a lone client never does.
-        max_queue: rows that may wait for one model. With more, a request is "busy".
-        max_tokens: the most tokens of one row, None = any number. It is checked in the worker, row by row.
-        max_body: bytes of a request.
-        timeout: seconds from when a request is accepted until it must be answered; of a stream, until its last piece.
-        drain: seconds that accepted requests have, to finish, when the server is told to stop.
-        host: address to listen at; "127.0.0.1" is this machine alone.
-        http_port: of every protocol over HTTP. 0 = any free one, as with the other ports.
-        grpc_port: of the Open Inference Protocol over gRPC; None = none.
-        tensorflow_port: of TensorFlow Serving's gRPC, where its clients look for it; None = none.
-        token: what a request must bear ("Authorization: Bearer …"); None = nothing.
-        tls_cert, tls_key: files in PEM, both or neither.
+        workers: processes that run models; each loads all models.
+        threads: threads of each worker; None = the cores of this machine divided by `workers`.
+        backend: "torch", "onnx", or "auto" = ONNX Runtime for ONNX exports, otherwise PyTorch.
+        precision: "fp32", "bf16", "fp16" or "int8". A backend refuses a precision that it does not support.
+        max_batch: the most rows in one batch of a model.
+        max_delay_ms: how long a row may wait for others to share its batch. It waits only while more rows are
+            expected, so a single client never waits.
+        max_queue: the most rows in the queue of one model. Further requests are refused as "busy".
+        max_tokens: the most tokens in one row; None = no limit. Checked in the worker, for each row.
+        max_body: the largest request body, in bytes.
+        timeout: seconds from the acceptance of a request to its answer; for a stream, to its last piece.
+        drain: seconds for accepted requests to finish when the server is stopped.
+        host: the address to listen on; "127.0.0.1" accepts connections from this machine only.
+        http_port: for all protocols over HTTP. 0 = any free port, here and for the other ports.
+        grpc_port: for the Open Inference Protocol over gRPC; None = off.
+        tensorflow_port: for TensorFlow Serving's gRPC protocol; None = off.
+        token: the token that requests must carry ("Authorization: Bearer …"); None = no token.
+        tls_cert, tls_key: PEM files, both or neither.
 
     Raises:
-        ArgumentError: a value that makes no sense.
+        ArgumentError: a value is invalid.
     """
 
     workers: int = 1
@@ -70,17 +70,19 @@ class Settings:
             ("max_body", self.max_body),
         ):
             if value is not None and value < 1:
-                raise ArgumentError(f"{name} must be at least 1. Received: {value}")
+                raise ArgumentError(f"{name} must be at least 1. Received: {name}={value}")
         # "not (… <= …)", so that NaN is refused too
         if not 0 <= self.max_delay_ms <= 10_000:
-            raise ArgumentError(f"max_delay_ms must be from 0 to 10000. Received: {self.max_delay_ms}")
+            raise ArgumentError(f"max_delay_ms must be from 0 to 10000. Received: max_delay_ms={self.max_delay_ms}")
         if not 0 < self.timeout <= 86_400:
-            raise ArgumentError(f"timeout must be more than 0 and at most 86400 seconds. Received: {self.timeout}")
+            raise ArgumentError(
+                f"timeout must be more than 0 and at most 86400 seconds. Received: timeout={self.timeout}"
+            )
         if not 0 <= self.drain <= 86_400:
-            raise ArgumentError(f"drain must be from 0 to 86400 seconds. Received: {self.drain}")
+            raise ArgumentError(f"drain must be from 0 to 86400 seconds. Received: drain={self.drain}")
         for name, word, words in (("backend", self.backend, Backend), ("precision", self.precision, Precision)):
             if word not in get_args(words):
-                raise ArgumentError(f"{name} must be one of {', '.join(get_args(words))}. Received: {word!r}")
+                raise ArgumentError(f"{name} must be one of {', '.join(get_args(words))}. Received: {name}={word!r}")
         self._check_network()
 
     def _check_network(self) -> None:
@@ -90,12 +92,12 @@ class Settings:
             if port is None:
                 continue
             if not 0 <= port <= 65_535:
-                raise ArgumentError(f"{name} must be from 0 to 65535. Received: {port}")
+                raise ArgumentError(f"{name} must be from 0 to 65535. Received: {name}={port}")
             if port and port in taken:
                 raise ArgumentError(f"{name} and {taken[port]} must differ. Received: {port} for both")
             taken[port] = name
         if not self.host:
-            raise ArgumentError("host must be an address to listen at, such as 127.0.0.1. Received: ''")
+            raise ArgumentError("host must be an address to listen on, such as 127.0.0.1. Received: host=''")
         if self.token is not None and (not self.token.isascii() or self.token.split() != [self.token]):
             raise ArgumentError("token must be printable ASCII without spaces, and not empty")  # never shown
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -103,11 +105,11 @@ class Settings:
             raise ArgumentError(f"TLS needs a certificate and its key. Received: {given} without {missing}")
         for name, path in (("tls_cert", self.tls_cert), ("tls_key", self.tls_key)):
             if path is not None and not path.is_file():
-                raise ArgumentError(f"{name}: there is no file {path}")
+                raise ArgumentError(f"{name}: the file {path} does not exist")
 
     @property
     def worker_threads(self) -> int:
-        """Threads that each worker computes with."""
+        """The number of threads of each worker."""
         return self.threads or max(1, _cores() // self.workers)
 
 

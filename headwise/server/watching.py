@@ -1,4 +1,4 @@
-"""What stands around every HTTP request: its id, its line in the log, its numbers, and the net below it."""
+"""The outermost middleware of every HTTP request: request id, log line, metrics, and a handler for all errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Watching:
     """ASGI middleware, the outermost.
 
     Args:
-        stopping: whether the server is about to stop: then each answer asks its client to connect anew.
+        stopping: returns whether the server is about to stop: then each answer closes its connection.
     """
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, stopping: Callable[[], bool]) -> None:
@@ -55,10 +55,10 @@ class Watching:
         self._metrics.begin("http")
         try:
             await self._app(scope, receive, answer)
-        except Exception as error:  # nobody expected it: the client is told so, the log where it was
+        except Exception as error:  # unexpected: the client gets a general error, the log the location
             told(logging.ERROR, "failed", error, request=noted.id)
             if not status:
-                failed = RequestRefused("failed", f"the server failed; its log has the request {noted.id}")
+                failed = RequestRefused("failed", f"the server failed; see its log for the request {noted.id}")
                 await refusal(failed)(scope, receive, answer)
         finally:
             current.reset(before)
@@ -71,14 +71,14 @@ class Watching:
 
 
 def request_id(given: str | None) -> str:
-    """The client's, where it is fit for a log, else one that is drawn."""
+    """The client's request id if it is suitable for a log, otherwise a random one."""
     return given if given is not None and _ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def log_request(
     noted: Noted, protocol: str, route: str, code: int | str, seconds: float, method: str | None = None
 ) -> None:
-    """The line of a request that was answered."""
+    """Log a request that was answered."""
     told(
         logging.INFO,
         "request",

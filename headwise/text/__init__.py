@@ -1,4 +1,4 @@
-"""What a model reads, as a person reads it: tokens with labels, their words and sentences, the patches of an image.
+"""The input of a model in readable form: tokens with labels, their words and sentences, the patches of an image.
 
 Tokens      one text as a model reads it: ids, labels, offsets
 Tokenizer   a checkpoint's own tokenizer

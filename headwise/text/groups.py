@@ -1,20 +1,20 @@
-"""Which tokens make up which word, and which sentence: attention is easier to read between those than between pieces.
+"""Groups of tokens: words and sentences, between which attention is easier to read than between pieces of words.
 
-Every token is in exactly one group, so nothing is lost: a group knows its tokens, and a token its group. A special
-token is a group of its own.
+Every token is in exactly one group: a group knows its tokens, and a token its group. A special token is a separate
+group.
 
-**Words** are what stands between white space, cut further where the tokenizer cut between letters, digits,
-punctuation and symbols: BERT has don ' t, GPT-2 has don 't, and sentencepiece, which cuts only at spaces, has don't;
-but in each of them "dog." is two words. Letters in a row are one word, and so are digits, whatever the tokenizer made
-of them: 1990 in four tokens is one number. A Chinese character or a hiragana is a word, unless one token holds several.
-Tokens that share a character are in one word. A space belongs to the word it stands before; newlines, tabs and spaces
-that a tokenizer reads by themselves are groups. Other languages without spaces between words (Thai) are not cut.
+**Words** are separated by white space, and also where the tokenizer splits between letters, digits, punctuation and
+symbols: BERT has don ' t, GPT-2 has don 't, and sentencepiece, which splits only at spaces, has don't; but in each of
+them "dog." is two words. Consecutive letters are one word, and so are consecutive digits, however the tokenizer splits
+them: 1990 in four tokens is one number. A Chinese character or a hiragana is a word, unless one token holds several.
+Tokens that share a character are in one word. A space belongs to the following word; newlines, tabs and spaces that
+are separate tokens are separate groups. Other languages without spaces between words (Thai) are not split.
 
-**Sentences** end at newlines, at 。！？ and at . ! ? … followed by white space, with the quotes and brackets that close
-there; but not before a small letter (where the text has capitals), and a point not after an initial (J. Smith), an
-abbreviation (Dr., No. 5) or the number of a list item ("1. Open"). A special token other than a mask ends one too, so
-sentences never cross a [SEP]. This is simple by intention: a title that is not in the list below ends a sentence. A
-word is never cut.
+**Sentences** end at newlines, at 。！？ and at . ! ? … followed by white space, after closing quotes and brackets. They
+do not end before a lower-case letter (if the text has capitals), nor at the point after an initial (J. Smith), an
+abbreviation (Dr., No. 5) or the number of a list item ("1. Open"). A special token other than a mask ends a sentence,
+so sentences never cross a [SEP]. The rules are simple on purpose: a title that is not in the list below ends a
+sentence. A word is never split.
 """
 
 from __future__ import annotations
@@ -36,29 +36,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of tokens: words, sentences, or any division of one's own.
+    """Groups of tokens: words, sentences, or any other partition.
 
     >>> words = tokens.words()
     >>> words.labels, words.spans
     (('[CLS]', 'unrelatably', 'tired', '[SEP]'), ((0,), (1, 2, 3, 4), (5,), (6,)))
 
     Raises:
-        ArgumentError: there is not one label a group, or a token is in no group or in several.
+        ArgumentError: the number of labels differs from the number of groups, or a token is in no group or in several.
     """
 
     labels: tuple[str, ...]
-    spans: tuple[tuple[int, ...], ...]  # the tokens of each group, ascending; a [MASK] may part a sentence's
+    spans: tuple[tuple[int, ...], ...]  # the tokens of each group, ascending; a [MASK] may split a sentence
     level: str = "groups"  # "words", "sentences"
 
     def __post_init__(self) -> None:
         if len(self.labels) != len(self.spans):
-            raise ArgumentError(f"groups: expected a label a group. Received: {len(self.labels)} for {len(self.spans)}")
+            raise ArgumentError(
+                f"groups: expected {len(self.spans)} labels, one per group. Received: {len(self.labels)} labels"
+            )
         tokens = sorted(token for span in self.spans for token in span)
         if tokens != list(range(len(tokens))):
             wrong = next((i for i, token in enumerate(tokens) if token != i), 0)
             raise ArgumentError(
                 f"groups: expected every token 0 … {len(tokens) - 1} in exactly one group. Received: token {wrong} in "
-                f"{tokens.count(wrong)}"
+                f"{tokens.count(wrong)} groups"
             )
 
     def __len__(self) -> int:
@@ -71,29 +73,33 @@ class Groups:
         return tuple(group[token] for token in range(len(group)))
 
     def tokens_of(self, group: int) -> tuple[int, ...]:
-        """The tokens of a group. ArgumentError, with the range, for one that is not there."""
+        """The tokens of a group. ArgumentError for a number out of range."""
         if not 0 <= group < len(self.spans):
-            raise ArgumentError(f"groups: the {self.level} are 0 … {len(self.spans) - 1}. Received: {group}")
+            raise ArgumentError(
+                f"groups: expected one of the {self.level} 0 … {len(self.spans) - 1}. Received: group={group}"
+            )
         return self.spans[group]
 
     def group_of(self, token: int) -> int:
-        """The group that a token is in. ArgumentError, with the range, for one that is not there."""
+        """The group of a token. ArgumentError for a number out of range."""
         if not 0 <= token < len(self.index):
-            raise ArgumentError(f"groups: tokens are 0 … {len(self.index) - 1}. Received: {token}")
+            raise ArgumentError(
+                f"groups: expected one of the tokens 0 … {len(self.index) - 1}. Received: token={token}"
+            )
         return self.index[token]
 
 
 def words(tokens: Tokens) -> Groups:
-    """The words of a text, by the rules above; each patch of an image by itself."""
+    """The words of a text, by the rules above; each patch of an image is a group."""
     return _groups(tokens, number_words(tokens.text, tokens.offsets, tokens.special, tokens.word_ids), "words")
 
 
 def sentences(tokens: Tokens) -> Groups:
-    """The sentences of a text, by the rules above; each patch of an image by itself."""
+    """The sentences of a text, by the rules above; each patch of an image is a group."""
     ends = _sentence_ends(tokens.text)
     numbers: list[object] = []
-    parts = 0  # how many special tokens have ended a sentence so far
-    for span in words(tokens).spans:  # in the order of the tokens, of which each has some in a row
+    parts = 0  # number of special tokens that ended a sentence so far
+    for span in words(tokens).spans:  # in token order; a word's tokens are consecutive
         first = span[0]
         if tokens.special[first]:
             parts += "mask" not in tokens.labels[first].lower()
@@ -124,7 +130,7 @@ def _groups(tokens: Tokens, numbers: Sequence[object], level: str) -> Groups:
 
 # --- Words ------------------------------------------------------------------------------------------------------------
 
-_IN_WORDS = "'’._·"  # between letters: don't, U.S
+_IN_WORDS = "'’._·"  # joins letters: don't, U.S
 _IN_NUMBERS = ".,_"
 
 
@@ -134,7 +140,7 @@ def number_words(
     special: Sequence[bool],
     word_ids: Sequence[int | None] = (),
 ) -> list[int]:
-    """For each token the number of its word, from 0. `word_ids` are the tokenizer's, () if they are not known."""
+    """The number of each token's word, from 0. `word_ids`: those of the tokenizer, () if unknown."""
     character_at = characters(text)
     numbers: list[int] = []
     for i, here in enumerate(offsets):
@@ -154,11 +160,11 @@ def _begins(
     here: tuple[int, int],
     same: bool | None,
 ) -> bool:
-    """Whether a token begins a word. `same`: the tokenizer has it in the word of the token before; None = unknown."""
+    """Whether a token begins a word. `same`: whether the tokenizer puts it in the previous word; None = unknown."""
     (_, end), (start, stop) = before, here
-    if start == stop or (text[start].isspace() and not end > start):  # a space, or nothing at all
+    if start == stop or (text[start].isspace() and not end > start):  # a space, or an empty token
         return True
-    if before[0] == end:  # a space without an offset of its own, before this token
+    if before[0] == end:  # the previous token is a space without its own offset
         return same is False
     last, first = character_at[end - 1], character_at[start]
     if last == first:
@@ -173,14 +179,14 @@ def _begins(
     if same is False or "H" in (a, b):
         return True
     if a == b:
-        return unicodedata.category(text[first[0]]) in ("Ps", "Pi")  # what opens a bracket or quotation
+        return unicodedata.category(text[first[0]]) in ("Ps", "Pi")  # an opening bracket or quote
     if a in "LN" and b in "LN":
         return same is None
     return same is None or not (_is_inside(text, last[0]) or _is_inside(text, first[0]))
 
 
 def _kind(character: str) -> str:
-    """H for what is a word by itself, L letter, N number, P punctuation, S symbol, C the rest."""
+    """H: a word by itself, L: letter, N: number, P: punctuation, S: symbol, C: the rest."""
     if _BY_ITSELF.match(character):
         return "H"
     kind = unicodedata.category(character)[0]
@@ -223,7 +229,7 @@ _NEXT = re.compile(r"""["'“‘«(\[]*(\S?)""")
 
 def _sentence_ends(text: str) -> list[int]:
     """Where sentences end, ascending."""
-    cased = not text.islower()  # else a small letter says nothing: so an uncased BERT has it
+    cased = not text.islower()  # in uncased text, a lower-case letter says nothing
     ends: list[int] = []
     for found in _END.finditer(text):
         if found["mark"] is None or _is_end(text, ends[-1] if ends else 0, found, cased):

@@ -1,4 +1,4 @@
-"""What a token is called: the whole characters that it stands for, and signs for what has no ink."""
+"""Labels of tokens: the whole characters that a token stands for, and signs for invisible ones."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def label(
 
     Args:
         text: the text that the offsets point into.
-        names: each token in the spelling of its vocabulary; shown of special tokens.
-        offsets: each token read text[start:end].
+        names: each token as spelled in the vocabulary; shown for special tokens.
+        offsets: each token covers text[start:end].
         word_ids: tokens with the same number are pieces of one word; None = of no word.
-        special: which tokens are signs, not text.
+        special: which tokens are special tokens, not text.
     """
     character_at = characters(text)
-    # The characters of each token, whole even where it holds only some bytes of one.
+    # The whole characters of each token, even if it holds only some bytes of one.
     touched = [
         [] if sign or added else list(dict.fromkeys(character_at[start:end]))
         for (start, end), sign, added in zip(offsets, special, _added_spaces(names, offsets), strict=True)
@@ -37,7 +37,7 @@ def label(
         spans = touched[i]
         seen.update(spans)
         if special[i]:
-            name = names[i].strip(" ")  # some take the space before them along
+            name = names[i].strip(" ")  # some include the space before them
         elif not spans:  # byte-level tokenizers may give a lone space an empty offset
             name = _trim(names[i].translate(_SPACES))
         else:
@@ -46,8 +46,8 @@ def label(
             continues = (
                 word is not None
                 and word == word_before
-                and touched[i - 1]  # after a space without ink it begins the word
-                and seen[spans[0]] == 1  # (2/3) says it already
+                and touched[i - 1]  # after an invisible space it begins the word
+                and seen[spans[0]] == 1  # otherwise (2/3) says it
                 and not (text[start].isspace() or _is_loose_byte(text[start]))
                 and not text[start - 1].isspace()  # " w" in two tokens: the second begins the word
             )
@@ -57,32 +57,32 @@ def label(
 
 
 def shown(text: str) -> str:
-    """A piece of text on one line, with nothing in it that a page would obey: for the label of a word or sentence."""
+    """A piece of text on one line without control characters, as the label of a word or sentence."""
     seen = dict.fromkeys(characters(text))
     return _trim("".join(_visible(text[slice(*span)]) for span in seen))
 
 
-_SPACES = str.maketrans("▁Ġ", "  ")  # as the vocabularies of sentencepiece and GPT-2 write them
+_SPACES = str.maketrans("▁Ġ", "  ")  # spaces in the vocabularies of sentencepiece and GPT-2
 
 
 def _added_spaces(names: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[bool]:
-    """Which tokens are a space that the tokenizer put in front of a word: they have the offset of what comes next."""
+    """Which tokens are a space that the tokenizer added before a word: they have the offset of the next token."""
     return [
         name in ("▁", "Ġ") and start == following
         for name, (start, _), (following, _) in zip(names, offsets, [*offsets[1:], (-1, -1)], strict=False)
     ]
 
 
-# --- What a person calls a character ----------------------------------------------------------------------------------
+# --- Characters as people count them ----------------------------------------------------------------------------------
 
 _ZERO_WIDTH_JOINER = "\u200d"
 _PICTURES = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
 def characters(text: str) -> list[tuple[int, int]]:
-    """For every code point the (start, end) of the character it is part of: é may be two code points, 👨‍👩‍👧 is five.
+    """For every code point, the (start, end) of its character: é may be two code points, 👨‍👩‍👧 is five.
 
-    These are the grapheme clusters of Unicode (UAX 29) as far as texts need them; the standard library has none.
+    These are grapheme clusters (Unicode UAX 29) as far as texts need them; the standard library lacks them.
     """
     if text.isascii():
         return [(i, i + 1) for i in range(len(text))]
@@ -112,7 +112,7 @@ def _joins(character: str, following: str) -> bool:
 
 
 def _is_loose_byte(character: str) -> bool:
-    """Half a surrogate pair: so Python writes a byte that is part of no character (errors="surrogateescape")."""
+    """Whether this is a lone surrogate, Python's form of a byte that is part of no character (surrogateescape)."""
     return "\udc80" <= character <= "\udcff"
 
 
@@ -121,7 +121,7 @@ def _is_regional(code_point: str) -> bool:
 
 
 def _visible(character: str) -> str:
-    """Newlines and tabs as pictures; other lone characters without ink, some of which reorder a page, by number."""
+    """Newlines and tabs as symbols; other invisible characters, some of which reorder a page, by code point."""
     if character in _PICTURES:
         return _PICTURES[character]
     if _is_loose_byte(character):
@@ -134,5 +134,5 @@ def _part(number: int, count: int) -> str:
 
 
 def _trim(label: str) -> str:
-    """Without spaces around it, unless spaces are all there is."""
+    """A label without surrounding spaces, unless it consists of spaces."""
     return label.strip(" ") or "␣" * len(label)

@@ -1,4 +1,4 @@
-"""The tokens of an image: a grid of patches, read row by row, behind the tokens that a model puts before them."""
+"""The tokens of an image: a grid of patches in row-major order, after the prefix tokens of the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Patches:
     A model without [CLS] has `prefix=()`; one with four registers after it ("[CLS]", "[REG1]", …, "[REG4]").
 
     Raises:
-        ArgumentError: less than one row or column.
+        ArgumentError: fewer than one row or column.
     """
 
     rows: int
@@ -30,7 +30,9 @@ class Patches:
         if self.rows < 1 or self.cols < 1:
             raise ArgumentError(f"patches: expected at least 1 row and 1 column. Received: {self.rows} × {self.cols}")
         if isinstance(self.prefix, str):
-            raise ArgumentError(f"patches: prefix is a tuple of names, ({self.prefix!r},). Received: {self.prefix!r}")
+            raise ArgumentError(
+                f"patches: expected a tuple of names, ({self.prefix!r},). Received: prefix={self.prefix!r}"
+            )
         object.__setattr__(self, "prefix", tuple(self.prefix))
 
     @classmethod
@@ -45,8 +47,8 @@ class Patches:
         height, width = (patch, patch) if isinstance(patch, int) else patch
         if min(height, width, *image) < 1 or image[0] % height or image[1] % width:
             raise ArgumentError(
-                f"patches: {image[0]} × {image[1]} pixels do not divide into patches of {height} × {width}; "
-                "give the size that the image has when the model sees it"
+                f"patches: {image[0]} × {image[1]} pixels cannot be divided into patches of {height} × {width}. "
+                "Pass the size of the image as the model reads it"
             )
         return cls(image[0] // height, image[1] // width, prefix)
 
@@ -55,26 +57,26 @@ class Patches:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The prefix's names, then "(row, column)" of each patch, both from 0."""
+        """The names of the prefix, then "(row, column)" of each patch, both from 0."""
         return (*self.prefix, *(f"({row}, {col})" for row in range(self.rows) for col in range(self.cols)))
 
     def position(self, token: int) -> tuple[int, int] | None:
-        """The (row, column) of a token, None for one of the prefix. ArgumentError, with the range, past the last."""
+        """The (row, column) of a token, None for a prefix token. ArgumentError for a number out of range."""
         if not 0 <= token < len(self):
-            raise ArgumentError(f"patches: tokens are 0 … {len(self) - 1}. Received: {token}")
+            raise ArgumentError(f"patches: expected one of the tokens 0 … {len(self) - 1}. Received: token={token}")
         patch = token - len(self.prefix)
         return None if patch < 0 else divmod(patch, self.cols)
 
     def index(self, row: int, col: int) -> int:
-        """The token that is the patch in this row and column. ArgumentError, with the ranges, outside the grid."""
+        """The token of the patch in this row and column. ArgumentError outside the grid."""
         if not (0 <= row < self.rows and 0 <= col < self.cols):
             raise ArgumentError(
-                f"patches: rows are 0 … {self.rows - 1}, columns 0 … {self.cols - 1}. Received: ({row}, {col})"
+                f"patches: expected rows 0 … {self.rows - 1}, columns 0 … {self.cols - 1}. Received: ({row}, {col})"
             )
         return len(self.prefix) + row * self.cols + col
 
     def tokens(self) -> Tokens:
-        """The same as `Tokens`, without text; those of the prefix are special."""
+        """The patches as `Tokens` without text; prefix tokens are special."""
         size = len(self)
         return Tokens(
             ids=(-1,) * size,

@@ -1,7 +1,7 @@
-"""The text that tokens stand for, put together again, where nobody kept it.
+"""Rebuild the text of tokens if the original text is not available.
 
-Each token spells some bytes of UTF-8 (`Spelling`), so a character that is cut over several tokens is whole again, and
-every token knows which characters it is part of.
+Each token spells some bytes of UTF-8 (`Spelling`), so a character that is split over several tokens becomes whole
+again, and every token knows its characters.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def rebuild_from_offsets(encoding: Encoding, special: list[bool], spelling: Spel
     names, offsets, sequences = encoding.tokens, encoding.offsets, encoding.sequence_ids
     parts: list[Part | None] = []
     end_before, word_before, sequence_before = 0, None, None
-    section = 0  # where the text began that the tokenizer may have put a space in front of
-    apart = False  # by special tokens that are not in the text, or by belonging to the other text of a pair
+    section = 0  # start of the text, before which the tokenizer may have added a space
+    apart = False  # separated by special tokens, or in the other text of a pair
     for i, (name, (start, end), word) in enumerate(zip(names, offsets, encoding.word_ids, strict=True)):
         if special[i] and start == end:
             parts.append(None)
@@ -33,7 +33,7 @@ def rebuild_from_offsets(encoding: Encoding, special: list[bool], spelling: Spel
             continue
         if sequences[i] != sequence_before:
             apart, section, end_before = True, 0, 0
-        gap = start > end_before or (start < end_before and word != word_before)  # words split before: each from 0
+        gap = start > end_before or (start < end_before and word != word_before)  # pre-split words: each starts at 0
         if special[i]:
             spelt = name.strip(" ").encode()
             gap = gap or end - start > len(spelt)
@@ -51,18 +51,18 @@ def rebuild_from_offsets(encoding: Encoding, special: list[bool], spelling: Spel
 
 
 def _without_added_space(spelt: bytes, read: Span, followers: list[Span]) -> bytes:
-    """What the first token spells, without a space that the tokenizer put before the text: its offset has no room."""
+    """The bytes of the first token, without a space that the tokenizer added, for which its offset has no room."""
     shared = any(start == read[0] for start, _ in followers)
     added = shared or read[1] - read[0] < len(spelt.decode("utf-8", "replace"))
     return spelt.removeprefix(b" ") if added else spelt
 
 
 def rebuild_from_names(names: list[str], special: list[bool], spelling: Spelling) -> tuple[str, list[Span], list[bool]]:
-    """The text that the tokens spell, and which of them begin a word."""
+    """The text that the tokens spell, their offsets, and which of them begin a word."""
     parts: list[Part | None] = []
     begins = []
     words = [name.removesuffix(WORD_END) for name in names]
-    before = ""  # the name before, if it is in the text
+    before = ""  # the previous name, if it is in the text
     apart = False
     for i, (name, sign) in enumerate(zip(names, special, strict=True)):
         if sign and "mask" not in name.lower():
@@ -74,7 +74,7 @@ def rebuild_from_names(names: list[str], special: list[bool], spelling: Spelling
         continues = bool(before) and not sign and not is_sign(before)
         if spelling.has_spaces:
             if spelling.spaces_are_marked and not before:
-                piece = piece.removeprefix(b" ")  # sentencepiece puts one there
+                piece = piece.removeprefix(b" ")  # sentencepiece adds a space
             between = " " if sign and before and parts[-1] and not parts[-1].spelt[-1:].isspace() else ""
             continues = continues and not name.startswith("▁")
         else:
@@ -89,7 +89,7 @@ def rebuild_from_names(names: list[str], special: list[bool], spelling: Spelling
 
 
 def _touch(words: list[str]) -> bool:
-    """Whether the last of two or three stands right behind the one before, as in "Dr." and "3.5"; no name says so."""
+    """Whether the last of two or three words follows without a space, as in "Dr." and "3.5"; names do not show it."""
     earlier, before, word = words if len(words) == 3 else ["", *words]
     number = earlier.isdigit() and before in (".", ",") and word.isdigit()
     return number or word in _CLOSING or before in _OPENING
@@ -101,14 +101,14 @@ _OPENING = frozenset("([{“‘$")
 
 @dataclass(frozen=True)
 class Part:
-    """What one token spells, in UTF-8, and what stands before it."""
+    """The UTF-8 bytes of one token, and the gap before it."""
 
     spelt: bytes
     between: str = ""
 
 
 def _join(parts: Iterable[Part | None]) -> tuple[str, list[Span]]:
-    """The text, in which a byte that is part of no character is half a surrogate pair, and the offsets of the parts."""
+    """The text and the offsets of the parts. A byte that is part of no character becomes a lone surrogate."""
     data = bytearray()
     ranges = []
     for part in parts:
@@ -128,7 +128,7 @@ def _join(parts: Iterable[Part | None]) -> tuple[str, list[Span]]:
 
 
 def without_loose_bytes(text: str) -> str:
-    """The text as it can be written to a file: � for a byte that is part of no character."""
+    """The text with � for bytes that are part of no character, so that it can be written to a file."""
     return _LOOSE_BYTE.sub("\ufffd", text)
 
 

@@ -1,7 +1,7 @@
-"""Tokens from what a person has at hand: what a Hugging Face tokenizer returned, a list of names, an image's patches.
+"""Make `Tokens` from the output of a Hugging Face tokenizer, a list of names, or an image's patches.
 
-What a tokenizer returns does not carry its text. `as_tokens` is given it, or puts it together from the names of the
-tokens, so that labels are whole characters either way.
+The output of a tokenizer does not contain its text. `as_tokens` gets the text as an argument, or rebuilds it from the
+names of the tokens, so that labels are whole characters in both cases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headwise.text.tokens import Tokens
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
-Text = str | tuple[str, str]  # a pair for a tokenizer that was given pairs
+Text = str | tuple[str, str]  # a pair of texts for a tokenizer called with pairs
 Span = tuple[int, int]
 
 
@@ -30,25 +30,26 @@ def as_tokens(value: Any, text: Text | Sequence[Text] | None = None) -> list[Tok
 
     `value` is one of these, or a list with one of them for each example:
 
-        tokenizer(texts, return_tensors="pt")       of a fast Hugging Face tokenizer; padding is kept, as special tokens
-        tokenizer.convert_ids_to_tokens(ids)        of any other: a list of strings
-        ["first", "second"]                         names of one's own, shown as they are
-        Patches(14, 14)                             an image's
+        tokenizer(texts, return_tensors="pt")       of a fast Hugging Face tokenizer; padding is kept as special tokens
+        tokenizer.convert_ids_to_tokens(ids)        of any other tokenizer: a list of strings
+        ["first", "second"]                         any names, shown unchanged
+        Patches(14, 14)                             the patches of an image
         tokenizers.Encoding, Tokens
 
-    With `text`, the text (or texts) that was encoded, labels are cut out of it, as `Tokenizer.encode` does, and show
-    case, accents and unknown characters as they were written; a tokenizer given pairs takes `text` as (first, second).
+    With `text`, the encoded text (or texts), labels are cut out of it, as `Tokenizer.encode` does, and show case,
+    accents and unknown characters as written. For a tokenizer called with pairs, `text` is (first, second).
 
-    Without it the text is put together again from the tokens: Ġ, ▁ and ## are read, and bytes become the characters
-    that they are part of. `offsets` then point into that text. Where a vocabulary has no spaces, each gap in the
-    tokenizer's offsets is one. A text read by GPT-2 or Llama 3 comes back exactly, but perhaps for its first space.
+    Without `text`, it is rebuilt from the tokens: Ġ, ▁ and ## are interpreted, and bytes become characters. `offsets`
+    then point into the rebuilt text. If a vocabulary has no spaces, each gap in the tokenizer's offsets is a space. A
+    text encoded by GPT-2 or Llama 3 is rebuilt exactly, except perhaps for its first space.
 
-    Two things cannot be known from names: what an [UNK] hides, and whether a text of nothing but ASCII and its control
-    characters has them (Ā may be a letter). Give `text` where that matters. Ids are -1 where only names were given.
+    Two things cannot be known from names: the text behind an [UNK], and whether a name with Ā or a similar letter
+    means that letter or a control character, if the whole text is ASCII. Pass `text` if that matters. Ids are -1 if
+    only names are known.
 
     Raises:
-        DtypeError: `value` is none of these; the message says what to pass.
-        ArgumentError: it is empty, or `text` is not the text of these tokens.
+        DtypeError: `value` has another type; the message says what to pass.
+        ArgumentError: `value` is empty, or `text` is not the text of these tokens.
     """
     sources, sample_of = _examples(value)
     texts = _texts(text, sample_of)
@@ -57,13 +58,13 @@ def as_tokens(value: Any, text: Text | Sequence[Text] | None = None) -> list[Tok
 
 
 def _examples(value: Any) -> tuple[list[Any], list[int]]:
-    """The examples of a batch, and which text each is of."""
+    """The examples of a batch, and the index of each one's text."""
     if hasattr(value, "input_ids") or (isinstance(value, dict) and "input_ids" in value):
         encodings = getattr(value, "encodings", None)
         if encodings is None:
             raise DtypeError(
-                f"tokens: expected what a fast tokenizer returns. Received: {type(value).__name__} without encodings, "
-                "from a slow tokenizer or made a dict; pass [tokenizer.convert_ids_to_tokens(ids) for ids in input_ids]"
+                f"tokens: expected the output of a fast tokenizer. Received: {type(value).__name__} without encodings, "
+                "of a slow tokenizer or a plain dict. Pass [tokenizer.convert_ids_to_tokens(ids) for ids in input_ids]"
             )
         samples = value.get("overflow_to_sample_mapping")
         return list(encodings), list(range(len(encodings)) if samples is None else map(int, samples))
@@ -78,8 +79,8 @@ def _examples(value: Any) -> tuple[list[Any], list[int]]:
             return list(value), list(range(len(value)))
         received = f"a list with {type(odd).__name__}"
     raise DtypeError(
-        "tokens: expected what a fast tokenizer returns, Tokens, Patches or lists of strings. "
-        f"Received: {received}; of ids pass tokenizer.convert_ids_to_tokens(ids), of a text tokenizer(text)"
+        "tokens: expected the output of a fast tokenizer, Tokens, Patches or lists of strings. "
+        f"Received: {received}. For ids, pass tokenizer.convert_ids_to_tokens(ids); for a text, tokenizer(text)"
     )
 
 
@@ -99,9 +100,9 @@ def _texts(text: Text | Sequence[Text] | None, sample_of: list[int]) -> list[Tex
     one = isinstance(text, str) or (_is_pair(text) and isinstance(text, tuple) and samples == 1)
     given: list[Any] = [text] if one else list(text)
     if not all(isinstance(each, str) or _is_pair(each) for each in given):
-        raise DtypeError("text: expected strings, or pairs of strings for a tokenizer that was given pairs")
+        raise DtypeError("text: expected strings, or pairs of strings for a tokenizer called with pairs")
     if len(given) != samples:
-        raise ArgumentError(f"text: expected one for each of the {samples} examples. Received: {len(given)}")
+        raise ArgumentError(f"text: expected one for each of the {samples} examples. Received: {len(given)} texts")
     return [given[sample] for sample in sample_of]
 
 
@@ -110,7 +111,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _names(source: Any) -> list[str]:
-    """The names of an example's tokens, empty if it needs no reading."""
+    """The names of an example's tokens; [] if they need no interpretation."""
     if isinstance(source, (Tokens, Patches)):
         return []
     return list(source if isinstance(source, (list, tuple)) else source.tokens)
@@ -122,8 +123,8 @@ def _tokens(source: Any, text: Text | None, spelling: Spelling) -> Tokens:
         return _of_encoding(source, names, text, spelling)
     if text is not None:
         raise ArgumentError(
-            "text: goes with what a fast tokenizer returns, whose offsets point into it. "
-            f"Received: a text for {type(source).__name__}; leave it out"
+            "text: expected tokens=the output of a fast tokenizer, whose offsets point into it. "
+            f"Received: {type(source).__name__}. Leave text out"
         )
     if isinstance(source, Tokens):
         return source
@@ -131,7 +132,7 @@ def _tokens(source: Any, text: Text | None, spelling: Spelling) -> Tokens:
 
 
 def _of_encoding(encoding: Encoding, names: list[str], text: Text | None, spelling: Spelling) -> Tokens:
-    # Not special_tokens_mask: it misses those written in the text, and flags the whole second text of a pair.
+    # special_tokens_mask misses special tokens written in the text, and flags the whole second text of a pair.
     special = [word is None or is_sign(name) for word, name in zip(encoding.word_ids, names, strict=True)]
     sequences = encoding.sequence_ids
     firsts = [word for word, sequence in zip(encoding.word_ids, sequences, strict=True) if sequence == 0]
@@ -173,11 +174,13 @@ def _build(
 
 
 def _place(text: Text, encoding: Encoding, special: list[bool], spelling: Spelling) -> tuple[str, list[Span]]:
-    """The text, a pair's joined by a newline, and where each token lies in it. ArgumentError if it is another text."""
+    """The text (a pair joined by a newline), and the offsets of each token. ArgumentError if it is another text."""
     parts = [text] if isinstance(text, str) else list(text)
     sequences = encoding.sequence_ids
     if max((sequence for sequence in sequences if sequence is not None), default=0) >= len(parts):
-        raise ArgumentError("text: the tokenizer was given pairs; expected (first, second). Received: one string")
+        raise ArgumentError(
+            "text: expected (first, second), because the tokenizer was called with pairs. Received: one string"
+        )
     placed: list[Span] = []
     compared = alike = 0
     for name, (start, end), sign, sequence in zip(encoding.tokens, encoding.offsets, special, sequences, strict=True):
@@ -191,8 +194,8 @@ def _place(text: Text, encoding: Encoding, special: list[bool], spelling: Spelli
         placed.append((start + shift, end + shift))
     if 2 * alike < compared:
         raise ArgumentError(
-            "text: expected what the tokenizer was given. Received: a text in which "
-            f"{compared - alike} of {compared} tokens are not where they should be; "
-            "leave it out if the tokenizer was given words already split"
+            "text: expected the text that the tokenizer was called with. Received: a text in which "
+            f"{compared - alike} of {compared} tokens are not at their offsets. "
+            "Leave it out if the tokenizer was called with pre-split words"
         )
     return "\n".join(parts), placed

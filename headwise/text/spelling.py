@@ -1,11 +1,11 @@
-"""How vocabularies spell their tokens, and back: from the names of tokens to the text that they stand for.
+"""How vocabularies spell their tokens: from the names of tokens back to their text.
 
-    Ġthe ĊçĮ«       GPT-2, Llama 3, Qwen: each byte of the UTF-8 text has a letter of its own, a space Ġ
-    ▁the ▁ <0xE7>   sentencepiece, T5, Llama 2, Gemma: ▁ is a space, and bytes are numbered where a character is unknown
+    Ġthe ĊçĮ«       GPT-2, Llama 3, Qwen: each byte of the UTF-8 text is written as one letter, a space as Ġ
+    ▁the ▁ <0xE7>   sentencepiece, T5, Llama 2, Gemma: ▁ is a space; unknown characters are numbered bytes
     un ##believ     WordPiece, BERT: ## continues the word
-    un believ</w>   GPT, CLIP: </w> ends the word; CLIP's bytes have GPT-2's letters
+    un believ</w>   GPT, CLIP: </w> ends the word; CLIP writes bytes as GPT-2 does
 
-Nothing but the names says which of them it is, so this looks at all the names of a batch. A name that is none of these
+Only the names show which spelling it is, so all names of a batch are examined. A name in none of these spellings
 stands for itself.
 """
 
@@ -22,7 +22,7 @@ _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTES = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>\Z")
-_CONTINUES = re.compile(r"##[^#]")  # "##" alone and "###" are headings
+_CONTINUES = re.compile(r"##[^#]")  # "##" alone and "###" are Markdown headings
 WORD_END = "</w>"
 
 _SIGN = re.compile(
@@ -32,18 +32,18 @@ _SIGN = re.compile(
 
 
 def is_sign(name: str) -> bool:
-    """Whether this is the name of a special token: [CLS], <s>, <|im_start|>. [UNK] is none: it stands for text."""
-    return _SIGN.fullmatch(name.strip(" ")) is not None  # some take the space before them along
+    """Whether this is the name of a special token: [CLS], <s>, <|im_start|>. [UNK] is not: it stands for text."""
+    return _SIGN.fullmatch(name.strip(" ")) is not None  # some include the space before them
 
 
 def is_unknown(name: str) -> bool:
-    """Whether this is the name of the token that stands for all text without one."""
+    """Whether this is the name of the unknown token."""
     return name in ("[UNK]", "<unk>")
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """How the tokens of one vocabulary are spelt."""
+    """The spelling of the tokens of one vocabulary."""
 
     letters_are_bytes: bool = False  # Ġ
     spaces_are_marked: bool = False  # ▁
@@ -65,22 +65,22 @@ class Spelling:
 
     @property
     def has_spaces(self) -> bool:
-        """Whether spaces are in the names themselves."""
+        """Whether the names contain spaces."""
         return self.spaces_are_marked or (self.letters_are_bytes and not self.word_ends_are_marked)
 
     def bytes_of(self, name: str) -> bytes:
-        """The part of the UTF-8 text that an ordinary token stands for; ## is not part of it, nor is </w>."""
+        """The UTF-8 bytes that an ordinary token stands for, without ## and </w>."""
         if self.word_ends_are_marked:
             name = name.removesuffix(WORD_END)
         if self.letters_are_bytes:
-            known = all(letter in _BYTES for letter in name)  # else a token that was added to the vocabulary
+            known = all(letter in _BYTES for letter in name)  # otherwise a token added to the vocabulary
             return bytes(_BYTES[letter] for letter in name) if known else _utf8(name)
         if byte := _BYTE.match(name):
             return bytes([int(byte[1], 16)])
         return _utf8(name.replace("▁", " ") if self.spaces_are_marked else name)
 
     def continues(self, name: str, before: str) -> bool:
-        """Whether a token continues the word of the one before it; for spellings that do not have spaces."""
+        """Whether a token continues the previous token's word, for spellings without spaces."""
         if self.word_ends_are_marked:
             return not before.endswith(WORD_END)
         if _BYTE.match(name) and _BYTE.match(before):
@@ -94,15 +94,15 @@ def is_piece(name: str) -> bool:
 
 
 def _utf8(name: str) -> bytes:
-    return name.encode("utf-8", "replace")  # half a surrogate pair becomes a question mark
+    return name.encode("utf-8", "replace")  # a lone surrogate becomes a question mark
 
 
 def _are_bytes(batch: list[list[str]]) -> bool:
     """Whether the names spell bytes in GPT-2's letters.
 
-    They do if what they spell is UTF-8, but for characters cut off at its ends, and has a space, a newline or a
-    character beyond ASCII. (ASCII without spaces reads the same either way.) In text spelt otherwise é, ü or Ā would
-    have to stand next to letters that by chance complete a UTF-8 sequence.
+    They do if the bytes are valid UTF-8, except for characters cut off at the ends, and contain a space, a newline or a
+    non-ASCII character. (ASCII without spaces is the same in both spellings.) In another spelling, é, ü or Ā would have
+    to be next to letters that happen to complete a UTF-8 sequence.
     """
     evidence = False
     for names in batch:

@@ -1,4 +1,4 @@
-"""A checkpoint's own tokenizer, read from its folder: text to ids, offsets and labels."""
+"""A checkpoint's tokenizer, read from its folder: text to ids, offsets and labels."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Tokenizer:
-    """Encodes text exactly as a checkpoint's own tokenizer does, and never pads.
+    """Encodes text exactly like the checkpoint's original tokenizer, without padding.
 
     >>> Tokenizer.from_pretrained(folder).encode("Unbelievable!").labels
     ('[CLS]', 'Unbelievable', '!', '[SEP]')
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        # A tokenizer.json remembers the truncation and padding of whoever saved it: MiniLM's cuts at 128 tokens.
+        # A tokenizer.json contains the truncation and padding of its author: MiniLM's cuts at 128 tokens.
         backend.no_truncation()
         backend.no_padding()
         added = backend.get_added_tokens_decoder()
@@ -33,10 +33,10 @@ class Tokenizer:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Tokenizer:
-        """The tokenizer in a checkpoint's local folder: its tokenizer.json, else the WordPiece of its vocab.txt.
+        """The tokenizer in a checkpoint's local folder: its tokenizer.json, otherwise the WordPiece of its vocab.txt.
 
         Raises:
-            CheckpointError: neither file is there, or the one that is cannot be used.
+            CheckpointError: both files are missing, or the file is invalid.
         """
         folder = Path(folder)
         if (folder / "tokenizer.json").is_file():
@@ -47,12 +47,12 @@ class Tokenizer:
 
     @property
     def backend(self) -> tokenizers.Tokenizer:
-        """The tokenizer of the `tokenizers` library beneath, for what is done to many texts at once."""
+        """The underlying tokenizer of the `tokenizers` library, for processing many texts at once."""
         return self._backend
 
     def encode(self, text: str, max_length: int | None = None) -> Tokens:
-        """One text with its special tokens. Where it is longer than `max_length` tokens, its beginning is kept:
-        [CLS], as much text as fits, [SEP]; `cut` says how many tokens that left out.
+        """One text with its special tokens. If it is longer than `max_length` tokens, its beginning is kept: [CLS], as
+        much text as fits, [SEP]; `cut` is the number of tokens left out.
 
         Raises:
             DtypeError: `text` is not a string.
@@ -60,10 +60,10 @@ class Tokenizer:
         """
         check_text(text)
         encoding = self._backend.encode(text)
-        ids, offsets = encoding.ids, encoding.offsets  # every access makes a new list
+        ids, offsets = encoding.ids, encoding.offsets  # every access creates a new list
         special = [id_ in self._special_ids for id_ in ids]
         word_ids = [None if sign else word for word, sign in zip(encoding.word_ids, special, strict=True)]
-        # Before the cut: of a cat cut in half, 🐈(1/3) still says 3.
+        # Before cutting, so that a character cut in half still counts all its tokens: 🐈(1/3).
         labels = label(text, encoding.tokens, offsets, word_ids, special)
         kept = _fit(encoding.special_tokens_mask, max_length)
         return Tokens(
@@ -81,23 +81,25 @@ class Tokenizer:
 def check_text(text: object) -> None:
     """DtypeError if it is not a string, ArgumentError if it is not valid Unicode."""
     if not isinstance(text, str):
-        raise DtypeError(f"text: expected a string, received {type(text).__name__}")
+        raise DtypeError(f"text: expected a string. Received: {type(text).__name__}")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as cause:
         raise ArgumentError(
-            f"text: expected valid Unicode, received half a surrogate pair at position {cause.start}; "
-            "was it decoded with errors='surrogateescape'?"
+            f"text: expected valid Unicode. Received: a lone surrogate at position {cause.start}. "
+            "Was it decoded with errors='surrogateescape'?"
         ) from cause
 
 
 def _fit(added: list[int], max_length: int | None) -> list[int]:
-    """Which tokens stay: all, or those added at both ends (where `added` is 1) and what fits between them."""
+    """The tokens to keep: all, or the special tokens at both ends (`added` is 1) and as much text as fits."""
     size = len(added)
     if max_length is None or size <= max_length:
         return list(range(size))
     if max_length < sum(added):
-        raise ArgumentError(f"max_length: expected at least {sum(added)}, the special tokens, received {max_length}")
+        raise ArgumentError(
+            f"max_length: expected at least {sum(added)} (special tokens). Received: max_length={max_length}"
+        )
     tail = added[::-1].index(0)
     return [*range(max_length - tail), *range(size - tail, size)]
 
@@ -111,12 +113,13 @@ def _load_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
     try:
         return Backend.from_file(str(path))
     except Exception as cause:  # the Rust library raises plain Exception
-        raise CheckpointError(f"cannot read {path}: {cause}; copy or download the file again") from cause
+        raise CheckpointError(f"cannot read {path}: {cause}. Copy or download the file again") from cause
 
 
 def _build_wordpiece(folder: Path) -> tokenizers.Tokenizer:
-    """BERT's own recipe, for checkpoints from before tokenizer.json: clean, split at spaces and punctuation, longest
-    piece first."""
+    """BERT's WordPiece, for checkpoints older than tokenizer.json: clean, split at spaces and punctuation, then match
+    the longest piece first.
+    """
     from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
     from tokenizers import Tokenizer as Backend
 
@@ -126,7 +129,7 @@ def _build_wordpiece(folder: Path) -> tokenizers.Tokenizer:
     backend.normalizer = normalizers.BertNormalizer(
         lowercase=settings.get("do_lower_case", True),
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        strip_accents=settings.get("strip_accents"),  # None: as lowercase
+        strip_accents=settings.get("strip_accents"),  # None = the same as lowercase
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
@@ -141,7 +144,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         with path.open(encoding="utf-8") as lines:
             vocabulary = {line.rstrip("\n"): id_ for id_, line in enumerate(lines)}
     except (OSError, UnicodeDecodeError) as cause:
-        raise CheckpointError(f"cannot read {path}: {cause}; expected one token a line, in UTF-8") from cause
+        raise CheckpointError(f"cannot read {path}: {cause}. Expected one token per line, in UTF-8") from cause
     if missing := {"[CLS]", "[SEP]", "[UNK]"} - vocabulary.keys():
         raise CheckpointError(f"{path} is not a BERT vocabulary: it has no {', '.join(sorted(missing))}")
     return vocabulary
@@ -153,7 +156,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as cause:
-        raise CheckpointError(f"cannot read {path}: {cause}; expected JSON") from cause
+        raise CheckpointError(f"cannot read {path}: {cause}. Expected JSON") from cause
     if not isinstance(settings, dict):
-        raise CheckpointError(f"cannot read {path}: expected a JSON object, received {type(settings).__name__}")
+        raise CheckpointError(f"cannot read {path}: expected a JSON object. Received: {type(settings).__name__}")
     return settings

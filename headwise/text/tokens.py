@@ -1,4 +1,4 @@
-"""The tokens of one text, or of one image, as the model reads them and as a person does."""
+"""The tokens of one text or image, for the model and for people."""
 
 from __future__ import annotations
 
@@ -14,30 +14,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tokens:
-    """One text as a model reads it, and as a person does. Every tuple has one entry a token.
+    """One tokenized text. Every tuple has one entry per token.
 
-    A label shows the whole characters that its token stands for, and where it helps one of these:
+    A label shows the whole characters that its token stands for, and in some cases one of these marks:
 
-        ##ing      the token continues the word of the token before it (the mark that readers of BERT know)
-        🐈(2/3)    three tokens share this one character, and this is the second of them
-        ⏎ ⇥ ␣      a newline, a tab, a token that is nothing but a space
-        <0xE7>     a byte of a character whose other bytes are not there
+        ##ing      the token continues the previous token's word (as in BERT)
+        🐈(2/3)    three tokens share this character, and this is the second
+        ⏎ ⇥ ␣      a newline, a tab, a token that is only a space
+        <0xE7>     a byte of a character whose other bytes are missing
 
-    A special token shows its name, [CLS]. An [UNK] shows the text that it hides, where that is known, and is flagged
-    in `unknown`.
+    A special token shows its name, [CLS]. An [UNK] shows the text behind it, if that is known, and is flagged in
+    `unknown`.
     """
 
-    ids: tuple[int, ...]  # -1 where only the name of a token is known
+    ids: tuple[int, ...]  # -1 if only the name of a token is known
     labels: tuple[str, ...]
-    offsets: tuple[tuple[int, int], ...]  # the tokenizer's own: it read text[start:end]; (0, 0) for what it added
-    special: tuple[bool, ...]  # [CLS], [SEP], [MASK]: to the model a sign, not text
+    offsets: tuple[tuple[int, int], ...]  # of the tokenizer: text[start:end]; (0, 0) for tokens that it added
+    special: tuple[bool, ...]  # [CLS], [SEP], [MASK]
     text: str
-    cut: int = 0  # how many tokens at the end of the text did not fit
-    unknown: tuple[bool, ...] = ()  # the vocabulary has no token for this text: all the model sees is [UNK]
-    word_ids: tuple[
-        int | None, ...
-    ] = ()  # the word of each, as the tokenizer split the text; None: special. (): unknown
-    patches: Patches | None = None  # where in an image they lie, if they are an image's
+    cut: int = 0  # number of tokens cut from the end of the text
+    unknown: tuple[bool, ...] = ()  # the vocabulary lacks this text: the model reads [UNK]
+    word_ids: tuple[int | None, ...] = ()  # the tokenizer's word of each; None = special. () = unknown
+    patches: Patches | None = None  # for tokens of an image: their positions
 
     def __post_init__(self) -> None:
         counts = {len(self.ids), len(self.labels), len(self.offsets), len(self.special)}
@@ -47,9 +45,9 @@ class Tokens:
             raise ArgumentError(f"tokens: expected {len(self.patches)}, one a patch. Received: {len(self.ids)}")
 
     def words(self) -> groups.Groups:
-        """Which tokens make up which word. The rules are those of `headwise.text.groups`."""
+        """The tokens grouped into words. The rules are those of `headwise.text.groups`."""
         return groups.words(self)
 
     def sentences(self) -> groups.Groups:
-        """Which tokens make up which sentence. The rules are those of `headwise.text.groups`."""
+        """The tokens grouped into sentences. The rules are those of `headwise.text.groups`."""
         return groups.sentences(self)

@@ -1,4 +1,4 @@
-"""The viewer: one offline HTML page that shows every head of every layer, and computes the weights itself."""
+"""The viewer: one offline HTML page that shows every head of every layer, and computes the weights in the browser."""
 
 from headwise.viewer.facts import facts_of
 from headwise.viewer.inputs import Axis, Input, Layer, Stack, inputs_of

@@ -1,8 +1,8 @@
-"""What a page asks of one layer, answered from its record: tiles of a head, and weighted sums of rows.
+"""Answers to a page's questions about one layer: tiles of a head, and weighted sums of rows, computed from its record.
 
-Nothing of the matrix's size is ever made: scores are worked out in pieces that fit the processor's cache, only of the
-rows that matter, and not where the mask forbids. The normalisers found on the way are kept, so that the next tile of
-the same rows needs only its own columns.
+No tensor of the matrix's size is ever made. Scores are computed in pieces that fit the processor's cache, only for the
+rows that matter, and not where the mask forbids. The log-sum-exps found on the way are kept, so that the next tile of
+the same rows computes only its own columns.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Part = Generator[None, None, None]
 Numbers = NDArray[Any]
 How = Literal["max", "mean", "sample"]
 
-# Rows that one part works out: many, so that each key is read seldom, but that all threads have some to do; fewer where
-# they are far apart, because what the mask forbids between the first and the last of them is not left out.
+# Rows computed by one part: many, so that each key is read rarely, but few enough that all threads have work. Fewer if
+# the rows are far apart, because masked cells between the first and the last of them are not skipped.
 FEWEST_ROWS, ROWS, SPREAD_ROWS = 16, 256, 64
 
 # The most cells of one answer, 16 MB.
@@ -37,17 +37,17 @@ ANSWER_CELLS = 2**22
 
 @dataclass(frozen=True)
 class Answer(Generic[T]):
-    """An answer still to be worked out, in parts: in any order, on several threads, or never.
+    """An answer that is still to be computed, in parts: in any order, on several threads, or never.
 
-    Each part pauses every few milliseconds, for what is more urgent.
+    Each part yields every few milliseconds, so that more urgent work can run.
     """
 
     parts: Sequence[Part]
-    result: Callable[[], T]  # once all parts are through
-    cells: int  # about how many have to be worked out
+    result: Callable[[], T]  # called when all parts are done
+    cells: int  # roughly the number of cells to compute
 
     def now(self) -> T:
-        """The answer, worked out here."""
+        """Compute the answer in this thread."""
         for part in self.parts:
             for _ in part:
                 pass
@@ -58,8 +58,8 @@ class Answer(Generic[T]):
 class Question:
     """A tile: the cells [rows) × [cols) of a head, drawn as height × width numbers.
 
-    Each stands for a block of cells, cut at ⌊i · cells / bins⌋: for their largest or their mean, or the largest of the
-    block's middle row ("sample": a coarse picture that costs as many rows as it is high).
+    Each number stands for a block of cells, cut at ⌊i · cells / bins⌋: their largest weight, their mean, or the largest
+    of the block's middle row ("sample": a coarse picture that needs only as many rows as it is high).
     """
 
     head: int
@@ -71,7 +71,7 @@ class Question:
 
 
 class Answers:
-    """The answers about one layer: one example of a record; for so many threads, or as many as torch has."""
+    """Answers about one layer: one example of a record. `threads`: None = as many as torch uses."""
 
     def __init__(self, record: AttentionRecord, example: int, *, threads: int | None = None) -> None:
         self.record, self.example = record, example
@@ -79,7 +79,7 @@ class Answers:
         self._heads: dict[int, KnownHead] = {}
 
     def head(self, number: int) -> KnownHead:
-        """One head, made when it is first asked for."""
+        """One head, created at its first use."""
         self.record.shape  # noqa: B018 (raises RecordError if the record's tensors were changed since)
         if number not in self._heads:
             self._heads[number] = KnownHead(self.record, self.example, number)
@@ -99,7 +99,7 @@ class Answers:
             if not 0 <= first < past <= length:
                 raise ArgumentError(f"{name}: expected first-past within 0-{length}. Received: {first}-{past}")
             if not 1 <= bins <= past - first:
-                raise ArgumentError(f"{side}: expected 1 to {past - first}, the {name} asked for. Received: {bins}")
+                raise ArgumentError(f"{side}: expected 1 to {past - first}, the number of {name}. Received: {bins}")
         if asked.height * asked.width > ANSWER_CELLS:
             raise ArgumentError(
                 f"height × width: expected at most {ANSWER_CELLS:,}. Received: {asked.height} × {asked.width}"
@@ -117,7 +117,7 @@ class Answers:
             weights = yield from head.blocks(rows[strip], edges, asked.how)
             starts = np.flatnonzero(np.diff(bins[strip], prepend=-1))
             where = bins[strip][starts]
-            with lock:  # two strips may meet in a block
+            with lock:  # two strips may share a block
                 if asked.how == "mean":
                     nothing = np.logical_and.reduceat(np.isnan(weights), starts)
                     sums = np.add.reduceat(np.nan_to_num(weights), starts) + np.nan_to_num(out[where])
@@ -137,7 +137,7 @@ class Answers:
         """Σ_i shares[i] · (the mean over the heads of A[i, :]), float32 [K]. Rows without a share cost nothing."""
         _, heads, q_len, k_len = self.record.shape
         if shares.shape != (q_len,):
-            raise ArgumentError(f"mix: expected {q_len} numbers, one a row. Received: {shares.size}")
+            raise ArgumentError(f"mix: expected {q_len} numbers, one per row. Received: {shares.size} numbers")
         if not np.isfinite(shares).all():
             raise ArgumentError("mix: expected finite numbers. Received: NaN or inf among them")
         rows = np.flatnonzero(shares)
@@ -154,7 +154,7 @@ class Answers:
         return Answer(parts, lambda: (out / heads).astype(np.float32), heads * len(rows) * k_len)
 
     def strips(self, head: KnownHead, rows: Numbers, width: int) -> Sequence[slice]:
-        """Places in `rows`, ascending, that are worked out together, where so many columns are asked for."""
+        """Slices of `rows` (ascending) that are computed together when `width` columns are requested."""
         together = len(rows) and rows[-1] - rows[0] < 2 * len(rows)
         share = max(FEWEST_ROWS, -(-len(rows) // self.threads))
         size = min(share, ROWS if together else SPREAD_ROWS)
@@ -181,7 +181,7 @@ class KnownHead(Head):
     def blocks(self, rows: Numbers, edges: Numbers, how: How) -> Generator[None, None, Numbers]:
         """The weights of some rows in blocks of columns that are cut at `edges`: [rows, blocks].
 
-        Of each block the largest, or the sum for "mean"; NaN where the mask forbids all of it.
+        For each block the largest weight, or the sum for "mean"; NaN if the mask forbids the whole block.
         """
         index = torch.from_numpy(rows).to(self.scores.q.device)
         known = self._known(index) if self.knows(rows) else None
@@ -202,7 +202,7 @@ class KnownHead(Head):
         return known.weights(found).masked_fill_(found == EMPTY, torch.nan).cpu().numpy()
 
     def sums(self, rows: Numbers, shares: Numbers) -> Generator[tuple[int, Numbers], None, None]:
-        """Σ_i shares[i] · A[i, :], as (first column, some columns); adds up to no more than all of it."""
+        """Parts of Σ_i shares[i] · A[i, :], as pairs (first column, values); their sum is the whole."""
         index = torch.from_numpy(rows).to(self.scores.q.device)
         if not self.knows(rows):
             total = self._none(len(rows))
@@ -228,12 +228,12 @@ class KnownHead(Head):
 
 
 def _cuts(first: int, past: int, bins: int) -> Numbers:
-    """Where a side's cells [first, past) are cut into blocks, and its ends: bins + 1 places."""
+    """The bins + 1 edges of the blocks into which the cells [first, past) of a side are cut."""
     return first + np.arange(bins + 1) * (past - first) // bins
 
 
 def _rows_of(cuts: Numbers, how: How) -> tuple[Numbers, Numbers]:
-    """The rows to look at, and the block that each is for."""
+    """The rows to compute, and the block of each."""
     blocks = np.arange(len(cuts) - 1)
     if how == "sample":
         return (cuts[:-1] + cuts[1:]) // 2, blocks
@@ -241,15 +241,15 @@ def _rows_of(cuts: Numbers, how: How) -> tuple[Numbers, Numbers]:
 
 
 def _reduced(s: Tensor, starts: Numbers, how: How, known: Normaliser | None) -> Tensor:
-    """Of each block of columns the largest score, or log Σ exp of them for "mean": [rows, blocks]."""
+    """For each block of columns the largest score, or log Σ exp of the scores for "mean": [rows, blocks]."""
     if len(starts) == s.shape[1]:
         return s
     highest = _by_blocks(np.maximum, s, starts)
     if how != "mean":
         return highest
-    near = finite(s.amax(-1) if known is None else known.highest)[:, None]  # that no exp overflows
+    near = finite(s.amax(-1) if known is None else known.highest)[:, None]  # so that exp does not overflow
     sums = _by_blocks(np.add, (s - near).exp_(), starts)
-    logs = (sums.log() + near).clamp_(min=torch.finfo(s.dtype).min)  # nothing is -inf but what is forbidden
+    logs = (sums.log() + near).clamp_(min=torch.finfo(s.dtype).min)  # only masked blocks are -inf
     return logs.masked_fill_(highest == EMPTY, EMPTY)
 
 

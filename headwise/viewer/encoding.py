@@ -1,8 +1,8 @@
-"""A record's queries and keys as bytes that a page can carry: rounded, each head no further than its weights can bear.
+"""A record's queries and keys as bytes in a page: rounded as far as the weights of each head allow.
 
-The page computes A_ij = exp(s_ij - lse_i) from these bytes. `lse` is that of the rounded scores, so rows still add up
-to one and rounding hardly moves a large weight. Every head is compared with its record while it is encoded: it gets as
-few bits a number as keep every weight within a tolerance, or is refused. No picture is ever further off than that.
+The page computes A_ij = exp(s_ij - lse_i) from these bytes. `lse` is that of the rounded scores, so rows still sum to 1
+and rounding hardly changes a large weight. Every head is compared with its record during encoding: it gets the fewest
+bits per number that keep every weight within a tolerance, or is refused.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from headwise.viewer.planes import carried_bias, common_to_rows
 from headwise.viewer.threads import on_threads
 
 TOLERANCE = 1e-4
-LOOSEST = 2e-3  # where scores are so large that the model's own weights, in float32, are no more certain
-FEWEST, MOST = 12, 24  # bits of a number
-TRIED_ROWS, CHECKED_ROWS = 128, 1024  # compared to guess the bits, and to be sure; evenly spread over longer inputs
-BLOCK_CELLS = 2**19  # of the matrix, compared together: they stay in the cache
-MARGIN = 0.7  # of the tolerance: what bits are guessed by
-LARGE = 256.0  # scores beyond which float32 leaves too few digits behind the point
-BLIND = 2.0**28  # what is added to all scores of a row and leaves none of their digits
+LOOSEST = 2e-3  # for scores so large that float32 weights are no more accurate
+FEWEST, MOST = 12, 24  # bits per number
+TRIED_ROWS, CHECKED_ROWS = 128, 1024  # rows compared to guess the bits, and to check them; evenly spread
+BLOCK_CELLS = 2**19  # cells compared at once, so that they stay in the cache
+MARGIN = 0.7  # share of the tolerance for which the bits are guessed
+LARGE = 256.0  # larger scores have too few fractional digits in float32
+BLIND = 2.0**28  # a bias of this size, common to a row, leaves no digits of its scores
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Group:
-    """The query heads of one layer that read one key/value head, of one example.
+    """The query heads of one layer that share one key/value head, for one example.
 
-    Its data, little-endian, h its query heads: lse [h, Q], float32 or, where `wide`, float64; the scales of the rows of
-    q [h, Q] and of k [K], each the upper 16 bits of a float32; then whole numbers of so many bits each, one behind the
-    other, the first in the lowest bits of the first byte: q [h, Q, D] and k [K, D].
+    Its data, little-endian, with h query heads: lse [h, Q], float32 or, if `wide`, float64; the scales of the rows of
+    q [h, Q] and of k [K], each the upper 16 bits of a float32; then integers of `bits` bits each, packed without gaps,
+    the first in the lowest bits of the first byte: q [h, Q, D] and k [K, D].
     """
 
     bits: int  # 12 to 24
     wide: bool
-    tolerance: float  # how far the weights may be off
+    tolerance: float  # largest allowed error of a weight
     data: bytes
 
 
 def encode(records: Mapping[AttentionRecord, str]) -> Iterator[list[list[Group]]]:
-    """Of each record the groups of each example, one a key/value head.
+    """For each record, the groups of each example, one per key/value head.
 
     Args:
-        records: each with what to call it in a message.
+        records: each with its name for messages.
 
     Raises:
-        RecordError: the page cannot represent one of them; the message begins with its name and says why.
+        RecordError: the page cannot represent a record; the message names it and says why.
     """
     return on_threads(_encode, records.items())
 
@@ -80,8 +80,8 @@ def _encode(named: tuple[AttentionRecord, str]) -> list[list[Group]]:
 
 
 def packed(whole: Array, bits: int) -> NDArray[np.uint8]:
-    """Whole numbers as so many bits each (at most 25), one behind the other, filled up with zeros."""
-    eights = np.zeros((-(-len(whole) // 8), 8), np.uint32)  # eight numbers are as many bytes as one has bits
+    """Integers of at most 25 `bits` each, packed without gaps and padded with zeros."""
+    eights = np.zeros((-(-len(whole) // 8), 8), np.uint32)  # eight numbers take `bits` bytes
     eights.ravel()[: len(whole)] = whole.astype(np.int32).view(np.uint32) & np.uint32((1 << bits) - 1)
     out = np.zeros((len(eights), bits), np.uint8)
     for i in range(8):
@@ -93,12 +93,12 @@ def packed(whole: Array, bits: int) -> NDArray[np.uint8]:
 
 
 class _Rounded:
-    """A record with its queries and keys rounded to `bits` [B, G]: `record` is what the page will compute."""
+    """A record with its queries and keys rounded to `bits` [B, G]; `record` is what the page will compute."""
 
     def __init__(self, record: AttentionRecord, q: Tensor, k: Tensor, bits: Tensor, highest: float) -> None:
         self.bits, self.wide = bits, highest > LARGE
         self.tolerance = min(max(TOLERANCE, highest * 2.0**-24), LOOSEST)
-        *self.q, q = _rounded(q, bits.repeat_interleave(q.shape[1] // k.shape[1], dim=1))  # scales and whole numbers
+        *self.q, q = _rounded(q, bits.repeat_interleave(q.shape[1] // k.shape[1], dim=1))  # scales and integers
         *self.k, k = _rounded(k, bits)
         if self.wide:
             q, k = q.double(), k.double()
@@ -106,9 +106,9 @@ class _Rounded:
         self.record = AttentionRecord(dataclasses.replace(record.call, q=q, k=k, bias=bias))
 
     def error(self, of: AttentionRecord, most: int) -> Tensor:
-        """How far the weights are from those of the record at most, [B, G], in at most so many rows."""
+        """The largest difference of a weight from the record's, [B, G], in at most `most` rows."""
         batch, heads, q_len, k_len = of.shape
-        assert of.lse is not None  # found once and kept, which makes all its weights cheaper
+        assert of.lse is not None  # computed once, which makes all weights cheaper
         error = torch.zeros(batch, heads, device=of.q.device)
         rows: Sequence[int] = range(q_len)
         if q_len > most:
@@ -125,15 +125,15 @@ class _Rounded:
 def _round_as_far_as_possible(record: AttentionRecord, name: str) -> _Rounded:
     q, k = _usable(record)
     if not (bool(q.isfinite().all()) and bool(k.isfinite().all())):
-        raise RecordError(f"{name}: expected finite queries and keys where the mask allows them, received NaN or inf")
+        raise RecordError(f"{name}: expected finite queries and keys where the mask allows them. Received: NaN or inf")
 
     highest = float(q.norm(dim=-1).amax() * k.norm(dim=-1).amax()) * abs(record.scale)
-    highest = min(highest, record.softcap or highest)  # that a score can be
-    if highest > LARGE:  # float32 weights would themselves be off
+    highest = min(highest, record.softcap or highest)  # the largest possible score
+    if highest > LARGE:  # float32 weights would be inaccurate themselves
         record = AttentionRecord(dataclasses.replace(record.call, q=record.q.double(), k=record.k.double()))
 
     def needed(tried: _Rounded, error: Tensor) -> Tensor:
-        """The bits that will do: each halves the error."""
+        """The number of bits that suffices: each bit halves the error."""
         more = (error / (MARGIN * tried.tolerance)).log2().nan_to_num(MOST, MOST, -MOST).ceil()
         return (tried.bits + more).clamp(FEWEST, MOST).int()
 
@@ -143,19 +143,19 @@ def _round_as_far_as_possible(record: AttentionRecord, name: str) -> _Rounded:
     while True:
         tried = _Rounded(record, q, k, bits, highest)
         error = tried.error(record, CHECKED_ROWS)
-        away = ~(error <= tried.tolerance)  # so is a NaN, which is no weight to draw
+        away = ~(error <= tried.tolerance)  # true for NaN too
         if not bool(away.any()):
             return tried
         if bool((bits[away] == MOST).any()):
             raise RecordError(
-                f"{name}: the page's weights would be {float(error[away].max()):.1e} off the record's, "
-                f"expected {tried.tolerance:.0e}"
+                f"{name}: the page's weights would differ from the record's by {float(error[away].max()):.1e}, "
+                f"expected at most {tried.tolerance:.0e}"
             )
         bits = torch.where(away, torch.maximum(needed(tried, error), bits + 1), bits)
 
 
 def _usable(record: AttentionRecord) -> tuple[Tensor, Tensor]:
-    """q and k in float32, with zeros for those that say nothing: of padding, where NaN may stand, and the like."""
+    """q and k in float32, with zeros for unused rows (padding and the like), which may hold NaN."""
     q, k = record.q.float(), record.k.float()
     if record.mask is not None:
         used = record.mask.used_keys(*record.shape[2:])
@@ -170,7 +170,7 @@ def _usable(record: AttentionRecord) -> tuple[Tensor, Tensor]:
 
 
 def _rounded(x: Tensor, bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """x [B, n, tokens, D] as scales of its rows times whole numbers of `bits` [B, n], and as the page will read that.
+    """x [B, n, tokens, D] as row scales times integers of `bits` [B, n], and the product, which the page will read.
 
     A scale is a float32 whose lower 16 bits are 0, rounded up.
     """

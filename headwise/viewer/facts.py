@@ -1,4 +1,4 @@
-"""What a page knows of its inputs beside their numbers, as JSON: names, tokens and their words, layers, statistics."""
+"""The facts of a page as JSON: names, tokens and their words, layers, statistics; everything except the numbers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from headwise.viewer.inputs import Axis, Input, Layer, Stack
 from headwise.viewer.statistics import cost, descriptions, statistics_of
 from headwise.viewer.threads import on_threads
 
-QUICK_CELLS = 1e8  # weights that are gone through in about half a second
+QUICK_CELLS = 1e8  # weights that are processed in about half a second
 
 
 def facts_of(
     inputs: Sequence[Input], *, title: str, made: str | None = None, quick: bool = False, rows: int | None = None
 ) -> dict[str, Any]:
-    """The facts of a page that asks a server; what a page knows of the numbers in it, `write_page` adds.
+    """The facts of a page that asks a server; `write_page` adds what a page knows of the numbers in it.
 
     Args:
-        inputs: what is shown.
-        title: of the page.
-        made: the Python that makes `seen`, such as 'headwise.load("run.hw")'; None = nobody knows.
-        quick: leave out (None) the statistics and the relevance where they would take long; the page then asks.
-        rows: estimate the statistics of layers where they would take long from so many rows; None = do not.
+        inputs: the inputs to show.
+        title: the title of the page.
+        made: the Python code that produces `seen`, such as 'headwise.load("run.hw")'; None = unknown.
+        quick: leave out (None) statistics and relevance that would take long; the page then asks for them.
+        rows: estimate statistics that would take long from this many rows; None = never estimate.
     """
     stacks = [stack for each in inputs for stack in each.stacks]
     records = {layer.record for stack in stacks for layer in stack.layers}
@@ -80,7 +80,7 @@ def _layer(layer: Layer) -> dict[str, Any]:
 
 
 def _statistics(stacks: Sequence[Stack], rows: int | None) -> dict[tuple[AttentionRecord, int], dict[str, Any]]:
-    """The statistics of each example of each record; "estimated" says from how many rows, if not from all."""
+    """The statistics of each example of each record; "estimated" has the number of rows used, if not all."""
     examples: dict[AttentionRecord, dict[int, Stack]] = {}
     for stack in stacks:
         for layer in stack.layers:
@@ -97,13 +97,13 @@ def _statistics(stacks: Sequence[Stack], rows: int | None) -> dict[tuple[Attenti
 
 
 def _relevance(records: tuple[AttentionRecord, ...]) -> list[dict[str, Any]] | None:
-    """For each example, which tokens the loss rests on, from the token of the top layer with the largest gradient."""
+    """For each example, the tokens that the loss depends on, starting at the top layer's token of largest gradient."""
     if not all(record.extras.v is not None and record.extras.grad is not None for record in records):
         return None
     rows = records[-1].grad.float().square().sum((1, 3)).argmax(1).tolist()
     try:
         found = relevance_by_layer(records, rows).tolist()
-    except RecordError:  # not the layers of one pass over the same tokens, or with dropout
+    except RecordError:  # not the layers of one pass over the same tokens, or dropout is on
         return None
     return [
         {"row": row, "layers": [[float(f"{x:.4g}") for x in layer] for layer in layers]}
@@ -126,7 +126,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
         "cut": tokens.cut,
         "text": is_text,
         "words": _groups(words),
-        "sentences": _groups(tokens.sentences() if is_text else words),  # names make no sentence
+        "sentences": _groups(tokens.sentences() if is_text else words),  # names form no sentences
         "patches": patches and {"rows": patches.rows, "cols": patches.cols, "prefix": patches.prefix},
         "image": axis.image,
         "generated": axis.generated,
@@ -138,10 +138,10 @@ def _groups(groups: Groups) -> dict[str, Any]:
 
 
 def _cut_at_tokens(tokens: Tokens) -> tuple[list[str], list[str]]:
-    """The text cut at its tokens: what stands before each, and each itself, or its label."""
+    """The text cut at its tokens: the gap before each token, and its own text or label."""
     gaps, pieces, end = [], [], 0
     for label, (start, stop), special in zip(tokens.labels, tokens.offsets, tokens.special, strict=True):
-        own = not special and start >= end  # else a sign, or a further token of a character already shown
+        own = not special and start >= end  # otherwise a special token, or another token of a character already shown
         gaps.append(tokens.text[end:start] if own else "")
         pieces.append((own and tokens.text[start:stop]) or label)
         end = stop if own else end

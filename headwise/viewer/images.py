@@ -1,4 +1,4 @@
-"""Images as data: URIs, so that a page carries them: PNG and JPEG files as they are, pixels as PNG."""
+"""Images as data: URIs in a page: PNG and JPEG files unchanged, pixels as PNG."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ def data_uri(image: Image) -> str:
 
     Raises:
         FileError: the file cannot be read.
-        ArgumentError: neither a PNG or JPEG file, nor pixels as uint8 or as floats from 0 to 1.
+        ArgumentError: the image is neither a PNG or JPEG file nor pixels (uint8, or floats from 0 to 1).
     """
     if isinstance(image, (str, Path)):
         data = _read(Path(image))
         kind = next((kind for magic, kind in KINDS.items() if data.startswith(magic)), None)
         if kind is None:
-            raise ArgumentError(f"images: {image} is neither a PNG nor a JPEG; save it as one of these")
+            raise ArgumentError(
+                f"images: expected a PNG or JPEG file. Received: {image}. Save it in one of these formats"
+            )
     else:
         data, kind = _png(_pixels(image)), "png"
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
@@ -57,8 +59,8 @@ def _pixels(image: Any) -> NDArray[np.uint8]:
     if floats:
         if not (pixels.min() >= 0 and pixels.max() <= 1):
             raise ArgumentError(
-                f"images: expected floats from 0 to 1. Received: {pixels.min():g} to {pixels.max():g}; "
-                "undo what the model's processor normalised"
+                f"images: expected floats from 0 to 1. Received: {pixels.min():g} to {pixels.max():g}. "
+                "Undo the normalisation of the model's processor"
             )
         pixels = np.rint(pixels.astype(np.float64) * 255)
     return pixels.astype(np.uint8)
@@ -71,7 +73,7 @@ def _png(pixels: NDArray[np.uint8]) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     height, width = pixels.shape[:2]
-    lines = np.zeros((height, 1 + pixels[0].size), np.uint8)  # each begins with its filter: 0, none
+    lines = np.zeros((height, 1 + pixels[0].size), np.uint8)  # each line begins with its filter: 0 = none
     lines[:, 1:] = pixels.reshape(height, -1)
     header = struct.pack(">IIBBBBB", width, height, 8, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
     parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(lines.tobytes(), 6)), chunk(b"IEND", b"")

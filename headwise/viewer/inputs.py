@@ -1,6 +1,6 @@
-"""What a page shows: inputs (a text, an example of a batch, one of two checkpoints), each with stacks of layers.
+"""The inputs of a page (a text, an example of a batch, one of two checkpoints), each with stacks of layers.
 
-Layers are in one stack if they look from the same tokens at the same tokens in the same forward pass.
+A stack holds the layers of one forward pass whose queries are the same tokens and whose keys are the same tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwise.records.seen import name_of
 from headwise.text import Tokens
 from headwise.viewer.images import Image, data_uri
 
-BEGINNING = 60  # characters of a text that name it
+BEGINNING = 60  # characters of a text that serve as its name
 
 Shown = Seen | AttentionRecord
 Many = Shown | Sequence[Shown] | Mapping[str, Shown]
@@ -27,11 +27,11 @@ Images = Image | Sequence[Image | None] | None
 
 @dataclass(frozen=True)
 class Axis:
-    """What the rows or the columns of a stack stand for."""
+    """The tokens of the rows or the columns of a stack."""
 
     tokens: Tokens
-    generated: int | None = None  # the first token that the model wrote itself; None = none, or nobody said
-    image: str | None = None  # data: URI, where the tokens are its patches
+    generated: int | None = None  # the first token that the model generated; None = none or unknown
+    image: str | None = None  # data: URI, if the tokens are patches of an image
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Layer:
     """One example of one record."""
 
     name: str
-    number: int  # its place in seen.layers
+    number: int  # its index in seen.layers
     record: AttentionRecord
     example: int
-    expression: str  # the Python that gives this record where the reader has `seen`
+    expression: str  # the Python code of this record, given `seen`
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Layers that share what their rows and columns stand for."""
+    """Layers with the same tokens in rows and columns."""
 
     name: str
     kind: Literal["self", "cross"]
@@ -58,7 +58,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Input:
-    """What a model read at once."""
+    """One input of a model."""
 
     name: str
     stacks: tuple[Stack, ...]
@@ -71,21 +71,21 @@ def inputs_of(
     generated: int | Sequence[int | None] | None = None,
     layers: Collection[int] | None = None,
 ) -> list[Input]:
-    """Everything that a page of `seen` shows.
+    """The inputs that a page of `seen` shows.
 
     Args:
-        seen: a `Seen`, a record, or several of them: a list, or a mapping from what to call them. Every example of a
+        seen: a `Seen`, a record, or several of them: a list, or a mapping from names. Every example of a
             batch is an input.
-        images: where tokens are patches, the image: a path, an array [H, W, 3] or [H, W], a PIL image; a list has one
+        images: if tokens are patches, the image: a path, an array [H, W, 3] or [H, W], a PIL image; or a list with one
             for each input.
-        generated: how many of the tokens were the prompt, of which the model wrote the others; a list has one for each
+        generated: if the model generated a part, the number of tokens in the prompt; or a list with one number for each
             input.
-        layers: which, by their places in `seen.layers`; None = all.
+        layers: indices into `seen.layers`; None = all.
 
     Raises:
-        RecordError: nothing was seen.
-        ArgumentError: images or prompts that do not fit the inputs.
-        DtypeError: `seen` is none of these.
+        RecordError: no attention was recorded.
+        ArgumentError: images or prompts do not fit the inputs.
+        DtypeError: `seen` has another type.
     """
     found = [_only(each, layers) for name, shown, python in _named(seen) for each in _examples(name, shown, python)]
     uris = [None if image is None else data_uri(image) for image in one_each("images", images, len(found))]
@@ -95,7 +95,7 @@ def inputs_of(
 
 
 def _named(seen: Many) -> Iterator[tuple[str | None, Shown, str]]:
-    """Each of several, what it is called (None: nobody said), and the Python that gives it."""
+    """Each of several with its name (None = unnamed) and its Python code."""
     several: list[tuple[str | None, Any, str]]
     if isinstance(seen, Mapping):
         several = [
@@ -106,25 +106,25 @@ def _named(seen: Many) -> Iterator[tuple[str | None, Shown, str]]:
     else:
         several = [(None, seen, "seen")]
     if not several:
-        raise ArgumentError("view: expected at least one Seen or record. Received: none")
+        raise ArgumentError("view: expected at least one Seen or record. Received: an empty collection")
     for name, each, python in several:
         if not isinstance(each, (Seen, AttentionRecord)):
             raise DtypeError(
-                "view: expected what headwise.watch saw, a record, or a list or mapping of those. "
+                "view: expected a Seen of headwise.watch, a record, or a list or mapping of these. "
                 f"Received: {type(each).__name__}"
             )
         yield name, each, python
 
 
 def _examples(name: str | None, shown: Shown, python: str) -> Iterator[Input]:
-    """An input for each example of the batch, still without images and prompts."""
+    """An input for each example of the batch, without images and prompts."""
     if isinstance(shown, AttentionRecord):
         seen, own = Seen([shown]), "record" if python == "seen" else python
         places = [replace(place, name=name_of(shown), expression=own) for place in _places(seen, "")]
     else:
         seen = shown
         if not seen.records:
-            seen.only(0)  # raises what it knows of why nothing was seen
+            seen.only(0)  # raises with the reason why nothing was recorded
         places = list(_places(seen, python))
     batch = max(record.shape[0] for record in seen.records)
     for example in range(batch):
@@ -135,7 +135,7 @@ def _examples(name: str | None, shown: Shown, python: str) -> Iterator[Input]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where in a `Seen` a record stands."""
+    """The position of a record in a `Seen`."""
 
     record: AttentionRecord
     name: str
@@ -145,7 +145,7 @@ class _Place:
 
 
 def _places(seen: Seen, python: str) -> Iterator[_Place]:
-    """Where each record stands, if `python` gives `seen`."""
+    """The position of each record; `python` is the code of `seen`."""
     numbers = {name: number for number, name in enumerate(seen.layers)}
     times = Counter(name_of(record) for record in seen.records)
     layers_of_call = functools.cache(lambda call: seen.call(call).layers)
@@ -161,7 +161,7 @@ def _places(seen: Seen, python: str) -> Iterator[_Place]:
 
 
 def _beginning(seen: Seen, example: int) -> str | None:
-    """How the text begins that the model read."""
+    """The first words of the model's text."""
     for side in (seen.source_tokens, seen.tokens):
         if side is not None and example < len(side) and side[example].text.strip():
             words = " ".join(side[example].text[:200].split())
@@ -175,7 +175,7 @@ def _stacks(seen: Seen, places: Sequence[_Place], example: int) -> Iterator[Stac
     for place in places:
         batch, _, q_len, k_len = place.record.shape
         if not q_len or not k_len:
-            raise RecordError(f"{place.name}: there is nothing to show of Q = {q_len} queries and K = {k_len} keys")
+            raise RecordError(f"{place.name}: nothing to show for Q = {q_len} queries and K = {k_len} keys")
         if example < batch:
             sides = seen.axes(place.record)
             key = (place.call, *map(id, sides), _kind(seen, place.record), q_len, k_len)
@@ -217,7 +217,7 @@ def _stack_name(place: _Place, crosses: bool, calls: bool, kind: str) -> str:
 
 
 def _axes(seen: Seen, record: AttentionRecord, example: int) -> tuple[Axis, Axis]:
-    """What rows and columns stand for; numbers where nobody said."""
+    """The tokens of rows and columns; numbers if they are unknown."""
     _, _, q_len, k_len = record.shape
     rows, cols = seen.axes(record)
     first = max(0, k_len - q_len) if _kind(seen, record) == "self" else 0  # the last query is the last key
@@ -234,7 +234,7 @@ def _numbers(first: int, count: int) -> Tokens:
 
 
 def one_each(name: str, given: Any, count: int) -> list[Any]:
-    """What was given for each of `count` inputs: a list has one for each, anything else is for all."""
+    """The value for each of `count` inputs: a list has one for each, anything else is used for all."""
     if not isinstance(given, (list, tuple)):
         return [given] * count
     if len(given) != count:
@@ -243,9 +243,9 @@ def one_each(name: str, given: Any, count: int) -> list[Any]:
 
 
 def _completed(given: Input, image: str | None, prompt: int | None) -> Input:
-    """The input with its image on the axes that have patches, and with the prompt marked on those that it begins."""
+    """The input with its image on axes of patches, and with the prompt marked on axes that begin with it."""
     if prompt is not None and (type(prompt) is not int or prompt < 0):
-        raise ArgumentError(f"generated: expected how many tokens the prompt has. Received: {prompt!r}")
+        raise ArgumentError(f"generated: expected the number of tokens in the prompt. Received: {prompt!r}")
     stacks = []
     for stack in given.stacks:
         wrote_rows = stack.kind == "cross" or not stack.name.startswith("encoder")
@@ -256,7 +256,7 @@ def _completed(given: Input, image: str | None, prompt: int | None) -> Input:
     axes = [axis for stack in stacks for axis in (stack.rows, stack.cols)]
     if image is not None and all(axis.image is None for axis in axes):
         raise ArgumentError(
-            f"images: {given.name} has no tokens that are patches of an image: seen.tokens = Patches(…) says so"
+            f"images: {given.name} has no tokens that are patches of an image. Set seen.tokens = Patches(…)"
         )
     if prompt is not None and all(axis.generated is None for axis in axes):
         lengths = sorted({len(axis.tokens.labels) for axis in axes})

@@ -1,8 +1,8 @@
-"""What a notebook shows of a record, or of all that was seen, where it is the last expression of a cell.
+"""How a notebook displays a record or a `Seen` that is the last expression of a cell.
 
-With anywidget (extra `notebook`) the page as a widget, to which the kernel gives its numbers as bytes. Without it, the
-whole page in a frame. Beside the widget, and where there is too much to carry, stands a still picture of all heads,
-which shows where no script runs as well. Out of these, by their MIME types, a notebook takes what it understands best.
+With anywidget (extra `notebook`): the page as a widget, which gets its numbers from the kernel as bytes. Without it:
+the whole page in a frame. In addition, or if there is too much data, a still picture of all heads, which also shows
+where no script runs. The notebook chooses among these by MIME type.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from headwise.viewer.view import title_of
 Shown = Seen | AttentionRecord
 Blocks = Mapping[str, bytes]
 
-WIDGET_BYTES = 64e6  # the most that a widget is given
-FRAME_BYTES = 18e6  # the most that a page in a frame carries: a third longer as text, it becomes part of the notebook
+WIDGET_BYTES = 64e6  # largest data of a widget
+FRAME_BYTES = 18e6  # largest data of a page in a frame; as text, a third longer, it is saved in the notebook
 FRAME_HEIGHT = 640  # pixels
-ESTIMATED_ROWS = 256  # of long inputs the statistics are made from so many rows: a cell should not take long
+ESTIMATED_ROWS = 256  # rows for estimating statistics of long inputs, so that a cell is fast
 
-_shown: WeakKeyDictionary[Shown, Any] = WeakKeyDictionary()  # the last widget of each
+_shown: WeakKeyDictionary[Shown, Any] = WeakKeyDictionary()  # the last widget of each object
 
 
 def mimebundle(shown: Shown) -> tuple[Bundle, Bundle]:
-    """What a cell shows, and its metadata. What cannot be shown is a sentence, never an error."""
+    """The MIME bundle of a cell and its metadata. An object that cannot be shown gives a sentence, never an error."""
     shell = _shell()
     plain: Bundle = {}
     try:
         plain = {"text/plain": repr(shown)}
-        if shell is not None and not hasattr(shell, "kernel"):  # IPython in a terminal, where there is only text
+        if shell is not None and not hasattr(shell, "kernel"):  # IPython in a terminal shows only text
             return plain, {}
         rich, metadata = _rich(shown, kernel=shell is not None)
         return {**rich, **plain}, metadata
@@ -54,7 +54,7 @@ def mimebundle(shown: Shown) -> tuple[Bundle, Bundle]:
 
 
 def _shell() -> Any:
-    """The IPython that asks; None where something else does."""
+    """The calling IPython shell; None outside IPython."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
@@ -70,19 +70,19 @@ def _rich(shown: Shown, *, kernel: bool) -> tuple[Bundle, Bundle]:
     page = f"<code>headwise.view({name})</code> writes a page"
     if blocks is not None and widgets:
         rich, metadata = _widget(shown, facts, blocks)._repr_mimebundle_()
-        return {**rich, **_still(inputs, f"Run the cell to look closer; {page}.")}, metadata
+        return {**rich, **_still(inputs, f"Run the cell for the interactive view; {page}.")}, metadata
     if blocks is not None:
         return _frame("".join(page_of(facts, blocks.items())), title), {}
     if not widgets and sum(map(_least_bytes, _layers(inputs))) <= WIDGET_BYTES:
-        ways = f'<code>pip install "headwise[notebook]"</code> brings it here; {page}'
+        ways = f'<code>pip install "headwise[notebook]"</code> enables the interactive view; {page}'
     else:
         ways = f'<code>{file}.save("run.hw")</code>, then <code>headwise view run.hw --serve</code>'
-    return _still(inputs, f"The rest is more than this output should carry: {ways}."), {}
+    return _still(inputs, f"The interactive view is too large for this output: {ways}."), {}
 
 
 def _carried(inputs: Sequence[Input], title: str, size: float) -> tuple[dict[str, Any], Blocks | None]:
-    """The facts and the numbers of a page; None instead of numbers that take more bytes than that."""
-    if sum(map(_least_bytes, _layers(inputs))) > size:  # so there is no need to make them
+    """The facts and the numbers of a page; None instead of numbers that take more than `size` bytes."""
+    if sum(map(_least_bytes, _layers(inputs))) > size:  # skip encoding
         return {}, None
     facts = {**facts_of(inputs, title=title, rows=ESTIMATED_ROWS), "source": "embedded", "tolerance": TOLERANCE}
     blocks, total = {}, 0
@@ -99,16 +99,16 @@ def _layers(inputs: Sequence[Input]) -> list[Layer]:
 
 
 def _least_bytes(layer: Layer) -> int:
-    """What the queries and keys of a layer take if 12 bits are enough for each number."""
+    """The size of a layer's queries and keys at 12 bits per number."""
     _, heads, q_len, k_len = layer.record.shape
     return layer.record.q.shape[3] * (heads * q_len + layer.record.k.shape[1] * k_len) * 12 // 8
 
 
-# The three ways to show it.
+# The three kinds of output.
 
 
 def _widget(shown: Shown, facts: Mapping[str, Any], blocks: Blocks) -> Any:
-    """ipywidgets keeps every widget as long as the kernel runs: what is shown again, unchanged, is the same one."""
+    """ipywidgets never frees a widget while the kernel runs, so an unchanged object reuses its widget."""
     places, past = {}, 0
     for name, data in blocks.items():
         places[name] = [past, past := past + len(data)]
@@ -120,7 +120,7 @@ def _widget(shown: Shown, facts: Mapping[str, Any], blocks: Blocks) -> Any:
 
 
 def _widget_class() -> Any:
-    """None where anywidget is not installed."""
+    """The widget class; None if anywidget is not installed."""
     try:
         import anywidget  # noqa: F401
     except ImportError:
@@ -136,14 +136,14 @@ def _viewer() -> Any:
     class Viewer(anywidget.AnyWidget):
         _esm = assemble("widget.js") + "\nexport default { render: $widget_js.render };\n"
         facts = traitlets.Unicode().tag(sync=True)
-        places = traitlets.Dict().tag(sync=True)  # of each block: where it begins and ends in `blocks`
-        blocks = traitlets.Bytes().tag(sync=True)  # travels as bytes, not as text
+        places = traitlets.Dict().tag(sync=True)  # start and end of each block in `blocks`
+        blocks = traitlets.Bytes().tag(sync=True)  # sent as bytes, not as text
 
     return Viewer
 
 
 def _frame(page: str, title: str) -> Bundle:
-    """The page in a frame that may run its script, save its pictures, and nothing else."""
+    """The page in a sandboxed frame that may only run its script and save pictures."""
     rights = 'sandbox="allow-scripts allow-downloads" allow="clipboard-write"'
     size = f'width="100%" height="{FRAME_HEIGHT}" style="border: 0" loading="lazy"'
     frame = f'<iframe srcdoc="{html.escape(page)}" title="{_escaped(title)}" {rights} {size}></iframe>'
@@ -151,7 +151,7 @@ def _frame(page: str, title: str) -> Bundle:
 
 
 def _still(inputs: Sequence[Input], more: str) -> Bundle:
-    """A picture of the first input, and a sentence (HTML) that says how to see more."""
+    """A picture of the first input, and a sentence (HTML) on how to see more."""
     picture = overview(inputs[0])
     about = picture.about if len(inputs) == 1 else f"{picture.about} This is the first of {len(inputs)} inputs."
     size = f'width="{picture.width}" height="{picture.height}"'
@@ -160,5 +160,5 @@ def _still(inputs: Sequence[Input], more: str) -> Bundle:
 
 
 def _escaped(text: str) -> str:
-    """Text as HTML, also within quotes; half a surrogate pair, which no file can hold, becomes a question mark."""
+    """Text as HTML, also within quotes; a lone surrogate, which a file cannot hold, becomes a question mark."""
     return html.escape(text.encode("utf-8", "replace").decode())

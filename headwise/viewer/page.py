@@ -1,6 +1,6 @@
-"""Writes the page: static/ and the numbers of every layer, in one HTML file that never asks the network for anything.
+"""Writes the page: static/ and the numbers of every layer in one HTML file that never uses the network.
 
-Its Content-Security-Policy allows only the script and the style that stand in the file: no text can smuggle in more.
+Its Content-Security-Policy allows only the script and the style in the file, so no text can inject others.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from headwise.viewer.planes import Shared
 
 LARGEST_PAGE = 1e9  # bytes
 
-# Statistics of layers that are so long that they would take seconds are estimated from so many rows.
+# Statistics that would take seconds are estimated from this many rows.
 ESTIMATED_ROWS = 1024
 
 
 def write_page(path: Path | str, inputs: Sequence[Input], *, title: str, made: str | None = None) -> None:
     """Write one self-contained HTML file that shows every layer and head of `inputs`.
 
-    The page carries queries, keys and masks, so its size is linear in the length: 6.7 MB for 6 layers x 12 heads x 512
-    tokens x 32 dims, 51 MB for 4,096 tokens. Its weights are within 1e-4 of `record.weights()` (up to 2e-3 where scores
-    are in the thousands, and float32 is no more certain); that is checked while it is written.
+    The page holds queries, keys and masks, so its size is linear in the length: 6.7 MB for 6 layers x 12 heads x 512
+    tokens x 32 dims, 51 MB for 4,096 tokens. Its weights are within 1e-4 of `record.weights()` (2e-3 if scores are
+    in the thousands, where float32 is no more accurate); this is checked while the page is written.
 
     Raises:
-        RecordError: a record that the page cannot represent.
-        FileError: the file cannot be written. Nothing half-written is left behind, whatever goes wrong.
+        RecordError: the page cannot represent a record.
+        FileError: the file cannot be written. No partial file is left behind.
     """
     _check_length(inputs)
     path = Path(path)
@@ -47,11 +47,11 @@ def write_page(path: Path | str, inputs: Sequence[Input], *, title: str, made: s
         with replacing(path) as part, part.open("w", encoding="utf-8", newline="\n") as out:
             out.writelines(page_of(facts, blocks_of(inputs, facts)))
     except OSError as error:
-        raise FileError(f"cannot write the page to {path}: {error.strerror or error}; choose another file") from error
+        raise FileError(f"cannot write the page to {path}: {error.strerror or error}. Choose another file") from error
 
 
 def page_of(facts: dict[str, Any], blocks: Iterable[tuple[str, bytes]] = ()) -> Iterator[str]:
-    """The HTML of a page, in parts. What `blocks` adds to the facts while it is drawn from reaches the page."""
+    """The HTML of a page, in parts. `blocks` is read before the facts, so it may add to them."""
     script, style = assemble("page.js"), read("document.css")
     before, after = read("page.html").split("<!-- data -->")
     yield (
@@ -61,14 +61,14 @@ def page_of(facts: dict[str, Any], blocks: Iterable[tuple[str, bytes]] = ()) -> 
     )
     for name, data in blocks:
         yield f'<script type="text/plain" id="{name}">{base64.b64encode(data).decode()}</script>\n'
-    # ASCII only, and no "<": nothing in a text can end the element, and no line separator stands bare.
+    # ASCII only and no "<", so that no text can end the element and line separators are escaped.
     safe = json.dumps(facts, separators=(",", ":"), allow_nan=False).replace("<", r"\u003c")
     yield f'<script type="application/json" id="facts">{safe}</script>\n'
     yield after.replace("/* script */", script)
 
 
 def policy(script: str, style: str, *, embedded: bool) -> str:
-    """What a page may do: run its script and its worker, show its images; ask its own server where it has one."""
+    """The Content-Security-Policy: the page's own script, worker and images, and its own server if it has one."""
     parts = [
         "default-src 'none'",
         "img-src data: blob:",
@@ -85,13 +85,15 @@ def _hash(source: str) -> str:
 
 
 def blocks_of(inputs: Sequence[Input], facts: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """The numbers of every layer, by name; what the page must know of them is put into the `facts_of` these inputs.
+    """The numbers of every layer, by name. What the page must know about them is added to `facts` (of `facts_of`).
 
     Raises:
-        RecordError: a record that the page cannot represent.
+        RecordError: the page cannot represent a record.
     """
     shared = Shared()
-    layers: dict[AttentionRecord, list[tuple[str, Layer, dict[str, Any]]]] = {}  # examples of a batch go together
+    layers: dict[
+        AttentionRecord, list[tuple[str, Layer, dict[str, Any]]]
+    ] = {}  # examples of a batch are encoded together
     for i, each in enumerate(inputs):
         for s, stack in enumerate(each.stacks):
             for place, layer in enumerate(stack.layers):
@@ -113,12 +115,12 @@ def blocks_of(inputs: Sequence[Input], facts: dict[str, Any]) -> Iterator[tuple[
 
 
 def _check_length(inputs: Sequence[Input]) -> None:
-    """RecordError if no browser would open the page."""
+    """Raise RecordError if the page is too large for browsers."""
     records = {layer.record for each in inputs for stack in each.stacks for layer in stack.layers}
     numbers = sum(record.q.numel() + record.k.numel() for record in records)
-    least = numbers * FEWEST / 6  # bytes, in base 64: a character for 6 bits
+    least = numbers * FEWEST / 6  # bytes in base64: one character per 6 bits
     if least > LARGEST_PAGE:
         raise RecordError(
-            f"the page would take {least / 1e9:.1f} GB or more, which browsers do not open: show fewer layers, or use "
+            f"the page would take {least / 1e9:.1f} GB or more, too large for browsers. Show fewer layers, or use "
             'seen.save("run.hw") and headwise view run.hw --serve'
         )

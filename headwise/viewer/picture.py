@@ -1,4 +1,4 @@
-"""A still picture of every head, for where no script runs: a notebook on a web site, in a mail, in a saved file."""
+"""A still picture of every head, for places where no script runs: a web site, a mail, a saved notebook."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from headwise.viewer.answers import Answers, Numbers, Question
 from headwise.viewer.images import data_uri
 from headwise.viewer.inputs import Input, Layer
 
-WIDTH = 700  # pixels, unless there are too many heads for it
-SIDES = 8, 96  # pixels of one head, at least and at most
+WIDTH = 700  # pixels; more if there are too many heads
+SIDES = 8, 96  # smallest and largest side of one head, in pixels
 GAP = 3
-ACROSS = 8  # heads in a row, at most, where there is only one layer
-LAYERS = 100  # that are shown, at most: nobody scrolls past more
+ACROSS = 8  # most heads in a row, if there is only one layer
+LAYERS = 100  # most layers shown
 
-# Of longer inputs only some rows are looked at: about so many cells are worked out for a picture.
+# For long inputs only some rows are computed: about this many cells per picture.
 CELLS = 2**25
 
-# The page's own colours on paper, from no weight to the head's largest; and that of what the mask forbids. Few steps in
-# between make the file a third as large.
+# The page's colours on paper, from weight 0 to the head's largest, and the colour of masked cells. Few steps make the
+# file a third as large.
 STEPS = 24
 RAMP = (252, 250, 241), (255, 195, 129), (255, 127, 90), (218, 74, 114), (149, 56, 127), (78, 49, 100), (32, 33, 39)
 MASKED = 230, 232, 235
@@ -33,7 +33,7 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture, and what it shows in one sentence."""
+    """A picture, and a sentence that describes it."""
 
     uri: str  # a PNG, as a data: URI
     width: int
@@ -42,7 +42,7 @@ class Picture:
 
 
 def overview(shown: Input) -> Picture:
-    """All heads of an input, small: a row a layer, or several rows if there is only one layer."""
+    """All heads of an input as small maps: one row per layer, or several rows if there is only one layer."""
     layers = [layer for stack in shown.stacks for layer in stack.layers]
     heads = max(layer.record.shape[1] for layer in layers)
     across = heads if len(layers) > 1 else math.ceil(heads / math.ceil(heads / ACROSS))
@@ -63,12 +63,12 @@ def overview(shown: Input) -> Picture:
 def _about(layers: int, heads: int) -> str:
     of = f"{heads} head{'s' * (heads > 1)}"
     if layers > 1:
-        of = f"{layers} layers × {of}, a row a layer{f' (the first {LAYERS})' * (layers > LAYERS)}"
-    return f"Attention weights of {of}. Queries run down, keys across; the darker, the larger."
+        of = f"{layers} layers × {of}, one row per layer{f' (the first {LAYERS})' * (layers > LAYERS)}"
+    return f"Attention weights of {of}. Rows are queries, columns are keys; darker means larger."
 
 
 def _maps(layer: Layer, side: int, rows: int) -> list[Pixels]:
-    """Each head of a layer, [side, side, 3]; if it has more rows than that, only some, evenly spread, are looked at."""
+    """Each head of a layer, [side, side, 3]; computed from at most `rows` rows, evenly spread."""
     _, heads, q_len, k_len = layer.record.shape
     answers = Answers(layer.record, layer.example)
     every, height, width = q_len <= rows, min(side, q_len), min(side, k_len)
@@ -82,7 +82,7 @@ def _maps(layer: Layer, side: int, rows: int) -> list[Pixels]:
 
 
 def _coloured(weights: Numbers, side: int) -> Pixels:
-    """Weights [h, w], NaN where the mask forbids, as pixels [side, side, 3]; the square root shows small ones too."""
+    """Weights [h, w], NaN where masked, as pixels [side, side, 3]; the square root makes small weights visible."""
     top = np.nanmax(weights, initial=0.0) or 1.0
     step = np.rint(np.sqrt(np.nan_to_num(weights) / top) * (STEPS - 1)).astype(int)
     colours = _ramp()[np.where(np.isnan(weights), STEPS, step)]
@@ -93,7 +93,7 @@ def _coloured(weights: Numbers, side: int) -> Pixels:
 
 @functools.cache
 def _ramp() -> Pixels:
-    """The colour of each step, and that of what the mask forbids."""
+    """The colours of the steps, and the colour of masked cells."""
     places, points = np.linspace(0, len(RAMP) - 1, STEPS), np.arange(len(RAMP))
     channels = [np.interp(places, points, channel) for channel in zip(*RAMP, strict=True)]
     return np.vstack([np.stack(channels, axis=1), MASKED]).round().astype(np.uint8)

@@ -14,28 +14,28 @@ from torch import Tensor
 from headwise.masks import Mask
 from headwise.records import AttentionRecord
 
-BLOCK_CELLS = 2**22  # of a mask, looked at together
+BLOCK_CELLS = 2**22  # cells of a mask processed at once
 
 Array = NDArray[Any]
 
 
 class Shared:
-    """Masks and biases, each carried once however many heads, layers and inputs share it."""
+    """Masks and biases, each stored once even if several heads, layers and inputs share it."""
 
     def __init__(self) -> None:
         self._planes: dict[bytes, int] = {}
         self._biases: dict[bytes, int] = {}
-        self._known: dict[Hashable, Any] = {}  # what was worked out for a mask or for a tensor
+        self._known: dict[Hashable, Any] = {}  # results for masks and tensors
 
     def planes(self, record: AttentionRecord, example: int) -> list[int] | None:
-        """The numbers of the planes of an example's heads, one if they share it; None where there is no mask."""
+        """The indices of the mask planes of an example's heads, one if all share it; None without a mask."""
         mask, sizes = record.mask, record.shape[2:]
         if mask is None:
             return None
         try:
             key: Hashable = (mask, *sizes)
             hash(key)
-        except TypeError:  # a mask of somebody else, that holds a list
+        except TypeError:  # a custom mask that is not hashable
             key = (id(mask), *sizes)
         if key not in self._known:
             found = planes_of(mask, *sizes)
@@ -44,7 +44,7 @@ class Shared:
         return planes[example % len(planes)]
 
     def bias(self, record: AttentionRecord, example: int) -> dict[str, Any] | None:
-        """Where an example's bias is found, and how; None where there is none."""
+        """The block with an example's bias, and its form; None without a bias."""
         x = record.bias
         if x is None:
             return None
@@ -66,7 +66,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Bias:
-    """What is added to the scores of one example: data is float32 of this shape, little-endian, -inf = forbidden."""
+    """The bias of one example: float32 data of this shape, little-endian, -inf = forbidden."""
 
     kind: str  # "dense": [h, q, k], each full or 1; "relative": [h, Q + K - 1], by j - i + Q - 1
     shape: tuple[int, ...]
@@ -104,25 +104,25 @@ def _joined(parts: list[NDArray[np.uint32]], counts: list[int]) -> NDArray[np.ui
 
 
 def carried_bias(record: AttentionRecord) -> Tensor | None:
-    """The bias as a page has it: float32 [B, H, Q, K], each full or 1; None where there is none that matters."""
+    """The bias in a page: float32 [B, H, Q, K], each full or 1; None if it changes no weight."""
     if record.bias is None:
         return None
     bias = record.bias[(None,) * (4 - record.bias.ndim)].float()
-    for dim, stride in enumerate(bias.stride()):  # what broadcasting repeats is carried once
+    for dim, stride in enumerate(bias.stride()):  # store broadcast axes once
         if stride == 0 and bias.shape[dim] > 1:
             bias = bias.narrow(dim, 0, 1)
-    if common_to_rows(record):  # which the softmax does not see, unless it forbids the row
+    if common_to_rows(record):  # the softmax ignores it, unless it forbids the row
         bias = torch.where(bias == -torch.inf, bias, 0.0)
     return bias if bool(bias.any()) else None
 
 
 def common_to_rows(record: AttentionRecord) -> bool:
-    """Whether the bias adds the same to all scores of a row, beside which there is no sink."""
+    """Whether the bias is the same for all scores of a row, and the row has no sink."""
     return record.bias is not None and record.bias.shape[-1] == 1 < record.shape[3] and record.sinks is None
 
 
 def bias_of(record: AttentionRecord, example: int) -> Bias | None:
-    """The bias of one example in its smallest exact form, None where there is none that matters."""
+    """The bias of one example in its smallest exact form; None if it changes no weight."""
     carried = carried_bias(record)
     if carried is None:
         return None
@@ -135,7 +135,7 @@ def bias_of(record: AttentionRecord, example: int) -> Bias | None:
 
 
 def _relative(bias: Tensor, mask: Mask | None, example: int) -> Tensor | None:
-    """bias [h, Q, K] as one number for each distance, [h, Q + K - 1], if that is all it is where the mask allows."""
+    """bias [h, Q, K] as one number per distance, [h, Q + K - 1]; None if it is not a function of the distance."""
     heads, q_len, k_len = bias.shape
     lowest = torch.full((heads, q_len + k_len - 1), torch.inf)
     highest = -lowest
@@ -157,7 +157,7 @@ def _relative(bias: Tensor, mask: Mask | None, example: int) -> Tensor | None:
 
 
 def _row_blocks(q_len: int, cells: int) -> Iterator[range]:
-    """The rows, which have so many cells each, some at a time."""
+    """Blocks of rows, with `cells` cells per row."""
     step = max(1, BLOCK_CELLS // cells)
     yield from (range(start, min(start + step, q_len)) for start in range(0, q_len, step))
 

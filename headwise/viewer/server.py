@@ -1,7 +1,7 @@
-"""The live server: the same page for any length, its weights worked out when they are looked at.
+"""The live server: the same page for inputs of any length; weights are computed when they are viewed.
 
-Nobody but the reader gets in: it listens on 127.0.0.1 alone, wants a random token in every address, and refuses hosts
-and origins that are not its own (a page elsewhere can make a browser ask, under any name that leads here).
+Only the reader has access: the server listens on 127.0.0.1, requires a random token in every address, and refuses other
+hosts and origins (a page of another site can make a browser send requests here, under any DNS name).
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ ADDRESS = "127.0.0.1"
 def serve(
     inputs: Sequence[Input], *, title: str, made: str | None = None, port: int = 0, open_page: bool = False
 ) -> None:
-    """Show `inputs` to the browsers of this machine, until Ctrl-C.
+    """Serve a page of `inputs` to browsers on this machine, until Ctrl-C.
 
     Args:
-        inputs: of `inputs_of`.
-        title: of the page.
-        made: the Python that makes `seen`, such as 'headwise.load("run.hw")'; None = nobody knows.
-        port: where to listen; 0 = where nobody else does.
-        open_page: open it in a browser.
+        inputs: see `inputs_of`.
+        title: the title of the page.
+        made: the Python code that produces `seen`, such as 'headwise.load("run.hw")'; None = unknown.
+        port: the port to listen on; 0 = a free port.
+        open_page: whether to open the page in a browser.
 
     Raises:
-        ArgumentError: a port that there is not, or the packages of the extra `view` are not installed.
-        FileError: the port is in use, or may not be used.
+        ArgumentError: an invalid port, or the packages of the extra `view` are not installed.
+        FileError: the port is in use or not allowed.
     """
     with _site(inputs, title, made, port) as (site, listener):
         click.echo(f"Serving {_printable(title)} at {site.url} — Ctrl-C stops it")
-        if open_page:  # in a thread, because a browser that runs in the terminal returns only when it is closed
+        if open_page:  # in a thread, because a browser in the terminal blocks until it is closed
             threading.Thread(target=webbrowser.open, args=(site.url,), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
             _server(site).run([listener])
@@ -54,7 +54,7 @@ def serve(
 
 @contextlib.contextmanager
 def serving(inputs: Sequence[Input], *, title: str, made: str | None = None, port: int = 0) -> Iterator[str]:
-    """The same in a thread, while the context lasts; gives the address. Arguments and errors of `serve`."""
+    """The same server in a thread, as a context manager that returns the address. Arguments and errors: see `serve`."""
     with _site(inputs, title, made, port) as (site, listener):
         server = _server(site)
         thread = threading.Thread(target=server.run, args=([listener],), name="headwise server", daemon=True)
@@ -74,7 +74,7 @@ def _site(inputs: Sequence[Input], title: str, made: str | None, port: int) -> I
         from headwise.viewer.site import Site
     except ImportError as error:
         raise ArgumentError(
-            'the live server needs starlette and uvicorn, which are not here: pip install "headwise[view]"'
+            'the live server needs the packages starlette and uvicorn: pip install "headwise[view]"'
         ) from error
     with _listener(port) as listener:
         site = Site(inputs, title=title, made=made, port=listener.getsockname()[1])
@@ -86,10 +86,10 @@ def _site(inputs: Sequence[Input], title: str, made: str | None, port: int) -> I
 
 def _listener(port: int) -> socket.socket:
     if not 0 <= port <= 65535:
-        raise ArgumentError(f"port: expected 0 to 65535, where 0 means any that is free. Received: {port}")
+        raise ArgumentError(f"port: expected 0 to 65535, where 0 means a free port. Received: port={port}")
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        if os.name == "posix":  # else the port of a server that just ended stays closed for a minute
+        if os.name == "posix":  # otherwise the port stays blocked for a minute after a server ended
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((ADDRESS, port))
         listener.listen()
@@ -100,7 +100,7 @@ def _listener(port: int) -> socket.socket:
             if error.errno == errno.EADDRINUSE
             else f"cannot be used ({(error.strerror or str(error)).lower()})"
         )
-        raise FileError(f"port {port} {why}: choose another one, or --port 0 for any that is free") from error
+        raise FileError(f"port {port} {why}. Choose another one, or --port 0 for a free port") from error
     return listener
 
 
@@ -109,7 +109,7 @@ def _server(site: Site) -> uvicorn.Server:
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            site.stop()  # nobody waits for what is still being worked out
+            site.stop()  # cancel pending work
             await super().shutdown(sockets)
 
     return Server(
@@ -121,7 +121,7 @@ def _server(site: Site) -> uvicorn.Server:
             lifespan="off",
             log_config=None,
             log_level="error",
-            access_log=False,  # it would tell the token
+            access_log=False,  # it would contain the token
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=1,
@@ -130,5 +130,5 @@ def _server(site: Site) -> uvicorn.Server:
 
 
 def _printable(title: str) -> str:
-    """A title may come from data, which must not steer the terminal."""
+    """A title without control characters: it may come from data, which must not control the terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in title)

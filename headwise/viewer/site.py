@@ -1,4 +1,4 @@
-"""What the live server answers: the page, and what it asks of the layers. An ASGI application.
+"""The live server's ASGI application: the page, and answers to its questions about layers.
 
     GET  /TOKEN/        the page
     GET  /TOKEN/tile?input=0&stack=0&layer=3&head=5&rows=0-512&cols=0-512&height=48&width=48&how=max
@@ -6,7 +6,7 @@
     POST /TOKEN/mix?input=0&stack=0&layer=3       float32 [Q] in the body -> float32 [K]
     GET  /TOKEN/stats?input=0&stack=0&layer=3     JSON
 
-An answer that fails is JSON, {"error": a sentence for the reader}.
+An error is JSON, {"error": a sentence for the reader}.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Answers that are kept for the next time, the latest of them.
+# Size of the cache of recent answers.
 KEPT_BYTES = 2**28
 
-# Of layers that are longer, the statistics are estimated from so many rows.
+# Statistics of longer layers are estimated from this many rows.
 ESTIMATED_ROWS = 256
 
-# On every answer. The page's own policy comes before the common part of it.
+# Sent with every answer. The page's own policy precedes it.
 POLICY = "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; {POLICY}",
@@ -59,7 +59,7 @@ HEADERS = {
 
 
 class Refused(Exception):  # noqa: N818 (a refusal, not a failure)
-    """A request that is not answered, and why."""
+    """A refused request and the reason."""
 
     def __init__(self, status: int, why: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(why)
@@ -81,7 +81,9 @@ class Site:
         self.kept = Kept(KEPT_BYTES)
         self.told: dict[AttentionRecord, dict[int, Statistics]] = {}
         self.tiles = Turns("headwise tiles", torch.get_num_threads())
-        self.statistics = Turns("headwise statistics", 1)  # apart, because a layer's are worked out in one go
+        self.statistics = Turns(
+            "headwise statistics", 1
+        )  # separate, because the statistics of a layer cannot be interrupted
         self.routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
             "": ("GET", self.give_page),
             "tile": ("GET", self.give_tile),
@@ -90,7 +92,7 @@ class Site:
         }
 
     def stop(self) -> None:
-        """Cancel what is being worked out."""
+        """Cancel all pending work."""
         for turns in (self.tiles, self.statistics):
             turns.stop()
 
@@ -116,18 +118,18 @@ class Site:
         await _send(response, scope, receive, send)
 
     async def answer(self, request: Request) -> Response:
-        """The answer, if whoever asks may."""
+        """The answer, after checks of host, token and origin."""
         if request.headers.get("host", "").lower() not in self.hosts:
-            raise Refused(421, "This server answers only to the address that it printed, on this machine.")
+            raise Refused(421, "This server accepts only the address that it printed, on this machine.")
         token, *path = request.scope["path"].removeprefix("/").split("/", 1)
         if not secrets.compare_digest(token.encode(errors="replace"), self.token.encode()):
-            raise Refused(404, "There is nothing here. Open the whole address that headwise printed, with its token.")
+            raise Refused(404, "Not found. Open the whole address that headwise printed, including its token.")
         if request.headers.get("origin") not in self.origins:
-            raise Refused(403, "Pages of other sites may not ask this server.")
+            raise Refused(403, "This server refuses requests from pages of other sites.")
         if not path:
             return RedirectResponse(f"/{self.token}/")
         if path[0] not in self.routes:
-            raise Refused(404, f"There is no {path[0]!r} here: expected {', '.join(filter(None, self.routes))}.")
+            raise Refused(404, f"Unknown path {path[0]!r}: expected {', '.join(filter(None, self.routes))}.")
         method, route = self.routes[path[0]]
         allowed = ["GET", "HEAD"] if method == "GET" else [method]
         if request.method not in allowed:
@@ -136,11 +138,11 @@ class Site:
         return await route(request)
 
     async def give_page(self, request: Request) -> Response:
-        """The page, with all that it knows but the weights."""
+        """The page, with everything except the weights."""
         return HTMLResponse(self.page, headers={"Content-Security-Policy": self.policy})
 
     async def give_tile(self, request: Request) -> Response:
-        """Some of a head, as large as it is drawn."""
+        """A part of a head, in the resolution in which it is drawn."""
         place, answers = self.layer(request)
         head, height, width = (_number(request, name) for name in ("head", "height", "width"))
         rows, cols = _range(request, "rows"), _range(request, "cols")
@@ -153,7 +155,7 @@ class Site:
         return Response(data, media_type="application/octet-stream")
 
     async def give_mix(self, request: Request) -> Response:
-        """The rows of a layer, weighted by the body and added up."""
+        """The sum of the rows of a layer, weighted by the numbers in the body."""
         _, answers = self.layer(request)
         size = 4 * answers.record.shape[2]
         body = bytearray()
@@ -167,7 +169,7 @@ class Site:
         return Response(_bytes(numbers), media_type="application/octet-stream")
 
     async def give_statistics(self, request: Request) -> Response:
-        """What the heads of a layer do, in numbers; of long inputs estimated from some rows."""
+        """The statistics of the heads of a layer, estimated from some rows for long inputs."""
         _, answers = self.layer(request)
         record, example = answers.record, answers.example
         rows = ESTIMATED_ROWS if cost(record) > QUICK_CELLS else None
@@ -182,14 +184,14 @@ class Site:
         return JSONResponse({**numbers, "estimated": rows})
 
     def all_examples(self, record: AttentionRecord, rows: int | None) -> dict[int, Statistics]:
-        """The statistics of a record, worked out in one go."""
+        """The statistics of all examples of a record."""
         stacks = [stack for each in self.inputs for stack in each.stacks]
         of = {layer.example: stack for stack in stacks for layer in stack.layers if layer.record is record}
         tokens = {example: stack.cols.tokens for example, stack in of.items()}
         return statistics_of(record, tokens, kind=next(iter(of.values())).kind, rows=rows)
 
     def layer(self, request: Request) -> tuple[tuple[int, int, int], Answers]:
-        """The layer that is asked about, and its place."""
+        """The requested layer and its position."""
         number = _place(request, "input", len(self.inputs))
         stack = _place(request, "stack", len(self.inputs[number].stacks))
         layers = self.inputs[number].stacks[stack].layers
@@ -201,20 +203,20 @@ class Site:
 
 
 class Kept:
-    """The latest answers, of which the oldest go when all together are too large."""
+    """A cache of the latest answers, limited in bytes; the oldest are dropped first."""
 
     def __init__(self, most: int) -> None:
         self.most, self.size = most, 0
         self.answers: OrderedDict[Hashable, bytes] = OrderedDict()
 
     def get(self, asked: Hashable) -> bytes | None:
-        """What was kept, if it still is."""
+        """The cached answer, or None."""
         if asked in self.answers:
             self.answers.move_to_end(asked)
         return self.answers.get(asked)
 
     def put(self, asked: Hashable, answer: bytes) -> None:
-        """Keep an answer."""
+        """Cache an answer."""
         self.size += len(answer) - len(self.answers.pop(asked, b""))
         self.answers[asked] = answer
         while self.size > self.most:
@@ -222,7 +224,7 @@ class Kept:
 
 
 async def _waited_for(request: Request, future: Future[T]) -> T:
-    """What the future brings. It is cancelled when whoever asked is gone."""
+    """The result of the future, which is cancelled when the client disconnects."""
     answer, gone = asyncio.wrap_future(future), asyncio.ensure_future(_gone(request))
     both: set[asyncio.Future[Any]] = {answer, gone}
     try:

@@ -1,4 +1,4 @@
-"""Work on several records at once, a thread for each."""
+"""Work on several records at once, one per thread."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ U = TypeVar("U")
 
 
 def on_threads(work: Callable[[T], U], things: Collection[T]) -> Iterator[U]:
-    """`work` of each thing, in order, in as many threads as torch has.
+    """`work(thing)` for each thing, in order, in as many threads as torch uses.
 
-    Inside, torch has one thread: then nobody waits for another after every operation, which on a busy machine takes
-    longer than the operations.
+    Inside, torch uses one thread: otherwise threads wait for each other after every operation, which on a busy machine
+    takes longer than the operations.
     """
     threads = torch.get_num_threads()
     if min(threads, len(things)) <= 1:
@@ -27,4 +27,4 @@ def on_threads(work: Callable[[T], U], things: Collection[T]) -> Iterator[U]:
         yield from pool.map(work, things)
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # new threads begin with what the last one was given
+        torch.set_num_threads(threads)  # new threads inherit the last setting

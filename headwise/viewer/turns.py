@@ -1,7 +1,7 @@
-"""Threads that work out many answers in turns, those with the fewest cells first: a cell never waits for a whole map.
+"""Threads that compute many answers in turns, answers with the fewest cells first, so a cell never waits for a map.
 
-Each thread works on a part of its own. That is about as quick as to share every product among all cores, and far
-quicker where something else is running on one of them, such as the browser that asked.
+Each thread computes separate parts. This is about as fast as sharing every product among all cores, and much faster
+if another program, such as the browser, is using one of them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ T = TypeVar("T")
 
 
 class _Asked:
-    """An answer that somebody waits for."""
+    """An answer that a caller waits for."""
 
     def __init__(self, answer: Answer[Any], order: int) -> None:
         self.answer, self.key = answer, (answer.cells, order)
-        self.parts = deque(answer.parts)  # that nobody works on at the moment
-        self.working = 0  # how many threads work on others
+        self.parts = deque(answer.parts)  # parts without a thread
+        self.working = 0  # number of threads working on its other parts
         self.future: Future[Any] = Future()
 
 
 class Turns:
-    """Give it answers to work out; it gives futures of their results. One that is cancelled is not worked on."""
+    """Takes answers to compute and returns futures of their results. A cancelled future is not computed further."""
 
     def __init__(self, name: str, threads: int) -> None:
         self._asked: list[_Asked] = []  # the most urgent first
@@ -46,11 +46,11 @@ class Turns:
         for thread in self._threads:
             thread.start()
         ready.wait()
-        # How many threads torch uses is each thread's own, but what new threads begin with has to be put back.
+        # torch's thread count is per thread, but the default of new threads has to be restored.
         torch.set_num_threads(before)
 
     def ask(self, answer: Answer[T]) -> Future[T]:
-        """A future of the result. The fewest cells go first; of equally many, what was asked first."""
+        """A future of the result. Answers with fewer cells go first; among equals, the earlier one."""
         asked = _Asked(answer, next(self._order))
         if not asked.parts:
             asked.future.set_result(answer.result())
@@ -64,7 +64,7 @@ class Turns:
         return asked.future
 
     def stop(self) -> None:
-        """Work on nothing more; what is not answered yet is cancelled."""
+        """Stop working, and cancel all unanswered requests."""
         with self._changed:
             self._stopped = True
             for asked in self._asked:
@@ -78,14 +78,14 @@ class Turns:
             thread.join()
 
     def _run(self, ready: threading.Barrier) -> None:
-        torch.get_num_threads()  # at first a thread takes what new threads begin with, even after it was told otherwise
+        torch.get_num_threads()  # the first call in a thread resets its count to the default, so call it now
         torch.set_num_threads(1)
         ready.wait()
         while self._work():
             pass
 
     def _work(self) -> bool:
-        """Work on what is most urgent, until it pauses; False at the end."""
+        """Work on the most urgent part until it pauses; False at the end."""
         turn = self._next()
         if turn is None:
             return False
@@ -99,7 +99,7 @@ class Turns:
         return True
 
     def _next(self) -> tuple[_Asked, Part] | None:
-        """What is to be worked on; None at the end."""
+        """The next part to work on; None at the end."""
         with self._changed:
             while not self._stopped:
                 self._asked = [asked for asked in self._asked if not asked.future.done()]
@@ -111,12 +111,12 @@ class Turns:
         return None
 
     def _settle(self, asked: _Asked, paused: Part | None) -> None:
-        """A part has paused, or is through; after the last one comes the result."""
+        """Handle a part that has paused or finished; after the last part, set the result."""
         with self._changed:
             asked.working -= 1
             if paused is not None:
                 asked.parts.appendleft(paused)
-                self._changed.notify()  # this thread may have something more urgent to do
+                self._changed.notify()  # this thread may get more urgent work
             if asked.parts or asked.working:
                 return
         result = asked.answer.result()

@@ -1,4 +1,4 @@
-"""What is exported of each kind of model: its computation as graphs of named tensors."""
+"""The graphs of each kind of model: its computation as functions of named tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwise.export.graph import Graph
 from headwise.masks import Mask
 from headwise.tasks.task import Task
 
-# The word of a task -> the module here that has its graphs: `graphs(task, rows)`.
+# Name of a task -> the module here with its function `graphs(task, rows)`.
 _MODULES = {
     "classify": "classify",
     "answer": "answer",
@@ -34,31 +34,31 @@ def graphs_of(
     mask: Mask | Tensor | None = None,
     examples: Sequence[tuple[Tensor, ...]] = (),
 ) -> tuple[Graph, ...]:
-    """The graphs of a task, a model or a module, with the examples that they are traced with and compared on.
+    """The graphs of a task, a model or a module, with examples for tracing and comparison.
 
     Args:
-        subject: a task, `Bert`, another of headwise's models, a module of `headwise.nn`, or, with `examples`, any
-            module at all. It is put on the CPU, and into eval mode.
-        rows: real inputs, as `task.predict` takes them. None = there are none but random ones (and what a run keeps
-            of its data: the gallery of `match`).
-        mask: of a module of `headwise.nn`: which query may attend to which key, always.
-        examples: of any other module: the tensors that it takes, at least twice. Axes that differ in size are open.
+        subject: a task, `Bert`, another model of headwise, a module of `headwise.nn`, or, with `examples`, any other
+            module. It is moved to the CPU and set to eval mode.
+        rows: real inputs, in the form that `task.predict` takes. None = only random inputs (and the data that a task
+            keeps: the gallery of `match`).
+        mask: for a module of `headwise.nn`: the mask that every call uses (True = may attend).
+        examples: for any other module: at least two sets of input tensors. Axes whose sizes differ are dynamic.
 
     Raises:
-        ArgumentError: what there is no graph of; rows that the task cannot read; weights that are not float32.
+        ArgumentError: the subject has no graphs, the task cannot read the rows, or the weights are not float32.
     """
     subject.to("cpu").eval()
     if odd := {each.dtype for each in subject.parameters() if each.is_floating_point()} - {torch.float32}:
         raise ArgumentError(
-            f"expected float32 weights, received {odd.pop()}: call .float() on it; --precision lowers them"
+            f"expected float32 weights. Received: {odd.pop()}. Call .float() first; precision= lowers it in the export"
         )
     if not isinstance(subject, Task):
         from headwise.export.graphs.bare import graphs
 
         return graphs(subject, mask=mask, examples=examples)
     if mask is not None or examples:
-        raise ArgumentError("mask and examples: a task has its own. Give real inputs as rows")
+        raise ArgumentError("mask, examples: a task has its own. Pass real inputs as rows=")
     if subject.name not in _MODULES:
-        raise ArgumentError(f"there are no graphs of the task {subject.name!r}: expected one of {', '.join(_MODULES)}")
+        raise ArgumentError(f"expected a task of {', '.join(_MODULES)}. Received: {subject.name!r}")
     module = importlib.import_module(f"headwise.export.graphs.{_MODULES[subject.name]}")
     return cast(tuple[Graph, ...], module.graphs(subject, rows))

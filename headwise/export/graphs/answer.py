@@ -1,4 +1,4 @@
-"""The graph of a reader: for each token, how much speaks for it as the first and as the last of the answer."""
+"""The graph of answer: for each token, its logits as the first and the last token of the answer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from headwise.tasks.answer import Answer
 def graphs(task: Answer, rows: Any = None) -> tuple[Graph, ...]:
     """model: input_ids, attention_mask, token_type_ids → start_logits, end_logits [batch, length].
 
-    What reads them takes the best span of the context, or [CLS], whose own logits say that there is no answer.
+    The answer is the best span of the context, or [CLS], whose logits mean that there is no answer.
     """
     real = [] if rows is None else inputs_of(task.model, lambda: task.predict(rows))
     return (graph(task.model, real, task.max_length),)
 
 
 def graph(model: SpanReader, real: list[Any], longest: int | None) -> Graph:
-    """The graph of any `SpanReader`; `longest` is how many tokens it reads at most."""
+    """The graph of any `SpanReader`; `longest` is its maximum number of tokens."""
     outputs = tuple(Value(name, torch.float32, ("batch", "length")) for name in ("start_logits", "end_logits"))
     examples = [*whole(real), *random_tokens(model.encoder.config.vocab_size, longest)]
     return Graph("model", model, (IDS, MASK, TYPES), outputs, examples)

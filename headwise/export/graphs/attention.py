@@ -1,4 +1,4 @@
-"""The graph of a module of `headwise.nn`, with its mask inside."""
+"""The graph of a module of `headwise.nn` with a constant mask."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ MODULES = (
 def graph(module: nn.Module, mask: Mask | Tensor | None) -> Graph:
     """model: hidden [batch, length, dim], real bool [batch, length] (True = a real token) → output.
 
-    A decoder reads memory [batch, memory_length, memory_dim] too, as its second input.
+    A decoder has a second input, memory [batch, memory_length, memory_dim].
 
     Args:
         module: one of `MODULES`.
-        mask: which query may attend to which key, always; None = each to all.
+        mask: the mask of every call (True = may attend); None = all pairs are allowed.
     """
     dim = module.input_dim if isinstance(module, LatentAttention) else module.dim
     hidden = Value("hidden", torch.float32, ("batch", "length", int(dim)))  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def _memory(module: nn.Module) -> tuple[Value, ...]:
 
 
 class _Called(nn.Module):
-    """A module with its mask, as a function of tensors alone."""
+    """A module with its mask, as a function of tensors only."""
 
     def __init__(self, module: nn.Module, mask: Mask | Tensor | None) -> None:
         super().__init__()

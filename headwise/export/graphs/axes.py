@@ -1,4 +1,4 @@
-"""Which axes of a tensor are open, told by its sizes in several calls."""
+"""Find the dynamic axes of a tensor from its sizes in several calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Axes = tuple[int | str, ...]
 
 
 def sizes_of_words(inputs: Sequence[Value], examples: Sequence[tuple[Tensor, ...]]) -> dict[str, tuple[int, ...]]:
-    """How large each word of the inputs' axes is in each example."""
+    """The size of each named axis of the inputs in each example."""
     found: dict[str, tuple[int, ...]] = {}
     for number, value in enumerate(inputs):
         for place, axis in enumerate(value.axes):
@@ -22,10 +22,10 @@ def sizes_of_words(inputs: Sequence[Value], examples: Sequence[tuple[Tensor, ...
 
 
 def axes_of(name: str, tensors: Sequence[Tensor], words: dict[str, tuple[int, ...]]) -> Axes:
-    """The axes of a tensor that was there once in each example.
+    """The axes of a tensor, given its value in each example.
 
-    One that is as long as a word in all of them is that word's; one that never changes has a fixed size; any other has
-    a word of its own, which is entered into `words`.
+    An axis with the sizes of a known word gets that word; an axis of constant size gets a number; any other gets a new
+    word, which is added to `words`.
     """
     axes: list[int | str] = []
     for place, sizes in enumerate(zip(*(tensor.shape for tensor in tensors), strict=True)):

@@ -1,4 +1,4 @@
-"""The graphs of models and modules that are no task's: what they take is told by their class, or by examples."""
+"""The graphs of models and modules without a task: their inputs follow from their class or from examples."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ from headwise.models.text_classifier import TextClassifier
 def graphs(
     module: nn.Module, *, mask: Mask | Tensor | None = None, examples: Sequence[tuple[Tensor, ...]] = ()
 ) -> tuple[Graph, ...]:
-    """The graphs of a model of headwise, of a module of `headwise.nn`, or with examples of any module.
+    """The graphs of a model of headwise, of a module of `headwise.nn`, or, with examples, of any module.
 
-    Of the first two, examples are more inputs to compare on; of any other module they tell what it takes.
+    For the first two, examples are additional inputs for the comparison; for any other module they define its inputs.
 
     Raises:
-        ArgumentError: neither; a mask for what takes none; examples that do not fit, or that the module cannot take.
+        ArgumentError: another module without examples, a mask for a module without masks, or examples that do not fit.
     """
     known = type(module) in (*_MODELS, *attention.MODULES)
     if isinstance(module, attention.MODULES) and (known or not examples):
         return (_with(attention.graph(module, mask), examples),)
     if mask is not None:
-        raise ArgumentError(f"mask: only a module of headwise.nn takes one, received a {type(module).__name__}")
+        raise ArgumentError(f"mask: expected a module of headwise.nn. Received: a {type(module).__name__}")
     if examples and not known:
         return (_of_examples(module, examples),)
     for kind, make in _MODELS.items():
         if isinstance(module, kind):
             graph, *others = make(module)
             if examples and others:
-                raise ArgumentError(f"examples: a {type(module).__name__} has graphs of its own; leave them out")
+                raise ArgumentError(f"examples: a {type(module).__name__} defines its own. Leave them out")
             return (_with(graph, examples), *others)
     raise ArgumentError(
-        f"cannot know what a {type(module).__name__} takes: give examples, the tensors of two calls of different "
-        f"sizes. Without them: {', '.join(kind.__name__ for kind in _MODELS)}, or a module of headwise.nn"
+        f"the inputs of a {type(module).__name__} are unknown. Pass examples=: the tensors of two calls of different "
+        f"sizes. No examples need {', '.join(kind.__name__ for kind in _MODELS)} and the modules of headwise.nn"
     )
 
 
 def _with(graph: Graph, examples: Sequence[tuple[Tensor, ...]]) -> Graph:
-    """The graph with more examples, behind its own."""
+    """The graph with more examples, appended to its own."""
     for given in examples:
         fits = len(given) == len(graph.inputs) and all(
             x.dtype == value.dtype and x.dim() == len(value.axes) for x, value in zip(given, graph.inputs, strict=True)
@@ -115,23 +115,25 @@ def _longest(encoder: nn.Module) -> int | None:
 
 @torch.no_grad()
 def _of_examples(module: nn.Module, examples: Sequence[tuple[Tensor, ...]]) -> Graph:
-    """model: input_0, input_1 … → output_0, output_1 …; axes that change from example to example are open."""
+    """model: input_0, input_1 … → output_0, output_1 …; axes whose sizes differ between examples are dynamic."""
     if len(examples) < 2 or len({len(given) for given in examples}) > 1:
         raise ArgumentError(
-            f"examples: expected the tensors of two calls or more, as many in each, received {len(examples)} calls of "
+            f"examples: expected two or more calls with equal numbers of tensors. Received: {len(examples)} calls of "
             f"{sorted({len(given) for given in examples})} tensors"
         )
     outputs = [_called(module, number, given) for number, given in enumerate(examples, 1)]
     calls = [(*given, *found) for given, found in zip(examples, outputs, strict=True)]
     if len({tuple((x.dtype, x.dim()) for x in call) for call in calls}) > 1:
-        raise ArgumentError("examples: expected the same dtypes and numbers of axes, in and out, in each call")
+        raise ArgumentError(
+            "examples: expected the same dtypes and numbers of axes in each call, for inputs and outputs"
+        )
     words: dict[str, tuple[int, ...]] = {}
     inputs = _values("input", examples, words)
     sizes = sizes_of_words(inputs, examples)
-    # What is traced with a size of 1 might hold for 1 only.
+    # A trace with size 1 may be valid for size 1 only.
     first = next((n for n in range(len(examples)) if all(each[n] > 1 for each in sizes.values())), None)
     if first is None:
-        raise ArgumentError("examples: expected a call in which every axis that changes is 2 long or longer")
+        raise ArgumentError("examples: expected a call in which every dynamic axis has size 2 or more")
     ordered = [examples[first], *examples[:first], *examples[first + 1 :]]
     return Graph("model", module, inputs, _values("output", outputs, sizes), ordered)
 
@@ -139,13 +141,15 @@ def _of_examples(module: nn.Module, examples: Sequence[tuple[Tensor, ...]]) -> G
 def _called(module: nn.Module, number: int, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     try:
         found = module(*given)
-    except Exception as cause:  # whatever a user's module raises
+    except Exception as cause:  # a user's module may raise anything
         raise ArgumentError(
             f"examples: {type(module).__name__} cannot be called with the tensors of call {number}: {first_line(cause)}"
         ) from cause
     tensors = (found,) if isinstance(found, Tensor) else found
     if not isinstance(tensors, tuple | list) or not all(isinstance(each, Tensor) for each in tensors):
-        raise ArgumentError(f"expected a module that gives tensors, received {type(module).__name__}, which does not")
+        raise ArgumentError(
+            f"expected a module that returns tensors. Received: {type(module).__name__}, which returns something else"
+        )
     return tuple(tensors)
 
 

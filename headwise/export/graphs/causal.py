@@ -1,4 +1,4 @@
-"""The graph of a model that goes on with a text: "decoder", run once for the text and once for each token after it."""
+"""The graph of a causal language model: "decoder", called once for the text and once for each new token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwise.tasks.language import Language
 from headwise.tasks.text.causal_language import Causal
 from headwise.tasks.text.padding import padded
 
-TEXTS = 4  # that are tried, at most
+TEXTS = 4  # most texts used as examples
 
 
 @torch.no_grad()
@@ -25,18 +25,18 @@ def graphs(task: Language, texts: Sequence[str] = ()) -> tuple[Graph, ...]:
 
         decoder: ids, past_keys_0, past_values_0 … → logits, keys_0, values_0 …
 
-    It reads [batch, length] tokens after those of which the past is; at first the past has no tokens, and the keys and
-    values that come out are the past of the next step. Padding may stand on the right, where no token sees it.
+    It reads [batch, length] tokens after the tokens of the past. At first the past has no tokens; the returned keys and
+    values are the past of the next step. Padding must be on the right, where no token attends to it.
 
     Args:
-        task: trained, on the CPU; of the objective "causal".
-        texts: real ones, for the examples. Random ids are tried too.
+        task: trained, on the CPU, with the objective "causal".
+        texts: real texts for the examples. Random ids are used as well.
 
     Raises:
-        ArgumentError: a model of another objective.
+        ArgumentError: the model has another objective.
     """
     if not isinstance(task.objective, Causal):
-        raise ArgumentError("expected a language model with objective=causal, received a masked one")
+        raise ArgumentError("expected a language model with objective=causal. Received: a masked one")
     model = cast(CausalLanguageModel, task.model.eval())
     module = DecoderGraph(model)
     config = model.config
@@ -48,7 +48,7 @@ def graphs(task: Language, texts: Sequence[str] = ()) -> tuple[Graph, ...]:
         *values_of("", *sizes, "present", width),
     )
     vocabulary, block = task.objective.vocabulary, task.options.block
-    rows = [row for row in vocabulary.encode(list(texts)[:TEXTS], block) if len(row) >= 4]  # two, and two after them
+    rows = [row for row in vocabulary.encode(list(texts)[:TEXTS], block) if len(row) >= 4]  # two tokens, and two more
     drawn = torch.Generator().manual_seed(0)
     random = torch.randint(len(vocabulary), (3, min(9, block)), generator=drawn)
     batches = [padded(rows if len(rows) > 1 else rows * 2, vocabulary.pad)] if rows else []
@@ -58,7 +58,7 @@ def graphs(task: Language, texts: Sequence[str] = ()) -> tuple[Graph, ...]:
 
 
 class DecoderGraph(nn.Module):
-    """Logits of what follows after each token, and the keys and values of all tokens so far."""
+    """Logits of the next token after each token, and the keys and values of all tokens so far."""
 
     def __init__(self, model: CausalLanguageModel) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class DecoderGraph(nn.Module):
 
 
 def _steps(module: DecoderGraph, ids: Tensor, empty: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-    """Several tokens after some, all at once, and a single one at last."""
+    """Examples of steps: several tokens at once after a past, and a single token."""
     size = len(ids)
     none = [each.expand(size, -1, -1, -1) for each in empty]
     half = max(ids.shape[1] // 2, 1)

@@ -1,4 +1,4 @@
-"""The graph of a classifier: tokens to a logit for each label, pooling and all."""
+"""The graph of classify: tokens -> a logit for each label, including pooling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def graphs(task: Classify, rows: Any = None) -> tuple[Graph, ...]:
 
 
 def graph(model: TextClassifier, real: list[Any], longest: int | None) -> Graph:
-    """The graph of any `TextClassifier`; `longest` is how many tokens it reads at most."""
+    """The graph of any `TextClassifier`; `longest` is its maximum number of tokens."""
     logits = Value("logits", torch.float32, ("batch", model.head.out_features))
     config = model.encoder.config
     examples = [*whole(real), *random_tokens(config.vocab_size, longest)]

@@ -1,6 +1,7 @@
-"""The graphs of a model that reads a text and writes another: "encoder", run once, and "decoder", run for each token.
+"""The graphs of an encoder-decoder: "encoder", called once, and "decoder", called for each new token.
 
-The encoder also projects what it read for each layer of the decoder, once: a step then costs one token.
+The encoder also computes the cross-attention keys and values of every decoder layer, once, so that a decoder step costs
+only one token.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from headwise.nn import DecoderLayer, MultiHeadAttention
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text_to_text import TextToText
 
-TEXTS = 4  # that are tried, at most
+TEXTS = 4  # most texts used as examples
 SOURCE_IDS = Value("source_ids", torch.int64, ("batch", "source"))
 SOURCE_REAL = Value("source_real", torch.bool, ("batch", "source"))  # True = a real token
 
@@ -27,16 +28,16 @@ SOURCE_REAL = Value("source_real", torch.bool, ("batch", "source"))  # True = a 
 def graphs(task: TextToText[Any], texts: Sequence[str] = ()) -> tuple[Graph, ...]:
     """The two graphs.
 
-        encoder: source_ids, source_real → cross_keys_0, cross_values_0 … of each layer; memory where it copies
+        encoder: source_ids, source_real → cross_keys_0, cross_values_0 … of each layer; memory if the model copies
         decoder: target_ids, source_real, [source_ids, memory,] past_keys_0, past_values_0 …, cross_keys_0 …
                  → logits, keys_0, values_0 …
 
-    The decoder reads [batch, length] tokens after those of which the past is; at first the past has no tokens, and the
-    keys and values that come out are the past of the next step. A model that copies has log-probabilities as logits.
+    The decoder reads [batch, length] tokens after the tokens of the past. At first the past has no tokens; the returned
+    keys and values are the past of the next step. A model that copies returns log-probabilities as logits.
 
     Args:
         task: trained, on the CPU.
-        texts: real sources, for the examples. Random ids are tried too.
+        texts: real sources for the examples. Random ids are used as well.
     """
     model = task.model.eval()
     encoder, decoder = EncoderGraph(model), DecoderGraph(model)
@@ -66,7 +67,7 @@ def graphs(task: TextToText[Any], texts: Sequence[str] = ()) -> tuple[Graph, ...
 
 
 class EncoderGraph(nn.Module):
-    """Keys and values of the source, for each layer of the decoder, and the memory itself if the model copies."""
+    """Keys and values of the source for each decoder layer, and the memory itself if the model copies."""
 
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
@@ -77,13 +78,13 @@ class EncoderGraph(nn.Module):
         memory = self.model.encode(source_ids, source_real)
         found: list[Tensor] = []
         for layer in self.model.decoder.layers:
-            # Contiguous: the decoder reads them as they are, and what AOTInductor compiles reads nothing else.
+            # Contiguous, because AOTInductor packages require it of the decoder's inputs.
             found += [x.contiguous() for x in _cross_attention(layer).project(memory, "kv")]
         return (*found, memory) if self.copies else tuple(found)
 
 
 class DecoderGraph(nn.Module):
-    """Logits of what follows, and the keys and values of all tokens so far."""
+    """Logits of the next token, and the keys and values of all tokens so far."""
 
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
@@ -94,7 +95,7 @@ class DecoderGraph(nn.Module):
         if model.copy is not None:
             source_ids, memory, *given = given  # type: ignore[assignment]
         else:
-            # Every layer has its keys and values already: nothing reads it but its shape.
+            # Every layer has its keys and values already; only the shape of the memory is used.
             source_ids = memory = given[-1].new_zeros(
                 (*source_real.shape, _cross_attention(model.decoder.layers[0]).kdim)
             )
@@ -111,7 +112,7 @@ def _cross_attention(layer: nn.Module) -> MultiHeadAttention:
 
 
 def _sizes(model: EncoderDecoder) -> tuple[int, int, int]:
-    """Layers of the decoder, heads and the width of a head."""
+    """(decoder layers, heads, head dimension)."""
     heads = model.config.num_heads
     return model.config.decoder_layers, heads, model.config.dim // heads
 
@@ -137,7 +138,7 @@ def _batch(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
 def _steps(
     encoder: EncoderGraph, decoder: DecoderGraph, sources: Sequence[tuple[Tensor, Tensor]], begin: int
 ) -> list[tuple[Tensor, ...]]:
-    """For each batch of sources a first step, with no past, and one of several tokens after what it wrote before."""
+    """For each batch of sources: a first step without a past, and a step of several tokens after previous ones."""
     found = []
     for source_ids, source_real in sources:
         *cross, last = encoder(source_ids, source_real)
@@ -149,7 +150,7 @@ def _steps(
         for _ in range(4):
             logits, *past = decoder(written[-1], source_real, *copied, *past, *cross)
             written.append(logits[:, -1:].argmax(-1))
-        # The last two are read at once, after three.
+        # The last two tokens are read at once, after three.
         past = [each[:, :, :3] for each in past]
         found += [(torch.cat(written[3:], 1), source_real, *copied, *past, *cross), first]
     return found

@@ -1,4 +1,4 @@
-"""The graph of a forecaster: the past of some series to their future."""
+"""The graph of forecast: the past of some series -> their future."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headwise.tasks.forecast import Forecast
 
 
 def graphs(task: Forecast, rows: Any = None) -> tuple[Graph, ...]:
-    """model: context [batch, S] → forecast [batch, F, O], each column of each series by itself.
+    """model: context [batch, S] → forecast [batch, F, O], each column of each series separately.
 
-    In the standardised units that the task trains in: of each column, with its mean taken off and divided by its
-    spread, which are in the state of the run. O are the point forecast and the quantiles, which may cross.
+    Values are in the standardised units of the training: of each column, (x - mean) / spread, with the numbers in the
+    state of the run folder. O are the point forecast and the quantiles, which may cross.
     """
     real = [] if rows is None else inputs_of(task.model, lambda: task.predict(rows))
     return (graph(task.model, real),)  # type: ignore[arg-type]
@@ -35,7 +35,7 @@ def graph(model: PatchForecaster | CausalPatchForecaster, real: list[Any]) -> Gr
 
 
 class _Uncached(nn.Module):
-    """The same forecast, patch by patch, without a cache: a cache asks what its tensors hold, and a trace has none."""
+    """The same forecast, patch by patch, without a cache: a cache looks at values of tensors, which a trace lacks."""
 
     def __init__(self, model: CausalPatchForecaster) -> None:
         super().__init__()
@@ -47,6 +47,6 @@ class _Uncached(nn.Module):
 
 
 def _walks(length: int) -> list[Tensor]:
-    """Random walks: series as they are, rather than noise, which nobody forecasts."""
+    """Random walks, which resemble real series more than noise does."""
     drawn = torch.Generator().manual_seed(0)
     return [torch.randn(batch, length, generator=drawn).cumsum(1) / length**0.5 for batch in (3, 1, 5)]

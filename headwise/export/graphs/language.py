@@ -1,4 +1,4 @@
-"""The graphs of language models: of a masked one all logits at once; of a causal one `causal.py` has them."""
+"""The graph of a masked language model: all logits at once. `causal.py` has the graph of a causal one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwise.tasks.text.causal_language import Causal
 
 
 def graphs(task: Language, rows: Any = None) -> tuple[Graph, ...]:
-    """model: input_ids, attention_mask → logits [batch, length, V], of what a token may have been."""
+    """model: input_ids, attention_mask → logits [batch, length, V], of each token."""
     alone = isinstance(rows, str) and not Path(rows).is_file()
     data = None if rows is None else task.read([rows] if alone else rows, task.options)
     if isinstance(task.objective, Causal):

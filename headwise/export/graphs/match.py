@@ -1,4 +1,4 @@
-"""The graphs of images and texts in one space: an encoder of each, and what tells whether a text is of an image."""
+"""The graphs of match: an image encoder, a text encoder, and a scorer of pairs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.export.graphs.tokens import IDS, MASK, random_tokens, whole
 from headwise.models.image_text import ImageText
 from headwise.tasks.match import Match
 
-PICTURES = 4  # of the gallery, to compare on
+PICTURES = 4  # images of the gallery for the comparison
 
 
 def graphs(task: Match, rows: Any = None) -> tuple[Graph, ...]:
@@ -23,8 +23,8 @@ def graphs(task: Match, rows: Any = None) -> tuple[Graph, ...]:
         text: input_ids, attention_mask → text_vector, text_states [batch, length, M]
         match: image_states, text_states, attention_mask → logit [batch], scale [1]
 
-    The vectors have length 1: their product is the cosine, which `scale` multiplies before a softmax chooses among
-    many. The logit says whether text b belongs to image b. The real inputs are those of the gallery, or `rows`.
+    The vectors have length 1, so their product is the cosine similarity; `scale` multiplies it before a softmax over
+    candidates. The logit says whether text b belongs to image b. The real inputs are `rows` or the gallery.
     """
     if rows is None and task.gallery.images:
         rows = list(task.gallery.texts[:PICTURES])
@@ -63,7 +63,7 @@ class _Image(nn.Module):
         self.model = model
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        # Floats of the weights' own kind, as the model makes them of uint8 in float32.
+        # Convert to the dtype of the weights, as the model does with uint8 in float32.
         found = self.model.encode_image(pixels.to(self.model.log_scale.dtype) / 255)
         return found.vector, found.states
 
@@ -88,7 +88,7 @@ class _Match(nn.Module):
 
 
 def _pairs(image: _Image, text: _Text, seen: list[Any], read: list[Any]) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Each batch of texts with as many images of the first batch, which are taken again where there are fewer."""
+    """Each batch of texts with the same number of images from the first batch, repeated if there are fewer."""
     _, states = image(*seen[0])
     found = []
     for ids, mask in read:

@@ -1,4 +1,4 @@
-"""`Past`: a cache whose tensors are inputs of a graph, and so are given instead of kept."""
+"""`Past`: a cache whose tensors are inputs of a graph instead of state."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Pair = tuple[Tensor, Tensor]  # keys and values [B, G, S, D]
 
 
 class Past(Cache):
-    """What the layers of a stack made of the tokens before, and of a memory: a `Cache` for one call.
+    """Keys and values of the previous tokens, and of a memory, in all layers: a `Cache` for one call.
 
-    Each layer appends to what it was given by joining tensors, which any tracer can follow with any number of tokens
-    before, none too. `present` has the keys and values of all layers after the call.
+    Each layer concatenates its past and new tensors, which any tracer can follow for any number of previous tokens,
+    including 0. After the call, `present` has the keys and values of all layers.
 
     Args:
-        past: of each layer's self-attention. No row is padded.
-        memory: of each layer's cross-attention; none of a stack that reads no memory.
+        past: keys and values of each layer's self-attention. No row is padded.
+        memory: keys and values of each layer's cross-attention; () for a stack without memory.
     """
 
     def __init__(self, past: Sequence[Pair], memory: Sequence[Pair] = ()) -> None:
@@ -31,15 +31,15 @@ class Past(Cache):
         self.layers = [PastLayer(own, other) for own, other in zip(past, others, strict=True)]
 
     def child(self, name: str) -> Cache:
-        """ "layers.3" is that of the fourth layer."""
+        """The cache of a layer: "layers.3" is the fourth layer."""
         return self.layers[int(name.rpartition(".")[2])]
 
     def bind(self, owner: nn.Module) -> None:
-        """It is made for one call, so no other module can come to have it."""
+        """Does nothing: this cache is made for one call, so no other module can use it."""
 
     @property
     def length(self) -> int:
-        """How many tokens were before."""
+        """The number of previous tokens."""
         return self.layers[0].length
 
     @property
@@ -50,7 +50,7 @@ class Past(Cache):
 
 
 class PastLayer(Past):
-    """That of one layer, for its self-attention and its cross-attention."""
+    """The cache of one layer, for its self-attention and its cross-attention."""
 
     def __init__(self, held: Pair, read: Pair | None) -> None:
         Cache.__init__(self)
@@ -86,7 +86,7 @@ class PastLayer(Past):
 
 
 def pairs(tensors: Sequence[Tensor]) -> list[Pair]:
-    """Keys and values that take turns, of each layer."""
+    """Pairs of keys and values from a flat list in which they alternate."""
     return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Real inputs of a graph: what a part of a model is given while a task predicts."""
+"""Real inputs of a graph: the arguments of a submodule while a task predicts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-MOST = 4  # batches are enough to compare on
+MOST = 4  # batches for the comparison
 
 
 def inputs_of(module: nn.Module, predict: Callable[[], object], most: int = MOST) -> list[tuple[Tensor, ...]]:
-    """The tensors that `module` is called with, by position, while `predict()` runs, which is then stopped."""
+    """The positional tensors of the first `most` calls of `module` during `predict()`, which is then aborted."""
     found: list[tuple[Tensor, ...]] = []
 
     def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -31,5 +31,5 @@ def inputs_of(module: nn.Module, predict: Callable[[], object], most: int = MOST
     return found
 
 
-class _Enough(Exception):  # noqa: N818 (nothing is wrong)
+class _Enough(Exception):  # noqa: N818 (not an error)
     pass

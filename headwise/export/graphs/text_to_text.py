@@ -1,4 +1,4 @@
-"""The graphs of models that read a text and write another: `encoder_decoder.py` has them."""
+"""The graphs of translate, summarize and reply; see `encoder_decoder.py`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Graphs that read tokens: their inputs, which are those of a Hugging Face BERT, and examples of them.
+"""The inputs of graphs that read tokens, named as in a Hugging Face BERT, and examples of them.
 
-input_ids, attention_mask, token_type_ids: int64 [batch, length]; a mask has 1 for tokens, 0 for padding.
+input_ids, attention_mask, token_type_ids: int64 [batch, length]; the mask has 1 for tokens and 0 for padding.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ IDS = Value("input_ids", torch.int64, ("batch", "length"))
 MASK = Value("attention_mask", torch.int64, ("batch", "length"))
 TYPES = Value("token_type_ids", torch.int64, ("batch", "length"))
 
-SIZES = ((3, 12), (1, 5), (2, 31))  # of random examples: batch and length
+SIZES = ((3, 12), (1, 5), (2, 31))  # (batch, length) of random examples
 
 
 def random_tokens(vocab_size: int, longest: int | None, types: int = 2) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Ids, masks and types, the same every time; all but the first row of each have padding behind them.
+    """Random ids, masks and types with a fixed seed; all rows but the first end with padding.
 
     Args:
         vocab_size: ids are below this.
-        longest: how many tokens are read at most; None = any number.
-        types: how many token types there are.
+        longest: the maximum number of tokens; None = no limit.
+        types: the number of token types.
     """
     drawn = torch.Generator().manual_seed(0)
     found = []
@@ -40,6 +40,6 @@ def random_tokens(vocab_size: int, longest: int | None, types: int = 2) -> list[
 
 
 def whole(real: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-    """Real inputs as examples: bool as int64, and a single row twice, or what is traced might hold for one row only."""
+    """Real inputs as examples: bool as int64, and a single row doubled, because a trace may fix a size of 1."""
     found = [tuple(x.long() if x.dtype == torch.bool else x for x in given) for given in real]
     return [tuple(x.repeat(2, *[1] * (x.dim() - 1)) if len(x) == 1 else x for x in given) for given in found]

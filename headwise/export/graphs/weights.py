@@ -20,11 +20,11 @@ from headwise.records.seen import name_of
 def with_weights(graph: Graph) -> Graph:
     """The graph with more outputs: "weights.encoder.layers.0.attention" float32 [batch, heads, query, key], and so on.
 
-    They are those of the records that `headwise.watch` makes, by the same names, in the order in which they are
-    computed; a layer that is called again is "weights.….call1" then. The other outputs are what they were.
+    They equal the weights in the records of `headwise.watch`, with the same names, in order of computation; a second
+    call of a layer is named "weights.….call1". The other outputs are unchanged.
 
     Raises:
-        ExportError: the model computes no attention, or some of it without headwise, which cannot be returned.
+        ExportError: the model computes no attention, or computes some of it without headwise.
     """
     with watch(graph.module) as seen:
         graph.module(*graph.examples[0])
@@ -34,8 +34,8 @@ def with_weights(graph: Graph) -> Graph:
     if not names or {len(names)} != {len(found) for found in outputs}:
         counts = sorted({len(found) for found in outputs})
         raise ExportError(
-            f"{graph.name}: the weights of {len(names)} attention calls are to be returned, and headwise computes "
-            f"{counts}: expected a model of headwise's own attention. Leave --weights out"
+            f"{graph.name}: the model has {len(names)} attention calls, but headwise computes "
+            f"{counts}. Expected a model that uses headwise's attention only. Leave --weights out"
         )
     words = sizes_of_words(graph.inputs, graph.examples)
     found = [
@@ -62,13 +62,13 @@ class _WithWeights(nn.Module):
 
 
 def _prefix(module: nn.Module) -> str:
-    """What the path of a layer begins with because a graph wraps the model."""
+    """The prefix of layer paths that comes from the graph's wrapper."""
     children = [name for name, _ in module.named_children()]
     return f"{children[0]}." if type(module).__module__.startswith("headwise.export.") and len(children) == 1 else ""
 
 
 def _numbered(names: list[str]) -> list[str]:
-    """A name that is there again with the number of its call."""
+    """The names, with the call number appended to repeated ones."""
     before: Counter[str] = Counter()
     found = []
     for name in names:

@@ -1,1 +1,1 @@
-"""Graphs as ONNX: written, checked in ONNX Runtime against PyTorch, and run there."""
+"""Graphs as ONNX files: written, compared with PyTorch in ONNX Runtime, and run there."""

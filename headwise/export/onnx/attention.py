@@ -1,4 +1,4 @@
-"""How attention is written in ONNX: as the standard operator `Attention`, or as the plain operators it stands for."""
+"""How attention is written in ONNX: as the standard operator `Attention`, or as primitive operators ("plain")."""
 
 from __future__ import annotations
 
@@ -16,40 +16,43 @@ from headwise.errors import ArgumentError
 Form = Literal["op", "plain"]
 Asked = Literal["auto", "op", "plain"]
 
-# Attention is there from 23 on. Plain graphs are for older runtimes: 20 is the first with Gelu.
+# Attention exists since opset 23. Plain graphs are for older runtimes: opset 20 is the first with Gelu.
 OPSETS: dict[Form, int] = {"op": 23, "plain": 20}
 
 
 def choose(asked: str) -> tuple[Form, str]:
-    """The form, and why, in a sentence.
+    """The form of attention, and a sentence with the reason.
 
     Args:
-        asked: "op", "plain", or "auto": the operator where the installed ONNX Runtime computes it rightly.
+        asked: "op", "plain", or "auto" = "op" if the installed ONNX Runtime computes the operator correctly.
 
     Raises:
-        ArgumentError: another word.
+        ArgumentError: another value.
     """
     if asked not in ("auto", "op", "plain"):
-        raise ArgumentError(f"attention: expected auto, op or plain, received {asked!r}")
+        raise ArgumentError(f"attention: expected auto, op or plain. Received: attention={asked!r}")
     opset = {form: f"(opset {number})" for form, number in OPSETS.items()}
     if asked == "op":
-        return "op", f"Attention is the standard operator {opset['op']}, as asked for."
+        return "op", f"Attention is the standard operator {opset['op']}, as requested."
     if asked == "plain":
-        return "plain", f"Attention is plain operators {opset['plain']}, as asked for."
+        return "plain", f"Attention consists of plain operators {opset['plain']}, as requested."
     import onnxruntime
 
     reason = wrong_with_op()
     version = f"ONNX Runtime {onnxruntime.__version__}"
     if reason is None:
-        return "op", f"Attention is the standard operator {opset['op']}: {version} computes it rightly."
-    return "plain", f"Attention is plain operators {opset['plain']}: of the operator, {version} {reason}."
+        return "op", f"Attention is the standard operator {opset['op']}: {version} computes it correctly."
+    return (
+        "plain",
+        f"Attention consists of plain operators {opset['plain']}: with the operator Attention, {version} {reason}.",
+    )
 
 
 def translations(form: Form) -> dict[Callable[..., Any], Callable[..., Any]]:
-    """What `torch.onnx.export` is to write for PyTorch's attention.
+    """The translations of PyTorch's attention for `torch.onnx.export`.
 
-    Its own plain operators (torch 2.13) put the least number of a dtype for what is forbidden, not -inf: a query that
-    may attend to nothing then gets the mean of all values in place of 0.
+    PyTorch's own translation to plain operators (torch 2.13) masks with the smallest number of the dtype instead of
+    -inf, so an empty row gets the mean of all values instead of 0.
     """
     return {torch.ops.aten.scaled_dot_product_attention.default: _as_op if form == "op" else _as_plain}
 
@@ -64,13 +67,13 @@ def _as_op(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """As PyTorch's own translation, but a mask over keys alone is given a row for each query.
+    """Like PyTorch's own translation, but a mask with one row is expanded to a row for each query.
 
-    The standard lets a mask be broadcast; ONNX Runtime 1.31 refuses one that has a single row.
+    The standard allows a mask to be broadcast, but ONNX Runtime 1.31 refuses a mask with a single row.
     """
     import onnxscript
 
-    op: Any = onnxscript.opset23  # whose types know of no tensors that are still to come
+    op: Any = onnxscript.opset23  # its type hints do not cover symbolic tensors
     if attn_mask is not None and attn_mask.shape[-2] == 1 and query.shape[-2] != 1:
         one = op.Constant(value_ints=[1])
         rows = op.Shape(query, start=2, end=3)
@@ -89,7 +92,7 @@ def _as_plain(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """softmax(scale · q kᵀ + mask) v, and 0 for a query that may attend to nothing."""
+    """softmax(scale · q kᵀ + mask) v, and 0 for an empty row (a query that may attend to no key)."""
     import onnxscript
 
     op: Any = onnxscript.opset20
@@ -100,7 +103,7 @@ def _as_plain(
     def number(x: float) -> Any:
         return op.CastLike(op.Constant(value_float=x), query)
 
-    if enable_gqa and (groups := query.shape[1] // key.shape[1]) > 1:  # query heads in a row share a key head
+    if enable_gqa and (groups := query.shape[1] // key.shape[1]) > 1:  # consecutive query heads share a key head
         copies = integers(1, 1, groups, 1, 1)
         key, value = (
             op.Reshape(op.Expand(op.Unsqueeze(x, integers(2)), copies), integers(0, query.shape[1], -1, x.shape[-1]))
@@ -127,10 +130,10 @@ def _as_plain(
 
 @functools.cache
 def wrong_with_op() -> str | None:
-    """What the installed ONNX Runtime does wrong with the operator, as the end of a sentence; None = nothing.
+    """What the installed ONNX Runtime gets wrong with the operator, as the end of a sentence; None = nothing.
 
-    Small calls of each kind that models make are run, and compared with PyTorch: grouped heads, values of another
-    width, causal and other masks, biases, and a query that may attend to nothing, whose output is 0.
+    Runs small calls of each kind that models make, and compares them with PyTorch: grouped heads, values of another
+    dimension, causal and other masks, biases, and an empty row, whose output must be 0.
     """
     for name, tensors, is_causal in _calls():
         q, k, v, *mask = tensors
@@ -138,15 +141,15 @@ def wrong_with_op() -> str | None:
         expected = scaled_dot_product_attention(q, k, v, added, is_causal=is_causal, enable_gqa=True)
         try:
             given = _run_op([tensor.numpy() for tensor in tensors], is_causal)
-        except Exception as cause:  # ONNX Runtime's errors have no class in common
+        except Exception as cause:  # ONNX Runtime's errors have no common class
             return f"refuses {name} ({' '.join(str(cause).split())[:120]})"
         if not np.allclose(given, expected.numpy(), atol=1e-5):
-            return f"computes something else for {name}"
+            return f"computes wrong results for {name}"
     return None
 
 
 def _calls() -> Iterator[tuple[str, list[torch.Tensor], bool]]:
-    """Name, tensors (q, k, v and a mask or bias), and whether it is causal."""
+    """(name, tensors q, k, v and optionally a mask or bias, whether it is causal)."""
     drawn = torch.Generator().manual_seed(0)
 
     def qkv(rows: int = 5) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""`export`: a task or a model as a folder of ONNX files, each of which was run and compared with PyTorch."""
+"""`export`: write a task or a model as a folder of ONNX files, run each of them, and compare it with PyTorch."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ def export(
     """Write a task or a model as ONNX, load it in ONNX Runtime, and compare it with PyTorch.
 
     Args:
-        subject: a task, a model or a module, as `graphs_of` takes them. It is put on the CPU, and into eval mode.
-        out: a folder that is new, empty, or an export, which is then replaced.
-        attention: "op", the standard operator `Attention`; "plain", the operators that it stands for, in an older
-            opset; "auto", the first where the installed ONNX Runtime computes it rightly.
-        precision: "fp32"; "fp16", weights and computation, while inputs and outputs stay float32; "int8", weights by
+        subject: a task, a model or a module, see `graphs_of`. It is moved to the CPU and set to eval mode.
+        out: a new or empty folder, or an old export, which is replaced.
+        attention: "op" = the standard operator `Attention`; "plain" = primitive operators, in an older opset; "auto" =
+            "op" if the installed ONNX Runtime computes the operator correctly.
+        precision: "fp32"; "fp16" = weights and computation, with float32 inputs and outputs; "int8" = weights, by
             dynamic quantisation.
         weights: whether the graphs also return the attention weights of every layer.
-        external_data: from how many bytes of weights on these go into a file of their own, beside the graph.
-        rows: real inputs to compare on, as `task.predict` takes them. Random ones are compared on anyway.
-        mask, examples: of what is no task, as for `graphs_of`.
-        tolerance: how far an output may be from PyTorch's, in units of the spread of its values; None = 1e-4 of fp32,
-            0.05 of fp16, 2 of int8.
-        run: the run folder that the task is of: its config.yaml and scores.json go with it.
+        external_data: weights of at least this many bytes are written to a separate file beside the graph.
+        rows: real inputs for the comparison, in the form that `task.predict` takes, in addition to random ones.
+        mask, examples: for a module without a task, see `graphs_of`.
+        tolerance: largest allowed difference from PyTorch's outputs, in standard deviations of their values; None =
+            1e-4 for fp32, 0.05 for fp16, 2 for int8.
+        run: the run folder of the task, whose config.yaml and scores.json are copied.
 
     Returns:
-        Where it is, its files, and the difference of each output of each graph.
+        The folder, its files, and the difference of each output of each graph.
 
     Raises:
-        ArgumentError: options that there are none of, a folder that is not empty, or the extra is not installed.
-        ExportError: it cannot be traced or written, or computes something else. Nothing is left behind then.
-        FileError: it cannot be written.
+        ArgumentError: an unknown option, a folder that is not empty, or the extra `export` is not installed.
+        ExportError: it cannot be traced or written, or its outputs differ. No file is left behind.
+        FileError: a file cannot be written.
     """
     need()
     out = Path(out).expanduser()
@@ -123,7 +123,7 @@ def _write(
 
 
 def _metadata(subject: nn.Module, task: str, precision: str) -> dict[str, str]:
-    """What stands in the properties of each model: where it comes from."""
+    """The metadata properties of each ONNX model: its origin."""
     return {
         "headwise.version": importlib.metadata.version("headwise"),
         "headwise.task": task,
@@ -133,7 +133,7 @@ def _metadata(subject: nn.Module, task: str, precision: str) -> dict[str, str]:
 
 
 def fingerprint(module: nn.Module) -> str:
-    """SHA-256 of the names and numbers of a module's weights: two exports of one model have the same."""
+    """SHA-256 of the names and values of a module's weights; two exports of one model have the same."""
     found = hashlib.sha256()
     tensors = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
     for name, tensor in sorted(tensors.items()):

@@ -1,4 +1,4 @@
-"""Graphs with smaller numbers: half precision, and weights of 8 bits."""
+"""Graphs with lower precision: float16, and int8 weights."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ import torch
 from headwise.errors import ArgumentError
 
 PRECISIONS = ("fp32", "fp16", "int8")
-SAYS = {  # of each but the first
-    "fp16": "Weights and computation are float16, inputs and outputs as before; on most processors that is slower.",
-    "int8": "Matrices of weights and embeddings are int8, with a scale for each column; the rest is float32.",
+SAYS = {  # notes for the card, except for fp32
+    "fp16": "Weights and computation are float16, inputs and outputs float32; on most processors this is slower.",
+    "int8": "Weight matrices and embeddings are int8, with a scale per column; the rest is float32.",
 }
 
 
 def dtype_of(precision: str) -> torch.dtype:
-    """What a graph of this precision is traced in: int8 begins with float32.
+    """The dtype in which a graph of this precision is traced; float32 for int8.
 
     Raises:
-        ArgumentError: another word.
+        ArgumentError: an unknown precision.
     """
     if precision not in PRECISIONS:
-        raise ArgumentError(f"precision: expected one of {', '.join(PRECISIONS)} for onnx, received {precision!r}")
+        raise ArgumentError(
+            f"precision: expected one of {', '.join(PRECISIONS)} for onnx. Received: precision={precision!r}"
+        )
     return torch.float16 if precision == "fp16" else torch.float32
 
 
 def quantize(path: Path, out: Path, *, external: bool) -> None:
-    """Dynamic quantisation by ONNX Runtime: matrices of weights in int8 with a scale for each column, what they meet
-    in uint8 with a scale that is found while it runs. Norms, softmaxes and products of queries and keys stay float32.
+    """Dynamic quantisation by ONNX Runtime: weight matrices in int8 with a scale per column, activations in uint8 with
+    a scale computed at run time. Norms, softmaxes and query-key products stay float32.
 
     Args:
-        path: of a model in float32.
-        out: where to write.
-        external: whether the weights go beside it.
+        path: a model in float32.
+        out: the file to write.
+        external: whether the weights are written to a separate file.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(path)
-    del model.graph.value_info[:]  # shapes of weights, which it turns around and then finds of another shape
-    logger = logging.getLogger()  # the root, to which it gives advice that does not hold here
+    del model.graph.value_info[:]  # shapes of weights, which quantisation transposes and would then reject
+    logger = logging.getLogger()  # the root logger, where quantisation logs advice that does not apply
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:

@@ -1,9 +1,9 @@
-"""Run the graphs of this folder on TensorRT, through ONNX Runtime, and compare them with the processor.
+"""Run the graphs of this folder on TensorRT through ONNX Runtime, and compare them with the CPU.
 
     python run_tensorrt.py [PROVIDER]
 
-Needs numpy, TensorRT and an ONNX Runtime that was built for it (pip install onnxruntime-gpu); not headwise. Shapes are
-those of tensorrt.json: engines are built for all between "min" and "max", and run at "opt".
+Needs numpy, TensorRT and an ONNX Runtime with TensorRT support (pip install onnxruntime-gpu), but not headwise. Shapes
+are those of tensorrt.json: engines are built for shapes from "min" to "max", and run with "opt".
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PROVIDER = "TensorrtExecutionProvider"
 
 
 def main(provider: str = PROVIDER) -> int:
-    """Each graph in turn. Returns the exit status: 1 where there is no such provider."""
+    """Run each graph. Returns the exit status: 1 if ONNX Runtime lacks the provider."""
     there = onnxruntime.get_available_providers()
     if provider not in there:
-        print(f"this ONNX Runtime has no {provider}, only {', '.join(there)}: nothing was run", file=sys.stderr)
+        print(f"this ONNX Runtime has no {provider}, only {', '.join(there)}. Nothing was run", file=sys.stderr)
         return 1
     folder = Path(__file__).resolve().parent
     for graph in json.loads((folder / "tensorrt.json").read_text(encoding="utf-8")):
@@ -32,13 +32,13 @@ def main(provider: str = PROVIDER) -> int:
         expected, _ = _run(folder / graph["file"], ["CPUExecutionProvider"], inputs)
         given, seconds = _run(folder / graph["file"], [(provider, _options(graph, provider))], inputs)
         apart = [float(np.abs(x.astype(np.float64) - y).max(initial=0.0)) for x, y in zip(expected, given)]  # noqa: B905
-        told = f"{1000 * seconds:.2f} ms a call on {provider}, at most {max(apart):.2e} from the processor"
+        told = f"{1000 * seconds:.2f} ms per call on {provider}, largest difference from the CPU {max(apart):.2e}"
         print(f"{graph['file']}: {told}")
     return 0
 
 
 def _options(graph: dict[str, Any], provider: str) -> dict[str, str]:
-    """The shapes that an engine is built for, as the provider wants them spelled."""
+    """The shapes of an engine as options of the provider."""
     if provider != PROVIDER:
         return {}
     return {
@@ -50,7 +50,7 @@ def _options(graph: dict[str, Any], provider: str) -> dict[str, str]:
 
 
 def _inputs(graph: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Of the usual shapes: noise; 0 and 1 where there are whole numbers, which every model has as ids and in masks."""
+    """Inputs of the usual shapes: noise, and 0 and 1 for integers, which are valid ids and masks in every model."""
     drawn = np.random.default_rng(0)
     found = {}
     for name, shape in graph["opt"].items():
@@ -61,7 +61,7 @@ def _inputs(graph: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _run(path: Path, providers: list[Any], inputs: dict[str, np.ndarray]) -> tuple[list[np.ndarray], float]:
-    """The outputs, and the seconds that the second call took: the first one builds the engine."""
+    """The outputs, and the seconds of the second call; the first call builds the engine."""
     session = onnxruntime.InferenceSession(str(path), providers=providers)
     session.run(None, inputs)
     begin = time.perf_counter()

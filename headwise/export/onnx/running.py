@@ -1,6 +1,6 @@
-"""A task whose model is a folder of ONNX files: what the model computed in PyTorch, ONNX Runtime computes.
+"""A task whose model is computed by ONNX Runtime instead of PyTorch.
 
-All else of the task, how it reads, batches, searches and scores, is the same code.
+The rest of the task (reading, batching, search, scoring) is the same code.
 """
 
 from __future__ import annotations
@@ -29,35 +29,37 @@ Sessions = Mapping[str, Session]
 
 
 def run_on(task: Task[Any], sessions: Sequence[Session]) -> None:
-    """Let these sessions compute what the task's model did; the model itself is no longer asked.
+    """Replace the task's model by these sessions.
 
     Raises:
-        CheckpointError: a graph that the task needs is not among them.
+        CheckpointError: a graph that the task needs is missing.
     """
     named = {session.name: session for session in sessions}
     kind = next(kind for kind in _KINDS if isinstance(task.model, kind))
     wanted, answer = _KINDS[kind]
     if missing := [name for name in wanted if name not in named]:
-        raise CheckpointError(f"the export has no graph {missing[0]!r}, which a {task.name} needs: export it again")
+        raise CheckpointError(
+            f"the export lacks the graph {missing[0]!r}, which the task {task.name} needs. Export it again"
+        )
     answer(task, task.model, named)
     _take(task, look=_no_records)
 
 
 def _take(owner: nn.Module, **methods: Callable[..., Any]) -> None:
-    """Put functions in the place of methods."""
+    """Replace methods by functions."""
     for name, method in methods.items():
         setattr(owner, name, method)
 
 
 def _no_records(inputs: Any) -> NoReturn:
     raise RecordError(
-        "look: ONNX Runtime keeps no records of attention. Load the run itself, headwise.tasks.load(run), or serve it "
+        "look: ONNX Runtime cannot record attention. Load the run folder, headwise.tasks.load(run), or serve it "
         "with backend torch"
     )
 
 
 def _tokens(ids: Tensor, real: Tensor | None, types: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """What a BERT takes for granted, said."""
+    """The three inputs with the defaults of a BERT filled in."""
     return ids, torch.ones_like(ids) if real is None else real, torch.zeros_like(ids) if types is None else types
 
 
@@ -114,7 +116,7 @@ def _image_text(task: Task[Any], model: nn.Module, sessions: Sessions) -> None:
         real = torch.ones(text_states.shape[:2]) if real is None else real
         return belongs(image_states, text_states, real)[0]
 
-    # The one number of the weights that the task itself asks for; its graph gives it with any pair.
+    # The only weight that the task itself reads; its graph returns it for any pair.
     any_image, any_text = (
         torch.zeros([axis if isinstance(axis, int) else 1 for axis in value.axes])
         for value in sessions["match"].inputs[:2]
@@ -151,7 +153,7 @@ def _causal(task: Task[Any], model: nn.Module, sessions: Sessions) -> None:
         return CausalSteps(decoder, begun)
 
     def forward(ids: Tensor, real: Tensor | None = None, *, at: Tensor | None = None) -> Tensor:
-        # Padding stands on the right, where no token sees it.
+        # Padding is on the right, where no token attends to it.
         logits = CausalSteps(decoder, ()).read(ids)
         return logits if at is None else logits[at]
 
@@ -159,7 +161,7 @@ def _causal(task: Task[Any], model: nn.Module, sessions: Sessions) -> None:
     _take(model, forward=forward)
 
 
-# The model of a task -> the graphs that it needs, and what lets them answer for it.
+# Model class of a task -> the graphs it needs, and the function that replaces the model by them.
 _KINDS: dict[type[nn.Module], tuple[tuple[str, ...], Callable[[Task[Any], nn.Module, Sessions], None]]] = {
     TextClassifier: (("model",), _classifier),
     SpanReader: (("model",), _reader),

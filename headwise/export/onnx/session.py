@@ -1,4 +1,4 @@
-"""`Session`: a graph in an ONNX file, as a function of tensors or of named arrays."""
+"""`Session`: a graph in an ONNX file as a function of tensors or of named arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
 MISSING = 'ONNX Runtime is not installed: pip install "headwise[export]"'
-_DTYPES = {  # as ONNX Runtime names what a tensor holds
+_DTYPES = {  # by ONNX Runtime's names
     torch.float32: "float",
     torch.float64: "double",
     torch.float16: "float16",
@@ -37,15 +37,15 @@ class Runtime:
     """How ONNX Runtime runs a graph.
 
     Args:
-        threads: that share the work of one call; None = as many as PyTorch has, `torch.get_num_threads()`.
-        optimization: how much it rewrites a graph while it is loaded.
-        arena: whether memory is kept for the next call: quicker, but it does not shrink after a large one.
-        spin: whether threads wait for the next call by running on: quicker for one model that has the machine to
-            itself, slower where several share it.
-        providers: what runs it, the first that can: names of ONNX Runtime.
+        threads: threads per call; None = `torch.get_num_threads()`.
+        optimization: the level of graph optimisation at load time.
+        arena: whether to keep memory for the next call: faster, but memory does not shrink after a large call.
+        spin: whether threads spin while they wait for the next call: faster if one model has the machine to
+            itself, slower if several models share it.
+        providers: execution providers of ONNX Runtime, in order of preference.
 
     Raises:
-        ArgumentError: a value that there is none of.
+        ArgumentError: an invalid value.
     """
 
     threads: int | None = None
@@ -56,24 +56,26 @@ class Runtime:
 
     def __post_init__(self) -> None:
         if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
-            raise ArgumentError(f"threads: expected a whole number above 0, or None, received {self.threads!r}")
+            raise ArgumentError(f"threads: expected a positive integer or None. Received: threads={self.threads!r}")
         if self.optimization not in ("all", "extended", "basic", "none"):
-            raise ArgumentError(f"optimization: expected all, extended, basic or none, received {self.optimization!r}")
+            raise ArgumentError(
+                f"optimization: expected all, extended, basic or none. Received: optimization={self.optimization!r}"
+            )
 
 
 class Session:
-    """A graph that ONNX Runtime runs. It may be pickled: whoever unpickles it opens the file anew.
+    """A graph run by ONNX Runtime. It may be pickled; unpickling opens the file again.
 
-    ONNX Runtime does not survive a fork: start processes by spawn, or load the export in each.
+    ONNX Runtime does not survive a fork: start processes with spawn, or load the export in each process.
 
     Args:
-        folder: of the export.
-        graph: what its export.json says of the graph.
-        runtime: how it is run.
+        folder: the folder of the export.
+        graph: the entry of the graph in export.json.
+        runtime: options of ONNX Runtime.
 
     Raises:
-        ArgumentError: ONNX Runtime is not installed, or has no such provider.
-        CheckpointError: the file is missing, damaged, or not what export.json says.
+        ArgumentError: ONNX Runtime is not installed, or lacks a provider.
+        CheckpointError: the file is missing, damaged, or does not match export.json.
     """
 
     def __init__(self, folder: Path, graph: GraphFile, runtime: Runtime | None = None) -> None:
@@ -84,29 +86,29 @@ class Session:
 
     @property
     def name(self) -> str:
-        """Of the graph."""
+        """The name of the graph."""
         return self.graph.name
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        """What it takes."""
+        """The inputs of the graph."""
         return self.graph.inputs
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        """What it gives."""
+        """The outputs of the graph."""
         return self.graph.outputs
 
     def giving(self, *names: str) -> Callable[..., tuple[Tensor, ...]]:
-        """The graph as a function of tensors: its inputs by position, cast to their dtypes, to these outputs.
+        """The graph as a function of tensors: inputs by position, cast to their dtypes; returns the outputs `names`.
 
         Raises:
-            CheckpointError: it has no such output, which whoever asks needs.
+            CheckpointError: the graph lacks an output.
         """
         there = [value.name for value in self.outputs]
         if missing := [name for name in names if name not in there]:
             raise CheckpointError(
-                f"{self.path} has no output {missing[0]!r}, only {', '.join(there)}: export the model again"
+                f"{self.path} has no output {missing[0]!r}, only {', '.join(there)}. Export the model again"
             )
 
         def call(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -119,11 +121,11 @@ class Session:
         return call
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs by name, for inputs by name.
+        """Run the graph: inputs by name -> outputs by name.
 
         Raises:
-            ArgumentError: an input that is missing, or that there is none of; values that the graph cannot take.
-            DtypeError, ShapeError: an array of another dtype or shape.
+            ArgumentError: an input is missing or unknown, or the graph cannot compute with these values.
+            DtypeError, ShapeError: an array has another dtype or shape.
         """
         self.check(arrays)
         names = [value.name for value in self.outputs]
@@ -131,12 +133,12 @@ class Session:
         return dict(zip(names, self._run(names, given), strict=True))
 
     def check(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """That these are the inputs of the graph. Raises as `run`."""
+        """Check the names, dtypes and shapes of inputs. Raises like `run`."""
         names = [value.name for value in self.inputs]
         if list(arrays) != names and set(arrays) != set(names):
             wrong = [f"no {name!r}" for name in names if name not in arrays]
-            wrong += [f"{name!r}, which there is none of" for name in arrays if name not in names]
-            raise ArgumentError(f"expected the inputs {', '.join(names)}: received {wrong[0]}")
+            wrong += [f"{name!r}, which is unknown" for name in arrays if name not in names]
+            raise ArgumentError(f"expected the inputs {', '.join(names)}. Received: {wrong[0]}")
         sizes: dict[str, tuple[int, str]] = {}
         for value in self.inputs:
             _check_value(value, arrays[value.name], sizes)
@@ -147,7 +149,7 @@ class Session:
             self._session = self._open()
         try:
             found: list[np.ndarray] = self._session.run(names, given)
-        except Exception as cause:  # its errors have no class in common but this one
+        except Exception as cause:  # its errors have no narrower common class
             said = " ".join(str(cause).split())
             raise ArgumentError(f"{self.path.name}: ONNX Runtime cannot compute this: {said}") from cause
         return found
@@ -159,24 +161,24 @@ class Session:
             raise ArgumentError(MISSING) from cause
         _check_process()
         if not self.path.is_file():
-            raise CheckpointError(f"{self.path} is missing, though export.json names it: export the model again")
+            raise CheckpointError(f"{self.path} is missing, although export.json lists it. Export the model again")
         runtime = self.runtime
         if lacking := [name for name in runtime.providers if name not in onnxruntime.get_available_providers()]:
             there = ", ".join(onnxruntime.get_available_providers())
-            raise ArgumentError(f"providers: this ONNX Runtime has no {lacking[0]}. It has {there}")
+            raise ArgumentError(f"providers: expected {there}. Received: {lacking[0]}, which this ONNX Runtime lacks")
         try:
             session = onnxruntime.InferenceSession(str(self.path), _options(runtime), providers=list(runtime.providers))
         except Exception as cause:  # as above
             said = " ".join(str(cause).split())
             raise CheckpointError(
-                f"cannot load {self.path} into ONNX Runtime {onnxruntime.__version__}, it is damaged or of another "
+                f"cannot load {self.path} into ONNX Runtime {onnxruntime.__version__}; it is damaged or of another "
                 f"version: {said}"
             ) from cause
         self._check_file(session)
         return session
 
     def _check_file(self, session: onnxruntime.InferenceSession) -> None:
-        """That the file has the inputs and outputs that export.json speaks of."""
+        """Check that the file has the inputs and outputs listed in export.json."""
         sides = ((self.inputs, session.get_inputs(), "inputs"), (self.outputs, session.get_outputs(), "outputs"))
         for values, there, what in sides:
             said = {value.name: f"tensor({_DTYPES.get(value.dtype)})" for value in values}
@@ -184,24 +186,24 @@ class Session:
             if said != has:
                 odd = sorted(said.items() ^ has.items())[0][0]
                 raise CheckpointError(
-                    f"{self.path} is not what export.json says: of its {what} {odd!r} is {has.get(odd, 'not there')}, "
-                    f"expected {said.get(odd, 'none of that name')}. Export the model again"
+                    f"{self.path} does not match export.json: among its {what}, {odd!r} is {has.get(odd, 'missing')}, "
+                    f"expected {said.get(odd, 'no such name')}. Export the model again"
                 )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}
 
 
-_processes: list[int] = []  # that which opened a session first
+_processes: list[int] = []  # the process that opened the first session
 
 
 def _check_process() -> None:
-    """That this is no fork of a process that has used ONNX Runtime: it would wait for threads that are not there."""
+    """Raise ArgumentError in a fork of a process that has used ONNX Runtime: its threads do not exist here."""
     if not _processes:
         _processes.append(os.getpid())
     if _processes[0] != os.getpid():
         raise ArgumentError(
-            "ONNX Runtime was used before this process was forked, and does not work in it: start processes by spawn, "
+            "ONNX Runtime was used before this fork, so it cannot be used here. Start processes by spawn, "
             'multiprocessing.get_context("spawn")'
         )
 
@@ -221,25 +223,25 @@ def _options(runtime: Runtime) -> onnxruntime.SessionOptions:
     }[runtime.optimization]
     options.enable_cpu_mem_arena = runtime.arena
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(runtime.spin)))
-    options.log_severity_level = 4  # whatever goes wrong is raised, and said there
+    options.log_severity_level = 4  # errors are raised, so nothing needs to be logged
     return options
 
 
 def _check_value(value: Value, array: np.ndarray, sizes: dict[str, tuple[int, str]]) -> None:
-    """That an array is of the dtype and shape of an input. `sizes`: of the axes that any size may have, as seen."""
+    """Check dtype and shape of an input. `sizes`: the sizes of the dynamic axes seen so far."""
     axes = ", ".join(map(str, value.axes))
     dtype = np.dtype(str(value.dtype).removeprefix("torch."))
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
         received = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise DtypeError(f"{value.name}: expected {dtype} [{axes}], received {received}")
+        raise DtypeError(f"{value.name}: expected {dtype} [{axes}]. Received: {received}")
     fixed = [isinstance(axis, str) or axis == size for axis, size in zip(value.axes, array.shape, strict=False)]
     if array.ndim != len(value.axes) or not all(fixed):
-        raise ShapeError(f"{value.name}: expected [{axes}], received {list(array.shape)}")
+        raise ShapeError(f"{value.name}: expected [{axes}]. Received: {list(array.shape)}")
     for axis, size in zip(value.axes, array.shape, strict=True):
         if isinstance(axis, str):
             first, where = sizes.setdefault(axis, (size, value.name))
             if size != first:
                 raise ShapeError(
-                    f"{value.name}: expected [{axes}] with {axis} = {first}, as {where} has it, "
-                    f"received {list(array.shape)}"
+                    f"{value.name}: expected [{axes}] with {axis} = {first}, as in {where}. "
+                    f"Received: {list(array.shape)}"
                 )

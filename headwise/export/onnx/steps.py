@@ -1,4 +1,4 @@
-"""`Steps` of models that ONNX Runtime runs: what a decoder has read lies in the tensors that its graph gave last."""
+"""`Steps` of models that ONNX Runtime runs. The decoder's past is kept in the output tensors of its last call."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from headwise.export.onnx.session import Session
 
-PAST = "past_"  # stands before the names of the inputs that the outputs of the step before are
+PAST = "past_"  # prefix of the inputs that are outputs of the previous step
 
 
 class Reading:
-    """A decoder's graph, and what it has read so far.
+    """A decoder's graph and its past.
 
     Args:
-        decoder: takes ids, what else it always takes, and a past; gives logits, and the past of the next step.
+        decoder: its inputs are ids, constant inputs and a past; its outputs are logits and the next past.
     """
 
     def __init__(self, decoder: Session) -> None:
@@ -28,7 +28,7 @@ class Reading:
         self.past: list[Tensor] = []
 
     def read(self, ids: Tensor, given: dict[str, Tensor]) -> Tensor:
-        """Logits [rows, S, V] after each of these tokens [rows, S], which come after those that it has read."""
+        """Logits [rows, S, V] after each of these tokens [rows, S], which follow the tokens read before."""
         past = self.past or [
             torch.empty((len(ids), value.axes[1], 0, value.axes[3]), dtype=value.dtype)  # type: ignore[arg-type]
             for value in self._empty.values()
@@ -38,12 +38,12 @@ class Reading:
         return logits
 
     def reorder(self, order: Tensor) -> None:
-        """Row i goes on from what row order[i] has read."""
+        """Reorder the past: row i continues from row order[i]."""
         self.past = [each[order] for each in self.past]
 
 
 class EncoderDecoderSteps:
-    """An encoder's graph run once, and a decoder's graph for each token."""
+    """An encoder's graph, called once, and a decoder's graph, called for each token."""
 
     def __init__(self, encoder: Session, decoder: Session, source_ids: Tensor, source_real: Tensor) -> None:
         wanted = {value.name for value in decoder.inputs}
@@ -68,7 +68,7 @@ class EncoderDecoderSteps:
 
 
 class CausalSteps:
-    """A decoder's graph that has read the beginning of a text: what comes first is not [BOS] but what follows it."""
+    """A decoder's graph that has read the beginning of a text, so the first step does not read [BOS]."""
 
     def __init__(self, decoder: Session, begun: Sequence[int]) -> None:
         self._begun = begun

@@ -1,4 +1,4 @@
-"""A recipe for TensorRT beside the model: `tensorrt.sh` builds engines, `run_tensorrt.py` runs it in ONNX Runtime."""
+"""Scripts for TensorRT beside the model: `tensorrt.sh` builds engines, `run_tensorrt.py` runs it in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from headwise.models.bert import Bert
 
 PROVIDER = "TensorrtExecutionProvider"
 SCRIPT, SHAPES, PROGRAM = "tensorrt.sh", "tensorrt.json", "run_tensorrt.py"
-BATCH, LENGTH = (8, 32), (128, 512)  # of an open axis: the size to tune for, and the largest
+BATCH, LENGTH = (8, 32), (128, 512)  # of a dynamic axis: the size to optimise for, and the largest
 
-Sizes = dict[str, tuple[int, int, int]]  # of each word: least, usual, largest
+Sizes = dict[str, tuple[int, int, int]]  # by named axis: smallest, usual, largest
 
 
 def write(folder: Path, files: Sequence[GraphFile], graphs: Sequence[Graph], tolerance: float) -> list[str]:
-    """Write the recipe; where ONNX Runtime has TensorRT, run each graph there too, and compare it with the model.
+    """Write the scripts. If ONNX Runtime supports TensorRT, also run each graph on it and compare it with the model.
 
-    Returns sentences that say what was run, or that nothing was. OSError passes through.
+    Returns notes on what was run. May raise OSError.
 
     Raises:
-        ExportError: TensorRT cannot run a graph, or is further from the model than the tolerance.
+        ExportError: TensorRT cannot run a graph, or its outputs differ by more than the tolerance.
     """
     import onnxruntime
 
@@ -41,7 +41,7 @@ def write(folder: Path, files: Sequence[GraphFile], graphs: Sequence[Graph], tol
     if PROVIDER not in there:
         return [
             f"TensorRT was not run: this ONNX Runtime has no {PROVIDER}, only {', '.join(there)}. {SCRIPT} and "
-            f"{PROGRAM} are the recipe for a machine that has it."
+            f"{PROGRAM} run it on a machine that has it."
         ]
     notes = []
     for file, graph in zip(files, graphs, strict=True):
@@ -53,7 +53,7 @@ def write(folder: Path, files: Sequence[GraphFile], graphs: Sequence[Graph], tol
 
 
 def _sizes(graph: Graph) -> Sizes:
-    """How large each open axis may be: as the examples have it at least, and as a BERT inside can read at most."""
+    """The sizes of each dynamic axis: at least as in the examples, at most as many positions as a BERT has."""
     longest = min(
         (part.config.max_positions for part in graph.module.modules() if isinstance(part, Bert)), default=LENGTH[1]
     )
@@ -75,7 +75,7 @@ def _shapes(inputs: Iterable[Value], sizes: Sizes, which: int) -> dict[str, list
 
 
 def _told(file: GraphFile, sizes: Sizes) -> dict[str, object]:
-    """What `run_tensorrt.py` reads of a graph."""
+    """The description of a graph for `run_tensorrt.py`."""
     return {
         "file": file.file,
         "dtypes": {value.name: str(value.dtype).removeprefix("torch.") for value in file.inputs},
@@ -86,9 +86,9 @@ def _told(file: GraphFile, sizes: Sizes) -> dict[str, object]:
 def _script(files: Sequence[GraphFile], sizes: Sequence[Sizes]) -> str:
     lines = [
         "#!/bin/sh",
-        "# Builds a TensorRT engine of each graph, for shapes from --minShapes to --maxShapes, tuned for --optShapes:",
-        "# change them to what you send. Where trtexec does not know the operator Attention, export the model again",
-        "# with --attention plain. Models of int8 are for processors: give trtexec that of fp32 or fp16.",
+        "# Builds a TensorRT engine of each graph for shapes from --minShapes to --maxShapes, tuned for --optShapes:",
+        "# change them to your input shapes. If trtexec does not support the operator Attention, export the model",
+        "# again with --attention plain. int8 models are for CPUs: use an fp32 or fp16 model with trtexec.",
         "set -e",
         'cd "$(dirname "$0")"',
     ]

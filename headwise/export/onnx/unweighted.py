@@ -1,4 +1,4 @@
-"""Tasks without weights: what a task is made of but for its numbers, which lie in a file that another runtime reads."""
+"""Tasks without weights: the model of a task without its parameters, which are in a file for another runtime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 @contextlib.contextmanager
 def unweighted() -> Iterator[None]:
-    """A model that is made in this context has parameters without memory, whose values nobody may ask for."""
+    """In this context, new models get parameters without storage, which must not be read."""
 
     def without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
         return None if parameter is None else nn.Parameter(parameter.to("meta"), requires_grad=False)
@@ -29,9 +29,9 @@ def unweighted() -> Iterator[None]:
 
 
 def stand_in(model: nn.Module) -> None:
-    """Parameters of the same shapes on the CPU, of one number each that is none: whatever comes of it is NaN too.
+    """Replace parameters by CPU tensors of the same shapes, expanded from a single NaN, so any use gives NaN.
 
-    Other than on the meta device, tensors that go with them (`parameter.device`) are real.
+    Unlike on the meta device, tensors created on `parameter.device` are real.
     """
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -40,7 +40,7 @@ def stand_in(model: nn.Module) -> None:
 
 
 class _NoInitialisation(TorchFunctionMode):
-    """Skips `torch.nn.init`, which has nothing to fill here."""
+    """Skips `torch.nn.init`, because the parameters have no storage."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}

@@ -1,4 +1,4 @@
-"""A graph as an ONNX model, with metadata inside, and its file, with the weights beside it where they are large."""
+"""Write a graph as an ONNX file with metadata, and large weights in a separate file beside it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from headwise.export.tracing import DEPRECATED, first_line, trace
 if TYPE_CHECKING:
     import onnx_ir
 
-EXTERNAL = 1 << 30  # bytes of weights from which on they go into a file of their own; protobuf ends at 2 GiB
+EXTERNAL = 1 << 30  # weights of at least this many bytes go into a separate file; protobuf's limit is 2 GiB
 
 
 def need() -> None:
-    """Raise ArgumentError unless what writes and runs ONNX is installed."""
+    """Raise ArgumentError unless the packages of the extra `export` are installed."""
     try:
         for name in ("onnx", "onnxruntime", "onnxscript"):
             importlib.import_module(name)
     except ModuleNotFoundError as cause:
-        raise ArgumentError(f'the export to ONNX needs {cause.name}: pip install "headwise[export]"') from cause
+        raise ArgumentError(
+            f'the export to ONNX needs the package {cause.name}: pip install "headwise[export]"'
+        ) from cause
 
 
 def to_onnx(
@@ -39,12 +41,12 @@ def to_onnx(
     """The ONNX model of a graph.
 
     Args:
-        form: how attention is written, which also decides the opset.
-        dtype: float16 to compute in that; what goes in and comes out is as the graph says.
-        metadata: what else the model's properties say, beside the inputs and outputs.
+        form: how attention is written; it also determines the opset.
+        dtype: float16 to compute in float16; inputs and outputs keep the graph's dtypes.
+        metadata: further metadata properties of the model.
 
     Raises:
-        ExportError: it cannot be traced, or there is an operation that ONNX has none for.
+        ExportError: it cannot be traced, or ONNX lacks one of its operations.
     """
     program = trace(graph, dtype)
     try:
@@ -59,7 +61,9 @@ def to_onnx(
                 custom_translation_table=translations(form),
             )
     except torch.onnx.errors.OnnxExporterError as cause:
-        raise ExportError(f"{graph.name}: cannot be written as ONNX: {first_line(cause.__cause__ or cause)}") from cause
+        raise ExportError(
+            f"{graph.name}: it cannot be written as ONNX: {first_line(cause.__cause__ or cause)}"
+        ) from cause
     assert written is not None
     model = written.model
     _name_axes(model, graph)
@@ -72,9 +76,9 @@ def to_onnx(
 
 
 def save(model: onnx_ir.Model, path: Path, *, external: int = EXTERNAL) -> list[Path]:
-    """Write a model: one file, or two where there are `external` bytes of weights or more: then NAME.data beside it.
+    """Write a model as one file, or, with `external` bytes of weights or more, as two: the weights in NAME.data.
 
-    Returns what was written. OSError passes through.
+    Returns the files that were written. May raise OSError.
     """
     import onnx_ir
 
@@ -88,7 +92,7 @@ def save(model: onnx_ir.Model, path: Path, *, external: int = EXTERNAL) -> list[
 
 
 def _name_axes(model: onnx_ir.Model, graph: Graph) -> None:
-    """The words of the graph in place of the names that the trace gave to sizes."""
+    """Rename dynamic axes from the trace's names to the graph's names."""
     names: dict[str, str] = {}
     for value, written in zip(graph.inputs, model.graph.inputs, strict=True):
         for axis, size in zip(value.axes, written.shape or (), strict=True):
@@ -107,7 +111,7 @@ def _name_axes(model: onnx_ir.Model, graph: Graph) -> None:
 
 
 def _forget(model: onnx_ir.Model) -> None:
-    """Without what the exporter notes of each node: the stack that made it, paths of this machine and all."""
+    """Remove the exporter's metadata of each node: stack traces with paths of this machine."""
     model.metadata_props.clear()
     model.graph.metadata_props.clear()
     for node in model.graph:
@@ -130,7 +134,7 @@ def _told(value: Value) -> dict[str, object]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what exporters say of themselves: that torchvision is missing, that a constant is there twice."""
+    """Suppress messages of the exporters, such as that torchvision is missing or a constant is duplicated."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,1 +1,1 @@
-"""Models as TensorFlow SavedModels, by way of their Keras twins."""
+"""Models as TensorFlow SavedModels, converted through their Keras twins (the same model built from Keras layers)."""

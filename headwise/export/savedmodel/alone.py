@@ -1,8 +1,8 @@
-"""Run as a script: what a SavedModel computes in a process that has TensorFlow and neither Keras, headwise nor PyTorch.
+"""A script that runs a SavedModel in a process with TensorFlow, but without Keras, headwise and PyTorch.
 
     python alone.py saved_model_folder request.npz answer.npz
 
-The request holds the inputs of each example, the answer the outputs, under names such as "0/logits".
+The request holds the inputs of each example, the answer their outputs, with names such as "0/logits".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tensorflow as tf
 
 
 def main(folder: str, request: str, answer: str) -> None:
-    """Run the signature that is served by default on each example."""
+    """Run the default serving signature on each example."""
     served = tf.saved_model.load(folder).signatures["serving_default"]
     examples: dict[str, dict[str, tf.Tensor]] = {}
     with np.load(request) as given:

@@ -1,4 +1,4 @@
-"""A model's Keras twin written as a SavedModel. Run as a module, because Keras has one backend a process:
+"""Write a model's Keras twin as a SavedModel. Runs as a separate process, because Keras has one backend per process:
 
 KERAS_BACKEND=tensorflow python -m headwise.export.savedmodel.convert request.pt answer.json
 """
@@ -23,7 +23,7 @@ from headwise.export.speed import Runs, Timing, measure
 
 
 def main(request: str, answer: str) -> None:
-    """The answer has what `write` gave, or a sentence that says why the model cannot be written."""
+    """Write the answer: the result of `write`, or a sentence with the reason why the model cannot be written."""
     try:
         found = write(torch.load(request, weights_only=False))
     except HeadwiseError as error:
@@ -32,16 +32,16 @@ def main(request: str, answer: str) -> None:
 
 
 def write(asked: Request) -> dict[str, Any]:
-    """The SavedModel: what wrote it, by name and version, and how long it and PyTorch take.
+    """Write the SavedModel. Returns the versions of the packages that wrote it, and its times beside PyTorch's.
 
     Raises:
-        ExportError: the graph does not have the inputs and outputs of the twin.
-        HeadwiseError: a part of the model that has no twin.
+        ExportError: the inputs and outputs of the graph and the twin differ.
+        HeadwiseError: a part of the model has no twin.
     """
     twin = twin_of(asked.model, asked.mask)
     names = [value.name for value in asked.inputs]
     if set(names) != set(inspect.signature(type(twin).call).parameters) - {"self"}:
-        raise ExportError(f"the twin of {type(asked.model).__name__} in Keras does not take {', '.join(names)}")
+        raise ExportError(f"the Keras twin of {type(asked.model).__name__} does not have the inputs {', '.join(names)}")
 
     def serve(*tensors: Any) -> dict[str, Any]:
         found = twin(**dict(zip(names, tensors, strict=True)))
@@ -50,14 +50,14 @@ def write(asked: Request) -> dict[str, Any]:
     def classify(*tensors: Any) -> dict[str, Any]:
         return _classified(serve(*tensors)["logits"], asked.labels)
 
-    serve(*(tf.constant(x.numpy()) for x in asked.example))  # now every part has its variables
+    serve(*(tf.constant(x.numpy()) for x in asked.example))  # creates all variables
     signature = [
         tf.TensorSpec([None if isinstance(axis, str) else axis for axis in value.axes], _dtype(value.dtype), value.name)
         for value in asked.inputs
     ]
     archive = keras.export.ExportArchive()
-    # Without archive.track(twin): it would write the variables, which the endpoints bring along, a second time.
-    archive.add_endpoint("serve", serve, signature)  # which is "serving_default" too
+    # No archive.track(twin): the endpoints already bring the variables, which it would write a second time.
+    archive.add_endpoint("serve", serve, signature)  # also becomes "serving_default"
     if asked.labels:
         archive.add_endpoint("classify", classify, signature)
     archive.write_out(asked.folder, verbose=False)
@@ -72,7 +72,7 @@ def _dtype(dtype: torch.dtype) -> Any:
 
 
 def _classified(logits_BC: Any, labels: Sequence[str]) -> dict[str, Any]:
-    """As TensorFlow names them: the classes [B, C], and how likely each is [B, C]."""
+    """TensorFlow's outputs of a classifier: classes [B, C], and their scores (probabilities) [B, C]."""
     scores = tf.nn.softmax(logits_BC)
     return {"classes": tf.broadcast_to(tf.constant(list(labels))[None], tf.shape(scores)), "scores": scores}
 

@@ -1,4 +1,4 @@
-"""`export`: a task or a model as a TensorFlow SavedModel, which was run by TensorFlow alone and compared."""
+"""`export`: write a task or a model as a TensorFlow SavedModel, run it with TensorFlow alone, and compare it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headwise.masks import Mask
 from headwise.tasks.classify import Classify
 from headwise.tasks.task import Task
 
-VERSION = "1"  # TensorFlow Serving serves the folder with the highest number in its base path
+VERSION = "1"  # TensorFlow Serving serves the subfolder with the highest number
 TOLERANCE = 1e-4
 
 
@@ -36,27 +36,27 @@ def export(
     run: str | Path | None = None,
     speed: bool = False,
 ) -> tuple[Exported, tuple[Timing, ...]]:
-    """Write a model by way of its Keras twin, float32, and compare what TensorFlow computes in a process of its own.
+    """Write a model through its Keras twin, in float32, and compare the outputs of TensorFlow in a separate process.
 
-    The folder is a base path of TensorFlow Serving: the SavedModel lies in its folder "1". "serving_default" takes the
-    inputs by name and gives the outputs by name; a classifier also has "classify": classes and scores.
+    The folder is a base path of TensorFlow Serving: the SavedModel is in its subfolder "1". "serving_default" takes the
+    inputs by name and returns the outputs by name; a classifier also has "classify": classes and scores.
 
     Args:
-        subject: a task or a model that has a twin in Keras. It is put on the CPU, and into eval mode.
-        out: a folder that is new, empty, or an export, which is then replaced.
-        rows: real inputs to compare on, as `task.predict` takes them. Random ones are compared on anyway.
-        mask: of a module of `headwise.nn`, as for `graphs_of`.
-        tolerance: how far an output may be from PyTorch's, in units of the spread of its values; None = 1e-4.
-        run: the run folder that the task is of: its config.yaml and scores.json go with it.
-        speed: whether to take the time of calls, while TensorFlow is there.
+        subject: a task or a model with a Keras twin. It is moved to the CPU and set to eval mode.
+        out: a new or empty folder, or an old export, which is replaced.
+        rows: real inputs for the comparison, in the form that `task.predict` takes, in addition to random ones.
+        mask: for a module of `headwise.nn`, see `graphs_of`.
+        tolerance: largest allowed difference from PyTorch, in standard deviations of their values. None = 1e-4
+        run: the run folder of the task, whose config.yaml and scores.json are copied.
+        speed: whether to measure the time of calls.
 
     Returns:
-        Where it is, its files and the difference of each output; and the times that were taken.
+        The folder, its files and the difference of each output; and the measured times.
 
     Raises:
-        ArgumentError: a model without a twin; a folder that is not empty; Keras or TensorFlow is not installed.
-        ExportError: it cannot be written or run, or computes something else. Nothing is left behind then.
-        FileError: it cannot be written.
+        ArgumentError: a model without a twin, a folder that is not empty, or Keras or TensorFlow is not installed.
+        ExportError: it cannot be written or run, or its outputs differ. No file is left behind.
+        FileError: a file cannot be written.
     """
     model: nn.Module = subject.model if isinstance(subject, Task) else subject
     _check_twin(subject, model)
@@ -85,7 +85,7 @@ def export(
         limit = TOLERANCE if tolerance is None else tolerance
         differences = compared(graph, given, limit)
         file = GraphFile(graph.name, VERSION, graph.inputs, graph.outputs, differences, limit)
-        notes = ["TensorFlow Serving itself was not run: the SavedModel was loaded by TensorFlow."]
+        notes = ["The SavedModel was tested in TensorFlow, not in TensorFlow Serving."]
         task = subject if isinstance(subject, Task) else None
         name = "tensors" if task is None else task.name
         if task is not None:
@@ -99,11 +99,11 @@ def export(
 
 
 def _check_twin(subject: Task[Any] | nn.Module, model: nn.Module) -> None:
-    """Raise ArgumentError where there is no way through Keras."""
+    """Raise ArgumentError if the model has no Keras twin."""
     if type(model) in WITH_TWIN:
         return
-    name = f"a run of {subject.name}" if isinstance(subject, Task) else f"a {type(model).__name__}"
+    name = f"the task {subject.name}" if isinstance(subject, Task) else f"a {type(model).__name__}"
     raise ArgumentError(
-        f"--to savedmodel goes through the model's twin in Keras, and {name} ({type(model).__name__}) has none. "
-        "--to onnx and --to torch export it"
+        f"--to savedmodel needs a Keras twin of the model, but {name} ({type(model).__name__}) has none. "
+        "Use --to onnx or --to torch"
     )

@@ -1,4 +1,4 @@
-"""TensorFlow in processes of its own: one that writes a SavedModel, one that runs it with TensorFlow alone."""
+"""TensorFlow in separate processes: one writes a SavedModel, one runs it with TensorFlow alone."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ CONVERT = "headwise.export.savedmodel.convert"
 
 
 def check_installed() -> None:
-    """Raise ArgumentError unless Keras and TensorFlow are there."""
+    """Raise ArgumentError unless Keras and TensorFlow are installed."""
     missing = [name for name in ("keras", "tensorflow") if importlib.util.find_spec(name) is None]
     if missing:
         raise ArgumentError(
-            f'--to savedmodel needs Keras on TensorFlow: pip install "headwise[keras]" tensorflow. '
-            f"There is no {' and no '.join(missing)}"
+            f'--to savedmodel needs Keras with TensorFlow: pip install "headwise[keras]" tensorflow. '
+            f"Not installed: {' and '.join(missing)}"
         )
 
 
 def convert(request: Request) -> dict[str, Any]:
-    """Write a SavedModel in a process whose Keras computes with TensorFlow.
+    """Write a SavedModel in a process whose Keras uses the TensorFlow backend.
 
     Returns:
-        "versions" of what wrote it, and "speed": timings as JSON has them.
+        "versions" of the packages that wrote it, and "speed": timings as JSON.
 
     Raises:
         ExportError: the model cannot be written; the message says why.
@@ -47,23 +47,23 @@ def convert(request: Request) -> dict[str, Any]:
         asked, answer = Path(folder, "request.pt"), Path(folder, "answer.json")
         try:
             torch.save(request, asked)
-        except Exception as cause:  # whatever pickle cannot take
-            raise ExportError(f"the model cannot be handed to TensorFlow's process: {cause}") from cause
-        # The parent may have come to headwise by its path: the child has to find the same one.
+        except Exception as cause:  # pickle raises many kinds of errors
+            raise ExportError(f"the model cannot be sent to TensorFlow's process: {cause}") from cause
+        # The parent may have imported headwise from its path; the child must find the same package.
         root = str(Path(__file__).parents[3])
         paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         _run([sys.executable, "-m", CONVERT, str(asked), str(answer)], "written", folder, PYTHONPATH=paths)
         found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
     if "refused" in found:
-        raise ExportError(f"the model cannot be written as a SavedModel: {found['refused']}; --to onnx can")
+        raise ExportError(f"the model cannot be written as a SavedModel: {found['refused']}. Use --to onnx")
     return found
 
 
 def run_alone(folder: Path, graph: Graph) -> list[tuple[Tensor, ...]]:
-    """The outputs of a SavedModel on the examples of the graph that it is of, computed by TensorFlow alone.
+    """The outputs of a SavedModel on the examples of its graph, computed by TensorFlow alone.
 
     Raises:
-        ExportError: it cannot be loaded or run there.
+        ExportError: TensorFlow cannot load or run it.
     """
     given = {
         f"{number}/{value.name}": x.numpy()

@@ -1,4 +1,4 @@
-"""What one process asks of another: which model is to be written as a SavedModel, and how."""
+"""The request to the process that writes a SavedModel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwise import nn as modules
 from headwise.export.graph import Value
 from headwise.masks import Mask
 
-# Models that `twins.py`, which imports Keras, has a twin of.
+# Models with a twin in `twins.py`, which imports Keras.
 WITH_TWIN: tuple[type[nn.Module], ...] = (
     models.Bert,
     models.SmallEncoder,
@@ -31,17 +31,17 @@ WITH_TWIN: tuple[type[nn.Module], ...] = (
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be written.
+    """What to write.
 
     Args:
-        model: one that has a twin.
-        mask: of a module of `headwise.nn`.
-        module: of the graph: takes and gives the same tensors.
-        inputs, outputs: as they are to be called.
-        example: of the inputs.
-        labels: of a classifier, in the order of its logits: it gets a second signature, with these and probabilities.
-        folder: to write, as TensorFlow Serving has them: the one whose name is a number.
-        batches: inputs to take the time of, by the size of their batch; none = no time is taken.
+        model: a model with a twin.
+        mask: the mask of a module of `headwise.nn`.
+        module: the module of the graph, with the same inputs and outputs.
+        inputs, outputs: their names in the export.
+        example: example inputs.
+        labels: the labels of a classifier, in the order of its logits, for its second signature "classify".
+        folder: the folder to write, whose name is the version number for TensorFlow Serving.
+        batches: inputs for measuring times, by batch size; {} = no measurement.
     """
 
     model: nn.Module

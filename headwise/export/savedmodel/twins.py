@@ -1,7 +1,7 @@
-"""Whole models as Keras computes them: parts with twins in `headwise.keras`, joined as `headwise.models` joins them.
+"""Keras twins of whole models: layers of `headwise.keras`, combined in the same way as in `headwise.models`.
 
-Imports Keras, on whichever backend. Dimension letters: B batch, S sequence, M model, C classes, V vocabulary; of a
-forecaster N series, K patches, P patch length, F future, O outputs a step.
+Imports Keras, with any backend. Dimension letters: B batch, S sequence, M model, C classes, V vocabulary; for a
+forecaster N series, K patches, P patch length, F future, O outputs per step.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from headwise.models.patch_forecaster import MIN_VARIANCE
 from headwise.nn import Encoder
 from headwise.nn.norm import LayerNorm, RMSNorm
 
-Tensor = Any  # of Keras's backend
+Tensor = Any  # a tensor of Keras's backend
 
 
 class Twin(keras.layers.Layer):
-    """A model whose parts are Keras layers. Called with the model's inputs by position, it gives a tuple of outputs."""
+    """A model made of Keras layers. Takes the model's inputs by position and returns a tuple of outputs."""
 
     def __init__(self) -> None:
         super().__init__(dtype="float32", autocast=False)
 
 
 class BertTwin(Twin):
-    """Of a `Bert`: the last hidden state [B, S, M], and [B, M] where it has a pooler."""
+    """Twin of `Bert`: the last hidden state [B, S, M], and the pooled state [B, M] if it has a pooler."""
 
     def __init__(self, model: models.Bert) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class BertTwin(Twin):
 
 
 class SmallTwin(Twin):
-    """Of a `SmallEncoder`: what each token has become [B, S, M]."""
+    """Twin of `SmallEncoder`: the states of the tokens [B, S, M]."""
 
     def __init__(self, model: models.SmallEncoder) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class SmallTwin(Twin):
 
 
 class LatentTwin(Twin):
-    """Of a `LatentEncoder`: what the latents have read [B, N, M]."""
+    """Twin of `LatentEncoder`: the states of the latents [B, N, M]."""
 
     def __init__(self, model: models.LatentEncoder) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class LatentTwin(Twin):
 
 
 class ClassifierTwin(Twin):
-    """Of a `TextClassifier`: logits [B, C]."""
+    """Twin of `TextClassifier`: logits [B, C]."""
 
     def __init__(self, model: models.TextClassifier) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class ClassifierTwin(Twin):
 
 
 class SpanTwin(Twin):
-    """Of a `SpanReader`: logits of the first and the last token of the answer, [B, S] twice."""
+    """Twin of `SpanReader`: logits of the first and the last token of the answer, [B, S] twice."""
 
     def __init__(self, model: models.SpanReader) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class SpanTwin(Twin):
 
 
 class MaskedTwin(Twin):
-    """Of a `MaskedLanguageModel`: logits of every token [B, S, V]."""
+    """Twin of `MaskedLanguageModel`: logits of every token [B, S, V]."""
 
     def __init__(self, model: models.MaskedLanguageModel) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class MaskedTwin(Twin):
 
 
 class ForecasterTwin(Twin):
-    """Of a `PatchForecaster`: the forecast [N, F, O]."""
+    """Twin of `PatchForecaster`: the forecast [N, F, O]."""
 
     def __init__(self, model: models.PatchForecaster) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class ForecasterTwin(Twin):
 
 
 class CausalForecasterTwin(Twin):
-    """Of a `CausalPatchForecaster`: the forecast [N, F, O], each patch from the point forecasts of those before."""
+    """Twin of `CausalPatchForecaster`: the forecast [N, F, O], each patch from the point forecasts of earlier ones."""
 
     def __init__(self, model: models.CausalPatchForecaster) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class CausalForecasterTwin(Twin):
 
 
 class AttentionTwin(Twin):
-    """Of a module of `headwise.nn` in which a sequence attends to itself: [B, S, M], or the latents [B, N, M]."""
+    """Twin of a self-attention module of `headwise.nn`: [B, S, M], or the latents [B, N, M]."""
 
     def __init__(self, module: nn.Module, mask: Mask | None) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class AttentionTwin(Twin):
 
 
 class Stack(keras.layers.Layer):
-    """The layers of an `Encoder` and the norm behind the last."""
+    """The layers of an `Encoder` and its final norm."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(dtype="float32", autocast=False)
@@ -225,16 +225,16 @@ TWINS: dict[type[nn.Module], Callable[[Any], Twin]] = {
 
 
 def twin_of(model: nn.Module, mask: Mask | None = None) -> Twin:
-    """The Keras twin of a model, with its weights, float32; of a module of `headwise.nn` with a mask, if it has one.
+    """The Keras twin of a model, with its weights, in float32; for a module of `headwise.nn` with its mask, if any.
 
     Raises:
-        ArgumentError: a model that has none.
-        HeadwiseError: a part that was replaced, or an option that Keras's side has not.
+        ArgumentError: the model has no twin.
+        HeadwiseError: a part was replaced, or has an option that its Keras layer lacks.
     """
     if type(model) in (*LAYERS, Encoder):
         return AttentionTwin(model, mask)
     if type(model) not in TWINS:
-        raise ArgumentError(f"{type(model).__name__} has no twin in Keras")
+        raise ArgumentError(f"{type(model).__name__} has no Keras twin")
     return TWINS[type(model)](model)
 
 
@@ -274,25 +274,25 @@ def _norm(module: Any) -> keras.layers.Layer:
 
 
 def _check_plain(module: nn.Module, *kinds: type[nn.Module]) -> None:
-    """A part that somebody put in its place may compute something else."""
+    """Raise ArgumentError for a replaced part, which may compute something else."""
     if type(module) not in kinds:
         raise ArgumentError(
-            f"expected a plain {kinds[0].__name__}, which has a twin in Keras. Received: {type(module).__name__}"
+            f"expected a plain {kinds[0].__name__}, which has a Keras twin. Received: {type(module).__name__}"
         )
 
 
 def _scale(context_NS: Tensor, centre: str) -> tuple[Tensor, Tensor]:
-    """What is taken from each context, and what it is divided by, [N, 1] each."""
+    """The centre that is subtracted from each context and the scale that divides it, [N, 1] each."""
     mean_N1 = ops.mean(context_NS, axis=1, keepdims=True)
     variance_N1 = ops.mean(ops.square(context_NS - mean_N1), axis=1, keepdims=True)
     return mean_N1 if centre == "mean" else context_NS[:, -1:], ops.sqrt(variance_N1 + MIN_VARIANCE)
 
 
 def _patches(x_NS: Tensor, config: models.PatchForecasterConfig) -> Tensor:
-    """[N, K, P], the last patch at the end."""
+    """[N, K, P], the patches of a context, aligned to its end."""
     return ops.take(x_NS, np.array([range(*span) for span in config.spans], np.int32), axis=1)
 
 
 def _outputs(config: models.PatchForecasterConfig) -> int:
-    """O."""
+    """O, the number of outputs per step."""
     return 1 + config.num_quantiles

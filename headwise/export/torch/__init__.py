@@ -1,1 +1,1 @@
-"""Graphs as programs of `torch.export`, and compiled by AOTInductor: what PyTorch runs without headwise."""
+"""Graphs as `torch.export` programs and AOTInductor packages, which PyTorch runs without headwise."""

@@ -1,4 +1,4 @@
-"""Run as a script: what exported programs and packages compute in a process that has PyTorch and no headwise.
+"""A script that runs exported programs and packages in a process with PyTorch and without headwise.
 
     python alone.py request.pt answer.pt
 
@@ -28,12 +28,12 @@ def main(request: str, answer: str) -> None:
 
 
 def load(file: str, *, package: bool) -> Any:
-    """A function of tensors: of an AOTInductor package, or of a program that `torch.export.save` wrote."""
+    """The function in an AOTInductor package, or in a program written by `torch.export.save`."""
     return torch._inductor.aoti_load_package(file) if package else torch.export.load(file).module()
 
 
 def as_tuple(outputs: Any) -> tuple[Any, ...]:
-    """The outputs, of which a single one may stand by itself."""
+    """The outputs as a tuple, also if there is only one."""
     return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
 
 

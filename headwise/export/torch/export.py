@@ -1,4 +1,4 @@
-"""`export`: a task or a model as programs of PyTorch, each of which was run without headwise and compared."""
+"""`export`: write a task or a model as PyTorch programs, run each of them without headwise, and compare it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ from headwise.masks import Mask
 from headwise.tasks.task import Task
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-TOLERANCES = {"fp32": 1e-4, "bf16": 0.5, "fp16": 5e-2}  # in spreads: bf16 has 8 bits of each number, fp16 has 11
+TOLERANCES = {
+    "fp32": 1e-4,
+    "bf16": 0.5,
+    "fp16": 5e-2,
+}  # in standard deviations; significands have 8 bits (bf16) and 11 bits (fp16)
 
 
 def export(
@@ -44,34 +48,34 @@ def export(
     tolerance: float | None = None,
     run: str | Path | None = None,
 ) -> Exported:
-    """Write a task or a model as programs of `torch.export`, and compare what they compute in a process of their own.
+    """Write a task or a model as `torch.export` programs, and compare their outputs in a separate process.
 
-    NAME.pt2 is what `torch.export.load` reads, NAME.aoti.pt2 what `torch._inductor.aoti_load_package` reads.
+    `torch.export.load` reads NAME.pt2; `torch._inductor.aoti_load_package` reads NAME.aoti.pt2.
 
     Args:
-        subject: a task, a model or a module, as `graphs_of` takes them. It is put on the CPU, and into eval mode.
-        out: a folder that is new, empty, or an export, which is then replaced.
-        precision: "fp32", "bf16" or "fp16": weights and computation, while inputs and outputs stay float32.
+        subject: a task, a model or a module, see `graphs_of`. It is moved to the CPU and set to eval mode.
+        out: a new or empty folder, or an old export, which is replaced.
+        precision: "fp32", "bf16" or "fp16" for weights and computation; inputs and outputs stay float32.
         weights: whether the graphs also return the attention weights of every layer.
-        aoti: whether AOTInductor compiles packages too; None = where there is a C++ compiler.
-        rows: real inputs to compare on, as `task.predict` takes them. Random ones are compared on anyway.
-        mask, examples: of what is no task, as for `graphs_of`.
-        tolerance: how far an output may be from the model's, in units of the spread of its values; None = 1e-4 of fp32,
-            0.5 of bf16, 0.05 of fp16.
-        run: the run folder that the task is of: its config.yaml and scores.json go with it.
+        aoti: whether to compile AOTInductor packages too; None = if a C++ compiler is found.
+        rows: real inputs for the comparison, in the form that `task.predict` takes, in addition to random ones.
+        mask, examples: for a module without a task, see `graphs_of`.
+        tolerance: largest allowed difference from the model's outputs, in standard deviations of their values; None =
+            1e-4 for fp32, 0.5 for bf16, 0.05 for fp16.
+        run: the run folder of the task, whose config.yaml and scores.json are copied.
 
     Returns:
-        Where it is, its files, and the difference of each output of each graph.
+        The folder, its files, and the difference of each output of each graph.
 
     Raises:
-        ArgumentError: options that there are none of, or a folder that is not empty.
-        ExportError: it cannot be traced, compiled or run, or computes something else. Nothing is left behind then.
-        FileError: it cannot be written.
+        ArgumentError: an unknown option, or a folder that is not empty.
+        ExportError: it cannot be traced, compiled or run, or its outputs differ. No file is left behind.
+        FileError: a file cannot be written.
     """
     if precision not in DTYPES:
         raise ArgumentError(
-            f"precision: expected one of {', '.join(DTYPES)} for torch, received {precision!r}"
-            + ("; int8 is there for onnx" if precision == "int8" else "")
+            f"precision: expected one of {', '.join(DTYPES)} for torch. Received: precision={precision!r}"
+            + (". int8 is available for onnx" if precision == "int8" else "")
         )
     compiles, note = _whether(aoti)
     limit = TOLERANCES[precision] if tolerance is None else tolerance
@@ -82,7 +86,7 @@ def export(
             graphs = tuple(with_weights(graph) for graph in graphs)
         traced = [trace(graph, DTYPES[precision]) for graph in graphs]
         ends = {axis: most for pair in zip(graphs, traced, strict=True) for axis, most in longest(*pair).items()}
-        notes = [note, *(f"The axis {axis} is at most {most}." for axis, most in ends.items())]
+        notes = [note, *(f"The size of axis {axis} is at most {most}." for axis, most in ends.items())]
         try:
             files = [_save(folder, graph, program, limit) for graph, program in zip(graphs, traced, strict=True)]
             asked = list(zip(files, graphs, strict=True))
@@ -106,14 +110,14 @@ def export(
 
 
 def _whether(aoti: bool | None) -> tuple[bool, str]:
-    """Whether packages are compiled, and what is to be said where they are not."""
+    """Whether packages are compiled, and a note if they are not."""
     compiler = programs.compiler()
     if aoti is True and compiler is None:
-        raise ArgumentError("aoti: AOTInductor needs a C++ compiler, and there is none: install g++, or set CXX")
+        raise ArgumentError("aoti: AOTInductor needs a C++ compiler, but none was found. Install g++ or set CXX")
     if aoti is False:
-        return False, "No AOTInductor package was asked for."
+        return False, "AOTInductor packages were not requested."
     if compiler is None:
-        return False, "No AOTInductor package was made: there is no C++ compiler here (g++, or what CXX names)."
+        return False, "No AOTInductor package was made: no C++ compiler was found (g++, or the value of CXX)."
     return True, ""
 
 
@@ -126,7 +130,7 @@ def _save(folder: Path, graph: Graph, program: ExportedProgram, limit: float) ->
 def _compile(
     folder: Path, files: Sequence[GraphFile], traced: Sequence[ExportedProgram], *, must: bool
 ) -> tuple[list[GraphFile], str]:
-    """The packages, or none and why: where nobody asked for them, they need not be."""
+    """The packages; or none and a note, if the compiler fails and packages were not requested (`must`)."""
     found = []
     try:
         for file, program in zip(files, traced, strict=True):
@@ -140,13 +144,13 @@ def _compile(
             (folder / file.file).unlink()
         return [], f"No AOTInductor package was made: {cause}."
     return found, (
-        "The AOTInductor packages are compiled for processors like the one they were made on. They check nothing: of "
-        "tensors that are not contiguous, or too long, they compute something else, and do not say so."
+        "The AOTInductor packages are compiled for processors like the one they were made on. They check no inputs: "
+        "tensors that are not contiguous, or too long, give wrong results without an error."
     )
 
 
 def _checked(folder: Path, asked: Sequence[tuple[GraphFile, Graph]]) -> tuple[GraphFile, ...]:
-    """Each file with its differences. Raises ExportError if one is too large."""
+    """The files with their differences. Raises ExportError if one is too large."""
     answers = run_alone([(folder / file.file, graph.examples) for file, graph in asked])
     return tuple(
         replace(file, differences=compared(graph, given, file.tolerance, file.file))

@@ -1,4 +1,4 @@
-"""What exported files compute in a new process without headwise, on a graph's examples."""
+"""Run exported files in a new process without headwise, on a graph's examples."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def run_alone(files: Sequence[tuple[Path, Examples]]) -> list[list[tuple[Tensor,
     """The outputs of each file on its examples, computed by PyTorch alone.
 
     Args:
-        files: programs, and packages (by the end of their name), each with what it is to be run on.
+        files: programs and packages (recognised by their suffix), each with its examples.
 
     Raises:
-        ExportError: one could not be loaded or run there; the message has the last line that was said.
+        ExportError: a file cannot be loaded or run; the message has the last line of the process's output.
     """
     asked = [
         {"file": str(path), "package": path.name.endswith(PACKAGE), "examples": [tuple(each) for each in examples]}
@@ -41,7 +41,7 @@ def run_alone(files: Sequence[tuple[Path, Examples]]) -> list[list[tuple[Tensor,
             said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             names = ", ".join(path.name for path, _ in files)
             raise ExportError(
-                f"{names}: cannot be run by PyTorch alone: {said[-1] if said else f'exit code {done.returncode}'}"
+                f"{names}: PyTorch alone cannot run it: {said[-1] if said else f'exit code {done.returncode}'}"
             )
         found: list[list[tuple[Tensor, ...]]] = torch.load(answer, weights_only=True)
         return found

@@ -1,4 +1,4 @@
-"""Programs of `torch.export` as files, and compiled ahead of time by AOTInductor."""
+"""`torch.export` programs as files, and compiled ahead of time by AOTInductor."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headwise.errors import ExportError
 from headwise.export.tracing import first_line
 from headwise.files import replacing
 
-PACKAGE = ".aoti.pt2"  # how the name of a package ends
+PACKAGE = ".aoti.pt2"  # suffix of a package
 
 
 def save(program: ExportedProgram, path: Path) -> None:
-    """Write a program, which `torch.export.load(path).module()` reads. OSError passes through."""
+    """Write a program, which `torch.export.load(path).module()` reads. May raise OSError."""
     with replacing(path) as part, part.open("wb") as file:
         torch.export.save(program, file)
 
@@ -31,7 +31,7 @@ def compile_package(program: ExportedProgram, path: Path) -> None:
     Raises:
         ExportError: the compiler failed.
     """
-    part = path.with_name(f".{path.stem}.{os.getpid()}.pt2")  # PyTorch wants a name that ends so
+    part = path.with_name(f".{path.stem}.{os.getpid()}.pt2")  # PyTorch requires this suffix
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -39,13 +39,13 @@ def compile_package(program: ExportedProgram, path: Path) -> None:
         os.replace(part, path)
     except OSError:
         raise
-    except Exception as cause:  # of the compiler, or of any part of Inductor
+    except Exception as cause:  # raised by the compiler or any part of Inductor
         raise ExportError(f"{path.name}: AOTInductor could not compile it: {first_line(cause)}") from cause
     finally:
         part.unlink(missing_ok=True)
 
 
 def compiler() -> str | None:
-    """The C++ compiler that AOTInductor would use, if there is one: that of CXX, or the system's usual one."""
+    """The C++ compiler that AOTInductor would use (CXX, or the system's default); None if there is none."""
     named = shlex.split(os.environ.get("CXX", ""))  # "ccache g++"
     return shutil.which(named[0] if named else "clang++" if sys.platform == "darwin" else "g++")

@@ -1,6 +1,6 @@
-"""Each task as an `Interface`: what a served model takes and gives, as rows of named columns.
+"""Each task as an `Interface`: its inputs and outputs as rows of named columns.
 
-`opening` finds out what a folder is; a file for each kind of task says its columns, and asks the task.
+`opening` finds out what a folder contains. One file per task defines its columns and calls the task.
 """
 
 from headwise.server.interfaces.opening import open_interface

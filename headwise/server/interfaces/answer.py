@@ -1,4 +1,4 @@
-"""A question and a context to the words of the context that answer it."""
+"""The interface of answer: a question and a context -> the words of the context that answer it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headwise.server.interfaces.task_interface import TaskInterface
 from headwise.tasks.answer import SEPARATOR, Answer
 from headwise.viewer import Input, inputs_of
 
-NO_ANSWER = -1  # as the start of an answer that there is not
+NO_ANSWER = -1  # the start when the context has no answer
 
 
 class AnswerInterface(TaskInterface[Answer, tuple[str, str]]):
@@ -21,13 +21,17 @@ class AnswerInterface(TaskInterface[Answer, tuple[str, str]]):
             task=self.task.name,
             platform=self.platform,
             inputs=(
-                Column("question", "BYTES", says="what is asked"),
-                Column("context", "BYTES", says="the text that has the answer, of any length"),
+                Column("question", "BYTES", says="the question"),
+                Column("context", "BYTES", says="the text with the answer, of any length"),
             ),
             outputs=(
-                Column("answer", "BYTES", says="as it stands in the context; empty where there is none"),
-                Column("start", "INT64", says=f"its first character in the context; {NO_ANSWER} where there is none"),
-                Column("probability", "FP32", says="of that answer, or of none"),
+                Column("answer", "BYTES", says="copied from the context; empty if the context has no answer"),
+                Column(
+                    "start",
+                    "INT64",
+                    says=f"index of its first character in the context; {NO_ANSWER} if there is no answer",
+                ),
+                Column("probability", "FP32", says="probability of this answer, or of no answer"),
             ),
             explains=self.has_records,
             example={

@@ -1,4 +1,4 @@
-"""`Answering`: what the interfaces of all tasks have in common: a bad row fails alone, and heads can be looked at."""
+"""`Answering`: the common part of the interfaces of all tasks: error handling per row, and explanations."""
 
 from __future__ import annotations
 
@@ -18,51 +18,53 @@ from headwise.server.interfaces.cells import check_names
 from headwise.server.interfaces.precision import Precision, computing
 from headwise.viewer import Input
 
-Asked = TypeVar("Asked")  # what a model is asked by one row
+Asked = TypeVar("Asked")  # one row in the form that the model reads
 
 _log = logging.getLogger("headwise.server")
 
 
 class Answering(ABC, Generic[Asked]):
-    """An `Interface`, of which a task says how a row is read, how long it is, and how rows are answered."""
+    """An `Interface` whose subclasses define how a row is read, how long it is, and how rows are answered."""
 
     description: Description
     precision: Precision = "fp32"
-    threads = 0  #: of PyTorch; 0 = as many as it takes by itself
+    threads = 0  #: threads of PyTorch; 0 = PyTorch's default
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return torch.device("cpu")
 
     @abstractmethod
     def read(self, row: Row) -> Asked:
-        """What the model is asked by a row that has the right columns. Raises HeadwiseError if it cannot be used."""
+        """A row with valid columns in the form that the model reads. Raises HeadwiseError if it is invalid."""
 
     @abstractmethod
     def size(self, asked: Asked) -> int:
-        """How many tokens it has, also those that are too many to be read."""
+        """The number of tokens, including those beyond the model's limit."""
 
     @abstractmethod
     def run(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
-        """What the model makes of each, in one pass. It may raise where one of them cannot be answered."""
+        """The answers to all items in one pass. May raise if one of them cannot be answered."""
 
     def write(self, asked: Asked) -> Iterator[str]:
-        """Pieces of the text that is written."""
-        raise ArgumentError(f"{self.description.task} writes no text piece by piece")
+        """The pieces of the generated text."""
+        raise ArgumentError(f"{self.description.task} does not generate text piece by piece")
 
     def look(self, asked: Asked) -> list[Input]:
-        """What the heads do with it, as the viewer has it."""
-        raise ArgumentError(f"{self.description.platform} keeps no records: serve the run with backend torch for that")
+        """The attention of all heads, as inputs of the viewer."""
+        raise ArgumentError(
+            f"{self.description.platform} cannot record attention. Serve the run folder with backend torch"
+        )
 
-    # What a worker calls.
+    # Called by a worker.
 
     def tokens(self, row: Row) -> int:
-        """As of `Interface`."""
+        """See `Interface`."""
         return self.size(self._asked(row))
 
     def answer(self, rows: Sequence[Row]) -> list[Row | HeadwiseError]:
-        """As of `Interface`."""
+        """See `Interface`."""
         found: dict[int, Row | HeadwiseError] = {}
         asked: dict[int, Asked] = {}
         for place, row in enumerate(rows):
@@ -74,20 +76,20 @@ class Answering(ABC, Generic[Asked]):
         return [found[place] for place in range(len(rows))]
 
     def stream(self, row: Row) -> Iterator[str]:
-        """As of `Interface`. A row that cannot be used raises at once, not when the first piece is asked for."""
+        """See `Interface`. An invalid row raises at once, not when the first piece is requested."""
         return self.write(self._asked(row))
 
     def explain(self, row: Row) -> dict[str, Any]:
-        """As of `Interface`: what `explaining.statistics` says."""
+        """See `Interface`; the result is that of `explaining.statistics`."""
         return explaining.statistics(self.look(self._asked(row)))
 
     def page(self, row: Row) -> str:
-        """As of `Interface`."""
+        """See `Interface`."""
         return explaining.page(self.look(self._asked(row)), title=self.description.task)
 
     def _asked(self, row: Row) -> Asked:
         if self.threads and torch.get_num_threads() != self.threads:
-            torch.set_num_threads(self.threads)  # of this thread: another one may have opened the model
+            torch.set_num_threads(self.threads)  # a setting of this thread: another thread may have opened the model
         check_names(row, self.description.inputs)
         return self.read(row)
 
@@ -99,7 +101,7 @@ class Answering(ABC, Generic[Asked]):
         if isinstance(error, HeadwiseError):
             return error
         at = traceback.extract_tb(error.__traceback__)[-1]
-        # Without its message, in which there may be what a user wrote.
+        # Without the message, which may quote text of a user.
         what = f"{type(error).__name__} at {at.filename}:{at.lineno} {at.name}"
         _log.error("%s: the model failed on a row: %s", self.description.task, what)
-        return RequestRefused("failed", "the model failed on this row; the log says where")
+        return RequestRefused("failed", "the model failed on this row; see the server's log")

@@ -1,4 +1,4 @@
-"""A BERT as it is: ids to hidden states and their mean."""
+"""The interface of a BERT without a task: token ids -> hidden states and their mean."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from headwise.viewer import Input, inputs_of
 
 IDS = Column("input_ids", "INT64", (-1,), "tokens")
 MASK = Column("attention_mask", "INT64", (-1,), "1 for tokens, 0 for padding after them", optional=True)
-TYPES = Column("token_type_ids", "INT64", (-1,), "which text of a pair each is from: 0, 1", optional=True)
+TYPES = Column("token_type_ids", "INT64", (-1,), "which text of a pair each token belongs to: 0 or 1", optional=True)
 
 
 @dataclass(frozen=True)
 class Ids:
-    """The real tokens of a row, and how many it has with padding."""
+    """The real tokens of a row, and its number of tokens with padding."""
 
     ids: list[int]
     types: list[int]
@@ -39,10 +39,10 @@ class BertTensors(Answering[Ids]):
     """`input_ids`, `attention_mask`, `token_type_ids` -> `last_hidden_state`, `embedding`.
 
     Args:
-        path: a folder or a hub id.
+        path: a folder or a Hugging Face hub id.
 
     Raises:
-        CheckpointError: it is not a BERT's.
+        CheckpointError: the checkpoint is not a BERT.
     """
 
     def __init__(self, path: str | Path, precision: Precision) -> None:
@@ -50,7 +50,7 @@ class BertTensors(Answering[Ids]):
         self.bert, self.precision = Bert.from_pretrained(folder), precision
         try:
             self.tokenizer: Tokenizer | None = Tokenizer.from_pretrained(folder)
-        except CheckpointError:  # nothing here needs it but the names of tokens
+        except CheckpointError:  # only the names of tokens need it
             self.tokenizer = None
         config = self.bert.config
         words = "a warm, funny film"
@@ -60,8 +60,8 @@ class BertTensors(Answering[Ids]):
             platform="headwise_torch",
             inputs=(IDS, MASK, TYPES),
             outputs=(
-                Column("last_hidden_state", "FP32", (-1, config.dim), "of each token; 0 for padding"),
-                Column("embedding", "FP32", (config.dim,), "their mean, padding left out"),
+                Column("last_hidden_state", "FP32", (-1, config.dim), "one vector per token; 0 at padding"),
+                Column("embedding", "FP32", (config.dim,), "the mean over real tokens"),
             ),
             explains=True,
             example={"input_ids": np.array(example, dtype=np.int64)},
@@ -72,15 +72,15 @@ class BertTensors(Answering[Ids]):
         arrays = {column.name: array_of(row, column) for column in (MASK, TYPES) if row.get(column.name) is not None}
         for name, array in arrays.items():
             if len(array) != len(ids):
-                raise ArgumentError(f"{name}: expected {len(ids)} numbers, as input_ids, received {len(array)}")
+                raise ArgumentError(f"{name}: expected {len(ids)} numbers, as in input_ids. Received: {len(array)} numbers")
         mask = arrays.get("attention_mask", np.ones_like(ids))
         types = arrays.get("token_type_ids", np.zeros_like(ids))
         real = int(mask.sum())
         if real < 1 or not np.array_equal(mask, np.arange(len(ids)) < real):
-            raise ArgumentError("attention_mask: expected 1 for tokens, at least one, and 0 for padding after them")
+            raise ArgumentError("attention_mask: expected one or more 1 (tokens), then only 0 (padding)")
         config = self.bert.config
         if real > config.max_positions:
-            raise ArgumentError(f"input_ids: this model reads at most {config.max_positions} tokens, received {real}")
+            raise ArgumentError(f"input_ids: expected at most {config.max_positions} tokens. Received: {real} tokens")
         _check_numbers("input_ids", ids[:real], config.vocab_size)
         _check_numbers("token_type_ids", types[:real], config.num_token_types)
         return Ids(ids[:real].tolist(), types[:real].tolist(), len(ids))
@@ -110,4 +110,4 @@ class BertTensors(Answering[Ids]):
 def _check_numbers(name: str, numbers: np.ndarray, size: int) -> None:
     if numbers.min() < 0 or numbers.max() >= size:
         odd = numbers[(numbers < 0) | (numbers >= size)][0]
-        raise ArgumentError(f"{name}: expected numbers from 0 to {size - 1}, received {odd}")
+        raise ArgumentError(f"{name}: expected numbers from 0 to {size - 1}. Received: {odd}")

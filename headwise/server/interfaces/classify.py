@@ -1,4 +1,4 @@
-"""A text, or two texts, to a label."""
+"""The interface of classify: a text, or a pair of texts -> a label."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLE = {"text": "a warm, funny film", "text_pair": "a cold, sad one"}
 
 
 class ClassifyInterface(TaskInterface[Classify, dict[str, str]]):
-    """`text`, and of pairs `text_pair` -> `label`, `probability`, `probabilities`."""
+    """`text`, for pairs also `text_pair` -> `label`, `probability`, `probabilities`."""
 
     def describe(self) -> Description:
         task, pairs = self.task, self.task.options.text_pair is not None
@@ -35,8 +35,10 @@ class ClassifyInterface(TaskInterface[Classify, dict[str, str]]):
             inputs=tuple(Column(column, "BYTES", says=says[column]) for column in self.columns.values()),
             outputs=(
                 Column("label", "BYTES", says="the most probable label"),
-                Column("probability", "FP32", says="of that label"),
-                Column("probabilities", "FP32", (len(labels),), says="of each label, in their order"),
+                Column("probability", "FP32", says="probability of that label"),
+                Column(
+                    "probabilities", "FP32", (len(labels),), says="probability of each label, in the order of labels"
+                ),
             ),
             labels=labels,
             explains=self.has_records,

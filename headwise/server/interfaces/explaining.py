@@ -1,4 +1,4 @@
-"""What the heads did with a row: their statistics as JSON has them, or the page that shows them."""
+"""Explanations of a row: the statistics of the heads as JSON, or the page that shows their attention."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headwise.viewer.page import ESTIMATED_ROWS
 
 
 def statistics(inputs: Sequence[Input]) -> dict[str, Any]:
-    """The numbers of the viewer, for each layer a list with a number a head; None where there is no such number.
+    """The viewer's statistics: for each layer a list with one number per head; None if a number is undefined.
 
     Returns:
-        "statistics": what each number is: "key", "name", "unit", "about".
-        "inputs": for each what was read at once: "name", and "stacks": layers that share their tokens: "name", "kind"
-        ("self" or "cross"), "rows" and "columns" (the tokens that look, and those that are looked at), and "layers":
-        "name", "number", "heads", and "statistics": key -> a number a head.
+        "statistics": what each statistic is: "key", "name", "unit", "about".
+        "inputs": one entry per input of the model: "name", and "stacks". A stack is a list of layers with the same
+        tokens: "name", "kind" ("self" or "cross"), "rows" (the query tokens), "columns" (the key tokens), and "layers":
+        "name", "number", "heads", and "statistics": key -> one number per head.
     """
     facts = facts_of(inputs, title="", rows=ESTIMATED_ROWS)
     told = []

@@ -1,4 +1,4 @@
-"""The past of a series to its future."""
+"""The interface of forecast: the past of a series -> its future."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Past:
     """One series.
 
     Args:
-        data: its rows, as the task reads them from a file.
-        window: the last of them that the model reads, standardised.
-        mean, spread: of each column, [C]: what it was standardised by.
+        data: its rows, in the form that the task reads from a file.
+        window: the last rows, which the model reads, standardised.
+        mean, spread: [C], the mean and standard deviation of each column.
     """
 
     data: Data
@@ -38,7 +38,7 @@ class Past:
 
 
 class ForecastInterface(TaskInterface[Forecast, Past]):
-    """`history`, and if they are known `time` and `series` -> `forecast`, `quantiles`, `time`."""
+    """`history`, optionally `time` and `series` -> `forecast`, `quantiles`, `time`."""
 
     def describe(self) -> Description:
         task = self.task
@@ -46,20 +46,22 @@ class ForecastInterface(TaskInterface[Forecast, Past]):
         named = ", ".join(channels)
         shares = ", ".join(f"{share:g}" for share in task.quantiles)
         self.history = Column(
-            "history", "FP64", (-1, len(channels)), f"rows in time order, at least {context}; their columns: {named}"
+            "history", "FP64", (-1, len(channels)), f"at least {context} rows in time order, with the columns {named}"
         )
-        self.times = Column("time", "BYTES", (-1,), "the time of each row, if the next ones are wanted", optional=True)
+        self.times = Column(
+            "time", "BYTES", (-1,), "the time of each row, to get the times of the forecast", optional=True
+        )
         inputs = [self.history, self.times]
         if task.options.series is not None:
-            says = "the name of the series; one that was learned is scaled as it was then"
+            says = "the name of the series; a series of the training data keeps its scaling"
             inputs.append(Column("series", "BYTES", (), says, optional=True))
         outputs = [
-            Column("forecast", "FP64", (horizon, len(channels)), f"the next rows; their columns: {named}"),
-            Column("time", "BYTES", (horizon,), "of each row; its number, from 1, where no times were given"),
+            Column("forecast", "FP64", (horizon, len(channels)), f"the next rows, with the columns {named}"),
+            Column("time", "BYTES", (horizon,), "the time of each row; numbers from 1 if no times were given"),
         ]
         if task.quantiles:
             shape = (horizon, len(channels), len(task.quantiles))
-            outputs.insert(1, Column("quantiles", "FP64", shape, f"of each number, the quantiles {shares}"))
+            outputs.insert(1, Column("quantiles", "FP64", shape, f"the quantiles {shares} of each number"))
         return Description(
             task=task.name,
             platform=self.platform,
@@ -70,7 +72,7 @@ class ForecastInterface(TaskInterface[Forecast, Past]):
         )
 
     def _example(self) -> np.ndarray:
-        """A wave about the mean of the first series that was learned, a period in its context."""
+        """A sine wave around the mean of the first training series, one period per context."""
         (facts, *_), context = self.task.facts.values(), self.task.options.context
         wave = np.sin(np.arange(context) * 2 * np.pi / context)[:, None]
         return np.round(np.array(facts["mean"]) + np.array(facts["spread"]) * wave, 3)
@@ -82,18 +84,18 @@ class ForecastInterface(TaskInterface[Forecast, Past]):
         if odd.any():
             place, column = (int(each) for each in np.argwhere(odd)[0])
             raise ArgumentError(
-                f"history: expected numbers, received {values[place, column]} in row {place} (from 0), column "
+                f"history: expected numbers. Received: {values[place, column]} in row {place} (from 0), column "
                 f"{task.channels[column]!r}"
             )
         if len(values) < options.context:
-            raise ArgumentError(f"history: expected at least {options.context} rows, received {len(values)}")
+            raise ArgumentError(f"history: expected at least {options.context} rows. Received: {len(values)} rows")
         columns: dict[str, list[Any]] = dict(zip(task.channels, values.T.tolist(), strict=True))
         time = "time" if "time" not in columns else "time of the row"
         if row.get("time") is not None:
             columns[time] = texts_of(row, "time")
             if len(columns[time]) != len(values):
                 raise ArgumentError(
-                    f"time: expected one for each row of the history, {len(values)}, received {len(columns[time])}"
+                    f"time: expected {len(values)} times, one per row of history. Received: {len(columns[time])} times"
                 )
         table = Table("history", columns, [*range(len(values))])
         chosen = replace(options, time=time if time in columns else "none", series=None)
@@ -101,7 +103,7 @@ class ForecastInterface(TaskInterface[Forecast, Past]):
         if row.get("series") is not None:
             name = text_of(row, "series")
             data = replace(data, columns={SERIES: [name] * len(data), **data.columns})
-        with np.errstate(over="ignore", invalid="ignore"):  # of numbers that are too large, which is looked at here
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers that are too large are checked here
             ((_, facts),) = task.scales(data)
             window = task.encode(data, targets=False)
         if not window.values_CT.isfinite().all():
@@ -137,4 +139,4 @@ class ForecastInterface(TaskInterface[Forecast, Past]):
 
 
 def _too_large() -> ArgumentError:
-    return ArgumentError("history: its numbers are too large to be forecast")
+    return ArgumentError("history: its numbers are too large for a forecast")

@@ -1,4 +1,4 @@
-"""A text with gaps to the same without, or the beginning of a text to what follows."""
+"""The interface of language: a text with masks -> the text filled in, or the beginning of a text -> the rest."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from headwise.viewer import Input, inputs_of
 
 
 class LanguageInterface(TaskInterface[Language, str]):
-    """`text` -> `filled`, `probability`, `or` of a masked model; `continuation`, `log_probability` of a causal one."""
+    """`text` -> `filled`, `probability`, `or` (masked model); `continuation`, `log_probability` (causal model)."""
 
     def describe(self) -> Description:
         masked = isinstance(self.task.objective, Masked)
         outputs: tuple[Column, ...] = (
-            Column("continuation", "BYTES", says="how the text goes on"),
-            Column("log_probability", "FP32", says="of that, natural logarithm"),
+            Column("continuation", "BYTES", says="the continuation of the text"),
+            Column("log_probability", "FP32", says="natural logarithm of its probability"),
         )
         if masked:
             outputs = (
-                Column("filled", "BYTES", says=f"the text with the likeliest token in the place of each {MASK}"),
-                Column("probability", "FP32", says="of all these tokens, taken by themselves"),
-                Column("or", "BYTES", says=f"what else may stand there, a list for each {MASK}"),
+                Column("filled", "BYTES", says=f"the text with each {MASK} replaced by the most probable token"),
+                Column("probability", "FP32", says="product of the probabilities of these tokens"),
+                Column("or", "BYTES", says=f"other candidates, one list per {MASK}"),
             )
-        says = f"a text with {MASK} where tokens are to be found" if masked else "the beginning of a text"
+        says = f"a text with {MASK} where tokens are missing" if masked else "the beginning of a text"
         return Description(
             task=self.task.name,
             platform=self.platform,
@@ -53,7 +53,7 @@ class LanguageInterface(TaskInterface[Language, str]):
         return len(objective.vocabulary.encode([asked])[0])
 
     def run(self, asked: Sequence[str]) -> list[Row | HeadwiseError]:
-        """One text after another: what is drawn for the first of several is what is drawn for one alone."""
+        """One text at a time, so that each is sampled with the same random numbers as a single text."""
         found: list[Row | HeadwiseError] = []
         for text in asked:
             try:
@@ -66,7 +66,7 @@ class LanguageInterface(TaskInterface[Language, str]):
         objective = self.task.objective
         if not isinstance(objective, Causal):
             return super().write(asked)
-        # Not by the task, to which a text alone may be the name of a file, which would be read.
+        # Not through the task, which would read a file if the text were a file name.
         return objective.stream(cast("CausalLanguageModel", self.task.model), asked)
 
     def look(self, asked: str) -> list[Input]:

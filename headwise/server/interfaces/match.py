@@ -1,4 +1,4 @@
-"""An image and a text to how well they match; one of them to what matches it best in the run's gallery."""
+"""The interface of match: an image and a text -> how well they match; one of them -> its best matches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headwise.tasks.rows.pictures import Pixels, read_picture
 from headwise.viewer import Input, inputs_of
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-MOST_PIXELS = 50_000_000  # of an image before it is made small: a few kilobytes can claim to be gigabytes of them
+MOST_PIXELS = 50_000_000  # limit before scaling: a file of a few kilobytes may decode to gigabytes
 
 
 @dataclass(frozen=True)
@@ -31,27 +31,27 @@ class Pair:
 
     @property
     def given(self) -> dict[str, Any]:
-        """As the task takes it."""
+        """The keyword arguments of the task."""
         parts = {"image": self.pixels, "text": self.text}
         return {name: part for name, part in parts.items() if part is not None}
 
 
 class MatchInterface(TaskInterface[Match, Pair]):
-    """`image`, `text` or both -> `match`; of both `similarity`, of one `best` and `matches`."""
+    """`image`, `text` or both -> `match`; for both `similarity`, for one `best` and `matches`."""
 
     def describe(self) -> Description:
         return Description(
             task=self.task.name,
             platform=self.platform,
             inputs=(
-                Column("image", "BYTES", (), f"a file: {', '.join(FORMATS)}", optional=True, binary=True),
-                Column("text", "BYTES", (), "what may be true of it", optional=True),
+                Column("image", "BYTES", (), f"an image file: {', '.join(FORMATS)}", optional=True, binary=True),
+                Column("text", "BYTES", (), "a description of an image", optional=True),
             ),
             outputs=(
-                Column("match", "FP32", (), "the probability that they belong together, or that the best one does"),
-                Column("similarity", "FP32", (), "of a pair: the cosine of their vectors", optional=True),
-                Column("best", "BYTES", (-1,), f"of one alone: names of the best {BEST} others", optional=True),
-                Column("matches", "FP32", (-1,), "of one alone: how well each of them matches", optional=True),
+                Column("match", "FP32", (), "the probability that the pair, or the best match, belongs together"),
+                Column("similarity", "FP32", (), "for a pair: cosine similarity of the two vectors", optional=True),
+                Column("best", "BYTES", (-1,), f"for a single input: names of the {BEST} best matches", optional=True),
+                Column("matches", "FP32", (-1,), "for a single input: the score of each match", optional=True),
             ),
             explains=self.has_records,
             example={"image": self._example(), "text": next(iter(self.task.gallery.texts), "a picture")},
@@ -68,7 +68,7 @@ class MatchInterface(TaskInterface[Match, Pair]):
     def read(self, row: Row) -> Pair:
         image, text = row.get("image"), row.get("text")
         if image is None and text is None:
-            raise ArgumentError("expected an image, a text, or both. Received: neither")
+            raise ArgumentError("expected an image, a text, or both. Received: neither of them")
         pixels = None
         if image is not None:
             options = self.task.options
@@ -87,7 +87,7 @@ class MatchInterface(TaskInterface[Match, Pair]):
 
 
 def _row(found: dict[str, Any]) -> Row:
-    """What the task says, with what it says of several ("text", "text 2", …) as arrays."""
+    """The task's answer, with numbered values ("text", "text 2", …) collected into arrays."""
     if "similarity" in found:
         return found
     (wants,) = {"image", "text"} & found.keys()
@@ -101,24 +101,24 @@ def _row(found: dict[str, Any]) -> Row:
 
 
 def _opened(data: Any) -> Any:
-    """A PIL image of a file's bytes, with its pixels. Raises DtypeError, ArgumentError."""
+    """Decode a file's bytes into a PIL image. Raises DtypeError, ArgumentError."""
     from PIL import Image
 
     if not isinstance(data, bytes):
-        raise DtypeError(f"image: expected the bytes of a file, received {type(data).__name__}")
+        raise DtypeError(f"image: expected the bytes of a file. Received: {type(data).__name__}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its size, which is looked at here
+            warnings.simplefilter("ignore")  # a warning about its size, which is checked here
             opened = Image.open(io.BytesIO(data), formats=FORMATS)
             width, height = opened.size
             if width * height <= MOST_PIXELS:
                 opened.load()
                 return opened
-    except Exception as cause:  # each format has its own ways of being damaged, and Pillow its own error for each
+    except Exception as cause:  # Pillow raises many kinds of errors for damaged files
         raise ArgumentError(
-            f"image: expected a file of one of {', '.join(FORMATS)}, received {len(data)} bytes that are none, or "
-            "damaged"
+            f"image: expected a file of one of {', '.join(FORMATS)}, undamaged. Received: {len(data)} bytes that "
+            "Pillow cannot decode"
         ) from cause
     raise ArgumentError(
-        f"image: expected at most {MOST_PIXELS:,} pixels, received {width:,} × {height:,}; make it smaller"
+        f"image: expected at most {MOST_PIXELS:,} pixels. Received: {width:,} × {height:,}. Make the image smaller"
     )

@@ -1,4 +1,4 @@
-"""An ONNX export that is no task's: its tensors as columns."""
+"""The interface of an ONNX export that belongs to no task: its tensors as columns."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ DATATYPES: dict[torch.dtype, Datatype] = {
     torch.bool: "BOOL",
     torch.int32: "INT32",
     torch.int64: "INT64",
-    torch.float16: "FP32",  # no protocol here has less; a session casts
+    torch.float16: "FP32",  # the smallest float type of these protocols; the session casts
     torch.float32: "FP32",
     torch.float64: "FP64",
 }
-LENGTH = 8  # of axes that may be of any size, in the example
+LENGTH = 8  # size of axes of any length, in the example
 
 Arrays = dict[str, np.ndarray]
 
 
 class OnnxTensors(Answering[Arrays]):
-    """The inputs of a graph -> its outputs. Where all of them begin with the same open axis, a row is one place of it,
-    and rows of equal shapes are run together; else a row is a whole call.
+    """The inputs of a graph -> its outputs. If all of them share the same dynamic first axis, a row is one index of
+    that axis and rows of equal shapes run in one batch; otherwise a row is a whole call.
 
     Args:
-        folder: of the export.
-        manifest: what its export.json says.
-        threads: of ONNX Runtime; 0 = as many as PyTorch has.
+        folder: the folder of the export.
+        manifest: the content of its export.json.
+        threads: threads of ONNX Runtime; 0 = as many as PyTorch uses.
 
     Raises:
-        CheckpointError: several graphs, which only their task knows how to call; dtypes that no protocol has.
+        CheckpointError: several graphs, which only a task can combine, or a dtype that the protocols lack.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
         if len(manifest.graphs) != 1:
             raise CheckpointError(
-                f"{folder}: expected one graph to serve, received {', '.join(each.name for each in manifest.graphs)}. "
-                "Export the run of a task instead, which says how they belong together"
+                f"{folder}: expected one graph. Received: {', '.join(each.name for each in manifest.graphs)}. "
+                "Export the run folder of a task instead, which defines how they are combined"
             )
         (graph,) = manifest.graphs
         self.session = Session(folder, graph, Runtime(threads=threads or None))
@@ -73,7 +73,7 @@ class OnnxTensors(Answering[Arrays]):
         return found
 
     def size(self, asked: Arrays) -> int:
-        """The longest of the axes that may be of any size."""
+        """The size of the longest dynamic axis."""
         sizes = [
             size
             for value in self.session.inputs
@@ -99,7 +99,7 @@ class OnnxTensors(Answering[Arrays]):
 
     def _column(self, value: Value, folder: Path) -> Column:
         if value.dtype not in DATATYPES:
-            raise CheckpointError(f"{folder}: {value.name} is {value.dtype}, which the protocols here have no word for")
+            raise CheckpointError(f"{folder}: {value.name} has the dtype {value.dtype}, which these protocols lack")
         axes = value.axes[1:] if self.batched else value.axes
         shape = tuple(-1 if isinstance(axis, str) else axis for axis in axes)
         return Column(value.name, DATATYPES[value.dtype], shape, f"[{', '.join(map(str, axes))}]" if axes else "")
@@ -114,5 +114,5 @@ def _ones(column: Column) -> np.ndarray:
 
 
 def _cell(array: np.ndarray) -> object:
-    """As a row has it: a Python number where the shape is ()."""
+    """The cell of a row: a Python number if the shape is ()."""
     return array if array.ndim else array.item()

@@ -1,4 +1,4 @@
-"""`open_interface`: what a folder is, and the interface of what is in it."""
+"""`open_interface`: find out what a folder contains, and open its interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwise.tasks.training.run import CONFIG
 
 BACKENDS = ("auto", "torch", "onnx")
 
-# A task -> its interface, which is in the module of the first name here.
+# Task -> (module, class) of its interface.
 INTERFACES = {
     "classify": ("classify", "ClassifyInterface"),
     "answer": ("answer", "AnswerInterface"),
@@ -31,22 +31,22 @@ INTERFACES = {
 
 
 def open_interface(path: str | Path, *, backend: str = "auto", precision: str = "fp32", threads: int = 0) -> Interface:
-    """The interface of a trained run, of an ONNX export, or of a BERT checkpoint.
+    """The interface of a run folder, of an ONNX export, or of a BERT checkpoint.
 
     Args:
-        path: the folder of a run, or of what `headwise export --to onnx` wrote; or a BERT: a folder, or a hub id.
-        backend: "torch" for runs and checkpoints, "onnx" for ONNX exports; "auto" = as the folder has it.
-        precision: what PyTorch computes in: "fp32", or "bf16" where the processor has it. An export has its own.
-        threads: of PyTorch or ONNX Runtime; 0 = as many as it takes by itself.
+        path: a run folder, an export of `headwise export --to onnx`, or a BERT: a folder or a hub id.
+        backend: "torch" for run folders and checkpoints, "onnx" for ONNX exports; "auto" = by the folder.
+        precision: of PyTorch: "fp32", or "bf16" if the processor supports it. An export has its own precision.
+        threads: threads of PyTorch or ONNX Runtime; 0 = its default.
 
     Raises:
-        CheckpointError: nothing that can be served, or not with this backend.
-        ArgumentError: an unknown backend, or a precision that cannot be had here.
+        CheckpointError: the folder cannot be served, or not with this backend.
+        ArgumentError: an unknown backend, or a precision that is not supported here.
     """
     if backend not in BACKENDS:
-        raise ArgumentError(f"backend: expected one of {', '.join(BACKENDS)}, received {backend!r}")
+        raise ArgumentError(f"backend: expected one of {', '.join(BACKENDS)}. Received: backend={backend!r}")
     if threads < 0:
-        raise ArgumentError(f"threads: expected 0 (as many as there are cores) or more, received {threads}")
+        raise ArgumentError(f"threads: expected 0 (one per core) or more. Received: threads={threads}")
     if threads:
         torch.set_num_threads(threads)
     opened = _open(path, backend, precision, threads)
@@ -60,15 +60,15 @@ def _open(path: str | Path, backend: str, precision: str, threads: int) -> Answe
         return _of_export(folder, backend, precision, threads)
     if backend == "onnx":
         raise CheckpointError(
-            f"{path} is no ONNX export, which backend onnx needs: make one with "
-            f"headwise export {path} --to onnx --out DIR, and serve DIR; or choose backend torch"
+            f"{path} is not an ONNX export, which backend onnx needs. Make one with "
+            f"headwise export {path} --to onnx --out DIR and serve DIR, or choose backend torch"
         )
     if (folder / CONFIG).is_file():
         return _of_run(folder, precision)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise CheckpointError(
-            f"{folder} is nothing that can be served: expected a run folder (with {CONFIG}, as headwise train writes "
-            f"it), an ONNX export (with {manifest.NAME}), or a BERT (with config.json and model.safetensors)"
+            f"{folder} cannot be served: expected a run folder of headwise train (with {CONFIG}), "
+            f"an ONNX export (with {manifest.NAME}), or a BERT (with config.json and model.safetensors)"
         )
     return _of_bert(path, precision)
 
@@ -84,15 +84,17 @@ def _of_export(folder: Path, backend: str, precision: str, threads: int) -> Answ
     found = manifest.read(folder)
     if found.kind != "onnx":
         raise CheckpointError(
-            f"{folder} is an export to {found.kind}, and headwise serves exports to onnx: make one with "
-            "headwise export RUN --to onnx --out DIR, or serve the run itself"
+            f"{folder} is an export to {found.kind}, but headwise serve needs an ONNX export. Make one with "
+            "headwise export RUN --to onnx --out DIR, or serve the run folder"
         )
     if backend == "torch":
-        raise CheckpointError(f"{folder} is an ONNX export: serve it with backend onnx, or serve the run it is of")
+        raise CheckpointError(
+            f"{folder} is an ONNX export. Choose backend onnx, or serve the run folder it was made from"
+        )
     if precision not in ("fp32", found.precision):
         raise ArgumentError(
-            f"precision: {folder} was exported in {found.precision}, received {precision!r}. Leave it out, or make "
-            f"another: headwise export RUN --to onnx --precision {precision} --out DIR"
+            f"precision: {folder} was exported in {found.precision}. Received: {precision!r}. Leave it out, or "
+            f"export again: headwise export RUN --to onnx --precision {precision} --out DIR"
         )
     if found.task == "tensors":
         from headwise.server.interfaces.onnx_tensors import OnnxTensors
@@ -118,12 +120,12 @@ def _of_task(task: Any, backend: str, precision: precisions.Precision) -> Answer
 
 
 def _checked(opened: Answering[Any]) -> Answering[Any]:
-    """The interface, if its model answers in bfloat16 about as it does in float32."""
+    """The interface, if its model gives nearly the same answers in bfloat16 as in float32."""
     description, precision = opened.description, opened.precision
     if description.streams:
         raise ArgumentError(
-            f"precision: {description.task} writes a text token by token, where a small error leads to another text: "
-            f"expected fp32, received {precision!r}"
+            f"precision: {description.task} generates token by token, where a small error leads to another text: "
+            f"expected fp32. Received: precision={precision!r}"
         )
     assert description.example is not None
     answers: list[Any] = []

@@ -1,4 +1,4 @@
-"""`TaskInterface`: the interface of a trained task, whatever runs its model."""
+"""`TaskInterface`: the interface of a trained task, with PyTorch or with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from headwise.tasks.task import Task
 
 TaskT = TypeVar("TaskT", bound="Task[Any]")
 
-# Tokens of a pass on a CPU. Rows of about one length share one, so that small passes pad little, and their numbers stay
-# in the cache: of 32 texts of 5 to 60 words, MiniLM on ONNX Runtime is nearly twice as quick as in one pass.
+# Tokens per pass on a CPU. Rows of similar length share a pass, so a small pass needs little padding and its data stay
+# in the cache: on 32 texts of 5 to 60 words, MiniLM on ONNX Runtime is nearly twice as fast as in one pass.
 TOKENS = {"torch": 512, "onnx": 256}
 
 
 class TaskInterface(Answering[Asked], Generic[TaskT, Asked]):
-    """A task, which says its columns.
+    """A task with its columns.
 
     Args:
-        task: trained, in eval mode.
-        backend: "torch", or "onnx" where ONNX Runtime runs its model.
-        precision: of PyTorch.
+        task: a trained task in eval mode.
+        backend: "torch", or "onnx" if ONNX Runtime runs the model.
+        precision: the precision of PyTorch.
     """
 
     def __init__(self, task: TaskT, backend: str, precision: Precision) -> None:
@@ -38,14 +38,14 @@ class TaskInterface(Answering[Asked], Generic[TaskT, Asked]):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return self.task.device
 
     @property
     def has_records(self) -> bool:
-        """Whether there are records of what the heads do: they are PyTorch's."""
+        """Whether attention can be recorded, which needs PyTorch."""
         return self.backend == "torch"
 
     @abstractmethod
     def describe(self) -> Description:
-        """The columns, and all else that protocols have to know."""
+        """The columns, and everything else that protocols need to know."""

@@ -1,4 +1,4 @@
-"""A text to another text: a translation, a summary, a reply."""
+"""The interface of translate, summarize and reply: a text -> another text."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from headwise.tasks.rows.tables import Data
 from headwise.tasks.text_to_text import TextToText
 from headwise.viewer import Input, inputs_of
 
-SAYS = {"translate": "the text to translate", "summarize": "the text to sum up", "reply": "what was said"}
+SAYS = {"translate": "the text to translate", "summarize": "the text to summarize", "reply": "the dialogue so far"}
 
 
 class TextToTextInterface(TaskInterface[TextToText[Any], str]):
-    """`text` -> the text that is written, under the name that the task has for it, and its `score`."""
+    """`text` -> the generated text, in a column named by the task, and its `score`."""
 
     def describe(self) -> Description:
         task = self.task
-        says = SAYS[task.name] + ("; of a dialogue each turn is a line" if self._is_dialogue else "")
-        ranked = ", by which a beam search ranks it" if not task.options.sample and task.options.beams > 1 else ""
+        says = SAYS[task.name] + ("; a dialogue has one turn per line" if self._is_dialogue else "")
+        ranked = ", by which beam search ranks texts" if not task.options.sample and task.options.beams > 1 else ""
         return Description(
             task=task.name,
             platform=self.platform,
@@ -40,7 +40,7 @@ class TextToTextInterface(TaskInterface[TextToText[Any], str]):
         return getattr(self.task.options, "dialogue", None) is not None
 
     def read(self, row: Row) -> str:
-        """The source as the task reads it: of a dialogue its turns, without empty lines."""
+        """The source in the form that the task reads; a dialogue becomes its turns, without empty lines."""
         data = Data("rows", {"dialogue" if self._is_dialogue else "source": [text_of(row, "text")]}, [0])
         (source,) = self.task.pairs(data, self.task.options, targets=False).sources
         return source
@@ -49,12 +49,12 @@ class TextToTextInterface(TaskInterface[TextToText[Any], str]):
         return len(self.task.source_vocabulary.encode([asked])[0])
 
     def run(self, asked: Sequence[str]) -> list[Row]:
-        if self.task.options.sample:  # what is drawn depends on the place among several: everyone is the first
+        if self.task.options.sample:  # one row at a time: a sample depends on the row's index in its batch
             return [row for text in asked for row in self.task.predict([text])]
         return self.task.predict(list(asked))
 
     def write(self, asked: str) -> Iterator[str]:
-        return self.task.stream([asked])  # in a list: a text alone may be the name of a file, which would be read
+        return self.task.stream([asked])  # in a list: a string would be read as a file if it is a file name
 
     def look(self, asked: str) -> list[Input]:
         return inputs_of(self.task.look([asked]))

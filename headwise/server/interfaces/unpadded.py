@@ -1,7 +1,7 @@
-"""A BERT reads texts of unlike lengths in one pass without padding: one after another, each a document of its own.
+"""A BERT reads texts of different lengths in one pass without padding: concatenated, each as a separate document.
 
-Linear maps then see only real tokens, and attention goes over each document by itself (`masks.documents`, kernel
-"packed"). Of 32 texts of 5 to 60 words that leaves out a third of the work.
+Linear layers then process real tokens only, and attention stays within each document (`masks.documents`). On 32 texts
+of 5 to 60 words this saves a third of the work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from headwise import masks
 from headwise.models import Bert
 
-TOKENS = 4096  # of a pass
+TOKENS = 4096  # per pass
 
 
 def read(bert: Bert, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> list[Tensor]:
@@ -22,8 +22,8 @@ def read(bert: Bert, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]
 
     Args:
         bert: on the CPU, in eval mode.
-        ids: of the tokens of each text, at least one.
-        types: which text of a pair each token is from; None = all of the first.
+        ids: the token ids of each text, at least one.
+        types: which text of a pair each token belongs to; None = all to the first.
     """
     found: list[Tensor] = [torch.empty(0)] * len(ids)
     for places in _passes([len(each) for each in ids]):
@@ -40,7 +40,7 @@ def read(bert: Bert, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]
 
 
 def _passes(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """The places of texts that are read together."""
+    """The indices of the texts that share a pass."""
     places: list[int] = []
     total = 0
     for place, length in enumerate(lengths):
@@ -54,7 +54,7 @@ def _passes(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _pass(bert: Bert, ids_T: Tensor, types_T: Tensor | None, lengths: Sequence[int]) -> Tensor:
-    """[T, M] of the tokens of all texts."""
+    """[T, M], the hidden states of the tokens of all texts."""
     if len(set(lengths)) == 1:  # nothing would be padded
         shape = (len(lengths), lengths[0])
         return bert(ids_T.view(shape), None, None if types_T is None else types_T.view(shape)).flatten(0, 1)

@@ -1,1 +1,1 @@
-"""The engine of `headwise serve`: processes that run models, and the queue in front of them."""
+"""The engine of `headwise serve`: worker processes that run models, and the queues in front of them."""

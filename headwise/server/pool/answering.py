@@ -1,4 +1,4 @@
-"""How a worker asks a model: whatever a row does to it, the rows beside it get their answers."""
+"""How a worker calls a model: an error in one row does not affect the answers to the other rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 
 def answers_of(model: Interface, rows: Sequence[Row], max_tokens: int | None, log: Log) -> list[Row | RequestRefused]:
-    """An answer, or what is wrong, for each row, in order."""
+    """An answer or an error for each row, in order."""
     refused = [too_long(model, row, max_tokens, log) for row in rows]
     fit = [row for row, error in zip(rows, refused, strict=True) if error is None]
     answers = by_halves(model.answer, fit, lambda error: _failed(error, log))
@@ -25,7 +25,7 @@ def answers_of(model: Interface, rows: Sequence[Row], max_tokens: int | None, lo
 def value_of(
     ask: Callable[[Row], Value], model: Interface, row: Row, max_tokens: int | None, log: Log
 ) -> Value | RequestRefused:
-    """What `ask` gives for a row, or what is wrong."""
+    """The result of `ask` for a row, or an error."""
     refused = too_long(model, row, max_tokens, log)
     if refused is not None:
         return refused
@@ -36,7 +36,7 @@ def value_of(
 
 
 def too_long(model: Interface, row: Row, max_tokens: int | None, log: Log) -> RequestRefused | None:
-    """Why the row is not let in, if it is not."""
+    """The error if a row has too many tokens or is invalid; otherwise None."""
     if max_tokens is None:
         return None
     try:
@@ -48,11 +48,11 @@ def too_long(model: Interface, row: Row, max_tokens: int | None, log: Log) -> Re
         return failure()
     if tokens <= max_tokens:
         return None
-    return RequestRefused("too_large", f"expected at most {max_tokens} tokens. Received: {tokens}")
+    return RequestRefused("too_large", f"expected at most {max_tokens} tokens. Received: {tokens} tokens")
 
 
 def refusal(error: HeadwiseError) -> RequestRefused:
-    """The row's fault, as every error is that headwise raises on purpose."""
+    """The error for an invalid row: every HeadwiseError counts as one."""
     return error if isinstance(error, RequestRefused) else RequestRefused("bad_input", str(error))
 
 
@@ -64,5 +64,5 @@ def _failed(error: Exception, log: Log) -> RequestRefused:
 
 
 def failure() -> RequestRefused:
-    """Not the row's fault, as far as anyone knows."""
-    return RequestRefused("failed", "the model failed on this row; the server's log says where")
+    """The error when the model failed unexpectedly."""
+    return RequestRefused("failed", "the model failed on this row; see the server's log")

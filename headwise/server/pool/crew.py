@@ -1,4 +1,4 @@
-"""`Crew`: as many workers as there should be. One that dies is replaced, and the new one loads what the others have."""
+"""`Crew`: keeps the configured number of workers alive. A new worker loads the same models as the others."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from headwise.server.pool.rows import Model
 from headwise.server.pool.statistics import Statistics
 from headwise.server.settings import Settings
 
-_TRIES = 5  # starts of one worker that may fail in a row
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between two of them: each twice the one before
-_PATIENCE = 120.0  # seconds beyond a request's own time that a worker may be busy without a word
+_TRIES = 5  # failed starts of one worker in a row before it is given up
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between two starts; doubles each time
+_PATIENCE = 120.0  # seconds beyond a request's timeout that a busy worker may be silent
 
 
 class Crew:
     """The workers of a pool.
 
     Args:
-        opener: "module:function", which a worker calls with the path of a model, and backend, precision and threads.
+        opener: "module:function", called in a worker with the path of a model, backend, precision and threads.
         received: called with each message of a worker that is not about loading.
-        changed: called when a worker has a model to be asked.
-        died: called with a worker that is no more, as soon as that is known.
+        changed: called when a worker has loaded a model.
+        died: called with a worker as soon as it is known to have ended.
     """
 
     def __init__(
@@ -54,22 +54,22 @@ class Crew:
         self._received, self._changed, self._died = received, changed, died
         self._tasks: list[asyncio.Task[None]] = []
         self._syncing: set[asyncio.Task[None]] = set()
-        self.workers: list[Worker] = []  # that live
-        self._processes: set[Worker] = set()  # and those whose process is about to end
-        self.models: dict[int, Model] = {}  # by key: what every worker should have
-        self.gave_up: list[str] = []  # why, of each worker that is not tried any more
+        self.workers: list[Worker] = []  # alive
+        self._processes: set[Worker] = set()  # also those whose process is about to end
+        self.models: dict[int, Model] = {}  # by key: the models that every worker should load
+        self.gave_up: list[str] = []  # the reason for each worker that is not restarted any more
         self._next_key = 0
 
     # Workers
 
     async def start(self) -> None:
-        """Start every worker. Raises OSError where a process cannot be started."""
+        """Start every worker. Raises OSError if a process cannot be started."""
         for worker in [await self._spawn() for _ in range(self._settings.workers)]:
             self._tasks.append(asyncio.create_task(self._keep(worker)))
         self._tasks.append(asyncio.create_task(self._watch()))
 
     async def stop(self) -> None:
-        """End every worker. What they were asked is lost."""
+        """End every worker. Their pending work is lost."""
         tasks = [*self._tasks, *self._syncing]
         for task in tasks:
             task.cancel()
@@ -80,11 +80,11 @@ class Crew:
 
     @property
     def lost(self) -> bool:
-        """Whether there is no worker, and there will be none."""
+        """Whether no worker is left and none will be restarted."""
         return len(self.gave_up) == self._settings.workers
 
     def of(self, model: Model) -> list[Worker]:
-        """The workers that have it loaded."""
+        """The workers that have loaded this model."""
         return [worker for worker in self.workers if model.key in worker.loaded]
 
     async def _spawn(self) -> Worker:
@@ -95,7 +95,7 @@ class Crew:
         return worker
 
     async def _keep(self, worker: Worker) -> None:
-        """Replace a worker whenever it ends, until that fails too often in a row."""
+        """Restart a worker whenever it ends, until restarts fail too often in a row."""
         failures = 0
         while True:
             await worker.ended.wait()
@@ -114,7 +114,7 @@ class Crew:
                     break
                 except OSError as error:
                     failures += 1
-                    worker.why = f"a process cannot be started: {error.strerror or error}"
+                    worker.why = f"the process cannot be started: {error.strerror or error}"
             self.sync()
 
     def _give_up(self, why: str) -> None:
@@ -136,58 +136,58 @@ class Crew:
         self._died(worker)
 
     async def _watch(self) -> None:
-        """End a worker that has had work for long after every caller has lost patience, and says nothing."""
+        """End a worker that is still busy and silent long after all timeouts have passed."""
         patience = self._settings.timeout + _PATIENCE
         while True:
             await asyncio.sleep(min(5.0, patience / 4))
             now = asyncio.get_running_loop().time()
             for worker in list(self.workers):
                 if (worker.batch or worker.streams) and now - worker.heard > patience:
-                    worker.kill(f"it gave no sign of life for {patience:g} seconds while it had work")
+                    worker.kill(f"it did not respond for {patience:g} seconds while it had work")
 
     # Models
 
     def key(self) -> int:
-        """A number that no model has had."""
+        """A new, unused key of a model."""
         self._next_key += 1
         return self._next_key
 
     async def load(self, key: int, path: Path) -> Description:
-        """Load a model in every worker that lives, which `keep` then makes every worker have.
+        """Load a model in every living worker. Call `keep` afterwards, so that restarted workers load it too.
 
         Raises:
-            RequestRefused: "bad_input", it cannot be loaded; "unavailable", there is no worker, or one died of it.
+            RequestRefused: "bad_input": it cannot be loaded; "unavailable": no worker is alive, or one died loading it.
         """
         workers = list(self.workers)
         if not workers:
-            raise RequestRefused("unavailable", "there is no worker to load it at the moment; try again in a while")
+            raise RequestRefused("unavailable", "no worker is available to load the model; try again later")
         loads = [worker.load(key, path) for worker in workers]
         try:
             descriptions = await asyncio.gather(*loads)
         except BaseException:
-            await asyncio.sleep(0)  # other workers have refused it at the same moment
+            await asyncio.sleep(0)  # let other workers' refusals arrive
             for loading in loads:
                 if loading.done() and not loading.cancelled():
-                    loading.exception()  # seen
+                    loading.exception()  # mark as retrieved
                 loading.cancel()
             self.drop(key)
             raise
         return descriptions[0]
 
     def keep(self, model: Model) -> None:
-        """From now on every worker has this model."""
+        """Make every worker, also a restarted one, load this model."""
         self.models[model.key] = model
         self.sync()
 
     def drop(self, key: int) -> None:
-        """No worker has this model any more."""
+        """Unload this model from every worker."""
         self.models.pop(key, None)
         for worker in self.workers:
             worker.drop(key)
         self._count()
 
     def sync(self) -> None:
-        """See that every worker loads what it lacks, and count those that have everything."""
+        """Make every worker load the models it lacks, and count the workers that have all of them."""
         for worker in list(self.workers):
             for model in self.models.values():
                 if model.key not in worker.loaded and not worker.loads(model.key):

@@ -1,8 +1,8 @@
-"""`Dispatcher`: gives what waits to workers that have nothing to do, and takes what they answer.
+"""`Dispatcher`: sends waiting rows to idle workers, and takes their answers.
 
-A worker gets its next batch the moment it has answered the one before: what came meanwhile. So batches grow with the
-load by themselves. Only a worker that stands idle may wait a little for more rows, and only if more rows are expected:
-as many as were there of late, less those that other workers have.
+A worker gets its next batch as soon as it has answered the previous one: all rows that arrived meanwhile. So batches
+grow with the load. Only an idle worker may wait a little for more rows, and only if more rows are expected: the recent
+number of simultaneous rows, less those that other workers have.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from headwise.server.pool.rows import Batch, Model, Request, Stream, Waiting
 from headwise.server.pool.statistics import Statistics
 from headwise.server.settings import Settings
 
-_STREAMS = 8  # that one worker writes at once; a batch waits for a step of each
-_FADE = 0.9  # how slowly `Model.level` forgets
-_DIED = "the worker process that had this request died before it answered; another takes its place"
-_UNSENT = "the request cannot be sent to a worker; the server's log says why"
+_STREAMS = 8  # streams per worker; a batch waits for one step of each
+_FADE = 0.9  # decay of the moving average `Model.level`
+_DIED = "the worker process died while it computed this request; it is being replaced"
+_UNSENT = "the request cannot be sent to a worker; see the server's log"
 
 
 class Dispatcher:
     """Between queues and workers.
 
     Args:
-        settled: called with a model that has nothing to do any more.
+        settled: called with a model that has no more work.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class Dispatcher:
         self._number = 0
 
     async def start(self) -> None:
-        """Start the workers. Raises OSError where a process cannot be started."""
+        """Start the workers. Raises OSError if a process cannot be started."""
         self._loop = asyncio.get_running_loop()
         await self.crew.start()
 
     def wake(self) -> None:
-        """Something waits, or a worker is free: see to it once all that the loop has at hand has been handled."""
+        """Schedule a dispatch after all pending events of the loop: rows wait, or a worker is idle."""
         if not self._woken:
             self._woken = True
             self._loop.call_soon(self._dispatch)
 
     def number(self) -> int:
-        """A number that no batch and no stream has had."""
+        """A new, unused number of a batch or stream."""
         self._number += 1
         return self._number
 
@@ -68,11 +68,11 @@ class Dispatcher:
             self._timer.cancel()
             self._timer = None
         if self.crew.lost:
-            self.refuse_all(f"there is no worker any more: {self.crew.gave_up[-1]}")
+            self.refuse_all(f"no worker is left: {self.crew.gave_up[-1]}")
             return
         self._give_streams()
         now, soonest = self._loop.time(), math.inf
-        # The model whose oldest row has waited longest comes first, so that none starves another.
+        # The model whose oldest row has waited longest comes first, so that no model starves.
         models = [model for model in self.crew.models.values() if model.queue]
         for model in sorted(models, key=_since) if len(models) > 1 else models:
             while model.queue:
@@ -89,7 +89,7 @@ class Dispatcher:
             self._timer = self._loop.call_at(soonest, self.wake)
 
     def _due(self, model: Model, free: int) -> float:
-        """When the next batch of the model should begin; not later than now if nothing more is to be waited for."""
+        """The time at which the next batch of the model should start; now or earlier if it should not wait any more."""
         waiting = len(model.queue)
         model.level = max(model.level, waiting + model.in_batches)
         expected = min(model.level - model.in_batches, self._settings.max_batch * free)
@@ -150,7 +150,7 @@ class Dispatcher:
         elif worker.batch is not None and worker.batch.number == number:
             batch, worker.batch = worker.batch, None
             seconds, answers = said
-            self._dispatch()  # first of all the worker gets its next batch
+            self._dispatch()  # give the worker its next batch before anything else
             self._take(batch, seconds, answers if kind == "answers" else [answers])
 
     def _take(self, batch: Batch, seconds: float, answers: list[Any]) -> None:
@@ -162,7 +162,7 @@ class Dispatcher:
         model.give(-len(rows))
         for waiting, answer in zip(rows, answers, strict=True):
             request = waiting.request
-            if not request.future.done():  # else its caller is gone, and has been counted
+            if not request.future.done():  # otherwise its caller has been cancelled, and was counted
                 model.numbers.ended(answer.kind if isinstance(answer, RequestRefused) else "ok")
                 request.take(waiting.at, answer)
         self._check_settled(model)
@@ -183,19 +183,19 @@ class Dispatcher:
     # Refusals
 
     def forget(self, model: Model, request: Request) -> None:
-        """Nobody waits for a request any more: its rows leave the queue; those that a worker has are left to it."""
+        """Drop a cancelled request: its rows leave the queue; rows that a worker has are computed anyway."""
         model.remove(request.rows)
         self._check_settled(model)
 
     def forget_stream(self, stream: Stream) -> None:
-        """Nobody reads a stream any more."""
+        """Drop a stream that is no longer read."""
         stream.model.remove_stream(stream)
         if stream.worker is not None and stream.worker.alive:
             stream.worker.send("cancel", stream.number)  # its "end" follows
         self._check_settled(stream.model)
 
     def refuse_all(self, why: str) -> None:
-        """Refuse all that waits, and all that workers have."""
+        """Refuse all waiting rows and all rows in workers."""
         for worker in self.crew.workers:
             self._fail(worker, why)
         for model in list(self.crew.models.values()):
@@ -207,7 +207,7 @@ class Dispatcher:
             self._refuse(model, rows, "unavailable", why)
 
     def _fail(self, worker: Worker, why: str = _DIED) -> None:
-        """What a worker has is lost. It is not given to another, which it might kill too."""
+        """Refuse the work of a dead worker. It is not given to another worker, which it might kill too."""
         batch, worker.batch = worker.batch, None
         if batch is not None:
             batch.model.give(-len(batch.rows))

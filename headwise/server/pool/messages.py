@@ -1,26 +1,26 @@
-"""What a pool and its workers tell each other: tuples, pickled, each behind its length.
+"""The messages between a pool and its workers: tuples, pickled, each preceded by its length.
 
 To a worker:
 
-    ("load", key, path)              load a model, beside the others; it is called by its key from then on
-    ("drop", key)                    let go of it
+    ("load", key, path)              load a model in addition to the others; later messages use its key
+    ("drop", key)                    unload it
     ("batch", id, key, rows)         answer rows
-    ("explain", id, key, row)        the statistics of a row; "page" asks for the page
-    ("stream", id, key, row)         begin to write
-    ("cancel", id)                   nobody reads a stream any more
+    ("explain", id, key, row)        compute the statistics of a row; "page" makes the page
+    ("stream", id, key, row)         start generating text
+    ("cancel", id)                   stop a stream
 
 From a worker:
 
-    ("up",)                          it runs
+    ("up",)                          the process is running
     ("loaded", key, description)
     ("refused", key, message)        it cannot be loaded
     ("answers", id, seconds, [...])  a row or a RequestRefused for each row
-    ("value", id, seconds, value)    what was asked for, or a RequestRefused
-    ("piece", id, text)              of a stream
-    ("end", id, error)               of a stream; a RequestRefused, or None
-    ("log", level, event, fields)    for the log: it holds nothing that a client wrote
+    ("value", id, seconds, value)    the requested value, or a RequestRefused
+    ("piece", id, text)              a piece of a stream
+    ("end", id, error)               the end of a stream; a RequestRefused, or None
+    ("log", level, event, fields)    a log line, without anything that a client sent
 
-Both ends run the same code on one machine, and nobody else can reach the socket between them: so pickle will do.
+Both ends run the same code on one machine, and no one else can reach the socket, so pickle is safe.
 """
 
 from __future__ import annotations
@@ -34,6 +34,6 @@ LENGTH = struct.Struct("<Q")
 
 
 def pack(message: Message) -> bytes:
-    """A message as it goes through the socket."""
+    """A message as bytes for the socket."""
     body = pickle.dumps(message, protocol=5)
     return LENGTH.pack(len(body)) + body

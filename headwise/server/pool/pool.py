@@ -20,32 +20,32 @@ OPENER = "headwise.server.interfaces:open_interface"
 
 
 class Pool:
-    """Worker processes that run models, and the queues in front of them. All methods belong to one event loop.
+    """Worker processes that run models, and queues in front of them. All methods must be called in one event loop.
 
-    Rows of different requests share batches. A row that a model fails on, a worker that dies, a queue that is full, a
-    caller who loses patience or goes away: each touches its own rows only. Every error is a RequestRefused.
+    Rows of different requests share batches. A row that makes a model fail, a dead worker, a full queue, a timeout or a
+    cancelled caller each affect only their own rows. Every error is a RequestRefused.
 
     Args:
-        opener: "module:function", called in the workers to open a model:
+        opener: "module:function", called in a worker to open a model:
             function(path, backend=…, precision=…, threads=…) -> Interface.
     """
 
     def __init__(self, settings: Settings, *, opener: str = OPENER) -> None:
         self.settings = settings
         self.statistics = Statistics()
-        self._models: dict[str, dict[str, Model]] = {}  # by name, then version, the newest last
+        self._models: dict[str, dict[str, Model]] = {}  # by name, then by version, the newest last
         self._paths: dict[str, Path] = {}
         self._started = self._stopping = False
-        self._changing = asyncio.Lock()  # which models there are
+        self._changing = asyncio.Lock()  # held while models are loaded or unloaded
         self._idle = asyncio.Event()
         self._dispatcher = Dispatcher(settings, opener, self.statistics, self._settle)
         self._crew = self._dispatcher.crew
 
     async def start(self, models: Mapping[str, Path]) -> None:
-        """Start the workers and load the models, by name.
+        """Start the workers and load the models, given by name.
 
         Raises:
-            RequestRefused: "bad_input", a model cannot be loaded; "unavailable", no worker can be started. Nothing is
+            RequestRefused: "bad_input": a model cannot be loaded; "unavailable": no worker can start. No process is
                 left running.
         """
         try:
@@ -62,13 +62,13 @@ class Pool:
             raise
 
     async def drain(self, seconds: float | None = None) -> bool:
-        """Take no more requests, and wait until those that were accepted are answered.
+        """Accept no more requests, and wait until the accepted ones are answered.
 
         Args:
-            seconds: at most; None = as the settings have it.
+            seconds: the longest wait; None = as in the settings.
 
         Returns:
-            Whether all are.
+            Whether all of them were answered.
         """
         self._stopping = True
         if not self._started:
@@ -83,31 +83,31 @@ class Pool:
         return True
 
     async def stop(self) -> None:
-        """End the workers. A request that is not answered yet is "unavailable": `drain` first."""
+        """End the workers. Unanswered requests fail with "unavailable", so call `drain` first."""
         self._stopping = True
         self._dispatcher.refuse_all("the server has stopped, and this request was not answered in time")
         await self._crew.stop()
 
-    # What is there
+    # State
 
     @property
     def live(self) -> bool:
-        """False once every worker has failed to start too often: only a new process can help."""
+        """False once all workers have been given up: only a restart of the server helps."""
         return not (self._started and self._crew.lost)
 
     @property
     def ready(self) -> bool:
-        """Whether every model can answer, no worker was given up, and the server is not stopping."""
+        """Whether every model can answer, no worker has been given up, and the server is not stopping."""
         if not self._started or self._stopping or self._crew.gave_up:
             return False
         return all(self._crew.of(model) for there in self._models.values() for model in there.values())
 
     def models(self) -> list[Served]:
-        """All that is loaded, by name and version."""
+        """All loaded models, sorted by name and version."""
         return [self._served(model) for name in sorted(self._models) for model in self._models[name].values()]
 
     def find(self, name: str, version: str | None = None) -> Served:
-        """The model of this name; without a version the newest. Raises RequestRefused "not_found"."""
+        """The model with this name; version None = the newest. Raises RequestRefused "not_found"."""
         return self._served(self._find(name, version))
 
     def _served(self, model: Model) -> Served:
@@ -121,26 +121,26 @@ class Pool:
             return next(reversed(there.values()))
         if version not in there:
             raise RequestRefused(
-                "not_found", f"there is no version {version!r} of {name!r}. Loaded: {_listed(list(there))}"
+                "not_found", f"the model {name!r} has no version {version!r}. Loaded: {_listed(list(there))}"
             )
         return there[version]
 
     def _missing(self, name: str) -> RequestRefused:
-        return RequestRefused("not_found", f"there is no model {name!r}. Loaded: {_listed(sorted(self._models))}")
+        return RequestRefused("not_found", f"unknown model {name!r}. Loaded: {_listed(sorted(self._models))}")
 
     # Requests
 
     async def answer(
         self, name: str, version: str | None, rows: Sequence[Row], *, timeout: float | None = None
     ) -> list[Row | HeadwiseError]:
-        """As `Engine.answer`. A timeout can only be shorter than that of the settings."""
+        """See `Engine.answer`. `timeout` can only shorten the timeout of the settings."""
         model = self._admit(name, version, len(rows))
         return await self._ask(model, "batch", rows, timeout) if rows else []
 
     async def explain(
         self, name: str, version: str | None, row: Row, *, page: bool = False, timeout: float | None = None
     ) -> dict[str, Any] | str:
-        """As `Engine.explain`."""
+        """See `Engine.explain`."""
         model = self._admit(name, version, 1)
         [answer] = await self._ask(model, "page" if page else "explain", [row], timeout)
         if isinstance(answer, RequestRefused):
@@ -150,7 +150,7 @@ class Pool:
     async def stream(
         self, name: str, version: str | None, row: Row, *, timeout: float | None = None
     ) -> AsyncIterator[str]:
-        """As `Engine.stream`. The time runs until the last piece. To stop reading early, close the iterator."""
+        """See `Engine.stream`. The timeout includes the last piece. To stop reading early, close the iterator."""
         model = self._admit(name, version, 1)
         loop = asyncio.get_running_loop()
         stream = Stream(self._dispatcher.number(), model, row, loop.time())
@@ -188,7 +188,7 @@ class Pool:
             if request.left:
                 model.numbers.ended(outcome, request.left)
                 self._dispatcher.forget(model, request)
-            request.rows.clear()  # each knows its request: they would outlive it until the next collection of cycles
+            request.rows.clear()  # breaks the reference cycle between request and rows
         return request.answers
 
     def _patience(self, timeout: float | None) -> float:
@@ -201,14 +201,14 @@ class Pool:
         model = self._find(name, version)
         if self._crew.lost:
             model.numbers.ended("unavailable", rows)
-            raise RequestRefused("unavailable", f"there is no worker any more: {self._crew.gave_up[-1]}")
+            raise RequestRefused("unavailable", f"no worker is left: {self._crew.gave_up[-1]}")
         most = self.settings.max_queue
         if rows > most:
             model.numbers.ended("too_large", rows)
-            raise RequestRefused("too_large", f"expected at most {most} rows in a request. Received: {rows}")
+            raise RequestRefused("too_large", f"expected at most {most} rows in a request. Received: {rows} rows")
         if model.waiting + rows > most:
             model.numbers.ended("busy", rows)
-            said = f"{model.waiting} rows wait for {name!r} already, of at most {most}: try again in a while"
+            said = f"the queue of {name!r} is full: {model.waiting} of at most {most} rows are waiting. Try again later"
             workers = len(self._crew.workers) or 1
             seconds = min(60.0, max(1.0, model.waiting * model.row_seconds / workers))
             raise RequestRefused("busy", said, retry_after=seconds)
@@ -217,13 +217,13 @@ class Pool:
     # Models
 
     async def load(self, name: str, path: Path | None = None) -> None:
-        """As `Engine.load`: in every worker, while the old one answers; then all requests that come go to the new one.
+        """See `Engine.load`. Every worker loads the new model while the old one answers; then requests use the new one.
 
-        A folder of versions is loaded whole, and takes the place of all versions that were there.
+        A folder of versions is loaded as a whole and replaces all loaded versions.
         """
         async with self._changing:
             if self._stopping:
-                raise RequestRefused("unavailable", "the server is stopping: nothing is loaded any more")
+                raise RequestRefused("unavailable", "the server is stopping and loads no more models")
             self.statistics.loads += 1
             try:
                 fresh = await self._open(name, path)
@@ -238,7 +238,7 @@ class Pool:
                 self._retire(model)
 
     async def unload(self, name: str) -> None:
-        """As `Engine.unload`: returns when they are answered."""
+        """See `Engine.unload`. Returns when the accepted requests are answered."""
         async with self._changing:
             if name not in self._models:
                 raise self._missing(name)
@@ -251,7 +251,7 @@ class Pool:
     async def _open(self, name: str, path: Path | None) -> list[Model]:
         if path is None and name not in self._paths:
             raise RequestRefused(
-                "not_found", f"there was never a model {name!r}: the command that started the server names them"
+                "not_found", f"unknown model {name!r}: models are named in the command that starts the server"
             )
         path = self._paths[name] if path is None else path
         opened: list[tuple[int, str, Path, Description]] = []
@@ -275,7 +275,7 @@ class Pool:
             self._settle(model)
 
     def _settle(self, model: Model) -> None:
-        """Called whenever a model has nothing to do."""
+        """Called whenever a model has no work left."""
         if model.retired and not model.settled.is_set():
             model.settled.set()
             self._crew.drop(model.key)
@@ -294,7 +294,7 @@ def _expire(future: asyncio.Future[None], seconds: float) -> None:
 
 
 def _timeout(seconds: float) -> RequestRefused:
-    return RequestRefused("timeout", f"there was no answer within {seconds:g} seconds")
+    return RequestRefused("timeout", f"the request was not answered within {seconds:g} seconds")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""`Worker`: a worker process, as the pool sees it: what it was given, what it has loaded, and whether it lives."""
+"""`Worker`: a worker process as seen by the pool: its current work, its loaded models, and whether it is alive."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from headwise.server.pool.messages import LENGTH, Message, pack
 if TYPE_CHECKING:
     from headwise.server.pool.rows import Batch, Stream
 
-# The module search path goes through the environment, so that a list of processes stays legible.
+# The module search path is passed in the environment, to keep the command line of the process short.
 _BOOT = (
     "import os, sys; sys.path[:] = os.environ.pop('HEADWISE_WORKER_PATH').split(os.pathsep); "
     "from headwise.server.pool.worker import main; main()"
 )
-_PATIENCE = 5.0  # seconds that a process has to end by itself
+_PATIENCE = 5.0  # seconds in which a process must end by itself
 
 
 class Worker(asyncio.Protocol):
-    """A worker process and the socket that leads to it. All methods belong to one event loop.
+    """A worker process and the socket to it. All methods must be called in one event loop.
 
     Args:
         received: called with each message that is not about loading.
-        gone: called once when the process has ended, or its end of the socket has; `why` then says how.
+        gone: called once when the process or its end of the socket has closed; `why` then holds the reason.
     """
 
     def __init__(self, received: Callable[[Worker, Message], None], gone: Callable[[Worker], None]) -> None:
@@ -42,22 +42,22 @@ class Worker(asyncio.Protocol):
         self._buffer = bytearray()
         self._loop = asyncio.get_running_loop()
         self._loads: dict[int, asyncio.Future[Description]] = {}
-        self.batch: Batch | None = None  # the one that it has
+        self.batch: Batch | None = None  # the batch it is computing
         self.streams: dict[int, Stream] = {}
         self.loaded: set[int] = set()  # keys of models
         self.alive = False
-        self.up = False  # it has said that it runs
+        self.up = False  # whether it has reported that it is running
         self.served = False  # whether it has ever had every model loaded
         self.ended = asyncio.Event()
-        self.heard = self._loop.time()  # when it last said something, or began to work
-        self.why = ""  # it was ended, where that was decided here
+        self.heard = self._loop.time()  # when it last sent a message or got work
+        self.why = ""  # the reason, if the pool ended it
 
     async def start(self, threads: int, setup: Message) -> None:
-        """Start the process. Raises OSError where that cannot be."""
+        """Start the process. Raises OSError if it cannot be started."""
         if os.name != "posix":
-            raise OSError("workers need sockets that a process inherits, which Linux and macOS have")
+            raise OSError("worker processes must inherit sockets, which only Linux and macOS support")
         ours, theirs = socket.socketpair()
-        # Libraries read these when they are imported. RAYON: of tokenizers.
+        # Libraries read these when they are imported. RAYON is used by tokenizers.
         number = str(threads)
         variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
         environment = {**os.environ, **dict.fromkeys(variables, number)}
@@ -68,9 +68,9 @@ class Worker(asyncio.Protocol):
                     [sys.executable, "-c", _BOOT, str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
-                    stdout=2,  # what a library prints must not come between lines of the server's own
+                    stdout=2,  # keep prints of libraries out of the server's standard output
                     env=environment,
-                    start_new_session=True,  # Ctrl-C does not reach it even before it can ignore that
+                    start_new_session=True,  # keeps Ctrl-C away even before the process ignores it
                 )
             except OSError:
                 ours.close()
@@ -89,7 +89,7 @@ class Worker(asyncio.Protocol):
     # Messages
 
     def send(self, *message: Any) -> None:
-        """Raises what pickle does for a message that cannot be sent."""
+        """Send a message. Raises the errors of pickle."""
         self._transport.write(pack(message))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -102,7 +102,7 @@ class Worker(asyncio.Protocol):
             try:
                 message = pickle.loads(self._buffer[LENGTH.size : end])
             except Exception as error:
-                self.kill(f"what it sent cannot be read: {type(error).__name__}: {error}")
+                self.kill(f"its message cannot be read: {type(error).__name__}: {error}")
                 return
             del self._buffer[:end]
             self._handle(message)
@@ -133,19 +133,22 @@ class Worker(asyncio.Protocol):
     # Models
 
     def load(self, key: int, path: Path) -> asyncio.Future[Description]:
-        """The description, once the model is loaded. RequestRefused: "bad_input", it cannot be; "unavailable", the
-        process ended meanwhile."""
+        """The description, once the model is loaded.
+
+        Raises:
+            RequestRefused: "bad_input": it cannot be loaded; "unavailable": the process ended meanwhile.
+        """
         loading: asyncio.Future[Description] = self._loop.create_future()
         self._loads[key] = loading
         self.send("load", key, path)
         return loading
 
     def loads(self, key: int) -> bool:
-        """Whether it is being loaded."""
+        """Whether this model is being loaded."""
         return key in self._loads
 
     def drop(self, key: int) -> None:
-        """Let go of a model that nothing is asked of any more, or that is still being loaded."""
+        """Unload a model that has no requests left, or that is still being loaded."""
         self.loaded.discard(key)
         if (loading := self._loads.pop(key, None)) is not None:
             loading.cancel()
@@ -166,7 +169,7 @@ class Worker(asyncio.Protocol):
             for _ in range(int(_PATIENCE / 0.02)):
                 if self._process.poll() is not None:
                     break
-                await asyncio.sleep(0.02)  # its socket is closed: it ends any moment
+                await asyncio.sleep(0.02)  # its socket is closed, so it ends soon
             else:
                 self._process.kill()
         finally:
@@ -181,15 +184,15 @@ class Worker(asyncio.Protocol):
         loads, self._loads = self._loads, {}
         for loading in loads.values():
             if not loading.done():
-                said = f"the worker process that was to load it is gone: {self.why}"
+                said = f"the worker process ended while it loaded the model: {self.why}"
                 loading.set_exception(RequestRefused("unavailable", said))
 
     def end(self) -> None:
-        """Close the socket: the process then ends by itself. `ended` is set when it has."""
+        """Close the socket, after which the process ends by itself. `ended` is set when it has ended."""
         self._transport.close()
 
     def kill(self, why: str) -> None:
-        """End the process now, as it does not do what it should."""
+        """Kill a process that misbehaves."""
         self.why = why
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
@@ -203,5 +206,5 @@ def _how(status: int) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    memory = ": perhaps this machine is out of memory" if name == "SIGKILL" else ""
+    memory = ", possibly because the machine ran out of memory" if name == "SIGKILL" else ""
     return f"it was ended by {name}{memory}"

@@ -1,4 +1,4 @@
-"""What waits for a worker: rows of requests, streams, and the queue of one model, which makes batches of them."""
+"""The queue of one model: waiting rows and streams, and how they are put into batches."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 Kind = Literal["batch", "explain", "page"]
 
-# The longest row of a batch costs at most this many times what its shortest costs, as all are padded to the longest;
-# and what a row costs however short it is, in characters.
+# In one batch, the cost of the longest row is at most this multiple of the cost of the shortest, because all rows are
+# padded to the longest; and the least cost of a row, in characters.
 _SPREAD, _LEAST = 2.0, 32
 
 
 class Request:
-    """Rows that one caller waits for.
+    """The rows of one caller.
 
     Args:
         future: done when every row has its answer.
-        kind: how the rows are asked; only a "batch" is shared with others.
+        kind: what is computed; only a "batch" shares a batch with other requests.
     """
 
     __slots__ = ("answers", "future", "kind", "left", "rows")
@@ -37,11 +37,11 @@ class Request:
     def __init__(self, future: asyncio.Future[None], kind: Kind, rows: Sequence[Row], now: float) -> None:
         self.future, self.kind = future, kind
         self.answers: list[Any] = [None] * len(rows)
-        self.left = len(rows)  # without an answer
+        self.left = len(rows)  # rows without an answer
         self.rows = [Waiting(self, at, row, now) for at, row in enumerate(rows)]
 
     def take(self, at: int, answer: Any) -> None:
-        """The answer to one row."""
+        """Store the answer to one row."""
         self.answers[at] = answer
         self.left -= 1
         if not self.left and not self.future.done():
@@ -49,7 +49,7 @@ class Request:
 
 
 class Waiting:
-    """One row, until it has its answer. `size` is roughly its length; `since` is when it came."""
+    """One row without an answer. `size`: roughly its length; `since`: its time of arrival."""
 
     __slots__ = ("at", "request", "row", "since", "size")
 
@@ -60,7 +60,7 @@ class Waiting:
 
 @dataclass(eq=False)
 class Batch:
-    """Rows that a worker has."""
+    """Rows that a worker is computing."""
 
     number: int
     model: Model
@@ -69,10 +69,10 @@ class Batch:
 
 @dataclass(eq=False)
 class Stream:
-    """A text that is being written, or waits for a worker.
+    """A text that is being generated, or waits for a worker.
 
     Args:
-        pieces: str, as they come; then a RequestRefused, or None where all went well.
+        pieces: the pieces of the text; then a RequestRefused, or None for success.
     """
 
     number: int
@@ -85,18 +85,18 @@ class Stream:
 
 @dataclass(eq=False)
 class Model:
-    """A model of one version, as the pool knows it, and what waits for it.
+    """One version of a model in the pool, with its queue.
 
     Args:
-        key: what workers call it.
+        key: its key in messages to workers.
         queue: rows that wait, oldest first.
-        streams: that wait.
-        in_workers: rows and streams that workers have.
-        in_batches: the rows alone.
-        level: how many rows were there at once, of late.
-        row_seconds: how long a worker takes for a row, of late.
-        retired: whether it goes when its last request is answered; requests find another in its place, or none.
-        settled: then done.
+        streams: streams that wait.
+        in_workers: number of rows and streams in workers.
+        in_batches: number of rows in workers.
+        level: recent number of simultaneous rows.
+        row_seconds: recent time per row in a worker.
+        retired: whether it is unloaded after its last request; new requests do not find it any more.
+        settled: done when a retired model has no work left.
     """
 
     key: int
@@ -124,12 +124,12 @@ class Model:
         return bool(self.queue or self.streams or self.in_workers)
 
     def put(self, rows: Iterable[Waiting]) -> None:
-        """Rows wait."""
+        """Add rows to the queue."""
         self.queue.update(dict.fromkeys(rows))
         self._count()
 
     def take(self, most: int) -> list[Waiting]:
-        """Take the next batch out of the queue, which has something: the oldest row, and others as long as it is."""
+        """Take the next batch out of the non-empty queue: the oldest row, and rows of similar length."""
         oldest = next(iter(self.queue))
         if oldest.request.kind != "batch":
             rows = [oldest]
@@ -139,42 +139,42 @@ class Model:
         return rows
 
     def remove(self, rows: Iterable[Waiting]) -> None:
-        """Rows wait no more, those of them that did."""
+        """Remove rows from the queue; rows that are not in it are ignored."""
         for waiting in rows:
             self.queue.pop(waiting, None)
         self._count()
 
     def put_stream(self, stream: Stream) -> None:
-        """A stream waits."""
+        """Add a stream to the queue."""
         self.streams[stream] = None
         self._count()
 
     def remove_stream(self, stream: Stream) -> None:
-        """A stream waits no more, if it did."""
+        """Remove a stream from the queue, if it is in it."""
         self.streams.pop(stream, None)
         self._count()
 
     def give(self, rows: int, streams: int = 0) -> None:
-        """A worker has so many more, or fewer, of its rows and streams."""
+        """Count rows and streams given to a worker; negative numbers when it has answered them."""
         self.in_batches += rows
         self.in_workers += rows + streams
         self.numbers.in_flight += rows + streams
 
     def _count(self) -> None:
-        # The numbers are those of a name and version, which an older model that still answers may share.
+        # The statistics belong to a name and version, which an old model that is still answering may share.
         self.numbers.waiting += self.waiting - self._counted
         self._counted = self.waiting
 
 
 def alike(rows: list[Waiting], most: int) -> list[Waiting]:
-    """At most `most` of the rows: the first, and those nearest to it in size, none twice as long as another."""
+    """At most `most` rows: the first, and those closest to it in size; no row costs over twice as much as another."""
     if len(rows) == 1 or most == 1:
         return rows[:1]
     first, ordered = rows[0], sorted(rows, key=lambda waiting: waiting.size)
-    below = above = ordered.index(first)  # the ends of what is taken
+    below = above = ordered.index(first)  # the ends of the interval taken
     while above - below + 1 < most:
         shortest, longest = ordered[below].size, ordered[above].size
-        # What one more row would add in padding: a shorter one its own, a longer one that of all the others.
+        # The padding that one more row adds: a shorter row adds its own, a longer one adds padding to all others.
         shorter = longer = math.inf
         if below > 0 and longest <= _SPREAD * ordered[below - 1].size:
             shorter = longest - ordered[below - 1].size
@@ -190,7 +190,7 @@ def alike(rows: list[Waiting], most: int) -> list[Waiting]:
 
 
 def size_of(row: Row) -> int:
-    """Characters and elements of a row. Bytes do not count: an image is scaled, however many it has."""
+    """The number of characters and array elements of a row. Bytes do not count: every image is scaled to one size."""
     return sum(_sizes(row))
 
 

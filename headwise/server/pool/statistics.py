@@ -1,4 +1,4 @@
-"""`Statistics`: numbers of a pool, for whoever exports them. They are counters and gauges of a fixed size."""
+"""`Statistics`: counters and gauges of a pool, of constant size, for export as metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from headwise.errors import RefusalKind
 
-# "ok", or the kind of RequestRefused that a row got; "cancelled": its client went away.
+# "ok", "cancelled" (its client disconnected), or the kind of RequestRefused that a row got.
 Outcome = Literal["ok", "cancelled", RefusalKind]
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -16,7 +16,7 @@ ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
 class Histogram:
-    """How often values fell below each bound, as Prometheus has it.
+    """Counts of values per bucket, as in a Prometheus histogram.
 
     Args:
         bounds: upper bounds, ascending, each inclusive.
@@ -26,7 +26,7 @@ class Histogram:
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)  # of each bucket alone; the last is beyond every bound
+        self.counts = [0] * (len(bounds) + 1)  # per bucket, not cumulative; the last bucket is above every bound
         self.total = 0.0  # the sum of the values
 
     @property
@@ -38,7 +38,7 @@ class Histogram:
         self.total += value
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """(bound, how many values are not above it), the last bound "+Inf"."""
+        """Pairs (bound, number of values at most the bound); the last bound is "+Inf"."""
         pairs, so_far = [], 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             so_far += count
@@ -48,15 +48,15 @@ class Histogram:
 
 @dataclass
 class ModelStatistics:
-    """Numbers of one model and version, since it was first loaded.
+    """Statistics of one model and version, since it was first loaded.
 
     Args:
         waiting: rows in the queue now.
         in_flight: rows in workers now.
-        outcomes: rows by how they ended; a stream counts as one, and so does an explanation.
-        batch_rows: rows of each batch that was answered.
-        queue_seconds: of each row, from its arrival until a worker got it.
-        model_seconds: of each batch, in the worker.
+        outcomes: rows by outcome; a stream counts as one row, and so does an explanation.
+        batch_rows: rows per answered batch.
+        queue_seconds: per row, from its arrival until a worker got it.
+        model_seconds: per batch, in the worker.
     """
 
     waiting: int = 0
@@ -72,13 +72,13 @@ class ModelStatistics:
 
 @dataclass
 class Statistics:
-    """Numbers of a pool.
+    """Statistics of a pool.
 
     Args:
-        models: by (name, version). What is unloaded is dropped.
-        workers: how many are loaded and can answer, now.
-        restarts: workers that died and were replaced, or were tried to be.
-        loads, failed_loads: of models, by `Engine.load` or at the start.
+        models: by (name, version). Unloaded models are dropped.
+        workers: number of workers that can answer now.
+        restarts: attempts to replace a worker that died.
+        loads, failed_loads: number of model loads, at the start or by `Engine.load`.
     """
 
     models: dict[tuple[str, str], ModelStatistics] = field(default_factory=dict)

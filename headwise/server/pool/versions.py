@@ -1,4 +1,4 @@
-"""Versions of a model: as TensorFlow Serving has it, folders that are called by their numbers, beside one another."""
+"""Versions of a model: subfolders named by numbers, as in TensorFlow Serving."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from pathlib import Path
 
 from headwise.errors import RequestRefused
 
-ONLY = "1"  # the version of a model that has no others
+ONLY = "1"  # the version of a model without numbered folders
 
 
 def versions(path: Path) -> dict[str, Path]:
     """The models at a path, by version, the oldest first.
 
-    A folder whose subfolders are numbers, and that has no files of its own, is as many versions; any other folder, or
-    file, is version "1", and so is what is not there: whoever opens it knows whether that can be.
+    A folder that contains only subfolders named by numbers is a folder of versions. Any other folder or file is version
+    "1", and so is a missing path, which fails when it is opened.
 
     Raises:
-        RequestRefused: "bad_input", a folder that cannot be read.
+        RequestRefused: "bad_input": the folder cannot be read.
     """
     try:
         if not path.expanduser().is_dir():

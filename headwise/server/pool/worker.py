@@ -1,8 +1,8 @@
-"""The process that runs models. It starts light; what a model needs is imported when the model is loaded.
+"""The worker process, which runs models. It starts fast: what a model needs is imported when the model is loaded.
 
-Three threads. One reads the socket, and ends the process when the other end is gone, whatever else goes on: a worker
-never outlives its pool. One loads models, so that those that are there go on answering. The main thread calls them; it
-takes one step of each stream between two batches, so that a long text does not hold up short answers.
+It has three threads. One reads the socket, and ends the process when the socket closes, so a worker never outlives its
+pool. One loads models, while the loaded ones keep answering. The main thread calls the models; between two batches it
+takes one step of each stream, so that long texts do not delay short answers.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from headwise.server.interface import Interface, Row
 from headwise.server.pool.answering import answers_of, failure, refusal, value_of
 from headwise.server.pool.messages import LENGTH, Message, pack
 
-_FRAMES = 6  # of a traceback, that go into the log
+_FRAMES = 6  # of a traceback that is logged
 
 
 def main() -> None:
-    """Run as `python -c … DESCRIPTOR`, of a socket that is already connected; its first message says how to open."""
-    # Ctrl-C in a terminal reaches the whole group of processes, and some supervisors send SIGTERM to every process:
+    """Run as `python -c … DESCRIPTOR`, the descriptor of a connected socket; its first message holds the options."""
+    # Ctrl-C in a terminal reaches the whole process group, and some supervisors send SIGTERM to every process:
     # the pool decides when a worker ends, after it has answered.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faulthandler.enable()
     descriptor = int(sys.argv[1])
-    os.set_inheritable(descriptor, False)  # what a model starts must not keep the socket open
+    os.set_inheritable(descriptor, False)  # child processes of a model must not keep the socket open
     pipe = socket.socket(fileno=descriptor)
     with pipe.makefile("rb") as reading:
         worker = _Worker(pipe, *_read(reading))
         try:
             worker.run(reading)
-        except BaseException as error:  # its message, which Python would print, may quote what a client wrote
-            with contextlib.suppress(OSError):  # the pool is gone
-                worker.tell("the worker cannot go on", error)
+        except BaseException as error:  # Python would print its message, which may quote what a client sent
+            with contextlib.suppress(OSError):  # the pool has ended
+                worker.tell("the worker cannot continue", error)
             os._exit(1)
 
 
@@ -63,7 +63,7 @@ class _Worker:
         self._streams: dict[int, Iterator[str]] = {}
 
     def run(self, reading: BinaryIO) -> None:
-        """Never returns: the reading thread ends the process."""
+        """Serve messages. Never returns: the reading thread ends the process."""
         forwarding = logging.Handler()
         forwarding.emit = self._forward  # type: ignore[method-assign]
         logging.getLogger("headwise").addHandler(forwarding)
@@ -89,7 +89,7 @@ class _Worker:
         except (EOFError, OSError):
             os._exit(0)
         except BaseException as error:
-            self.tell("what the pool sent cannot be read", error)
+            self.tell("a message of the pool cannot be read", error)
             os._exit(1)
 
     def _send(self, *message: Any) -> None:
@@ -98,13 +98,13 @@ class _Worker:
             self._pipe.sendall(packed)
 
     def tell(self, what: str, error: BaseException) -> None:
-        """Write into the log what has gone wrong, without the error's message, which may quote what a client wrote."""
+        """Log an error without its message, which may quote what a client sent."""
         frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
         at = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
         self._send("log", logging.ERROR, what, {"raised": type(error).__qualname__, "at": at})
 
     def _forward(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(Exception):  # a line less
+        with contextlib.suppress(Exception):  # the line is lost
             self._send("log", record.levelno, record.getMessage(), getattr(record, "fields", {}))
 
     # Models
@@ -113,8 +113,8 @@ class _Worker:
         while True:
             kind, key, *rest = self._loads.get()
             if kind == "load":
-                # In a thread that ends. OpenMP keeps threads for each that has computed, and once they are more than
-                # the cores, all of them sleep at once: a sentence then takes twice as long.
+                # In a temporary thread. OpenMP keeps a thread pool per computing thread; once these threads outnumber
+                # the cores, they sleep instead of spinning: one sentence then takes twice as long.
                 loading = threading.Thread(target=self._load, args=(key, rest[0]), name="load one", daemon=True)
                 loading.start()
                 loading.join()
@@ -123,13 +123,13 @@ class _Worker:
                 gc.collect()
 
     def _load(self, key: int, path: Path) -> None:
-        with contextlib.suppress(OSError):  # the pool is gone
+        with contextlib.suppress(OSError):  # the pool has ended
             try:
                 module, _, name = self._opener.partition(":")
                 opened: Interface = getattr(importlib.import_module(module), name)(path, **self._options)
                 description = opened.description
                 if description.example is not None:
-                    [answer] = opened.answer([description.example])  # what a model does only once, it does now
+                    [answer] = opened.answer([description.example])  # warm-up
                     if isinstance(answer, HeadwiseError):
                         raise answer
                 gc.collect()
@@ -137,7 +137,7 @@ class _Worker:
                 self._send("loaded", key, description)
             except HeadwiseError as error:
                 self._send("refused", key, _line(str(error)))
-            except BaseException as error:  # also of a module that calls sys.exit
+            except BaseException as error:  # including SystemExit of a module that calls sys.exit
                 self.tell(f"{path} cannot be loaded", error)
                 self._send("refused", key, f"{path} cannot be loaded: {type(error).__name__}: {_line(str(error))}")
 
@@ -165,9 +165,9 @@ class _Worker:
             self._send(kind, number, seconds, given)
         except OSError:
             raise
-        except Exception as error:  # it cannot be pickled
+        except Exception as error:  # pickling failed
             self.tell("a model's answer cannot be sent", error)
-            failed = RequestRefused("failed", "the model's answer cannot be sent; the server's log says why")
+            failed = RequestRefused("failed", "the model's answer cannot be sent; see the server's log")
             self._send(kind, number, seconds, [failed] * len(given) if kind == "answers" else failed)
 
     def _begin(self, number: int, model: Interface, row: Row) -> None:
@@ -190,7 +190,7 @@ class _Worker:
             self._end(number, failure())
 
     def _end(self, number: int, error: RequestRefused | None = None) -> None:
-        """End a stream: it is done, or nobody reads it. Nothing if it has ended already."""
+        """End a stream that is finished or no longer read. Does nothing if it has ended already."""
         stream = self._streams.pop(number, None)
         if stream is None:
             return

@@ -1,1 +1,1 @@
-"""What clients of other systems speak: the Open Inference Protocol and TensorFlow Serving's, over HTTP and gRPC."""
+"""The protocols of other systems' clients: Open Inference Protocol and TensorFlow Serving, over HTTP and gRPC."""

@@ -1,4 +1,4 @@
-"""The answers to a request that succeeds or fails as a whole."""
+"""Answers to a request that succeeds or fails as a whole."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headwise.server.protocols.errors import refusal
 
 
 async def answers(engine: Engine, served: Served, rows: Sequence[Row], *, timeout: float | None = None) -> list[Row]:
-    """The answers to all rows. The protocols here have no errors of single rows: one bad row fails its request.
+    """The answers to all rows. These protocols have no errors per row: one invalid row fails the whole request.
 
     Raises:
-        RequestRefused: of the request, or of the first row that cannot be used, with its number.
+        RequestRefused: of the request, or of the first invalid row, with its number.
     """
     found = await engine.answer(served.name, served.version, rows, timeout=timeout)
     good: list[Row] = []
@@ -28,5 +28,5 @@ async def answers(engine: Engine, served: Served, rows: Sequence[Row], *, timeou
 def _of_row(refused: RequestRefused, number: int, rows: int) -> RequestRefused:
     if rows == 1:
         return refused
-    message = f"row {number} of {rows}, counted from 0: {refused}"
+    message = f"row {number} (from 0) of {rows}: {refused}"
     return RequestRefused(refused.kind, message, retry_after=refused.retry_after)

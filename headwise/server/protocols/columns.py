@@ -1,4 +1,4 @@
-"""Rows of named columns <-> arrays that hold a column of every row: what each protocol of tensors needs."""
+"""Conversion between rows of named columns and one array per column, for the protocols that send tensors."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from headwise.errors import RequestRefused
 from headwise.server.interface import DTYPES, Column, Description, Row
 from headwise.server.protocols.errors import piece
 
-MOST_ROWS = 8192  # of one request: while it is read, all others wait
+MOST_ROWS = 8192  # per request: while one is parsed, all others wait
 
 
 def check_count(rows: int) -> None:
-    """Raise RequestRefused unless a request has one row or more, and not too many."""
+    """Raise RequestRefused unless a request has 1 to MOST_ROWS rows."""
     if rows < 1:
-        raise RequestRefused("bad_input", "expected one row or more. Received: none")
+        raise RequestRefused("bad_input", "expected at least one row. Received: 0 rows")
     if rows > MOST_ROWS:
-        raise RequestRefused("too_large", f"expected at most {MOST_ROWS} rows in one request. Received: {rows}")
+        raise RequestRefused("too_large", f"expected at most {MOST_ROWS} rows in one request. Received: {rows} rows")
 
 
 def column_of(columns: Sequence[Column], name: str, kind: str = "input") -> Column:
-    """The column of this name. Raises RequestRefused with those that there are."""
+    """The column with this name. Raises RequestRefused with the names of all columns."""
     for column in columns:
         if column.name == name:
             return column
     there = ", ".join(column.name for column in columns)
-    raise RequestRefused("bad_input", f"{kind} {piece(name)}: this model has no such {kind}, only {there}")
+    raise RequestRefused("bad_input", f"{kind} {piece(name)}: unknown {kind}. This model has: {there}")
 
 
 def check_names(columns: Sequence[Column], names: Sequence[str]) -> None:
-    """Raise RequestRefused unless each input is there once, and each that must be."""
+    """Raise RequestRefused if a required input is missing, or an input is given twice."""
     for name in names:
         column_of(columns, name)
     for column in columns:
         if names.count(column.name) > 1:
-            raise RequestRefused("bad_input", f"input {column.name}: it is there more than once")
+            raise RequestRefused("bad_input", f"input {column.name}: it is given more than once")
         if column.name not in names and not column.optional:
             raise RequestRefused("bad_input", f"input {column.name}: it is missing")
 
 
 def check_shape(column: Column, shape: Sequence[int]) -> None:
-    """Raise RequestRefused unless an array of this shape holds one or more rows of the column."""
+    """Raise RequestRefused unless this is the shape of one or more rows of the column."""
     expected = (-1, *column.shape)
     fits = len(shape) == len(expected) and all(
         size > 0 and want in (-1, size) for size, want in zip(shape, expected, strict=True)
     )
     if not fits:
-        why = ": a request has one row or more, and none of its sizes is 0" if 0 in shape else ""
+        why = ", but every size must be at least 1" if 0 in shape else ""
         raise RequestRefused(
             "bad_input",
             f"input {column.name}: expected the shape {list(expected)}, where -1 is any size. "
@@ -60,11 +60,11 @@ def check_shape(column: Column, shape: Sequence[int]) -> None:
 
 
 def check_size(column: Column, shape: Sequence[int], size: int) -> None:
-    """Raise RequestRefused unless the shape has so many elements."""
+    """Raise RequestRefused unless the shape has `size` elements."""
     if math.prod(shape) != size:
         raise RequestRefused(
             "bad_input",
-            f"input {column.name}: the shape {piece(list(shape))} has {math.prod(shape)} elements, and the data {size}",
+            f"input {column.name}: the shape {piece(list(shape))} has {math.prod(shape)} elements, the data {size}",
         )
 
 
@@ -76,13 +76,15 @@ def rows_of(columns: Sequence[Column], arrays: Mapping[str, np.ndarray]) -> list
         arrays: each [N, *shape] of its column's dtype; BYTES are objects, each bytes or str.
 
     Raises:
-        RequestRefused: "bad_input", names, numbers of rows or text that do not fit.
+        RequestRefused: "bad_input": wrong names, different numbers of rows, or invalid text.
     """
     check_names(columns, list(arrays))
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) != 1:
         listed = ", ".join(f"{name}: {count}" for name, count in counts.items()) or "none"
-        raise RequestRefused("bad_input", f"expected as many rows in each input, one or more. Received: {listed}")
+        raise RequestRefused(
+            "bad_input", f"expected the same number of rows, at least 1, in each input. Received: {listed}"
+        )
     cells = {column.name: _cells(column, arrays[column.name]) for column in columns if column.name in arrays}
     return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
 
@@ -94,7 +96,7 @@ def _cells(column: Column, array: np.ndarray) -> list[Any]:
 
 
 def _elements(column: Column, array: np.ndarray) -> np.ndarray:
-    """Text as str and other BYTES as bytes, however they came."""
+    """The elements with text as str and other BYTES as bytes."""
     elements = np.empty(array.size, np.object_)
     number = 0
     try:
@@ -102,16 +104,14 @@ def _elements(column: Column, array: np.ndarray) -> np.ndarray:
             elements[number] = _binary(value) if column.binary else _text(value)
     except UnicodeError as error:
         row = number // (array.size // len(array))
-        raise RequestRefused(
-            "bad_input", f"input {column.name}, row {row}, counted from 0: it is not UTF-8 text"
-        ) from error
+        raise RequestRefused("bad_input", f"input {column.name}, row {row} (from 0): it is not UTF-8 text") from error
     return elements.reshape(array.shape)
 
 
 def _text(value: bytes | str) -> str:
     if isinstance(value, bytes):
         return value.decode()
-    value.encode()  # half of a surrogate pair is no text
+    value.encode()  # raises for a lone surrogate
     return value
 
 
@@ -120,14 +120,14 @@ def _binary(value: bytes | str) -> bytes:
 
 
 def array_of(column: Column, values: Sequence[Any], name: str) -> np.ndarray:
-    """Plain values, as JSON has them, as an array of a column's dtype.
+    """Plain JSON values as an array of a column's dtype.
 
     Args:
-        values: flat.
-        name: what to call them in an error.
+        values: a flat list.
+        name: the name in errors.
 
     Raises:
-        RequestRefused: "bad_input", of another kind, or too large for the dtype.
+        RequestRefused: "bad_input": a value of another type, or out of range for the dtype.
     """
     kinds: dict[str, tuple[type, ...]] = {"BYTES": (str, bytes), "BOOL": (bool,), "INT32": (int,), "INT64": (int,)}
     wanted = kinds.get(column.datatype, (int, float))
@@ -152,7 +152,7 @@ def array_of(column: Column, values: Sequence[Any], name: str) -> np.ndarray:
 
 
 def _too_large(column: Column, name: str) -> RequestRefused:
-    return RequestRefused("bad_input", f"{name}: a number is too large for {column.datatype}")
+    return RequestRefused("bad_input", f"{name}: a number is out of range for {column.datatype}")
 
 
 def _kind(value: object) -> str:
@@ -161,7 +161,7 @@ def _kind(value: object) -> str:
 
 
 def flat(values: Any, shape: Sequence[int]) -> list[Any] | None:
-    """The elements of nested lists of this shape, in order; None where they have another."""
+    """The elements of nested lists in order; None if the lists do not have this shape."""
     level = [values]
     for size in shape:
         if not all(isinstance(part, list) and len(part) == size for part in level):
@@ -173,14 +173,14 @@ def flat(values: Any, shape: Sequence[int]) -> list[Any] | None:
 def arrays_of(description: Description, rows: Sequence[Row], names: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """The answers to the rows of a request, each output [N, *shape].
 
-    A tensor is a box: where rows have outputs of different lengths, the shorter ones end with 0 or empty text. Where a
-    row lacks an output it is NaN, 0 or empty.
+    If rows have outputs of different lengths, shorter ones are padded with 0 or empty text. A missing output is NaN, 0
+    or empty text.
 
     Args:
-        names: of the outputs that are wanted, in their order; none = all that at least one row has.
+        names: the requested outputs, in order; () = all that at least one row has.
 
     Raises:
-        RequestRefused: "bad_input", an unknown name.
+        RequestRefused: "bad_input": an unknown name.
     """
     wanted = [column_of(description.outputs, name, "output") for name in names]
     if not names:
@@ -189,9 +189,9 @@ def arrays_of(description: Description, rows: Sequence[Row], names: Sequence[str
 
 
 def cell_of(column: Column, row: Row) -> Any:
-    """What a row answers in a column; None where the column is optional and the row lacks it."""
-    if column.name not in row and not column.optional:  # another model took its place after it was found
-        raise RequestRefused("unavailable", "the model was replaced while it answered: try again", retry_after=1)
+    """The answer of a row in a column; None if the column is optional and the row lacks it."""
+    if column.name not in row and not column.optional:  # the model was replaced after it was looked up
+        raise RequestRefused("unavailable", "the model was replaced while it answered; try again", retry_after=1)
     return row.get(column.name)
 
 

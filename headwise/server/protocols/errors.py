@@ -1,4 +1,4 @@
-"""What an error is in HTTP and in gRPC."""
+"""Errors as HTTP and gRPC status codes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CODE: dict[RefusalKind, str] = {
     "bad_input": "INVALID_ARGUMENT",
     "unauthorized": "UNAUTHENTICATED",
     "not_found": "NOT_FOUND",
-    "too_large": "INVALID_ARGUMENT",  # RESOURCE_EXHAUSTED would tell a client to try the same again
+    "too_large": "INVALID_ARGUMENT",  # RESOURCE_EXHAUSTED would make clients retry
     "busy": "RESOURCE_EXHAUSTED",
     "failed": "INTERNAL",
     "unavailable": "UNAVAILABLE",
@@ -38,24 +38,25 @@ _CODE: dict[RefusalKind, str] = {
 
 
 def refusal(error: BaseException) -> RequestRefused:
-    """What a client is told of an error: a refusal as it is; another of headwise's as bad input; and of anything else
-    only that the server failed, because its message may hold what belongs to others. That one is logged, by its kind
-    and place alone."""
+    """The error that a client gets: a RequestRefused unchanged, another HeadwiseError as bad input. Of any other error
+    it learns only that the server failed, because the message may contain data of others; the log gets its class and
+    line.
+    """
     if isinstance(error, RequestRefused):
         return error
     if isinstance(error, HeadwiseError) and not isinstance(error, FileError):
         return RequestRefused("bad_input", str(error))
     log.error("a request failed: %s", _where(error))
-    return RequestRefused("failed", "the server failed at this request; its log says where")
+    return RequestRefused("failed", "the server failed on this request; see its log")
 
 
 def http_status(error: BaseException) -> int:
-    """The status of an HTTP response that says so."""
+    """The HTTP status for an error."""
     return _STATUS[_kind(error)]
 
 
 def grpc_code(error: BaseException) -> grpc.StatusCode:
-    """The same for gRPC."""
+    """The gRPC status code for an error."""
     import grpc
 
     code: grpc.StatusCode = grpc.StatusCode[_CODE[_kind(error)]]
@@ -63,14 +64,14 @@ def grpc_code(error: BaseException) -> grpc.StatusCode:
 
 
 def headers(error: BaseException) -> dict[str, str]:
-    """Of the HTTP response: Retry-After, whole seconds, where it makes sense to try again; what a 401 must have."""
+    """Headers of the HTTP response: Retry-After in whole seconds if a retry helps, and WWW-Authenticate for a 401."""
     after = error.retry_after if isinstance(error, RequestRefused) else None
     found = {} if after is None else {"Retry-After": str(max(1, math.ceil(after)))}
     return found | ({"WWW-Authenticate": "Bearer"} if _kind(error) == "unauthorized" else {})
 
 
 def reply(error: BaseException) -> Response:
-    """The HTTP response: JSON `{"error": "a sentence"}`, as both protocols have it."""
+    """The HTTP response: JSON `{"error": "a sentence"}`, the same in both protocols."""
     from fastapi.responses import JSONResponse
 
     refused = refusal(error)
@@ -78,7 +79,7 @@ def reply(error: BaseException) -> Response:
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseException) -> None:
-    """End a gRPC call with the error. It always raises. Clients with a retry policy know "grpc-retry-pushback-ms"."""
+    """End a gRPC call with the error. Always raises. Sends "grpc-retry-pushback-ms" for clients with a retry policy."""
     refused = refusal(error)
     after = refused.retry_after
     trailing = () if after is None else (("grpc-retry-pushback-ms", str(math.ceil(after * 1000))),)
@@ -86,7 +87,7 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseExceptio
 
 
 def piece(text: object, most: int = 40) -> str:
-    """A short piece of what a client sent, to name it in a sentence."""
+    """A short piece of what a client sent, for an error message."""
     shown = repr(text)
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 

@@ -1,4 +1,4 @@
-"""A gRPC service from functions: bytes that are no message, and errors, become the codes that clients know."""
+"""A gRPC service from functions. Invalid messages and errors become proper gRPC status codes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from headwise.errors import RequestRefused
 from headwise.server.protocols.errors import abort
 
-# What a method is given: the message, and the call.
+# The arguments of a method: the message and the call.
 Unary = Callable[[Any, Any], Awaitable[Any]]
 Streaming = Callable[[AsyncIterator[Any], Any], AsyncIterator[Any]]
 
@@ -23,7 +23,7 @@ class Method:
 
     Args:
         request: the class of its messages.
-        function: gives the answer, a message; or, where `streams`, takes and gives an iterator of messages.
+        function: returns the answer, a message; if `streams`, takes and returns an iterator of messages.
     """
 
     request: Any
@@ -32,9 +32,9 @@ class Method:
 
 
 def service(name: str, methods: Mapping[str, Method]) -> grpc.GenericRpcHandler:
-    """What `grpc.aio.Server.add_generic_rpc_handlers` takes.
+    """The argument of `grpc.aio.Server.add_generic_rpc_handlers`.
 
-    Messages are parsed here and not by gRPC, which would call bytes that are none an unknown fault of the server, and
+    Messages are parsed here instead of by gRPC, which would report invalid bytes as an unknown error of the server and
     log them.
     """
     handlers = {key: _streaming(method) if method.streams else _unary(method) for key, method in methods.items()}
@@ -74,5 +74,5 @@ def _message(method: Method, request: bytes) -> Any:
         return method.request.FromString(request)
     except DecodeError as error:
         raise RequestRefused(
-            "bad_input", f"the bytes are no {method.request.DESCRIPTOR.name}, or its text is not UTF-8"
+            "bad_input", f"the bytes are not a valid {method.request.DESCRIPTOR.name} with UTF-8 text"
         ) from error

@@ -1,6 +1,6 @@
-"""The Open Inference Protocol, whatever carries it: requests as rows, answers as outputs, and what it says of models.
+"""The Open Inference Protocol without its transport: requests as rows, answers as outputs, and metadata of models.
 
-The extensions are Triton's, because its clients ask for them: binary tensors, repository, configuration.
+It includes extensions of Triton that its clients use: binary tensors, model repository and model configuration.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VERSION = headwise.__version__
 HTTP_EXTENSIONS = ("binary_tensor_data", "model_repository", "model_configuration")
 GRPC_EXTENSIONS = ("model_repository", "model_configuration")
 
-# Triton's numbers of the datatypes; their names are TYPE_… in a configuration.
+# Triton's enum values of the datatypes; their names in a configuration are TYPE_….
 CONFIG_TYPES = {
     "TYPE_BOOL": 1,
     "TYPE_INT32": 8,
@@ -59,9 +59,7 @@ def _array(column: Column, given: InferInput) -> np.ndarray:
             f"input {column.name}: expected the datatype {column.datatype}. Received: {piece(given.datatype)}",
         )
     if any(name.startswith("shared_memory") for name in given.parameters or {}):
-        raise RequestRefused(
-            "bad_input", f"input {column.name}: this server has no shared memory; send the data itself"
-        )
+        raise RequestRefused("bad_input", f"input {column.name}: shared memory is not supported. Send the data itself")
     check_shape(column, given.shape)
     if given._raw_data is None:
         return _listed(column, given)
@@ -69,34 +67,34 @@ def _array(column: Column, given: InferInput) -> np.ndarray:
 
 
 def _listed(column: Column, given: InferInput) -> np.ndarray:
-    """Of a list, of elements or of lists."""
+    """The array in a list of elements or of lists."""
     values = given.data
     if not isinstance(values, list):
-        raise RequestRefused("bad_input", f"input {column.name}: expected data, a list")
+        raise RequestRefused("bad_input", f"input {column.name}: expected data as a list")
     if any(isinstance(value, list) for value in values):
         values = flat(values, given.shape)
         if values is None:
             raise RequestRefused(
-                "bad_input", f"input {column.name}: the lists of its data have not the shape {piece(list(given.shape))}"
+                "bad_input", f"input {column.name}: the lists in data do not have the shape {piece(list(given.shape))}"
             )
     check_size(column, given.shape, len(values))
     if column.binary and any(isinstance(value, str) for value in values):
-        raise RequestRefused("bad_input", f"input {column.name}: JSON cannot hold bytes; send it as binary data")
+        raise RequestRefused("bad_input", f"input {column.name}: JSON cannot hold bytes. Send it as binary data")
     return array_of(column, values, f"input {column.name}").reshape(given.shape)
 
 
 def _raw(column: Column, given: InferInput) -> np.ndarray:
-    """Of bytes."""
+    """The array in raw bytes."""
     if column.datatype != "BYTES":
         size = np.dtype(DTYPES[column.datatype]).itemsize
         if len(given._raw_data) % size:
             raise RequestRefused(
                 "bad_input",
-                f"input {column.name}: {len(given._raw_data)} bytes are not whole elements of {size} bytes, "
-                f"as {column.datatype} has",
+                f"input {column.name}: {len(given._raw_data)} bytes are not a multiple of {size}, "
+                f"the size of {column.datatype}",
             )
         check_size(column, given.shape, len(given._raw_data) // size)
-    elif len(given._raw_data) < 4 * math.prod(given.shape):  # before anything is made of it
+    elif len(given._raw_data) < 4 * math.prod(given.shape):  # before memory is allocated for it
         raise RequestRefused(
             "bad_input", f"input {column.name}: {len(given._raw_data)} bytes are too few for {piece(list(given.shape))}"
         )
@@ -105,15 +103,14 @@ def _raw(column: Column, given: InferInput) -> np.ndarray:
     except (struct.error, ValueError) as error:
         raise RequestRefused(
             "bad_input",
-            f"input {column.name}: its bytes are not elements, each behind its length (4 bytes, little-endian), "
+            f"input {column.name}: expected elements, each preceded by its length (4 bytes, little-endian), "
             f"of the shape {piece(list(given.shape))}",
         ) from error
     return array.view(np.uint8) != 0 if column.datatype == "BOOL" else array
 
 
 def check_outputs(served: Served, wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """Raise RequestRefused, before anything is computed, for an output that there is not, or that is wanted in a way
-    that there is not.
+    """Raise RequestRefused, before anything is computed, for an unknown output or an unsupported parameter of one.
 
     Args:
         wanted: names and parameters.
@@ -122,15 +119,15 @@ def check_outputs(served: Served, wanted: Sequence[tuple[str, Mapping[str, Any]]
     for name, parameters in wanted:
         column_of(served.description.outputs, name, "output")
         if name in seen:
-            raise RequestRefused("bad_input", f"output {name}: it is wanted more than once")
+            raise RequestRefused("bad_input", f"output {name}: it is requested more than once")
         seen.add(name)
         for key in parameters:
             if key == "classification" or key.startswith("shared_memory"):
-                raise RequestRefused("bad_input", f"output {name}: this server does not know {key}; leave it out")
+                raise RequestRefused("bad_input", f"output {name}: the parameter {key} is not supported. Leave it out")
 
 
 def outputs(served: Served, rows: Sequence[Row], names: Sequence[str]) -> list[InferOutput]:
-    """The outputs of these names, none = all, with arrays as their data."""
+    """The outputs with these names (none = all), with arrays as their data."""
     return [
         InferOutput(name, list(array.shape), column_of(served.description.outputs, name, "output").datatype, array)
         for name, array in arrays_of(served.description, rows, names).items()
@@ -138,15 +135,15 @@ def outputs(served: Served, rows: Sequence[Row], names: Sequence[str]) -> list[I
 
 
 def timeout_of(parameters: Mapping[str, Any]) -> float | None:
-    """Seconds, of Triton's request parameter "timeout", in microseconds; 0 = no wish."""
+    """Triton's request parameter "timeout", given in microseconds, in seconds; None if it is 0 or missing."""
     wished = parameters.get("timeout", 0)
     if isinstance(wished, bool) or not isinstance(wished, int) or wished < 0:
-        raise RequestRefused("bad_input", "parameter timeout: expected microseconds, a whole number")
+        raise RequestRefused("bad_input", "parameter timeout: expected a whole number of microseconds")
     return wished / 1e6 if wished else None
 
 
 def metadata(engine: Engine, served: Served) -> dict[str, Any]:
-    """What the protocol says of a model."""
+    """The metadata of a model."""
 
     def tensors(columns: Sequence[Column]) -> list[dict[str, Any]]:
         return [{"name": c.name, "datatype": c.datatype, "shape": [-1, *c.shape]} for c in columns]
@@ -161,7 +158,7 @@ def metadata(engine: Engine, served: Served) -> dict[str, Any]:
 
 
 def config(served: Served) -> dict[str, Any]:
-    """Triton's configuration of a model: no greatest batch, so the shapes are with the rows."""
+    """Triton's configuration of a model, without max_batch_size, so shapes include the axis of rows."""
 
     def tensors(columns: Sequence[Column]) -> list[dict[str, Any]]:
         return [{"name": c.name, "data_type": _config_type(c), "dims": [-1, *c.shape]} for c in columns]
@@ -185,13 +182,13 @@ def _config_type(column: Column) -> str:
 
 
 def index(engine: Engine, only_ready: bool) -> list[dict[str, str]]:
-    """The models and their states, as Triton's repository has them."""
+    """The models and their states, in the form of Triton's repository index."""
     return [
         {
             "name": served.name,
             "version": served.version,
             "state": "READY" if served.ready else "UNAVAILABLE",
-            "reason": "" if served.ready else "it is being loaded",
+            "reason": "" if served.ready else "loading",
         }
         for served in engine.models()
         if served.ready or not only_ready
@@ -199,7 +196,7 @@ def index(engine: Engine, only_ready: bool) -> list[dict[str, str]]:
 
 
 def model_ready(engine: Engine, name: str, version: str | None) -> bool:
-    """Whether a model can answer; one that is unknown cannot."""
+    """Whether a model can answer; False for an unknown model."""
     try:
         return engine.find(name, version).ready
     except RequestRefused:
@@ -207,7 +204,10 @@ def model_ready(engine: Engine, name: str, version: str | None) -> bool:
 
 
 def check_load(parameters: Mapping[str, Any]) -> None:
-    """Raise RequestRefused for what a client cannot say of a model that is to be loaded."""
+    """Raise RequestRefused for parameters of a load request, none of which is supported."""
     for name in parameters:
         if name == "config" or name.startswith("file:"):
-            raise RequestRefused("bad_input", f"parameter {piece(name)}: a model is loaded as it lies on the server")
+            raise RequestRefused(
+                "bad_input",
+                f"parameter {piece(name)}: not supported. A model is loaded unchanged from the server's disk",
+            )

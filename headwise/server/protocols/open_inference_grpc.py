@@ -25,8 +25,8 @@ from headwise.server.protocols.sdk import (
 
 SERVICE = "inference.GRPCInferenceService"
 
-# What Triton adds to the protocol, or has in another way. A message inside another one is on the wire as bytes are, and
-# the SDK's messages are of another pool: so `infer_response` is bytes. An enum is a number.
+# Messages that Triton adds to the protocol or defines differently. On the wire, a nested message looks like bytes, and
+# the SDK's messages belong to another descriptor pool, so `infer_response` is bytes here. An enum is a number.
 _TRITON = proto.messages("""
     message ModelStreamInferResponse { string error_message = 1; bytes infer_response = 2; }
 
@@ -45,7 +45,7 @@ _TRITON = proto.messages("""
     message ModelIndex { string name = 1; string version = 2; string state = 3; string reason = 4; }
     message RepositoryIndexResponse { repeated ModelIndex models = 1; }
 
-    // KServe's have the name of the model in the first field, Triton's in the second.
+    // KServe has the name of the model in the first field, Triton in the second.
     message Parameter { bool bool_param = 1; int64 int64_param = 2; string string_param = 3; bytes bytes_param = 4; }
     message RepositoryRequest { string first = 1; string second = 2; map<string, Parameter> parameters = 3; }
     message RepositoryResponse { string model_name = 1; bool done = 2; }
@@ -53,7 +53,7 @@ _TRITON = proto.messages("""
 
 
 def add(server: grpc.aio.Server, engine: Engine) -> None:
-    """Give the service to a server that has not started."""
+    """Add the service to a server that has not started yet."""
     server.add_generic_rpc_handlers((service(SERVICE, _methods(engine)),))
 
 
@@ -87,7 +87,7 @@ def _methods(engine: Engine) -> dict[str, Method]:
             try:
                 async for response in _stream(engine, request):
                     yield _TRITON["ModelStreamInferResponse"](infer_response=response.SerializeToString())
-            except Exception as error:  # of this request; the others of the stream are answered
+            except Exception as error:  # fails this request only, not the rest of the stream
                 empty = messages.ModelInferResponse(id=request.id, model_name=request.model_name)
                 yield _TRITON["ModelStreamInferResponse"](
                     error_message=str(refusal(error)), infer_response=empty.SerializeToString()
@@ -135,7 +135,7 @@ async def _infer(engine: Engine, request: Any) -> Any:
 
 
 async def _stream(engine: Engine, request: Any) -> AsyncIterator[Any]:
-    """The responses to one request of a stream: of a model that writes, one for each piece; of others, one."""
+    """The responses to one request of a stream: one per piece for a model that generates text, otherwise one."""
     served = engine.find(request.model_name, request.model_version or None)
     last = _parameters(request).get("triton_enable_empty_final_response") is True
     if not served.description.streams:
@@ -146,7 +146,7 @@ async def _stream(engine: Engine, request: Any) -> AsyncIterator[Any]:
     asked, _ = _parsed(served, request)
     rows = oip.request_rows(served, asked.inputs)
     if len(rows) != 1:
-        raise RequestRefused("bad_input", f"a stream answers one row in each request. Received: {len(rows)}")
+        raise RequestRefused("bad_input", f"expected one row in each request of a stream. Received: {len(rows)} rows")
     written = served.description.written
     timeout = oip.timeout_of(_parameters(request))
     pieces = engine.stream(served.name, served.version, rows[0], timeout=timeout)
@@ -162,26 +162,26 @@ async def _stream(engine: Engine, request: Any) -> AsyncIterator[Any]:
 
 
 def _parsed(served: Served, request: Any) -> tuple[InferRequest, list[str]]:
-    """The request, and the names of the outputs that are wanted."""
+    """The request and the names of the requested outputs."""
     raw = len(request.raw_input_contents)
     if raw and raw != len(request.inputs):
-        raise RequestRefused("bad_input", f"{len(request.inputs)} inputs, and raw_input_contents of {raw}")
+        raise RequestRefused("bad_input", f"{len(request.inputs)} inputs, but raw_input_contents of {raw}")
     if raw and any(given.HasField("contents") for given in request.inputs):
-        raise RequestRefused("bad_input", "an input has contents, and raw_input_contents too")
+        raise RequestRefused("bad_input", "an input has both contents and raw_input_contents")
     try:
         asked = InferRequest.from_grpc(request)
     except InvalidInput as error:
-        raise RequestRefused("bad_input", "an input has a datatype that the protocol does not know") from error
+        raise RequestRefused("bad_input", "an input has an unknown datatype") from error
     oip.check_outputs(served, [(output.name, dict(output.parameters)) for output in request.outputs])
     return asked, [output.name for output in request.outputs]
 
 
 def _response(served: Served, asked: InferRequest, outputs: Sequence[InferOutput]) -> Any:
-    """The answer; its tensors as bytes where the request has them so, or where one is not text."""
+    """The response. Its tensors are bytes if those of the request are, or if an output is not text."""
     raw = asked.use_binary_outputs or any(column.binary for column in served.description.outputs)
     for output in outputs:
         output.set_data_from_numpy(output.data, binary_data=raw)
-        output.parameters = None  # the size, which HTTP alone needs
+        output.parameters = None  # the binary size, which only HTTP needs
     return InferResponse(asked.id, served.name, list(outputs), served.version).to_grpc()
 
 

@@ -16,17 +16,17 @@ from headwise.server.protocols.errors import piece
 from headwise.server.protocols.routes import ERRORS, Route, add_of_model, checked, json_body, json_of, parsed
 from headwise.server.protocols.sdk import InferenceError, InferInput, InferResponse, RequestedOutput, models
 
-JSON_LENGTH = "Inference-Header-Content-Length"  # of the JSON, where bytes stand behind it
+JSON_LENGTH = "Inference-Header-Content-Length"  # length of the JSON, if binary data follow it
 
 
 class Tensor(models.RequestInput):
-    """One input: a value for each row, in `data` or as bytes behind the JSON."""
+    """One input: a value for each row, in `data` or as bytes after the JSON."""
 
     data: list[Any] | None = None
 
 
 class Infer(models.InferenceRequest):
-    """Rows, as a tensor for each input; and which outputs are wanted, else all."""
+    """Rows as one tensor per input, and optionally the requested outputs (default: all)."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -38,7 +38,7 @@ class Infer(models.InferenceRequest):
 
 
 class Wish(BaseModel):
-    """What Triton's requests about the repository hold."""
+    """The body of Triton's repository requests."""
 
     ready: bool = False
     parameters: dict[str, Any] = {}
@@ -87,7 +87,7 @@ def router(engine: Engine) -> APIRouter:
         routes,
         "/infer",
         infer,
-        "What a model makes of tensors",
+        "Infer: run a model on tensors",
         methods=["POST"],
         response_model=models.InferenceResponse,
         openapi_extra={"requestBody": json_body(Infer)},
@@ -97,13 +97,15 @@ def router(engine: Engine) -> APIRouter:
     async def repository_index(request: Request) -> Response:
         return json_of(oip.index(engine, (await _wish(request)).ready))
 
-    @routes.post("/repository/models/{name}/load", summary="Load a model anew", openapi_extra={"requestBody": _WISH})
+    @routes.post(
+        "/repository/models/{name}/load", summary="Load or reload a model", openapi_extra={"requestBody": _WISH}
+    )
     async def repository_load(request: Request, name: str) -> Response:
         oip.check_load((await _wish(request)).parameters)
         await engine.load(name)
         return json_of({"name": name, "load": True})
 
-    @routes.post("/repository/models/{name}/unload", summary="Let go of a model", openapi_extra={"requestBody": _WISH})
+    @routes.post("/repository/models/{name}/unload", summary="Unload a model", openapi_extra={"requestBody": _WISH})
     async def repository_unload(request: Request, name: str) -> Response:
         await _wish(request)
         await engine.unload(name)
@@ -132,18 +134,18 @@ async def _infer(engine: Engine, request: Request, served: Served) -> Response:
     try:
         content, json_length = answer.to_rest()
     except InferenceError as error:
-        raise RequestRefused("bad_input", "an output is not text: ask for it as binary data") from error
+        raise RequestRefused("bad_input", "an output is not text. Request it as binary data") from error
     if json_length is None:
         return json_of(content)
     return Response(content, media_type="application/octet-stream", headers={JSON_LENGTH: str(json_length)})
 
 
 def _request(whole: bytes, header: str | None) -> tuple[Infer, list[InferInput]]:
-    """The request, and its inputs with their data."""
+    """The request and its inputs with their data."""
     length = len(whole) if header is None else int(header) if header.isdecimal() and len(header) < 20 else -1
     if not 0 <= length <= len(whole):
         raise RequestRefused(
-            "bad_input", f"{JSON_LENGTH}: expected 0 to {len(whole)}, the size of the body. Received: {piece(header)}"
+            "bad_input", f"{JSON_LENGTH}: expected 0 to {len(whole)} (the size of the body). Received: {piece(header)}"
         )
     asked = checked(Infer, parsed(whole[:length]))
     inputs, start = [], length
@@ -154,16 +156,16 @@ def _request(whole: bytes, header: str | None) -> tuple[Infer, list[InferInput]]
             if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= len(whole) - start:
                 raise RequestRefused(
                     "bad_input",
-                    f"input {piece(given.name)}: expected a binary_data_size from 0 to {len(whole) - start}, the bytes "
-                    f"that are left behind the JSON. Received: {piece(size)}",
+                    f"input {piece(given.name)}: expected a binary_data_size of 0 to {len(whole) - start}, the number "
+                    f"of bytes after the JSON. Received: {piece(size)}",
                 )
             if given.data is not None:
-                raise RequestRefused("bad_input", f"input {piece(given.name)}: it has data, and a binary_data_size too")
+                raise RequestRefused("bad_input", f"input {piece(given.name)}: it has both data and a binary_data_size")
             tensor._raw_data = whole[start : start + size]
             start += size
         inputs.append(tensor)
     if start != len(whole):
-        raise RequestRefused("bad_input", f"{len(whole) - start} bytes behind the JSON belong to no input")
+        raise RequestRefused("bad_input", f"{len(whole) - start} bytes after the JSON belong to no input")
     return asked, inputs
 
 

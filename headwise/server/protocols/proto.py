@@ -1,8 +1,8 @@
-"""Protobuf messages from a few lines of .proto text, in a pool of their own.
+"""Protobuf messages from a few lines of .proto text, in a separate descriptor pool.
 
 The messages of TensorFlow Serving and Triton come with packages of hundreds of megabytes, and two packages that define
-the same names cannot stand in one process. The few that are needed here are written down by name, number and type,
-which is all that the wire knows.
+the same names cannot be imported in one process. The few messages used here are therefore defined by name, field number
+and type, which is all that the wire format depends on.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _SCALARS = {"string", "bytes", "bool", "int32", "int64", "uint32", "uint64", "fl
 
 
 def messages(text: str) -> dict[str, Any]:
-    """The classes of the messages of a text, by name.
+    """The message classes defined in a text, by name.
 
     Args:
         text: `message NAME { TYPE FIELD = NUMBER; … }`, proto3, with `repeated TYPE` and `map<string, TYPE>`. The
-            fields of a `oneof` are written alone, and an enum as int32: the wire does not know them.
+            fields of a `oneof` are written without it, and an enum as int32; the wire format is the same.
     """
     blocks = re.findall(r"message\s+(\w+)\s*\{([^}]*)\}", re.sub(r"//.*", "", text))
     file = descriptor_pb2.FileDescriptorProto(name="headwise.proto", package="headwise", syntax="proto3")

@@ -1,4 +1,4 @@
-"""What the routes of every HTTP protocol share: errors as replies, JSON, and what the OpenAPI page says of them."""
+"""The common part of the routes of all HTTP protocols: errors as replies, JSON, and OpenAPI descriptions."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from headwise.server.protocols.errors import piece, reply
 
 
 class Problem(BaseModel):
-    """Why a request is not answered."""
+    """Why a request was refused."""
 
     error: str
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Problem, "description": "The request is not one of the protocol, or does not fit the model"},
+    400: {"model": Problem, "description": "The request is invalid, or does not fit the model"},
     404: {"model": Problem, "description": "No such model or version"},
-    413: {"model": Problem, "description": "Too large, or too many tokens"},
-    429: {"model": Problem, "description": "The queue is full: try again after Retry-After seconds"},
-    503: {"model": Problem, "description": "Still starting, or already stopping"},
-    504: {"model": Problem, "description": "It took too long"},
+    413: {"model": Problem, "description": "The request is too large or has too many tokens"},
+    429: {"model": Problem, "description": "The queue is full; try again after Retry-After seconds"},
+    503: {"model": Problem, "description": "The server is starting or stopping"},
+    504: {"model": Problem, "description": "The request took too long"},
 }
 
 
 class Route(APIRoute):
-    """A route whose errors become replies of the protocol."""
+    """A route that turns errors into replies of the protocol."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -45,22 +45,22 @@ class Route(APIRoute):
                 raise
             except RequestValidationError as error:
                 return reply(RequestRefused("bad_input", _complaint(error.errors())))
-            except Exception as error:  # whatever it is, the server stays up, and its text stays here
+            except Exception as error:  # the server keeps running, and the message is not sent to the client
                 return reply(error)
 
         return handle
 
 
-# What a route of a model does: given the request, the model's name and its version, None = the newest.
+# The function of a model's route: (request, name, version), version None = the newest.
 OfModel = Callable[[Request, str, "str | None"], Coroutine[Any, Any, Response]]
 
 
 def add_of_model(routes: APIRouter, path: str, function: OfModel, summary: str, **more: Any) -> None:
-    """Add a route for the newest version of a model, and one for a version that is named.
+    """Add a route for the newest version of a model, and one for a given version.
 
     Args:
-        path: behind the model's.
-        more: of `APIRouter.add_api_route`.
+        path: appended to the path of the model.
+        more: further arguments of `APIRouter.add_api_route`.
     """
 
     async def newest(request: Request, name: str) -> Response:
@@ -74,14 +74,14 @@ def add_of_model(routes: APIRouter, path: str, function: OfModel, summary: str, 
     routes.add_api_route(
         f"/models/{{name}}/versions/{{version}}{path}",
         one,
-        summary=f"{summary}, one version",
+        summary=f"{summary} (given version)",
         operation_id=f"{name}_of_version",
         **more,
     )
 
 
 def json_of(value: Any, status: int = 200) -> Response:
-    """JSON; a number that JSON has not, NaN or infinity, is null."""
+    """A JSON response; NaN and infinity, which JSON lacks, become null."""
     return Response(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, media_type="application/json")
 
 
@@ -94,7 +94,7 @@ def parsed(body: bytes) -> Any:
 
 
 def checked(model: type[BaseModel], value: Any) -> Any:
-    """A value of JSON as a model of pydantic. Raises RequestRefused with what is wrong, and where."""
+    """A JSON value as a pydantic model. Raises RequestRefused with the error and its location."""
     try:
         return model.model_validate(value, strict=True)
     except ValidationError as error:
@@ -105,12 +105,14 @@ def checked(model: type[BaseModel], value: Any) -> Any:
 def _complaint(details: Any) -> str:
     first = details[0]
     where = ".".join(str(part) for part in first["loc"] if not isinstance(part, str) or part.isidentifier())
-    said = "expected an object" if first["type"] == "model_type" else first["msg"]  # which names a class
-    return f"the request is not one of this protocol: {piece(where, 80)[1:-1] or 'its JSON'}: {said}"
+    said = (
+        "expected an object" if first["type"] == "model_type" else first["msg"]
+    )  # pydantic's message would name a Python class
+    return f"the request does not follow this protocol: {piece(where, 80)[1:-1] or 'its JSON'}: {said}"
 
 
 def json_body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    """What the OpenAPI page says of a body that the route reads by itself."""
+    """The OpenAPI description of a body that the route parses itself."""
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
     definitions = schema.pop("$defs", {})
     return {"required": required, "content": {"application/json": {"schema": _inlined(schema, definitions)}}}

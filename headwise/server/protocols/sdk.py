@@ -1,7 +1,7 @@
-"""KServe's SDK without its side effects: what carries the Open Inference Protocol on the wire.
+"""KServe's SDK, which implements the Open Inference Protocol, imported without its side effects.
 
-`import kserve` reads the command line of whoever imports it (its model server parses `sys.argv`, and ends the process
-at an option of the same name that it cannot read), so it is given an empty one.
+`import kserve` parses `sys.argv` (its model server does) and ends the process at an option that it cannot parse, so
+`sys.argv` is empty during the import.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ try:
         from kserve.protocol.infer_type import InferInput, InferOutput, InferRequest, InferResponse, RequestedOutput
         from kserve.protocol.rest import v2_datamodels as models
 except ImportError as error:
-    raise ArgumentError('headwise serve needs kserve and grpcio: pip install "headwise[serve]"') from error
+    raise ArgumentError('headwise serve needs the packages kserve and grpcio: pip install "headwise[serve]"') from error
 finally:
     sys.argv = _argv
 

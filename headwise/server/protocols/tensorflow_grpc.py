@@ -24,7 +24,7 @@ _AVAILABLE, _LOADING = 30, 20
 
 
 def add(server: grpc.aio.Server, engine: Engine) -> None:
-    """Give both services to a server that has not started."""
+    """Add both services to a server that has not started yet."""
     prediction, model = _methods(engine)
     server.add_generic_rpc_handlers((service(PREDICTION, prediction), service(MODEL, model)))
 
@@ -88,7 +88,7 @@ def _methods(engine: Engine) -> tuple[dict[str, Method], dict[str, Method]]:
 
 
 def _asked(spec: Any) -> tuple[str, str | None]:
-    """The name and version of a ModelSpec; a label is a version whose name is no number."""
+    """The name and version of a ModelSpec; a label is a version that is not a number."""
     version = str(spec.version.value) if spec.HasField("version") else spec.version_label or None
     return spec.name, version
 
@@ -125,7 +125,7 @@ def _signature(served: Served) -> Any:
 
 
 def _examples(served: Served, given: Any) -> list[Row]:
-    """The rows in a message Input: examples, and a context whose features they share."""
+    """The rows in an Input message: examples, with the features of a shared context."""
     both = given.example_list_with_context
     examples = given.example_list.examples or both.examples
     check_count(len(examples))
@@ -139,12 +139,12 @@ def _examples(served: Served, given: Any) -> list[Row]:
             arrays = {name: _feature(column_of(columns, name), feature) for name, feature in features.items()}
             rows.extend(rows_of(columns, arrays))
         except RequestRefused as error:
-            raise RequestRefused(error.kind, f"row {number}, counted from 0: {error}") from error
+            raise RequestRefused(error.kind, f"row {number} (from 0): {error}") from error
     return rows
 
 
 def _feature(column: Column, feature: Any) -> Any:
-    """A feature as an array of one row. It has bytes, floats or int64."""
+    """A feature (bytes, floats or int64) as an array of one row."""
     field = {"BYTES": "bytes_list", "FP32": "float_list", "FP64": "float_list"}.get(column.datatype, "int64_list")
     values: list[Any] = list(getattr(feature, field).value)
     if column.datatype == "BOOL":
@@ -152,5 +152,7 @@ def _feature(column: Column, feature: Any) -> Any:
     shape = (1, *((len(values),) if len(column.shape) == 1 else ()))
     check_shape(column, shape)
     if len(values) != (shape[1:] or (1,))[0]:
-        raise RequestRefused("bad_input", f"input {column.name}: expected one value, {field}. Received: {len(values)}")
+        raise RequestRefused(
+            "bad_input", f"input {column.name}: expected one value in {field}. Received: {len(values)} values"
+        )
     return array_of_values(column, values, f"input {column.name}").reshape(shape)

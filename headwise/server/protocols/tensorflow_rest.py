@@ -1,7 +1,8 @@
-"""TensorFlow Serving's REST API: `/v1/models/NAME…`. KServe's first protocol has the same shape.
+"""TensorFlow Serving's REST API: `/v1/models/NAME…`. KServe's first protocol has the same form.
 
-Values come in rows, `{"instances": [{"text": "a"}, {"text": "b"}]}`, or in columns, `{"inputs": {"text": ["a", "b"]}}`;
-where there is one input, without its name. The answer is of the same kind. Bytes are `{"b64": "…"}`.
+Values are given as rows, `{"instances": [{"text": "a"}, {"text": "b"}]}`, or as columns, `{"inputs": {"text":
+["a", "b"]}}`; a model with one input also takes them without its name. The answer has the same form. Bytes are
+`{"b64": "…"}`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from headwise.server.protocols.routes import ERRORS, Route, add_of_model, checke
 
 
 class Predict(BaseModel):
-    """What to predict, in rows or in columns."""
+    """The inputs of a prediction, as rows or as columns."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"instances": [{"text": "a text"}]}})
 
@@ -36,7 +37,7 @@ class Predict(BaseModel):
 
 
 class Classify(BaseModel):
-    """What to classify; what all examples share may stand in `context`."""
+    """The examples to classify; `context` holds features that all examples share."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"examples": [{"text": "a text"}]}})
 
@@ -72,7 +73,7 @@ def router(engine: Engine) -> APIRouter:
         asked = checked(Predict, parsed(await request.body()))
         tf.check_signature(asked.signature_name)
         if (asked.instances is None) == (asked.inputs is None):
-            raise RequestRefused("bad_input", 'expected either "instances", rows, or "inputs", columns')
+            raise RequestRefused("bad_input", 'expected either "instances" (rows) or "inputs" (columns)')
         rows = _of_columns(served, asked.inputs) if asked.instances is None else _of_rows(served, asked.instances)
         answered = await answers(engine, served, rows)
         if asked.instances is None:
@@ -92,10 +93,10 @@ def router(engine: Engine) -> APIRouter:
         engine.find(name, version)
         raise tf.refuse_to_regress()
 
-    for verb, function, summary, asked in (  # first, else the verb is taken for a part of the name
-        ("predict", v1_predict, "What a model makes of rows or columns", Predict),
-        ("classify", v1_classify, "How likely each label is", Classify),
-        ("regress", v1_regress, "Refused: no model regresses", Classify),
+    for verb, function, summary, asked in (  # before the other routes, which would read the verb as a part of the name
+        ("predict", v1_predict, "Predict rows or columns", Predict),
+        ("classify", v1_classify, "The probability of each label", Classify),
+        ("regress", v1_regress, "Always refused: regression is not supported", Classify),
     ):
         extra = {"requestBody": json_body(asked)}
         add_of_model(routes, f":{verb}", function, summary, methods=["POST"], openapi_extra=extra)
@@ -121,25 +122,25 @@ def _of_columns(served: Served, given: Any) -> list[Row]:
     named = _named(served.description.inputs, given)
     for name, values in named.items():
         if not isinstance(values, list):
-            raise RequestRefused("bad_input", f"input {piece(name)}: expected a list, of one value for each row")
+            raise RequestRefused("bad_input", f"input {piece(name)}: expected a list with one value per row")
     if len({len(values) for values in named.values()}) > 1:
-        raise RequestRefused("bad_input", "expected as many rows in each input")
+        raise RequestRefused("bad_input", "expected the same number of rows in each input")
     check_count(len(next(iter(named.values()), [])))
     return _of_rows(served, [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)])
 
 
 def _row(columns: Sequence[Column], instance: Any, number: int) -> Row:
-    """One row. It has the inputs that it has, and lists as long as they are: it need not be like the others."""
+    """One row. It may have other optional inputs and other lengths of lists than the other rows."""
     try:
         named = _named(columns, instance)
         check_names(columns, list(named))
         return rows_of(columns, {c.name: _array(c, named[c.name]) for c in columns if c.name in named})[0]
     except RequestRefused as error:
-        raise RequestRefused(error.kind, f"row {number}, counted from 0: {error}") from error
+        raise RequestRefused(error.kind, f"row {number} (from 0): {error}") from error
 
 
 def _named(columns: Sequence[Column], value: Any) -> dict[str, Any]:
-    """Values by name: as they came, or of the one input that there is."""
+    """Values by name; a value without a name belongs to the only input."""
     if isinstance(value, dict) and set(value) != {"b64"}:
         return value
     must = [column for column in columns if not column.optional]
@@ -152,7 +153,7 @@ def _named(columns: Sequence[Column], value: Any) -> dict[str, Any]:
 def _array(column: Column, value: Any) -> np.ndarray:
     """The value of one row as an array [1, *shape] of a column's dtype."""
     shape, level = [1], [value]
-    for _ in column.shape:  # the sizes that each first list has; flat() finds out whether all have
+    for _ in column.shape:  # the shape of the first lists; flat() checks the others
         level = level[0] if level and isinstance(level[0], list) else []
         shape.append(len(level))
     elements = flat([value], shape)
@@ -160,7 +161,7 @@ def _array(column: Column, value: Any) -> np.ndarray:
     if elements is None or not fits:
         expected = "one value, not a list" if not column.shape else f"a list of the shape {list(column.shape)}"
         raise RequestRefused(
-            "bad_input", f"input {column.name}: expected {expected}{', where -1 is any size' * (-1 in column.shape)}"
+            "bad_input", f"input {column.name}: expected {expected}{', -1 = any size' * (-1 in column.shape)}"
         )
     if column.datatype == "BYTES":
         elements = [_bytes(column, element) if isinstance(element, dict) else element for element in elements]
@@ -177,12 +178,12 @@ def _bytes(column: Column, element: dict[str, Any]) -> bytes:
         return base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:
         raise RequestRefused(
-            "bad_input", f"input {column.name}: its b64 is not base64: {piece(encoded, 20)}"
+            "bad_input", f"input {column.name}: expected base64 in b64. Received: {piece(encoded, 20)}"
         ) from error
 
 
 def _in_row(columns: Sequence[Column], row: Row) -> Any:
-    """The outputs that the row has, by name, or the only one that there is."""
+    """The outputs of a row by name, or without a name if the model has only one."""
     cells = {column.name: (column, cell_of(column, row)) for column in columns}
     values = {name: _plain(*cell) for name, cell in cells.items() if cell[1] is not None}
     return values if len(columns) > 1 else values[columns[0].name]
@@ -194,9 +195,9 @@ def _in_columns(columns: Sequence[Column], rows: Sequence[Row]) -> Any:
 
 
 def _plain(column: Column, cell: Any) -> Any:
-    """As JSON has it."""
+    """A cell as a JSON value."""
     if isinstance(cell, np.ndarray) and column.datatype != "BYTES":
-        return np.ascontiguousarray(cell)  # so float32 is written with its own digits
+        return np.ascontiguousarray(cell)  # so float32 is written with its own number of digits
     if isinstance(cell, np.ndarray):
         cell = cell.tolist()
     if isinstance(cell, list):

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's API, whatever carries it: signatures, versions, classification."""
+"""TensorFlow Serving's API without its transport: signatures, versions, classification."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwise.server.protocols.errors import piece
 SIGNATURE = "serving_default"
 PREDICT = "tensorflow/serving/predict"
 
-# Of each datatype: TensorFlow's name, its number, and the field of a TensorProto that lists the values.
+# For each datatype: TensorFlow's name, its enum value, and the field of a TensorProto with the values.
 DTYPES: dict[Datatype, tuple[str, int, str]] = {
     "FP32": ("DT_FLOAT", 1, "float_val"),
     "FP64": ("DT_DOUBLE", 2, "double_val"),
@@ -26,15 +26,15 @@ DTYPES: dict[Datatype, tuple[str, int, str]] = {
 
 
 def check_signature(name: str) -> None:
-    """Raise RequestRefused unless it is the one that each model has; none is that one."""
+    """Raise RequestRefused unless it is "" or the only signature of each model."""
     if name not in ("", SIGNATURE):
         raise RequestRefused(
-            "bad_input", f"signature_name: each model has one signature, {SIGNATURE}. Received: {piece(name)}"
+            "bad_input", f"signature_name: expected {SIGNATURE}, the only one. Received: {piece(name)}"
         )
 
 
 def statuses(engine: Engine, name: str, version: str | None) -> list[Served]:
-    """The versions of a model, or one of them, the newest first. Raises RequestRefused where there is none."""
+    """All versions of a model, the newest first, or one of them. Raises RequestRefused if it is not loaded."""
     if version is not None:
         return [engine.find(name, version)]
     engine.find(name)
@@ -42,21 +42,19 @@ def statuses(engine: Engine, name: str, version: str | None) -> list[Served]:
 
 
 def classifier(description: Description) -> tuple[Column, Column]:
-    """The column that is classified and the one that says how likely each label is.
+    """The input column to classify, and the output column with the probabilities of the labels.
 
     Raises:
-        RequestRefused: the model does something else.
+        RequestRefused: the model is not a classifier.
     """
     scores = next((c for c in description.outputs if c.name == "probabilities"), None)
     if not description.labels or scores is None:
-        raise RequestRefused(
-            "bad_input", f"this model does not classify, its task is {description.task}: ask it to predict"
-        )
+        raise RequestRefused("bad_input", f"this model cannot classify: its task is {description.task}. Use predict")
     return description.inputs[0], scores
 
 
 def classes(served: Served, rows: Sequence[Row]) -> list[list[tuple[str, float]]]:
-    """Of each row, each label and how likely it is."""
+    """For each row, the labels and their probabilities."""
     _, scores = classifier(served.description)
     return [
         [(label, float(score)) for label, score in zip(served.description.labels, cell_of(scores, row), strict=True)]
@@ -65,17 +63,17 @@ def classes(served: Served, rows: Sequence[Row]) -> list[list[tuple[str, float]]
 
 
 def refuse_to_regress() -> RequestRefused:
-    """Why no model regresses: what TensorFlow Serving calls so takes and gives one number, without names."""
-    return RequestRefused("bad_input", "no model here has a signature that regresses: ask it to predict")
+    """The refusal of regress, which in TensorFlow Serving takes and returns one unnamed number."""
+    return RequestRefused("bad_input", "regression is not supported. Use predict")
 
 
 def wanted(served: Served, names: Sequence[str]) -> tuple[Column, ...]:
-    """The outputs of these names, none = all. Raises RequestRefused."""
+    """The outputs with these names (none = all). Raises RequestRefused."""
     return tuple(column_of(served.description.outputs, name, "output") for name in names) or served.description.outputs
 
 
 def signature(description: Description) -> dict[str, Any]:
-    """The SignatureDef of a model, as JSON has it."""
+    """The SignatureDef of a model as JSON."""
 
     def tensors(columns: Sequence[Column]) -> dict[str, Any]:
         return {

@@ -68,7 +68,7 @@ _NAMES = {number: name for name, number, _ in DTYPES.values()}
 def array_of(column: Column, tensor: Any) -> np.ndarray:
     """A TensorProto as an array [N, *shape] of a column's dtype.
 
-    Its values are bytes, or a list; a list that is too short goes on with its last value, as TensorFlow writes them.
+    Its values are bytes or a list. A short list is filled with its last value, as TensorFlow does.
 
     Raises:
         RequestRefused: "bad_input".
@@ -78,7 +78,7 @@ def array_of(column: Column, tensor: Any) -> np.ndarray:
         received = _NAMES.get(tensor.dtype, f"DataType {tensor.dtype}")
         raise RequestRefused("bad_input", f"input {column.name}: expected {name}. Received: {received}")
     if tensor.tensor_shape.unknown_rank:
-        raise RequestRefused("bad_input", f"input {column.name}: it has no shape")
+        raise RequestRefused("bad_input", f"input {column.name}: its shape is missing")
     shape = [dim.size for dim in tensor.tensor_shape.dim]
     columns.check_shape(column, shape)
     dtype, size = interface.DTYPES[column.datatype], math.prod(shape)
@@ -88,7 +88,7 @@ def array_of(column: Column, tensor: Any) -> np.ndarray:
             raise _size(column, shape, f"{len(tensor.tensor_content)} bytes")
         array = np.frombuffer(tensor.tensor_content, dtype)
         return (array.view(np.uint8) != 0 if column.datatype == "BOOL" else array).reshape(shape)
-    # A few bytes may stand for any size: what repeats must be of numbers that the message itself could hold.
+    # A short list could claim any size, so a filled tensor must not be larger than a message could hold.
     if not values or len(values) > size or (len(values) < size and size > _MOST_REPEATED):
         raise _size(column, shape, f"{len(values)} values")
     array = np.empty(size, dtype)
@@ -116,5 +116,5 @@ def tensor_of(column: Column, array: np.ndarray) -> Any:
 
 
 def shape_of(shape: Any) -> Any:
-    """The TensorShapeProto of sizes."""
+    """The TensorShapeProto of a shape."""
     return MESSAGES["TensorShapeProto"](dim=[{"size": size} for size in shape])

@@ -1,1 +1,1 @@
-"""What the server answers over HTTP besides the protocols: a plain route for each task, explanations, health, pages."""
+"""HTTP routes besides the protocols: a plain route for each task, explanations, health, pages."""

@@ -1,4 +1,4 @@
-"""What a plain request asks: which model, and the row or rows, from its query and its body."""
+"""Parsing of a plain request: the model, and the rows in its query and body."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Asked:
     """A plain request.
 
     Args:
-        cells: the rows as they came.
-        several: whether they came as {"rows": […]}, and are to be answered so.
-        stream: whether the text is wanted piece by piece.
+        cells: the rows as received.
+        several: whether they were sent as {"rows": […]}; the answer then has the same form.
+        stream: whether the text is to be streamed piece by piece.
     """
 
     served: Served
@@ -35,10 +35,10 @@ class Asked:
 
 
 async def read(request: Request, engine: Engine, candidates: Iterable[Served], what: str) -> Asked:
-    """The request to one of `candidates`, which are `what` ("models that classify"), for the sentences of errors.
+    """Parse a request to one of `candidates`. `what` describes them in errors, such as "models that classify".
 
-    The query, or the body beside the columns, may name the "model"; the body may ask to "stream". A column of one of
-    these names is the column.
+    "model" may be in the query, or in the body beside the columns; "stream" may be in the body. A column with one of
+    these names takes precedence.
 
     Raises:
         RequestRefused: "bad_input", "not_found".
@@ -64,23 +64,23 @@ async def read(request: Request, engine: Engine, candidates: Iterable[Served], w
         return Asked(served, [body], False, stream)
     rows = body.pop("rows")
     if not isinstance(rows, list) or not rows:
-        raise RequestRefused("bad_input", "'rows': expected a list of at least one row")
+        raise RequestRefused("bad_input", "'rows': expected a list with at least one row")
     if body:
-        raise RequestRefused("bad_input", "expected the columns of one row, or 'rows' and nothing beside it")
+        raise RequestRefused("bad_input", "expected either the columns of one row, or only 'rows'")
     return Asked(served, rows, True, stream)
 
 
 def choose(engine: Engine, candidates: list[Served], name: str | None, version: str | None, what: str) -> Served:
-    """The model of this name, or the only one. Raises as `read`."""
+    """The model with this name, or the only one. Raises like `read`."""
     names = sorted({served.name for served in candidates})
     if name is None:
         if len(names) > 1:
             raise RequestRefused(
-                "bad_input", f'there are several {what}: name one in "model" or ?model=, of {", ".join(names)}'
+                "bad_input", f'there are several {what}. Add "model" or ?model= with one of {", ".join(names)}'
             )
         name = names[0]
     elif name not in names:
         is_there = any(served.name == name for served in engine.models())
-        received = f"{name!r}, which is none" if is_there else "another name"
-        raise RequestRefused("not_found", f"{what}: expected one of {', '.join(names)}, received {received}")
+        received = f"{name!r}, another kind of model" if is_there else "another name"
+        raise RequestRefused("not_found", f"{what}: expected one of {', '.join(names)}. Received: {received}")
     return engine.find(name, version)

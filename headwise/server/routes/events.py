@@ -1,4 +1,4 @@
-"""Text as it is written, as server-sent events.
+"""Generated text as server-sent events.
 
     data: {"translation": "Zwei "}
 
@@ -7,7 +7,7 @@
     event: done
     data: {"translation": "Zwei Hunde"}
 
-An error that comes between is an event too: `event: error` with what other routes answer with.
+An error after the first piece is an event as well: `event: error`, with the same JSON as other routes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TYPE = "text/event-stream"
 async def events(pieces: AsyncIterator[str], column: str) -> StreamingResponse:
     """The response that streams `pieces` of a column.
 
-    Raises what they raise before the first of them, so that it has a status.
+    Raises what `pieces` raises before its first piece, so that the error gets an HTTP status.
     """
     first = [await anext(pieces, "")]
     return StreamingResponse(_events(first, pieces, column), media_type=TYPE, headers={"Cache-Control": "no-store"})
@@ -41,7 +41,7 @@ async def _events(first: list[str], pieces: AsyncIterator[str], column: str) -> 
             async for piece in pieces:
                 first.append(piece)
                 yield _event({column: piece})
-        except Exception as error:  # the status is sent: whatever it is, the client has to learn of it here
+        except Exception as error:  # the status is already sent, so the error must be an event
             yield _event(told(error), "error")
             return
         yield _event({column: "".join(first)}, "done")

@@ -1,4 +1,4 @@
-"""The OpenAPI description: of plain routes from the columns of the models, of protocols from FastAPI."""
+"""The OpenAPI description: plain routes from the columns of the models, protocols from FastAPI."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from headwise.server.routes.rows import plain
 Schema = dict[str, Any]
 
 SAYS = """Trained tasks over HTTP. A row is an object with a value for each column of the model; several rows are
-`{"rows": [...]}`, and one that cannot be used has an error in its place."""
+`{"rows": [...]}`, and an invalid row has an error in its place."""
 
 _KINDS = ["bad_input", "unauthorized", "not_found", "too_large", "busy", "failed", "unavailable", "timeout"]
 _RETRY = {"Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}}
 _ERRORS = {
-    "400": "A body or a value that cannot be used.",
+    "400": "The body or a value in it is invalid.",
     "401": "The token is missing or wrong.",
-    "403": "The request comes from a page of another site, or under another server's name.",
+    "403": "The request comes from a page of another site, or has a foreign host name.",
     "404": "No such model or version.",
-    "405": "Another method is expected.",
+    "405": "This path expects another method.",
     "408": "The body took too long to arrive.",
     "413": "The body, or a row, is too large.",
-    "415": "The body is packed in a way that is not known.",
+    "415": "The Content-Encoding of the body is not supported.",
     "429": "The queue is full.",
     "500": "The server failed.",
-    "503": "The server starts or stops, or a worker died.",
-    "504": "It took longer than a request may take.",
+    "503": "The server is starting or stopping, or a worker died.",
+    "504": "The request took longer than its time limit.",
 }
 
 
 def describe(app: FastAPI, engine: Engine, *, token: bool) -> Schema:
-    """The description of what can be asked now.
+    """The OpenAPI description of the loaded models.
 
     Args:
-        token: whether a token is wanted.
+        token: whether requests need a token.
     """
     document = get_openapi(title=app.title, version=app.version, description=SAYS, routes=app.routes)
     served = engine.models()
@@ -85,7 +85,7 @@ def _task(task: str, served: Sequence[Served]) -> Schema:
     if streams:
         answered["text/event-stream"] = {"schema": _EVENT}
     more = {"stream": {"type": "boolean"}} if streams else {}
-    says = "Each a row; one that cannot be used has an error in its place."
+    says = "The rows; an invalid row has an error in its place."
     rows = {"rows": {"type": "array", "items": {}, "minItems": 1, "description": says}}
     several = [_object({**_model(served, each), **rows}, ["rows", *_needed(served)]) for each in served]
     body = {"anyOf": [*(_inline(each, served, more) for each in served), *several]}
@@ -93,7 +93,7 @@ def _task(task: str, served: Sequence[Served]) -> Schema:
         "post": {
             "tags": ["tasks"],
             "operationId": task,
-            "summary": f"Ask a model of the task {task}",
+            "summary": f"Predict with a model of the task {task}",
             "description": _columns_said(served),
             "parameters": _parameters(served),
             "requestBody": _body(body, served),
@@ -118,11 +118,13 @@ def _explain(served: Sequence[Served]) -> Schema:
         "post": {
             "tags": ["tasks"],
             "operationId": "explain",
-            "summary": "What the heads of a model do with one row",
+            "summary": "The attention of a model on one row",
             "description": _columns_said(served),
             "parameters": [*_parameters(served), page],
             "requestBody": _body(body, served),
-            "responses": {"200": {"description": "Statistics of each attention, or the page.", "content": answered}},
+            "responses": {
+                "200": {"description": "Statistics of each attention layer, or the page.", "content": answered}
+            },
         }
     }
 
@@ -131,15 +133,15 @@ def _parameters(served: Sequence[Served]) -> list[Schema]:
     version = {
         "name": "version",
         "in": "query",
-        "description": "Of the model. Default: the newest.",
+        "description": "The version of the model. Default: the newest.",
         "schema": {"enum": sorted({each.version for each in served})},
     }
     if _needed(served):
-        return [version]  # ?model= does too; but one of both has to be there, which no description can say
+        return [version]  # ?model= works too, but OpenAPI cannot say that one of both is required
     model = {
         "name": "model",
         "in": "query",
-        "description": "There is one.",
+        "description": "The only model.",
         "schema": {"enum": sorted({each.name for each in served})},
     }
     return [model, version]
@@ -151,7 +153,12 @@ def _needed(served: Sequence[Served]) -> list[str]:
 
 
 def _model(served: Sequence[Served], one: Served) -> Schema:
-    return {"model": {"const": one.name, "description": "Which model; or ?model=NAME." if _needed(served) else ""}}
+    return {
+        "model": {
+            "const": one.name,
+            "description": "The name of the model; or use ?model=NAME." if _needed(served) else "",
+        }
+    }
 
 
 def _body(schema: Schema, served: Sequence[Served]) -> Schema:
@@ -164,7 +171,7 @@ def _body(schema: Schema, served: Sequence[Served]) -> Schema:
 
 
 def _inline(one: Served, served: Sequence[Served], more: Schema) -> Schema:
-    """A row with what may stand beside its columns; a column of the same name goes before."""
+    """A row with the keys allowed beside its columns; a column with the same name takes precedence."""
     row = _row(one.description.inputs, takes=True)
     properties = {**_model(served, one), **more, **row["properties"]}
     return {**_object(properties, [*row["required"], *_needed(served)]), "title": f"a row of {one.name}"}
@@ -218,7 +225,7 @@ def _number(column: Column, takes: bool) -> Schema:
         bounds = np.iinfo(DTYPES[column.datatype])
         return {"type": "integer", "minimum": int(bounds.min), "maximum": int(bounds.max)}
     if not takes:
-        return {"type": ["number", "null"]}  # null is no number: NaN
+        return {"type": ["number", "null"]}  # null: NaN
     most = float(np.finfo(DTYPES[column.datatype]).max)
     return {"type": "number", "minimum": -most, "maximum": most}
 
@@ -239,26 +246,26 @@ def _name(served: Served, part: str) -> str:
 
 
 def _example(served: Served) -> dict[str, Any]:
-    """The row that a model gives as an example, as JSON has it."""
+    """The example row of a model as JSON."""
     return {name: plain(cell) for name, cell in (served.description.example or {}).items()}
 
 
 def _columns_said(served: Sequence[Served]) -> str:
-    """A line for each column of each model."""
+    """A description of each column of each model, one per line."""
     lines = []
-    for each in {each.name: each for each in served}.values():  # of several versions the newest
+    for each in {each.name: each for each in served}.values():  # the newest of several versions
         lines.append(f"**{each.name}** takes")
         for column in each.description.inputs:
-            may = ", may be missing" if column.optional else ""
+            may = ", optional" if column.optional else ""
             lines.append(f"- `{column.name}`{may}{': ' + column.says if column.says else ''}")
         given = ", ".join(f"`{column.name}`" for column in each.description.outputs)
-        lines.append(f"\nand gives {given}.\n")
+        lines.append(f"\nand returns {given}.\n")
     return "\n".join(lines)
 
 
 def _add_errors(operation: Schema, *, is_open: bool) -> None:
     responses = operation.setdefault("responses", {})
-    responses.pop("422", None)  # FastAPI's own: here it is a 400
+    responses.pop("422", None)  # FastAPI adds it; here the status is 400
     for code in _ERRORS:
         if code == "401" and is_open:
             continue
@@ -282,21 +289,21 @@ _TEXT: Schema = {"type": "string"}
 _ERROR: Schema = {
     "type": "object",
     "properties": {
-        "error": {"type": "string", "description": "A sentence: what happened, and what to do."},
-        "kind": {"enum": _KINDS, "description": "The same in a word. Plain routes have it."},
+        "error": {"type": "string", "description": "What happened, and what to do."},
+        "kind": {"enum": _KINDS, "description": "The kind of error, on plain routes."},
     },
     "required": ["error"],
 }
 _EVENT = {
     "type": "object",
-    "description": 'Each has a piece of the text; the event "done" has the whole; "error" what went wrong.',
+    "description": 'Each event has a piece of the text; "done" has the whole text; "error" has an error.',
     "properties": {
         "event": {"enum": ["message", "done", "error"]},
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
 }
 _GENERAL = {
-    "/livez": _plain_text("Whether the process works", {"200": "It does.", "503": "It does not."}),
-    "/readyz": _plain_text("Whether every model can answer", {"200": "They can.", "503": "Not yet, or no more."}),
-    "/metrics": _plain_text("Numbers for Prometheus", {"200": "Prometheus's text format."}),
+    "/livez": _plain_text("Whether the process works", {"200": "It works.", "503": "It does not work."}),
+    "/readyz": _plain_text("Whether every model can answer", {"200": "They can.", "503": "They cannot (yet)."}),
+    "/metrics": _plain_text("Metrics for Prometheus", {"200": "Prometheus's text format."}),
 }

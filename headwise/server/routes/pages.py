@@ -1,4 +1,4 @@
-"""What a person reads: the index, and the page at /docs, which asks this server alone."""
+"""Pages for people: the index, and the page /docs, which sends requests to this server only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _hashes(tag: str) -> str:
     return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}'" for part in parts)
 
 
-# Nothing but what the page itself holds, and answers of this server.
+# Allows only the page's own scripts and styles, and requests to this server.
 POLICY = (
     f"default-src 'none'; script-src {_hashes('script')}; style-src {_hashes('style')}; connect-src 'self'; "
     "img-src data:; "
@@ -30,7 +30,7 @@ POLICY = (
 
 
 def index(engine: Engine, address: str, *, token: bool) -> dict[str, Any]:
-    """What is loaded, and a line for a shell to try each route."""
+    """The loaded models, with a shell command for each route."""
     address = address.rstrip("/")
     bearer = ' -H "Authorization: Bearer $HEADWISE_TOKEN"' if token else ""
     models = []

@@ -1,4 +1,4 @@
-"""An error as a plain route answers it: {"error": a sentence, "kind": one of a few words}."""
+"""An error as the answer of a plain route: {"error": a sentence, "kind": a RefusalKind}."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headwise.server.protocols import errors
 
 
 def told(error: BaseException) -> dict[str, Any]:
-    """What a client reads of an error, of a request or of one row."""
+    """The JSON of an error, of a request or of one row."""
     refused = errors.refusal(error)
     return {"error": str(refused), "kind": refused.kind}
 
 
 def refusal(error: BaseException, status: int | None = None) -> JSONResponse:
-    """The answer to a request that is refused, with `status` where the kind's own does not fit."""
+    """The response to a refused request; `status` overrides the status of its kind."""
     return JSONResponse(
         told(error), errors.http_status(error) if status is None else status, headers=errors.headers(error)
     )

@@ -1,4 +1,4 @@
-"""Rows as plain JSON has them: {"text": "…"}, each column by its name, and back."""
+"""Conversion between plain JSON objects, such as {"text": "…"}, and rows."""
 
 from __future__ import annotations
 
@@ -25,48 +25,48 @@ _WORDS = {"BYTES": "a text", "BOOL": "true or false"}
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The JSON object of a body. Raises RequestRefused "bad_input", without a word of what was in it."""
+    """The JSON object in a body. Raises RequestRefused "bad_input"; its message quotes nothing of the body."""
     try:
         read = json.loads(body.decode("utf-8-sig"), parse_constant=_no_number)
     except UnicodeDecodeError as error:
-        raise _bad(f"the body: expected UTF-8, received another byte at place {error.start}") from error
+        raise _bad(f"the body: expected UTF-8. Received: an invalid byte at offset {error.start}") from error
     except json.JSONDecodeError as error:
         raise _bad(
             f"the body is not JSON: {error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}"
         ) from error
     except RecursionError as error:
-        raise _bad("the body: JSON that is nested too deep") from error
-    except ValueError as error:  # NaN, or a whole number of thousands of digits
-        raise _bad("the body: a number that cannot be used") from error
+        raise _bad("the body: the JSON is nested too deeply") from error
+    except ValueError as error:  # NaN, or an integer with thousands of digits
+        raise _bad("the body: a number is NaN, infinite or too long") from error
     if not isinstance(read, dict):
-        raise _bad(f"the body: expected a JSON object, received {_shown(read)}")
+        raise _bad(f"the body: expected a JSON object. Received: {_shown(read)}")
     return read
 
 
 def row_of(cells: Any, description: Description) -> Row:
-    """A JSON object as a row of the model. A column that may be missing may also be null.
+    """A JSON object as a row of the model. An optional column may also be null.
 
     Raises:
-        RequestRefused: "bad_input": a column that is missing, unknown, or not of its kind or shape.
+        RequestRefused: "bad_input": a column is missing, unknown, or has a wrong type or shape.
     """
     if not isinstance(cells, dict):
-        raise _bad(f"a row: expected an object of {_names(description)}, received {_shown(cells)}")
+        raise _bad(f"a row: expected an object with {_names(description)}. Received: {_shown(cells)}")
     known = {column.name for column in description.inputs}
     if unknown := [name for name in cells if name not in known]:
-        raise _bad(f"a row has {_names(description)}; received {_quoted(unknown[0])}")
+        raise _bad(f"unknown column: expected {_names(description)}. Received: {_quoted(unknown[0])}")
     row: Row = {}
     for column in description.inputs:
         cell = cells.get(column.name)
         if cell is None:
             if not column.optional:
-                raise _bad(f"{column.name!r} is missing: a row has {_names(description)}")
+                raise _bad(f"{column.name!r} is missing. Expected: {_names(description)}")
             continue
         row[column.name] = _cell(cell, column)
     return row
 
 
 def cells_of(row: Row, description: Description) -> dict[str, Any]:
-    """A row that a model gave, as JSON has it; probabilities of labels by label; null for what is no number."""
+    """A row of answers as JSON: probabilities of labels by label, and null for NaN and infinity."""
     columns = {column.name: column for column in description.outputs}
     cells = {}
     for name, value in row.items():
@@ -80,7 +80,7 @@ def cells_of(row: Row, description: Description) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: bytes in base64, arrays as lists, NaN and infinity as null."""
+    """A value as JSON: bytes as base64, arrays as lists, NaN and infinity as null."""
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, np.ndarray):
@@ -102,46 +102,46 @@ def _cell(cell: Any, column: Column) -> Any:
     flat: list[Any] = []
     shape = _flatten(cell, column, len(column.shape), flat)
     if any(want not in (-1, got) for want, got in zip(column.shape, shape, strict=True)):
-        raise _bad(f"{column.name!r}: expected the shape {_shape(column.shape)}, received {_shape(shape)}")
+        raise _bad(f"{column.name!r}: expected the shape {_shape(column.shape)}. Received: {_shape(shape)}")
     values = np.empty(len(flat), DTYPES[column.datatype])
     values[:] = flat
     return values.reshape(shape)
 
 
 def _flatten(cell: Any, column: Column, depth: int, flat: list[Any]) -> tuple[int, ...]:
-    """Gather the single values of nested lists, which are `depth` deep, and give their shape."""
+    """Append the elements of nested lists, `depth` levels deep, to `flat`, and return their shape."""
     if depth == 0:
         flat.append(_single(cell, column))
         return ()
     if not isinstance(cell, list):
         kind = f"lists of the shape {_shape(column.shape)}"
-        raise _bad(f"{column.name!r}: expected {kind}, received {_shown(cell)}")
+        raise _bad(f"{column.name!r}: expected {kind}. Received: {_shown(cell)}")
     shapes = {_flatten(each, column, depth - 1, flat) for each in cell}
     if len(shapes) > 1:
-        raise _bad(f"{column.name!r}: expected lists of one length, received lists of several")
+        raise _bad(f"{column.name!r}: expected lists of equal lengths. Received: different lengths")
     return (len(cell), *(shapes.pop() if shapes else (0,) * (depth - 1)))
 
 
 def _single(cell: Any, column: Column) -> Any:
     wanted = _KINDS[column.datatype]
     if column.datatype.startswith("INT") and isinstance(cell, float) and cell.is_integer():
-        cell = int(cell)  # to JSON, 1.0 is 1
+        cell = int(cell)  # in JSON, 1.0 equals 1
     if not isinstance(cell, wanted) or (isinstance(cell, bool) and bool not in wanted):
         expected = "base64" if column.binary else _WORDS.get(column.datatype, f"a number ({column.datatype})")
-        raise _bad(f"{column.name!r}: expected {expected}, received {_shown(cell)}")
+        raise _bad(f"{column.name!r}: expected {expected}. Received: {_shown(cell)}")
     if column.datatype == "BYTES":
         return _bytes(cell, column) if column.binary else _text(cell, column)
     if column.datatype.startswith("INT"):
         bounds = np.iinfo(DTYPES[column.datatype])
         if not bounds.min <= cell <= bounds.max:
-            raise _bad(f"{column.name!r}: a number that {column.datatype} cannot hold")
+            raise _bad(f"{column.name!r}: a number is out of range for {column.datatype}")
     elif column.datatype.startswith("FP"):
         try:
             cell = float(cell)
         except OverflowError:
             cell = math.inf
         if not abs(cell) <= float(np.finfo(DTYPES[column.datatype]).max):
-            raise _bad(f"{column.name!r}: a number that {column.datatype} cannot hold")
+            raise _bad(f"{column.name!r}: a number is out of range for {column.datatype}")
     return cell
 
 
@@ -149,19 +149,19 @@ def _text(cell: str, column: Column) -> str:
     try:
         cell.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise _bad(f"{column.name!r}: expected text, received half of a surrogate pair") from error
+        raise _bad(f"{column.name!r}: expected text. Received: a lone surrogate") from error
     return cell
 
 
 def _bytes(cell: str, column: Column) -> bytes:
     try:
-        return base64.b64decode("".join(cell.split()), validate=True)  # in lines, as programs write it, too
+        return base64.b64decode("".join(cell.split()), validate=True)  # allow line breaks, which many encoders insert
     except (binascii.Error, ValueError) as error:
-        raise _bad(f"{column.name!r}: expected base64, received something else") from error
+        raise _bad(f"{column.name!r}: expected base64. Received: other text") from error
 
 
 def _names(description: Description) -> str:
-    names = [f"{column.name!r}{' (may be missing)' if column.optional else ''}" for column in description.inputs]
+    names = [f"{column.name!r}{' (optional)' if column.optional else ''}" for column in description.inputs]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
@@ -174,7 +174,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """What kind of JSON a value is."""
+    """The JSON type of a value."""
     if value is None:
         return "null"
     kinds = {bool: "true or false", str: "a text", dict: "an object", list: "a list"}

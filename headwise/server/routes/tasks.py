@@ -1,4 +1,4 @@
-"""`POST /classify {"text": …}`: a plain route for each task, for rows as JSON has them."""
+"""`POST /classify {"text": …}`: a plain route for each task, with rows as JSON objects."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from headwise.server.routes.rows import cells_of, plain, row_of
 
 
 def routes(engine: Engine) -> list[str]:
-    """The tasks that can be asked now: of what is loaded."""
+    """The tasks of the loaded models."""
     return sorted({served.description.task for served in engine.models()})
 
 
 async def answer(request: Request, engine: Engine, task: str) -> Response:
-    """The answer to one row, or {"rows": […]} to several, each with an answer or an error of its own.
+    """The answer to one row, or {"rows": […]} for several rows, each with an answer or an error.
 
     Raises:
-        HeadwiseError: of the whole request; where there is one row, its own.
+        HeadwiseError: an error of the whole request, or of its only row.
     """
     candidates = [served for served in engine.models() if served.description.task == task]
     asked = await read(request, engine, candidates, f"models of the task {task}")
     served = asked.served
     if asked.stream:
         if not served.description.streams:
-            raise RequestRefused("bad_input", f"{served.name} writes no text piece by piece: leave 'stream' out")
+            raise RequestRefused("bad_input", f"{served.name} cannot stream text. Leave 'stream' out")
         if asked.several:
-            raise RequestRefused("bad_input", "'stream': expected one row; several cannot be streamed")
+            raise RequestRefused("bad_input", "'stream': expected one row. Several rows cannot be streamed")
         return await events(engine.stream(served.name, served.version, asked.row()), served.description.written)
     if asked.several:
         return JSONResponse({"rows": await _each(engine, asked)})
@@ -43,13 +43,13 @@ async def answer(request: Request, engine: Engine, task: str) -> Response:
 
 
 async def explain(request: Request, engine: Engine) -> Response:
-    """The statistics of one row's attention, or with ?page=true (or Accept: text/html) the page that shows it."""
+    """The attention statistics of one row, or with ?page=true (or Accept: text/html) the page that shows it."""
     candidates = [served for served in engine.models() if served.description.explains]
     if not candidates:
-        raise RequestRefused("not_found", "no model that is loaded can explain its answers")
+        raise RequestRefused("not_found", "no loaded model can explain its answers")
     asked = await read(request, engine, candidates, "models that explain")
     if asked.several or asked.stream:
-        raise RequestRefused("bad_input", "expected the columns of one row, which is explained as a whole")
+        raise RequestRefused("bad_input", "expected the columns of one row: only a single row can be explained")
     page = request.query_params.get("page")
     if page not in (None, "true", "false"):
         raise RequestRefused("bad_input", "?page=: expected true or false")
@@ -59,7 +59,7 @@ async def explain(request: Request, engine: Engine) -> Response:
 
 
 async def _each(engine: Engine, asked: Asked) -> list[dict[str, object]]:
-    """The answers to several rows; one that cannot be read has its error, and the others are asked."""
+    """The answers to several rows; an invalid row gets its error, and the others are answered."""
     description = asked.served.description
     found = [_read(cells, description) for cells in asked.cells]
     rows = [row for row in found if not isinstance(row, HeadwiseError)]
