@@ -145,7 +145,7 @@ def _table(exported: Exported, title: str) -> Table:
     table.add_column("size", justify="right")
     table.add_column("output", overflow="fold")
     table.add_column("largest difference", justify="right")
-    table.add_column("of the spread", justify="right", style="bold")
+    table.add_column("in std. dev.", justify="right", style="bold")
     table.add_column("tolerance", justify="right")
     for graph in exported.manifest.graphs:
         begin = (Text(graph.file), size(_bytes(exported, graph)))

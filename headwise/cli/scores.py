@@ -53,7 +53,7 @@ def confusion_table(scores: Scores) -> Table:
     table = _table(Text("true label (rows) and predicted label (columns)"))
     table.add_column("label")
     for label in scores.labels:
-        table.add_column(Text(f"called {_short(label)}"), justify="right")
+        table.add_column(Text(f"predicted {_short(label)}"), justify="right")
     for place, (label, row) in enumerate(zip(scores.labels, scores.confusion, strict=True)):
         cells = [Text(str(count), style="bold" if column == place else "") for column, count in enumerate(row)]
         table.add_row(Text(_short(label)), *cells)

@@ -114,8 +114,10 @@ def check_options(to: Kind, *, precision: str | None, **options: Any) -> None:
         )
     for name, value in options.items():
         if value not in (None, False, ()) and to not in OPTIONS[name]:
-            received = "" if name == "examples" else f"; received {value!r}"
-            raise ArgumentError(f"{name}: only {' and '.join(OPTIONS[name])} has this option, not {to}{received}")
+            received = "" if name == "examples" else f", {name}={value!r}"
+            raise ArgumentError(
+                f"{name}: only {' and '.join(OPTIONS[name])} has this option. Received: to={to!r}{received}"
+            )
 
 
 def _source(source: str | Path | Task[Any] | nn.Module | Source) -> Source:

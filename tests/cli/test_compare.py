@@ -47,7 +47,7 @@ def test_the_same_is_said_and_gives_0(run: Run) -> None:
     assert "They compute the same: largest difference " in result.out
     assert "to_q.weight = in_proj_weight [1 of 3]" in result.out
     assert "random by example" in result.out
-    assert result.err == "headwise: importing mine.py (its code runs here)\n"
+    assert result.err == "headwise: importing mine.py (this executes its code)\n"
     assert all(line == line.rstrip() for line in result.out.splitlines())
 
 
@@ -84,13 +84,13 @@ def test_json_on_standard_output_and_in_a_file(run: Run, tmp_path: Path) -> None
     [
         (
             ("mine.py:Mine", "numpy"),
-            "'numpy' is nothing to compare with: expected FILE.PY:CLASS, torch, headwise, keras",
+            "OTHER: expected FILE.PY:CLASS or one of torch, headwise, keras",
         ),
         (("mine.py:Mine", "hf:brt", *SETTINGS), "has no model called 'brt'"),
         (("mine.py:Nothing", "torch"), "mine.py has no class Nothing"),
         (("nowhere.py:Mine", "torch"), "no such file: nowhere.py"),
         (("mine.py:Mine", "torch"), "width"),
-        (("mine.py:Mine", "torch", *SETTINGS, "--set-other", "width=1"), "--set-other is for another FILE.PY:CLASS"),
+        (("mine.py:Mine", "torch", *SETTINGS, "--set-other", "width=1"), "--set-other: OTHER must be a FILE.PY:CLASS"),
         (("mine.py:Mine", "torch", *SETTINGS, "--json", "no/such/folder.json"), "--json"),
         (
             ("mine.py:Mine", "other.py:Mine", *SETTINGS, "--set-other", "width=8", "--set-other", "heads=2"),

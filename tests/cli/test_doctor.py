@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_healthy_class(run: Run) -> None:
     result = run("doctor", "odd.py:Healthy", "--set", "width=32", "--set", "heads=4")
     assert result.code == 0
-    assert result.err == ("headwise: importing odd.py (its code runs here; --isolate gives it a process of its own)\n")
+    assert result.err == ("headwise: importing odd.py (this executes its code; --isolate uses a separate process)\n")
     assert re.match(r"Healthy  odd\.py:10\n  forward\(x, mask\)", result.out)
     assert result.out.splitlines()[-1].startswith("No bug")
 
@@ -95,7 +95,7 @@ def test_sarif(run: Run) -> None:
 def test_isolated(run: Run) -> None:
     result = run("doctor", "odd.py:Leaves", "--isolate", "--timeout", "50", "--memory", "4")
     assert result.code == BUG
-    assert result.err == "headwise: importing odd.py (in a process of its own)\n"
+    assert result.err == "headwise: importing odd.py (in a separate process)\n"
     assert "forward did not return: it ended the process with exit code 3" in " ".join(result.out.split())
 
 
@@ -147,8 +147,8 @@ def test_a_model_without_attention(run: Run, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Expected a class, such as my_model.py:MyAttention, or --model PATH_OR_ID; received neither."),
-        (["odd.py:Healthy", "--model", "x"], "received both."),
+        ([], "Expected a class, such as my_model.py:MyAttention, or --model PATH_OR_ID. Received: neither."),
+        (["odd.py:Healthy", "--model", "x"], "Received: both."),
         (["odd.py"], "which class of odd.py? Write odd.py:"),
         (["nowhere.py:A"], "no such file: nowhere.py"),
         (["odd.py:Healty"], "odd.py has no such class. Received: Healty. Did you mean Healthy?"),
@@ -159,16 +159,16 @@ def test_a_model_without_attention(run: Run, folder: Path) -> None:
         (["odd.py:Healthy", "--spec", "head=2"], "spec: every name must be one of takes, roles"),
         (["odd.py:Healthy", "--spec", "head"], "--spec: expected name=value, as in --spec heads=8"),
         (["odd.py:Healthy", "--timeout", "0"], "Invalid value for '--timeout'"),
-        (["odd.py:Healthy", "--memory", "2"], "--memory needs --isolate"),
-        (["odd.py:Healthy", "--input", "text"], "--input is what --model reads"),
-        (["--model", "x", "--set", "a=1"], "--set is for the constructor of a class"),
-        (["--model", "x", "--isolate"], "--isolate is for a class from a file"),
+        (["odd.py:Healthy", "--memory", "2"], "--memory: only a separate process can be limited"),
+        (["odd.py:Healthy", "--input", "text"], "--input: expected --model"),
+        (["--model", "x", "--set", "a=1"], "--set: expected FILE.PY:CLASS"),
+        (["--model", "x", "--isolate"], "--isolate: expected FILE.PY:CLASS"),
         (["--model", "./nowhere"], "no folder nowhere"),
         (
             ["odd.py:Healthy", "--json", "missing/a.json"],
-            "--json missing/a.json: there is no folder missing; make it first",
+            "--json missing/a.json: the folder missing does not exist. Create it first",
         ),
-        (["odd.py:Healthy", "--json", "-", "--sarif", "-"], "--json and --sarif: one place cannot hold both"),
+        (["odd.py:Healthy", "--json", "-", "--sarif", "-"], "--json and --sarif must be different files"),
     ],
 )
 def test_every_bad_input_is_one_line(run: Run, arguments: list[str], said: str) -> None:
@@ -191,4 +191,4 @@ def test_help_names_what_it_does() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ}, check=True
     )
-    assert "Find what is wrong with an attention module, and name it." in done.stdout
+    assert "Find the bugs in an attention module and name them." in done.stdout

@@ -40,7 +40,7 @@ def test_a_column_that_is_not_there_is_one_line(run: Run, tmp_path: Path, review
     result = run("evaluate", reviews_run, "test.csv")
     assert (result.code, result.out) == (2, "")
     assert "test.csv: there is no column 'label'. The columns are: 'sentence'." in result.err
-    assert "this is the file to read" in run("evaluate", reviews_run, "test.csv", "--json", "test.csv").err
+    assert "this is the input file" in run("evaluate", reviews_run, "test.csv", "--json", "test.csv").err
 
 
 def test_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,4 +71,4 @@ def test_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
 def test_many_labels_are_left_to_json(capsys: pytest.CaptureFixture[str]) -> None:
     labels = tuple(map(str, range(13)))
     print_scores(Scores({"accuracy": 1.0}, 13, {}, labels, tuple((0,) * 13 for _ in labels)), "validation")
-    assert "13 labels: --json writes how often each was called each." in capsys.readouterr().out
+    assert "13 labels: --json writes their confusion table." in capsys.readouterr().out

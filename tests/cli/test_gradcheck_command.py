@@ -50,7 +50,7 @@ def test_right_gradients_give_0(run: Run) -> None:
     assert "Gradients of Right, in float64" in result.out
     assert "36 × 12" in result.out
     assert "The gradients are right: 168 numbers checked" in result.out
-    assert result.err == "headwise: importing mine.py (its code runs here)\n"
+    assert result.err == "headwise: importing mine.py (this executes its code)\n"
 
 
 def test_wrong_gradients_give_1(run: Run) -> None:

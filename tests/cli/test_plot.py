@@ -139,24 +139,30 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a file that is missing": (["nowhere.hw", "--layer", "0"], "there is no file nowhere.hw"),
     "a file of something else": (["words.txt", "--layer", "0"], "words.txt is not a file of records"),
     "no file": ([], "Missing argument 'RECORDS'"),
-    "no layer": (["run.hw"], "--layer: expected one of 0 … 1, or a name. Received: none"),
+    "no layer": (["run.hw"], "--layer: the file has 2 layers. Add --layer with a number, 0 … 1, or a name"),
     "a layer that is not there": (["run.hw", "--layer", "2"], "layers are numbered 0 … 1. Received: 2"),
     "a name that is not there": (
         ["run.hw", "--layer", "decoder"],
         "no attention was seen at 'decoder'. Near it: encoder",
     ),
     "layers that are not there": (["run.hw", "--kind", "heads", "--layers", "0-2"], "expected layers from 0 to 1"),
-    "a head that is not there": (["run.hw", "--layer", "0", "--head", "2"], "head must lie in 0 … 1. Received: 2"),
+    "a head that is not there": (["run.hw", "--layer", "0", "--head", "2"], "head must be in 0 … 1. Received: head=2"),
     "a head that is no number": (["run.hw", "--layer", "0", "--head", "all"], '--head: expected a number, or "mean"'),
-    "an example that is not there": (["run.hw", "--layer", "0", "--example", "1"], "example must lie in 0 … 0"),
+    "an example that is not there": (["run.hw", "--layer", "0", "--example", "1"], "example must be in 0 … 0"),
     "rows that are none": (["run.hw", "--layer", "0", "--rows", "a-b"], "--rows: expected a range such as 0:20"),
     "rows that are not there": (["run.hw", "--layer", "0", "--rows", "9:"], "rows: expected at least one of 0 … 5"),
-    "a text without a row": (["run.hw", "--kind", "text", "--layer", "0"], "expected --row or --col, one of them"),
-    "a row of a heat map": (["run.hw", "--layer", "0", "--row", "1"], "--row: goes with --kind text, not heatmap"),
-    "a layer of heads": (["run.hw", "--kind", "heads", "--layer", "0"], "goes with --kind heatmap, surface3d or text"),
+    "a text without a row": (["run.hw", "--kind", "text", "--layer", "0"], "expected exactly one of --row"),
+    "a row of a heat map": (
+        ["run.hw", "--layer", "0", "--row", "1"],
+        "--row: only --kind text has it. Received: --kind=heatmap",
+    ),
+    "a layer of heads": (
+        ["run.hw", "--kind", "heads", "--layer", "0"],
+        "only --kind heatmap, surface3d or text has it",
+    ),
     "values of a surface": (
         ["run.hw", "--kind", "surface3d", "--layer", "0", "--values"],
-        "--values: goes with --kind",
+        "--values: only --kind",
     ),
     "a kind": (["run.hw", "--kind", "pie"], "'pie' is not one of"),
     "a colour map": (
@@ -165,14 +171,14 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "a format": (
         ["run.hw", "--layer", "0", "--out", "a.gif"],
-        "--out a.gif: expected a name that ends in .png, .svg, .pdf",
+        "--out a.gif: expected a file name that ends in .png, .svg, .pdf",
     ),
-    "a folder": (["run.hw", "--layer", "0", "--out", "folder.pdf"], "expected a file to write, received a folder"),
+    "a folder": (["run.hw", "--layer", "0", "--out", "folder.pdf"], "expected a file. Received: a folder"),
     "a folder that is missing": (
         ["run.hw", "--layer", "0", "--out", "no/a.pdf"],
-        "there is no folder no; make it first",
+        "the folder no does not exist. Create it first",
     ),
-    "the records themselves": (["same.pdf", "--layer", "0", "--out", "same.pdf"], "this is the file of the records"),
+    "the records themselves": (["same.pdf", "--layer", "0", "--out", "same.pdf"], "this is the input file RECORDS"),
 }
 
 

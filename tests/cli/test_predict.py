@@ -60,16 +60,16 @@ def test_a_file_without_out_is_printed(run: Run, tmp_path: Path, reviews_run: Pa
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "Expected an INPUT or --file PATH; received neither."),
-        (["a text", "--file", "in.csv"], "Expected an INPUT or --file PATH; received both."),
+        ([], "Expected an INPUT or --file PATH. Received: neither."),
+        (["a text", "--file", "in.csv"], "Expected an INPUT or --file PATH. Received: both."),
         ([" "], "INPUT is empty"),
-        (["-"], "standard input is empty: expected an input a line"),
+        (["-"], "standard input is empty: expected one input per line"),
         (["a text", "--out", "out.xlsx"], "expected a name that ends in .csv, .tsv, .jsonl, .json, .parquet"),
-        (["a text", "--out", "none/out.csv"], "there is no folder none"),
-        (["--file", "in.csv", "--out", "in.csv"], "--out in.csv: this is the file to read; choose another"),
+        (["a text", "--out", "none/out.csv"], "the folder none does not exist"),
+        (["--file", "in.csv", "--out", "in.csv"], "--out in.csv: this is the input file. Choose another file"),
         (["--file", "no.csv"], "no.csv: no such file"),
         (["--file", "in.csv"], "in.csv: there is no column 'sentence'. The columns are: 'text'."),
-        (["a text", "--context", "a text"], "--context: is where answer looks"),
+        (["a text", "--context", "a text"], "--context: only the task answer takes it"),
     ],
 )
 def test_bad_input_is_one_line(run: Run, tmp_path: Path, reviews_run: Path, arguments: list[str], says: str) -> None:
@@ -138,14 +138,14 @@ def test_what_is_stopped_says_how_to_go_on_and_goes_on(
     monkeypatch.setattr(Work, "do", stopping)
     stopped = run(*command)
     assert (stopped.code, stopped.out) == (130, "")
-    assert stopped.err == ("headwise: interrupted; the same command goes on with out.csv, --restart begins again\n")
+    assert stopped.err == ("headwise: interrupted; the same command resumes out.csv, --restart starts again\n")
     monkeypatch.setattr(Work, "do", do)
     refused = run(*command[:-1], "3")
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)
     assert "begun with --chunk 2" in refused.err
     done = run(*command)
     assert (done.code, done.out) == (0, "Wrote out.csv (5 rows).\n")
-    assert done.err == "note: 2 of the rows were there from before\n"
+    assert done.err == "note: 2 of the rows were finished before\n"
     assert len(read_table(tmp_path / "out.csv", {"label": "label"})) == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "out.csv"]
 
@@ -153,12 +153,12 @@ def test_what_is_stopped_says_how_to_go_on_and_goes_on(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["a text", "--chunk", "2"], "--chunk: goes with --file and --out"),
-        (["--file", "in.csv", "--restart"], "--restart: goes with --file and --out"),
-        (["--file", "in.csv", "--out", "b.csv", "--workers", "2"], "--workers: goes with --engine ray"),
-        (["a text", "--engine", "ray"], "--engine ray: goes with --file and --out"),
-        (["--file", "in.csv", "--out", "b.json", "--engine", "ray"], "--engine ray: there are no chunks here, as b"),
-        (["--file", "in.json", "--out", "b.csv", "--chunk", "2"], "--chunk: there are no chunks here, as in"),
+        (["a text", "--chunk", "2"], "--chunk: only predictions from file to file use it"),
+        (["--file", "in.csv", "--restart"], "--restart: only predictions from file to file use it"),
+        (["--file", "in.csv", "--out", "b.csv", "--workers", "2"], "--workers: only Ray uses it"),
+        (["a text", "--engine", "ray"], "--engine ray: expected a file to read and a file to write"),
+        (["--file", "in.csv", "--out", "b.json", "--engine", "ray"], "--engine ray: this file is not read in chunks, because b"),
+        (["--file", "in.json", "--out", "b.csv", "--chunk", "2"], "--chunk: this file is not read in chunks, because in"),
         (["--file", "in.csv.gz", "--out", "b.csv", "--engine", "ray"], "in.csv.gz: each worker of Ray"),
         (["--file", "in.csv", "--out", "b.csv", "--chunk", "0"], "0 is not in the range x>=1"),
     ],

@@ -30,27 +30,27 @@ def test_models_have_the_names_of_their_folders_or_those_given(folder: Path) -> 
     odd = folder / "a=b"
     odd.mkdir()
     assert command.named([f"name={odd}"]) == {"name": odd}
-    with pytest.raises(ArgumentError, match="'a=b' is no name for a model"):
+    with pytest.raises(ArgumentError, match="a model's name must consist of letters, digits"):
         command.named([str(odd)])
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nothing"], "nothing: there is no such folder"),
-        (["a=nothing"], "nothing: there is no such folder"),
-        (["films", "films=films"], "there are two models of the name 'films'"),
-        (["a/b=films"], "'a/b' is no name for a model"),
+        (["nothing"], "nothing: the folder does not exist"),
+        (["a=nothing"], "nothing: the folder does not exist"),
+        (["films", "films=films"], "two models have the name 'films'"),
+        (["a/b=films"], "a model's name must consist of letters, digits"),
         (["films", "--backend", "onnx", "--workers", "0"], "workers must be at least 1"),
         (["films", "--port", "8001", "--grpc-port", "8001"], "must differ"),
-        (["films", "--grpc-port", "on"], "expected 0 to 65535, or off; received 'on'"),
-        (["films", "--grpc-port", "70000"], "expected 0 to 65535, or off; received '70000'"),
+        (["films", "--grpc-port", "on"], "expected 0 to 65535, or off. Received: 'on'"),
+        (["films", "--grpc-port", "70000"], "expected 0 to 65535, or off. Received: '70000'"),
         (["films", "--token-file", "none"], "--token-file none: cannot be read: No such file"),
         (["films", "--token-file", "short"], "expected one line of at least 16"),
         (["films", "--tls-cert", "short"], "TLS needs a certificate and its key"),
         (["films", *FREE, "--tls-cert", "short", "--tls-key", "short"], "expected a certificate and its key in PEM"),
-        (["films", *FREE, "--host", "192.0.2.1"], "--host 192.0.2.1: it is no address of this machine"),
-        (["films", *FREE, "--host", "no such host"], "--host no such host: there is no such address"),
+        (["films", *FREE, "--host", "192.0.2.1"], "--host 192.0.2.1: this address does not belong to this machine"),
+        (["films", *FREE, "--host", "no such host"], "--host no such host: this address does not exist"),
     ],
 )
 def test_what_cannot_be_served_gets_one_sentence(run: Run, folder: Path, arguments: list[str], says: str) -> None:
@@ -70,7 +70,7 @@ def test_a_port_in_use_is_named(run: Run, folder: Path, option: str) -> None:
         result = run("serve", folder, *(word for pair in arguments.items() for word in pair))
     assert (result.code, result.out) == (2, "")
     assert result.err == (
-        f"headwise: {option} {port}: the port is in use; choose another one, or 0 for any that is free\n"
+        f"headwise: {option} {port}: the port is in use. Choose another one, or 0 for any free port\n"
     )
 
 

@@ -97,7 +97,7 @@ def test_help_tells_defaults_and_keeps_the_sections_apart(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["classify"], "Nothing to learn from: expected DATA, such as reviews.csv"),
+        (["classify"], "DATA is missing: expected, for example, reviews.csv"),
         (["clasify"], "No such command 'clasify'"),
         (["classify", "x.csv", "--epoch", "3"], "No such option '--epoch'"),
         (["classify", "x.csv", "--epochs", "0"], "headwise: --epochs: expected at least 1, received 0"),
@@ -120,12 +120,12 @@ def test_bad_input_is_one_line(run: Run, tmp_path: Path, arguments: list[str], s
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ("epoch: 3", "there is no option 'epoch', did you mean 'epochs'? The options are: text, text_pair, label"),
+        ("epoch: 3", "unknown option 'epoch', did you mean 'epochs'? Expected one of: text, text_pair, label"),
         ("epochs: many", "epochs: expected int, received str 'many'"),
         ("- epochs", "expected lines such as epochs: 3. Received: list"),
         ("a: [", "not YAML: while parsing"),
-        ("task: match\noptions: {}", "expected the options of classify, received those of match"),
-        (None, "no such file or directory; expected a YAML file of options"),
+        ("task: match\noptions: {}", "expected the options of classify. Received: task='match'"),
+        (None, "no such file or directory. Expected a YAML file of options"),
     ],
 )
 def test_a_file_of_options_that_makes_no_sense_is_one_line(

@@ -69,7 +69,7 @@ def test_says_what_was_cut_of_a_text_longer_than_the_model(run: Run, tiny_bert: 
     (line,) = result.err.splitlines()
     assert "long.txt" in line
     assert "32 tokens" in line
-    assert "the last 4 were cut, from 'sat on the mat' on (line 16)" in line
+    assert "the last 4 tokens were cut, from 'sat on the mat' on (line 16)" in line
     assert "long.txt · 32 tokens" in result.out
 
 
@@ -110,11 +110,15 @@ BAD = {  # arguments -> what the line must say
     "layers that are no numbers": (["the", "--layers", "0,x"], "--layers", "0,2-4", "'0,x'"),
     "layers that run backwards": (["the", "--layers", "2-1"], "--layers", "'2-1'"),
     "layers below zero": (["the", "--layers", "-1"], "--layers", "'-1'"),
-    "a layer the model does not have": (["the", "--layers", "0,2-3"], "--layers", "0 to 2", "received 3"),
+    "a layer the model does not have": (["the", "--layers", "0,2-3"], "--layers", "0 to 2", "Received: 3"),
     "a very long range of layers": (["the", "--layers", "0-99999999999"], "--layers", "0 to 2"),
-    "a page in no folder": (["the", "--out", "nowhere/a.html"], "--out nowhere/a.html", "no folder nowhere"),
-    "a page that is a folder": (["the", "--out", "folder"], "--out folder", "received a folder"),
-    "a page that is a device": (["the", "--out", "/dev/null"], "--out /dev/null", "received a device"),
+    "a page in no folder": (
+        ["the", "--out", "nowhere/a.html"],
+        "--out nowhere/a.html",
+        "the folder nowhere does not exist",
+    ),
+    "a page that is a folder": (["the", "--out", "folder"], "--out folder", "Received: a folder"),
+    "a page that is a device": (["the", "--out", "/dev/null"], "--out /dev/null", "Received: a device"),
     "an option that does not exist": (["the", "--layer", "1"], "--layer", "--layers"),
     "a checkpoint that is missing": (["the", "--model", "./nowhere"], "nowhere"),
     "a checkpoint of another architecture": (["the", "--model", "gpt2"], "gpt2"),

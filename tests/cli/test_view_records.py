@@ -52,7 +52,7 @@ def test_writes_the_page_of_a_file_and_says_what_is_in_it(run: Run, records: Pat
     result = run("view", "run.hw")
     assert (result.code, result.err) == (0, "")
     assert re.fullmatch(
-        r"Wrote attention\.html \(\d+ kB; 2 inputs, 3 layers, up to 5 tokens\): open it in a browser, .*\n", result.out
+        r"Wrote attention\.html \(\d+ kB; 2 inputs, 3 layers, up to 5 tokens\): open it in a browser; .*\n", result.out
     )
     page = facts(tmp_path / "attention.html")
     assert (page["title"], page["made"]) == ("run.hw", 'headwise.load("run.hw")')
@@ -129,16 +129,25 @@ BAD = {  # arguments -> what the line must say
     "one bad file of two": (["run.hw", "short.hw"], "short.hw"),
     "a file in which nothing was seen": (["empty.hw"], "no attention was seen"),
     "a folder": (["folder.hw"], "folder.hw"),
-    "a text beside a file": (["run.hw", "the cat"], "run.hw is a file of records", "no text beside it", "'the cat'"),
-    "a text file beside a file": (["run.hw", "--file", "notes.txt"], "no text beside it", "'notes.txt'"),
-    "a model for a file": (["run.hw", "--model", "bert"], "run.hw", "leave --model out"),
-    "a layer that it does not have": (["run.hw", "--layers", "3"], "--layers", "0 to 2", "received 3"),
-    "a page over the records": (["run.hw", "--out", "run.hw"], "--out run.hw", "choose another file"),
-    "a page beside a server": (["run.hw", "--serve", "--out", "a.html"], "--out a.html", "leave one of them out"),
+    "a text beside a file": (
+        ["run.hw", "the cat"],
+        "run.hw is a file of records",
+        "expected no texts in addition",
+        "'the cat'",
+    ),
+    "a text file beside a file": (["run.hw", "--file", "notes.txt"], "expected no texts in addition", "'notes.txt'"),
+    "a model for a file": (["run.hw", "--model", "bert"], "run.hw", "Leave --model out"),
+    "a layer that it does not have": (["run.hw", "--layers", "3"], "--layers", "0 to 2", "Received: 3"),
+    "a page over the records": (["run.hw", "--out", "run.hw"], "--out run.hw", "Choose another file"),
+    "a page beside a server": (["run.hw", "--serve", "--out", "a.html"], "--out a.html", "Leave --out or --serve out"),
     "a port without a server": (["run.hw", "--port", "80"], "--port 80", "only --serve"),
     "a port that there is not": (["run.hw", "--serve", "--port", "65536"], "--port", "65535"),
     "a port that is no number": (["run.hw", "--serve", "--port", "http"], "--port", "http"),
-    "a page in no folder": (["run.hw", "--out", "nowhere/a.html"], "--out nowhere/a.html", "no folder nowhere"),
+    "a page in no folder": (
+        ["run.hw", "--out", "nowhere/a.html"],
+        "--out nowhere/a.html",
+        "the folder nowhere does not exist",
+    ),
 }
 
 

@@ -19,8 +19,8 @@ def test_a_run_is_looked_at(run: Run, tmp_path: Path, reviews_run: Path) -> None
 
 def test_what_a_run_cannot_be_asked(run: Run, tmp_path: Path, reviews_run: Path) -> None:
     for arguments, says in (
-        (["a text", "--model", "bert"], "is a run folder, which has its own model: leave --model out"),
-        ([reviews_run, "a text"], "expected what it looks at after it. Received: another run folder"),
+        (["a text", "--model", "bert"], "is a run folder, which contains its own model. Leave --model out"),
+        ([reviews_run, "a text"], "expected its inputs after it. Received: another run folder"),
         (["a text", "--layers", "1"], "--layers: expected layers from 0 to 0"),
     ):
         result = run("view", reviews_run, *arguments)

@@ -178,7 +178,7 @@ def test_several_texts_are_one_batch(run: Run, tiny_bert: Path, tmp_path: Path) 
     result = run("watch", "the cat ran on the mat", "--file", "notes.txt", "--model", tiny_bert)
     assert result.code == 0
     assert "3 layers of 2 heads, 2 × 8 tokens" in result.out
-    assert "note: shorter texts are filled up with [PAD]" in result.out
+    assert "note: shorter texts are padded with [PAD]" in result.out
     seen = headwise.load(tmp_path / "run.hw")
     assert seen.tokens is not None
     assert seen.tokens[1].labels == ("[CLS]", "the", "mat", "[PAD]", ".", "[SEP]", "[PAD]", "[PAD]")
@@ -245,13 +245,13 @@ def test_the_pretrained_default(run: Run, tmp_path: Path) -> None:
 def test_says_what_was_cut(run: Run, checkpoint: Callable[[str], Path], tiny_bert: Path, tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("the cat\n" * 15 + "sat on the mat", encoding="utf-8")
     result = run("watch", "--file", "long.txt", "--model", tiny_bert)
-    assert "the last 4 were cut, from 'sat on the mat' on (line 16)" in result.err
+    assert "the last 4 tokens were cut, from 'sat on the mat' on (line 16)" in result.err
     assert "32 tokens" in result.out
     result = run("watch", "the cat ran", "--model", tiny_bert, "--max-length", "4")
-    assert "the last 1 were cut, from 'ran' on (line 1)" in result.err
+    assert "the last 1 tokens were cut, from 'ran' on (line 1)" in result.err
     assert "4 tokens" in result.out
     result = run("watch", "cat" * 40, "--model", checkpoint("gpt2"), "--generate", "10")
-    assert "longer than the 22 tokens the model reads" in result.err  # 32 positions, 10 of them for what follows
+    assert "longer than the 22 tokens that the model reads" in result.err  # 32 positions, 10 of them for what follows
     assert "31 tokens" in result.out
     result = run("watch", "cat" * 40, "--model", checkpoint("roberta"))
     assert "16 tokens" in result.out
@@ -260,7 +260,7 @@ def test_says_what_was_cut(run: Run, checkpoint: Callable[[str], Path], tiny_ber
 def test_says_which_weights_are_random(run: Run, checkpoint: Callable[[str], Path]) -> None:
     result = run("watch", SENTENCE, "--model", checkpoint("roberta"))
     assert result.code == 0
-    assert result.err.startswith("headwise: the checkpoint lacks 2 weights, which are random now: pooler.dense.bias")
+    assert result.err.startswith("headwise: the checkpoint lacks 2 weights, initialised randomly: pooler.dense.bias")
 
 
 def test_prints_what_was_not_seen(run: Run, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,8 +394,12 @@ BAD: dict[str, tuple[Any, ...]] = {  # arguments, {name} a checkpoint -> what th
     "a file that is missing": (["--file", "nowhere.txt"], "--file nowhere.txt", "no such file"),
     "a text that is empty": ([""], "TEXT is empty"),
     "nothing to read": ([], "standard input is empty"),
-    "records over the text": (["--file", "words.txt", "--out", "./words.txt"], "this is the file of --file"),
-    "records in no folder": (["the", "--out", "nowhere/a.hw"], "--out nowhere/a.hw", "no folder nowhere"),
+    "records over the text": (["--file", "words.txt", "--out", "./words.txt"], "this is an input file"),
+    "records in no folder": (
+        ["the", "--out", "nowhere/a.hw"],
+        "--out nowhere/a.hw",
+        "the folder nowhere does not exist",
+    ),
     "layers that are no numbers": (["the", "--layers", "x"], "--layers", "'x'"),
     "a layer that there is not": (["the", "--layers", "0,2"], "--layers: layers are numbered 0 … 1. Received: 2"),
     "only layers that there are not": (["the", "--layers", "7-9"], "--layers: layers are numbered 0 … 1. Received: 7"),
@@ -405,8 +409,8 @@ BAD: dict[str, tuple[Any, ...]] = {  # arguments, {name} a checkpoint -> what th
     ),
     "a path that there is not": (["the", "--only", "h.7"], "--only", "'h.7'", "h.0.attn, h.1.attn"),
     "no tokens": (["the", "--max-length", "0"], "--max-length"),
-    "more tokens than the model reads": (["the", "--max-length", "33"], "--max-length", "32 tokens", "Received: 33"),
-    "more to write than it can": (["the", "--generate", "32"], "--generate", "32 tokens", "Received: 32"),
+    "more tokens than the model reads": (["the", "--max-length", "33"], "--max-length", "at most 32", "Received: 33"),
+    "more to write than it can": (["the", "--generate", "32"], "--generate", "less than 32", "Received: 32"),
     "a dtype that is none": (["the", "--dtype", "int8"], "--dtype", "bfloat16"),
     "a checkpoint that is missing": (["the", "--model", "./nowhere"], "no folder ./nowhere", "hub id"),
     "a checkpoint that is a file": (["the", "--model", "words.txt"], "no folder words.txt"),
@@ -418,7 +422,7 @@ BAD: dict[str, tuple[Any, ...]] = {  # arguments, {name} a checkpoint -> what th
     "a RoBERTa that should write": (["the", "--model", "{roberta}", "--generate", "2"], "cannot generate"),
     "an encoder-decoder that should not": (["the", "--model", "{t5}"], "--generate N"),
     "a model of images": (["the", "--model", "{vit}"], "does not run on a text alone"),
-    "a model with no attention": (["the", "--model", "{fnet}"], "nothing was written: no attention was seen"),
+    "a model with no attention": (["the", "--model", "{fnet}"], "no attention was recorded, so no file was written"),
 }
 
 
@@ -446,7 +450,7 @@ def test_bad_input_gets_one_line_and_leaves_nothing_behind(
     result = run("watch", "--model", gpt2, *(folders.get(argument, argument) for argument in given))
     assert result.code == 2
     assert result.out == ""
-    lines = [line for line in result.err.splitlines() if "random now" not in line]
+    lines = [line for line in result.err.splitlines() if "initialised randomly" not in line]
     assert len(lines) == 1
     assert lines[0].startswith("headwise: ")
     for words in expected:

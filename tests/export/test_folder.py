@@ -50,7 +50,7 @@ def test_a_damaged_manifest_is_an_error_that_names_it(tmp_path: Path, text: str)
 
 
 def test_a_folder_without_manifest_is_no_export(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is no export"):
+    with pytest.raises(CheckpointError, match="is not an export"):
         manifest.read(tmp_path)
 
 
@@ -75,12 +75,12 @@ def test_what_fails_leaves_the_older_one_and_nothing_else(tmp_path: Path) -> Non
 
 def test_nothing_but_an_export_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(ArgumentError, match="is not empty, and no export"), replacing_folder(tmp_path):
+    with pytest.raises(ArgumentError, match="is not empty and not an export"), replacing_folder(tmp_path):
         pass
     with pytest.raises(ArgumentError, match="is a file"), replacing_folder(tmp_path / "letter.txt"):
         pass
     (tmp_path / "export.json").write_text('{"of": "somebody else"}')
-    with pytest.raises(ArgumentError, match="is not empty, and no export"), replacing_folder(tmp_path):
+    with pytest.raises(ArgumentError, match="is not empty and not an export"), replacing_folder(tmp_path):
         pass
     assert (tmp_path / "letter.txt").read_text() == "dear"
 

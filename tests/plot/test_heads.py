@@ -113,7 +113,7 @@ def test_everything_lies_inside_the_figure(seen: Seen) -> None:
     ("options", "error", "message"),
     [
         ({"layers": 7}, RecordError, "layers are numbered 0 … 2. Received: 7"),
-        ({"layers": slice(5, 9)}, ArgumentError, "layers: there is nothing to draw"),
+        ({"layers": slice(5, 9)}, ArgumentError, "layers: expected at least one layer"),
         ({"example": 3}, ArgumentError, "example must lie in 0 … 0. Received: 3"),
         ({"width": 0.9}, ArgumentError, "too many maps: 3 × 4 heads do not fit into 0.9 × 8.5 inches"),
         ({"scale": "cubic"}, ArgumentError, "scale: expected"),
@@ -128,7 +128,7 @@ def test_what_makes_no_sense_is_one_line(
 
 
 def test_only_what_was_seen_can_be_drawn(seen: Seen) -> None:
-    with pytest.raises(ArgumentError, match="layers: goes with a Seen"):
+    with pytest.raises(ArgumentError, match="layers: expected a Seen"):
         heads(seen[0], layers=0)
     with pytest.raises(DtypeError, match="Received: list"):
         heads(WORDS)  # type: ignore[arg-type]

@@ -176,7 +176,7 @@ def test_values_are_printed_where_they_can_be_read() -> None:
     assert not heatmap(small, width=3.0).axes[0].texts  # too small
     assert not heatmap(large).axes[0].texts
     assert len(heatmap(large, values=True).axes[0].texts) == 441
-    with pytest.raises(ArgumentError, match=r"values: so many weights cannot be read.*Received: 60 × 60"):
+    with pytest.raises(ArgumentError, match=r"values: too many weights to be readable.*Received: 60 × 60"):
         heatmap(make_record(60, 60), values=True)
 
 
@@ -373,11 +373,11 @@ def test_what_makes_no_sense_is_one_line(seen: Seen, case: str) -> None:
 
 
 def test_a_record_has_no_layers_and_weights_are_no_record(seen: Seen) -> None:
-    with pytest.raises(ArgumentError, match="layer: goes with a Seen"):
+    with pytest.raises(ArgumentError, match="layer: expected a Seen"):
         heatmap(seen[0], layer=0)
     with pytest.raises(DtypeError, match=r"expected a Seen or an AttentionRecord\. Received: Tensor"):
         heatmap(seen[0].weights())  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="nothing to draw"):
         heatmap(make_record(0, 6))
-    with pytest.raises(ArgumentError, match="but nothing was seen"):
+    with pytest.raises(ArgumentError, match="but nothing was recorded"):
         heatmap(Seen())

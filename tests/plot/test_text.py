@@ -207,14 +207,14 @@ def test_everything_lies_inside_the_figure() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({}, ArgumentError, "expected row= (what a query attends to) or col= (who attends to a key), one of them"),
+        ({}, ArgumentError, "expected exactly one of row= (a query and its keys) and col= (a key and its queries)"),
         ({"row": 1, "col": 1}, ArgumentError, "expected row="),
         ({"row": 6}, ArgumentError, "rows must lie in 0 … 5. Received: 6"),
         ({"col": -7}, ArgumentError, "cols must lie in 0 … 5. Received: -7"),
         ({"row": "cat"}, DtypeError, "row: expected a number. Received: 'cat'"),
-        ({"row": 1, "rows": [2]}, ArgumentError, "with row= choose a part of the text by cols="),
-        ({"col": 1, "cols": [2]}, ArgumentError, "with col= by rows="),
-        ({"col": 1, "hide_sink": True}, ArgumentError, "hide_sink: goes with row="),
+        ({"row": 1, "rows": [2]}, ArgumentError, "with row=, choose a part of the text with cols="),
+        ({"col": 1, "cols": [2]}, ArgumentError, "with col=, use rows="),
+        ({"col": 1, "hide_sink": True}, ArgumentError, "hide_sink: expected row="),
     ],
 )
 def test_what_makes_no_sense_is_one_line(

@@ -35,7 +35,7 @@ def post(body: bytes | Iterable[bytes], *, most: int = 100, path: str = "/classi
 def test_a_body_that_announces_too_much_is_not_read(path: str) -> None:
     answer = post(b"x" * 101, path=path)
     assert answer.status_code == 413
-    assert answer.json()["error"] == "the body: expected at most 100 bytes, received 101 bytes"
+    assert answer.json()["error"] == "the body: expected at most 100 bytes. Received: 101 bytes"
 
 
 def test_chunks_are_counted() -> None:

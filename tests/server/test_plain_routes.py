@@ -54,22 +54,22 @@ def test_of_several_rows_only_the_poisoned_ones_fail(post: Post) -> None:
     assert first["label"] == "short"
     assert others == [
         {"error": "text: it has 99 tokens, and 9 is the most", "kind": "bad_input"},
-        {"error": "a row has 'text'; received 'txt'", "kind": "bad_input"},
-        {"error": "'text': expected a text, received a number", "kind": "bad_input"},
-        {"error": "a row: expected an object of 'text', received a text", "kind": "bad_input"},
+        {"error": "unknown column: expected 'text'. Received: 'txt'", "kind": "bad_input"},
+        {"error": "'text': expected a text. Received: a number", "kind": "bad_input"},
+        {"error": "a row: expected an object with 'text'. Received: a text", "kind": "bad_input"},
     ]
 
 
 def test_rows_that_none_can_be_read_ask_no_model(post: Post) -> None:
     assert post("/classify", {"rows": [{}]}).json()["rows"] == [
-        {"error": "'text' is missing: a row has 'text'", "kind": "bad_input"}
+        {"error": "'text' is missing. Expected: 'text'", "kind": "bad_input"}
     ]
 
 
 def test_a_model_is_chosen_where_several_share_a_task(post: Post) -> None:
     refused = post("/tensors", {"x": 1})
     assert refused.status_code == 400
-    assert refused.json()["error"].endswith('name one in "model" or ?model=, of mixed, one')
+    assert refused.json()["error"].endswith('Add "model" or ?model= with one of mixed, one')
     assert post("/tensors?model=one", {"x": 1}).json() == {"y": 2.0}
     assert post("/tensors", {"x": 1, "model": "one"}).json() == {"y": 2.0}
     assert post("/tensors?model=one", {"x": 1, "model": "mixed"}).status_code == 400
@@ -88,15 +88,15 @@ def test_numbers_flags_and_bytes(post: Post) -> None:
     ("row", "says"),
     [
         ({}, "'ids' is missing"),
-        ({"ids": [1, 2]}, "expected the shape [3], received [2]"),
-        ({"ids": 1}, "expected lists of the shape [3], received a number"),
-        ({"ids": [1, 2, [3]]}, "expected a number (INT64), received a list"),
-        ({"ids": [1, 2, 0.5]}, "expected a number (INT64), received a number"),
-        ({"ids": [1, 2, True]}, "expected a number (INT64), received true or false"),
-        ({"ids": [1, 2, 2**63]}, "a number that INT64 cannot hold"),
-        ({"ids": [1, 2, 3], "scale": 1e39}, "a number that FP32 cannot hold"),
-        ({"ids": [1, 2, 3], "scale": 10**400}, "a number that FP32 cannot hold"),
-        ({"ids": [1, 2, 3], "on": 1}, "expected true or false, received a number"),
+        ({"ids": [1, 2]}, "expected the shape [3]. Received: [2]"),
+        ({"ids": 1}, "expected lists of the shape [3]. Received: a number"),
+        ({"ids": [1, 2, [3]]}, "expected a number (INT64). Received: a list"),
+        ({"ids": [1, 2, 0.5]}, "expected a number (INT64). Received: a number"),
+        ({"ids": [1, 2, True]}, "expected a number (INT64). Received: true or false"),
+        ({"ids": [1, 2, 2**63]}, "a number is out of range for INT64"),
+        ({"ids": [1, 2, 3], "scale": 1e39}, "a number is out of range for FP32"),
+        ({"ids": [1, 2, 3], "scale": 10**400}, "a number is out of range for FP32"),
+        ({"ids": [1, 2, 3], "on": 1}, "expected true or false. Received: a number"),
         ({"ids": [1, 2, 3], "image": "%"}, "'image': expected base64"),
     ],
 )
@@ -111,16 +111,16 @@ def test_cells_of_another_kind_or_shape(post: Post, row: dict[str, Any], says: s
     [
         (b"", "not JSON"),
         (b'{"text": ', "not JSON: Expecting value at line 1, column 10"),
-        (b"[1]", "expected a JSON object, received a list"),
+        (b"[1]", "expected a JSON object. Received: a list"),
         (b'{"text": "\xff"}', "expected UTF-8"),
-        (b'{"text": "\\ud800"}', "half of a surrogate pair"),
-        (b'{"text": NaN}', "a number that cannot be used"),
-        (b'{"text": ' + b"9" * 5000 + b"}", "a number that cannot be used"),
+        (b'{"text": "\\ud800"}', "a lone surrogate"),
+        (b'{"text": NaN}', "a number is NaN, infinite or too long"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "a number is NaN, infinite or too long"),
         (b'{"text": ' + b"[" * 100_000, "nested too deep"),
         (b'{"rows": []}', "at least one row"),
-        (b'{"rows": [{"text": "x"}], "text": "x"}', "nothing beside it"),
+        (b'{"rows": [{"text": "x"}], "text": "x"}', "or only 'rows'"),
         (b'{"text": "x", "stream": 1}', "'stream': expected true or false"),
-        (b'{"text": "x", "stream": true}', "writes no text piece by piece"),
+        (b'{"text": "x", "stream": true}', "cannot stream text. Leave 'stream' out"),
         (b'{"text": "x", "model": 1}', "'model': expected the name"),
     ],
 )
@@ -138,7 +138,7 @@ def test_refusals_have_their_status(post: Post) -> None:
     assert post("/nothing", {"text": "x"}).status_code == 404
     assert get("/classify").headers["allow"] == "POST"
     assert get("/explain").status_code == 405
-    assert get("/v2/nothing/there").json()["error"].startswith("there is nothing at this address")
+    assert get("/v2/nothing/there").json()["error"].startswith("this path does not exist")
 
 
 def test_a_fault_of_the_server_tells_nothing_of_it(post: Post, caplog: pytest.LogCaptureFixture) -> None:

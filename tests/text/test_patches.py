@@ -45,7 +45,7 @@ def test_as_tokens() -> None:
 
 @pytest.mark.parametrize(("image", "patch"), [((224, 225), 16), ((230, 224), 16), ((0, 16), 16), ((16, 16), 0)])
 def test_an_image_that_does_not_divide(image: tuple[int, int], patch: int) -> None:
-    with pytest.raises(ArgumentError, match=rf"{image[0]} × {image[1]} pixels do not divide .* {patch} × {patch}"):
+    with pytest.raises(ArgumentError, match=rf"{image[0]} × {image[1]} pixels cannot be divided .* {patch} × {patch}"):
         Patches.of_image(image, patch=patch)
 
 

@@ -334,7 +334,7 @@ class TestBadInput:
 
     @pytest.mark.parametrize("value", [["a"], Patches(1, 1), Tokens((1,), ("a",), ((0, 1),), (False,), "a")], ids=type)
     def test_a_text_for_what_has_no_offsets(self, value: object) -> None:
-        with pytest.raises(ArgumentError, match="text: goes with what a fast tokenizer returns"):
+        with pytest.raises(ArgumentError, match="text: expected tokens=the output of a fast tokenizer"):
             as_tokens(value, "a")
 
     def test_another_number_of_texts(self, bert: PreTrainedTokenizerFast) -> None:
@@ -355,7 +355,7 @@ class TestBadInput:
             as_tokens(bert("我的我"), "我")
 
     def test_a_text_for_words_that_were_split_before(self, bert: PreTrainedTokenizerFast) -> None:
-        with pytest.raises(ArgumentError, match="leave it out if the tokenizer was given words already split"):
+        with pytest.raises(ArgumentError, match="Leave it out if the tokenizer was called with pre-split words"):
             as_tokens(bert(["the", "cat", "sat"], is_split_into_words=True), "the cat sat")
 
     def test_one_text_for_a_pair(self, bert: PreTrainedTokenizerFast) -> None:

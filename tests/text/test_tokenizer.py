@@ -258,7 +258,7 @@ class TestVocabTxt:
 
     def test_not_utf8(self, folder: Path) -> None:
         (folder / "vocab.txt").write_bytes("[UNK]\nchat\u00e9\n".encode("latin-1"))
-        with pytest.raises(CheckpointError, match=r"cannot read .*vocab\.txt.*expected one token a line, in UTF-8"):
+        with pytest.raises(CheckpointError, match=r"cannot read .*vocab\.txt.*Expected one token per line, in UTF-8"):
             Tokenizer.from_pretrained(folder)
 
     @pytest.mark.parametrize("content", ["{", "[1]"])

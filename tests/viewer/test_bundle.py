@@ -133,11 +133,11 @@ REFUSED = {
     "an import for its effects": ({"page.js": 'import "./a.js";'}, 'not known: import "./a.js"'),
     "other attributes": (
         {"page.js": 'import A from "./a.json" with { type: "json" };', "a.json": "{}"},
-        "imported whole, with",
+        "imported as a whole, with",
     ),
     "names out of a text": (
         {"page.js": 'import { A } from "./a.css" with { type: "text" };', "a.css": ""},
-        "imported whole, with",
+        "imported as a whole, with",
     ),
     "an end of the script": ({"page.js": 'const a = "</SCRIPT>";'}, "cannot hold '</SCRIPT'"),
     "the beginning of a comment": ({"page.js": 'const a = "<!--";'}, "cannot hold '<!--'"),

@@ -213,7 +213,7 @@ def test_a_prompt_that_is_as_long_as_everything_is_refused(prompt: int) -> None:
 
 @pytest.mark.parametrize("prompt", [-1, True, "3", 2.0])
 def test_a_prompt_is_a_number_of_tokens(prompt: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"generated: expected how many tokens the prompt has. Received: "):
+    with pytest.raises(ArgumentError, match=r"generated: expected the number of tokens in the prompt. Received: "):
         inputs_of(look(record()), generated=prompt)
 
 
@@ -224,13 +224,13 @@ def test_nothing_seen_says_why() -> None:
     coverage = Coverage((CallSite("layer.0", "refused", 1, "made of something else"),), ())
     with pytest.raises(RecordError, match=r"no attention was seen. 1 place that computes it was not: print\(seen.cov"):
         inputs_of(Seen([], coverage))
-    with pytest.raises(ArgumentError, match=r"expected at least one Seen or record. Received: none"):
+    with pytest.raises(ArgumentError, match=r"expected at least one Seen or record. Received: an empty collection"):
         inputs_of({})
 
 
 @pytest.mark.parametrize("given", [3, "run.hw", Path("run.hw"), [3], {"a": None}])
 def test_what_is_no_attention_is_refused(given: Any) -> None:
-    with pytest.raises(DtypeError, match=r"expected what headwise.watch saw, a record, or a list"):
+    with pytest.raises(DtypeError, match=r"expected a Seen of headwise.watch, a record, or a list"):
         inputs_of(given)
 
 

@@ -458,7 +458,7 @@ def test_a_port_in_use_is_one_sentence(client: Client) -> None:
 
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_a_port_that_there_is_not(port: int) -> None:
-    with pytest.raises(ArgumentError, match=f"expected 0 to 65535, where 0 means any that is free. Received: {port}"):
+    with pytest.raises(ArgumentError, match=f"expected 0 to 65535, where 0 means a free port. Received: {port}"):
         serve(inputs_of(record()), title="", port=port)
 
 

@@ -69,7 +69,7 @@ def test_images_and_prompts_reach_the_page(tmp_path: Path) -> None:
 
 
 def test_bad_input_is_one_line_and_writes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(DtypeError, match=r"view: expected what headwise.watch saw.* Received: str"):
+    with pytest.raises(DtypeError, match=r"view: expected a Seen of headwise.watch.* Received: str"):
         headwise.view("run.hw", tmp_path / "page.html")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"images: expected one for each of the 1 inputs"):
         headwise.view(record(), tmp_path / "page.html", images=[None, None])

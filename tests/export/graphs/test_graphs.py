@@ -150,7 +150,7 @@ def test_examples_of_a_module_that_is_known_are_more_to_compare_on() -> None:
 def test_the_first_example_is_one_that_holds_for_any_size() -> None:
     (graph,) = graphs_of(nn.Linear(4, 2), examples=[(torch.randn(1, 4),), (torch.randn(3, 4),)])
     assert [len(given[0]) for given in graph.examples] == [3, 1]
-    with pytest.raises(ArgumentError, match="every axis that changes is 2 long or longer"):
+    with pytest.raises(ArgumentError, match="every dynamic axis has size 2 or more"):
         graphs_of(nn.Linear(4, 2), examples=[(torch.randn(1, 4),), (torch.randn(0, 4),)])
 
 
@@ -183,9 +183,9 @@ def test_a_model_without_attention_has_no_weights_to_return() -> None:
 @pytest.mark.parametrize(
     ("subject", "options", "said"),
     [
-        (nn.Linear(2, 2), {}, "give examples"),
-        (nn.Linear(2, 2), {"mask": masks.causal()}, "only a module of headwise.nn takes one"),
-        (nn.Linear(2, 2), {"examples": [(torch.randn(2, 2),)]}, "two calls or more"),
+        (nn.Linear(2, 2), {}, "Pass examples="),
+        (nn.Linear(2, 2), {"mask": masks.causal()}, "mask: expected a module of headwise.nn"),
+        (nn.Linear(2, 2), {"examples": [(torch.randn(2, 2),)]}, "two or more calls"),
         (
             nn.Linear(2, 2),
             {"examples": [(torch.randn(2, 3),), (torch.randn(3, 3),)]},

@@ -219,7 +219,7 @@ def test_a_damaged_file_is_an_error_that_names_it(classified: tuple[Classify, Ex
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(ArgumentError, match="is not empty, and no export"):
+    with pytest.raises(ArgumentError, match="is not empty and not an export"):
         export(tiny.forecaster(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
@@ -243,7 +243,7 @@ def test_auto_takes_the_operator_where_it_is_right(monkeypatch: pytest.MonkeyPat
     assert attention.wrong_with_op() is None, "ONNX Runtime computes the operator otherwise than PyTorch"
     form, said = attention.choose("auto")
     assert form == "op"
-    assert "computes it rightly" in said
+    assert "computes it correctly" in said
     monkeypatch.setattr(attention, "wrong_with_op", lambda: "computes something else for a bias")
     form, said = attention.choose("auto")
     assert form == "plain"

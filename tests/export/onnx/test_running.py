@@ -53,7 +53,7 @@ def test_every_task_asks_its_graphs_for_all_that_its_weights_decide(name: str) -
     inputs, rows = INPUTS[name]
     same(other.predict(inputs), task.predict(inputs))
     same([other.evaluate(rows).values], [task.evaluate(rows).values])
-    with pytest.raises(RecordError, match="look: ONNX Runtime keeps no records"):
+    with pytest.raises(RecordError, match="look: ONNX Runtime cannot record"):
         other.look(inputs)
 
 
@@ -145,11 +145,11 @@ def manifest_with(**changed: Any) -> Callable[[Path], object]:
         (lambda folder: (folder / "config.yaml").unlink(), CheckpointError, "config.yaml is missing, though"),
         (lambda folder: (folder / "tokenizer.json").unlink(), CheckpointError, "tokenizer.json"),
         (lambda folder: (folder / "export.json").write_text("{"), CheckpointError, "cannot read .*export.json"),
-        (lambda folder: (folder / "export.json").unlink(), ArgumentError, "is a run, which was not exported"),
+        (lambda folder: (folder / "export.json").unlink(), ArgumentError, "is a run folder, not an export"),
         (manifest_with(kind="savedmodel"), ArgumentError, "an export of the kind 'savedmodel'"),
-        (manifest_with(task="tensors"), ArgumentError, "is the export of a module, not of a task"),
+        (manifest_with(task="tensors"), ArgumentError, "is the export of a module"),
         (manifest_with(task="reply"), CheckpointError, "export.json says 'reply', config.yaml 'translate'"),
-        (manifest_with(graphs=[]), CheckpointError, "names no graph"),
+        (manifest_with(graphs=[]), CheckpointError, "lists no graph"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_told_in_one_sentence(
@@ -161,7 +161,7 @@ def test_a_folder_that_cannot_be_used_is_told_in_one_sentence(
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is no export: it is no folder"):
+    with pytest.raises(CheckpointError, match="is not an export: it is no folder"):
         load(tmp_path / "none")
-    with pytest.raises(CheckpointError, match=r"is no export: there is no export.json in it"):
+    with pytest.raises(CheckpointError, match=r"is not an export: there is not an export.json in it"):
         load_tensors(tmp_path)

@@ -117,7 +117,7 @@ def test_a_process_that_was_forked_is_told_so_and_does_not_hang(session: Session
     process.start()
     process.join(60)
     assert not process.is_alive()
-    assert "start processes by spawn" in answers.get()
+    assert "Start processes by spawn" in answers.get()
 
 
 def test_a_file_that_is_missing_or_damaged(folder: Path, tmp_path: Path) -> None:

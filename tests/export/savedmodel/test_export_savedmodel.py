@@ -85,6 +85,6 @@ def test_the_card_says_how_it_is_called_and_a_classifier_names_its_classes(
 def test_a_model_without_a_twin_is_told_what_can_be_done_instead(tmp_path: Path) -> None:
     model = models.CausalLanguageModel(models.CausalConfig(20, dim=8, num_layers=1, num_heads=2))
     for given in (model, nn.Linear(2, 2)):
-        with pytest.raises(ArgumentError, match=rf"a {type(given).__name__} .* has none. --to onnx and --to torch"):
+        with pytest.raises(ArgumentError, match=rf"a {type(given).__name__} .* has none. Use --to onnx or --to torch"):
             export(given, "savedmodel", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -24,7 +24,7 @@ def test_a_checkpoint_becomes_a_program_that_its_card_can_call(tiny_bert: Path, 
     assert (manifest.kind, manifest.task, manifest.precision) == ("torch", "tensors", "fp32")
     (graph,) = manifest.graphs
     assert all(each.relative <= 1e-4 for each in graph.differences)
-    assert "No AOTInductor package was asked for." in manifest.notes
+    assert "AOTInductor packages were not requested." in manifest.notes
     assert "The axis length is at most 32." in manifest.notes
     card = (found.folder / "card.md").read_text(encoding="utf-8")
     assert "| graph | batch | first input | PyTorch | torch.export |" in card
@@ -39,7 +39,7 @@ def test_without_a_compiler_it_says_so_and_refuses_only_where_it_must(monkeypatc
     monkeypatch.setattr(programs, "compiler", lambda: None)
     assert module._whether(None) == (
         False,
-        "No AOTInductor package was made: there is no C++ compiler here (g++, or what CXX names).",
+        "No AOTInductor package was made: no C++ compiler was found (g++, or the value of CXX).",
     )
     with pytest.raises(ArgumentError, match=r"aoti: AOTInductor needs a C\+\+ compiler, and there is none"):
         module._whether(True)

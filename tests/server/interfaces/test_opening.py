@@ -59,18 +59,18 @@ def test_an_onnx_export_explains_nothing(exported: Path) -> None:
 
 
 def test_an_export_is_served_by_the_backend_and_in_the_precision_that_it_has(exported: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is an ONNX export: serve it with backend onnx"):
+    with pytest.raises(CheckpointError, match="is an ONNX export. Choose backend onnx"):
         open_interface(exported, backend="torch")
-    with pytest.raises(ArgumentError, match=r"was exported in fp32, received 'int8'.*--precision int8"):
+    with pytest.raises(ArgumentError, match=r"was exported in fp32. Received: 'int8'.*--precision int8"):
         open_interface(exported, backend="onnx", precision="int8")
     other = tmp_path / "other"
     other.mkdir()
     told = json.loads((exported / "export.json").read_text())
     (other / "export.json").write_text(json.dumps({**told, "kind": "savedmodel"}))
-    with pytest.raises(CheckpointError, match="is an export to savedmodel, and headwise serves exports to onnx"):
+    with pytest.raises(CheckpointError, match="is an export to savedmodel, but headwise serve needs an ONNX export"):
         open_interface(other, backend="onnx")
     (other / "export.json").write_text(json.dumps({**told, "task": "tensors", "graphs": told["graphs"] * 2}))
-    with pytest.raises(CheckpointError, match="expected one graph to serve, received model, model"):
+    with pytest.raises(CheckpointError, match="expected one graph. Received: model, model"):
         open_interface(other, backend="onnx")
 
 
@@ -110,16 +110,16 @@ def test_a_bert_gives_hidden_states_and_their_mean(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ({"input_ids": np.array([2, 10**6])}, "input_ids: expected numbers from 0 to .* received 1000000"),
-        ({"input_ids": np.array([2, -1])}, "received -1"),
-        ({"input_ids": np.array([2.5])}, "expected INT64, received float64"),
-        ({"input_ids": np.zeros(0, np.int64)}, "received \\[0\\]"),
-        ({"input_ids": np.zeros((1, 2), np.int64)}, r"received \[1, 2\]"),
-        ({"input_ids": np.full(17, 2)}, "reads at most 16 tokens, received 17"),
+        ({"input_ids": np.array([2, 10**6])}, "input_ids: expected numbers from 0 to .* Received: 1000000"),
+        ({"input_ids": np.array([2, -1])}, "Received: -1"),
+        ({"input_ids": np.array([2.5])}, "expected INT64. Received: float64"),
+        ({"input_ids": np.zeros(0, np.int64)}, "Received: \\[0\\]"),
+        ({"input_ids": np.zeros((1, 2), np.int64)}, r"Received: \[1, 2\]"),
+        ({"input_ids": np.full(17, 2)}, "expected at most 16 tokens. Received: 17"),
         ({"input_ids": np.array([2, 3]), "attention_mask": np.array([1])}, "attention_mask: expected 2 numbers"),
-        ({"input_ids": np.array([2, 3]), "attention_mask": np.array([0, 1])}, "0 for padding after them"),
-        ({"input_ids": np.array([2, 3]), "attention_mask": np.array([2, 0])}, "0 for padding after them"),
-        ({"input_ids": np.array([2, 3]), "attention_mask": np.array([0, 0])}, "at least one"),
+        ({"input_ids": np.array([2, 3]), "attention_mask": np.array([0, 1])}, "then only 0 .padding"),
+        ({"input_ids": np.array([2, 3]), "attention_mask": np.array([2, 0])}, "then only 0 .padding"),
+        ({"input_ids": np.array([2, 3]), "attention_mask": np.array([0, 0])}, "one or more 1"),
         (
             {"input_ids": np.array([2, 3]), "token_type_ids": np.array([0, 2])},
             "token_type_ids: expected numbers from 0",
@@ -159,7 +159,7 @@ def test_a_module_that_was_exported_takes_and_gives_its_tensors(tmp_path: Path) 
     assert (third["output_0"].tolist(), third["output_1"]) == ([3, 7], 2.0)  # type: ignore[index]
     assert isinstance(wrong, HeadwiseError)
     assert "input_0: expected [-1]" in str(wrong)
-    assert "input_0: it is missing" in str(missing)
+    assert "input_0: this column is missing" in str(missing)
     assert interface.tokens(rows[1]) == 3
 
 
@@ -167,7 +167,7 @@ def test_a_module_that_was_exported_takes_and_gives_its_tensors(tmp_path: Path) 
 
 
 def test_a_folder_that_is_nothing_is_told_apart_from_one_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"is nothing that can be served: expected a run folder .*export.json"):
+    with pytest.raises(CheckpointError, match=r"cannot be served: expected a run folder .*export.json"):
         open_interface(tmp_path)
     with pytest.raises(CheckpointError, match="no folder"):
         open_interface(tmp_path / "none")
@@ -188,10 +188,10 @@ def test_a_run_that_is_damaged_says_so(run_of: RunOf, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"backend": "tensorrt"}, "backend: expected one of auto, torch, onnx, received 'tensorrt'"),
-        ({"threads": -1}, "threads: expected 0 .* or more, received -1"),
-        ({"precision": "fp8"}, "precision: expected one of fp32, bf16, int8, received 'fp8'"),
-        ({"precision": "int8"}, "ONNX Runtime has int8: headwise export RUN --to onnx --precision int8"),
+        ({"backend": "tensorrt"}, "backend: expected one of auto, torch, onnx. Received: backend='tensorrt'"),
+        ({"threads": -1}, "threads: expected 0 .* or more. Received: threads=-1"),
+        ({"precision": "fp8"}, "precision: expected one of fp32, bf16, int8. Received: precision='fp8'"),
+        ({"precision": "int8"}, "ONNX Runtime supports int8: headwise export RUN --to onnx --precision int8"),
     ],
 )
 def test_options_that_there_are_none_of(run_of: RunOf, options: dict[str, Any], says: str) -> None:
@@ -204,7 +204,7 @@ def test_options_that_there_are_none_of(run_of: RunOf, options: dict[str, Any], 
 
 def test_bfloat16_is_refused_where_the_processor_has_none(run_of: RunOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precisions, "has_bfloat16", lambda: False)
-    with pytest.raises(ArgumentError, match="this processor has no instructions for it"):
+    with pytest.raises(ArgumentError, match="this processor has no instructions for bf16"):
         open_interface(run_of("classify"), precision="bf16")
 
 
@@ -221,11 +221,11 @@ def test_bfloat16_answers_about_as_float32_does(bert_run: Callable[..., Path], m
 def test_bfloat16_that_is_far_off_is_refused(bert_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precisions, "has_bfloat16", lambda: True)
     monkeypatch.setattr(precisions, "TOLERANCE", 0.0)
-    with pytest.raises(ArgumentError, match=r"precision: in bf16 probability is .*% off"):
+    with pytest.raises(ArgumentError, match=r"precision: in bf16, probability differs by .*%"):
         open_interface(bert_run(), precision="bf16")
 
 
 def test_what_writes_texts_does_not_do_so_in_bfloat16(run_of: RunOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precisions, "has_bfloat16", lambda: True)
-    with pytest.raises(ArgumentError, match="translate writes a text token by token"):
+    with pytest.raises(ArgumentError, match="translate generates token by token"):
         open_interface(run_of("translate"), precision="bf16")

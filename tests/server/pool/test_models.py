@@ -130,7 +130,7 @@ def test_unload_waits_for_what_was_accepted_and_takes_nothing_more(start: Start,
         await asyncio.sleep(0)
         unloading = asyncio.ensure_future(pool.unload("m"))
         await until(lambda: not pool.models())
-        with pytest.raises(RequestRefused, match=r"there is no model 'm'\. Loaded: none") as caught:
+        with pytest.raises(RequestRefused, match=r"unknown model 'm'\. Loaded: none") as caught:
             await word(pool)
         assert caught.value.kind == "not_found"
         assert not unloading.done()
@@ -140,14 +140,14 @@ def test_unload_waits_for_what_was_accepted_and_takes_nothing_more(start: Start,
 
     run(unload())
     assert pool.statistics.models == {}
-    with pytest.raises(RequestRefused, match="there is no model 'm'"):
+    with pytest.raises(RequestRefused, match="unknown model 'm'"):
         run(pool.unload("m"))
     run(pool.load("m"))
     assert run(word(pool)) == "hello"
 
 
 def test_a_model_that_was_never_there_cannot_be_loaded_without_a_path(start: Start, run: Run) -> None:
-    with pytest.raises(RequestRefused, match="never a model 'other'") as caught:
+    with pytest.raises(RequestRefused, match="unknown model 'other'") as caught:
         run(start().load("other"))
     assert caught.value.kind == "not_found"
 
@@ -168,7 +168,7 @@ def test_folders_with_numbers_are_versions_and_the_newest_is_the_default(
     assert pool.find("v").version == "10"
     assert run(word(pool, "v")) == "version 10"
     assert run(word(pool, "v", "9")) == "version 9"
-    with pytest.raises(RequestRefused, match=r"no version '3' of 'v'. Loaded: 2, 9, 10") as caught:
+    with pytest.raises(RequestRefused, match=r"the model 'v' has no version '3'. Loaded: 2, 9, 10") as caught:
         run(word(pool, "v", "3"))
     assert caught.value.kind == "not_found"
     (folder / "2" / "word").unlink()

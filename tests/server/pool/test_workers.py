@@ -51,7 +51,7 @@ def test_only_what_a_dead_worker_had_fails_and_it_is_replaced(start: Start, run:
         done, pending = await asyncio.wait(dying, return_when=asyncio.FIRST_COMPLETED)
         (error,) = [asking.exception() for asking in done]
         assert isinstance(error, RequestRefused)
-        assert (error.kind, "died before it answered" in str(error)) == ("unavailable", True)
+        assert (error.kind, "died while it computed this request" in str(error)) == ("unavailable", True)
         assert len(pending) == workers - 1
         gate.open()
         assert [(await asking)[0]["text"] for asking in queued] == ["another"] * 5
@@ -69,7 +69,7 @@ def test_only_what_a_dead_worker_had_fails_and_it_is_replaced(start: Start, run:
 
 def test_a_row_that_kills_its_worker_is_not_given_to_another(start: Start, run: Run) -> None:
     pool = start(workers=2)
-    with pytest.raises(RequestRefused, match="died before it answered"):
+    with pytest.raises(RequestRefused, match="died while it computed this request"):
         run(pool.answer("m", None, [{"text": "a", "do": "die"}]))
     assert run(pool.answer("m", None, [OTHER]))[0]["text"] == "another"
     assert pool.statistics.restarts <= 1
@@ -88,10 +88,10 @@ def test_a_worker_that_cannot_be_started_again_and_again_is_given_up(
             await pool.answer("m", None, [{"text": "a", "do": "die"}])
         assert not pool.ready
         assert pool.live
-        with pytest.raises(RequestRefused, match=r"no worker any more: it could not load m: .* is damaged"):
+        with pytest.raises(RequestRefused, match=r"no worker is left: it could not load m: .* is damaged"):
             await pool.answer("m", None, [OTHER])  # it waited for a worker
         assert not pool.live
-        with pytest.raises(RequestRefused, match="no worker any more") as caught:
+        with pytest.raises(RequestRefused, match="no worker is left") as caught:
             await pool.answer("m", None, [OTHER])
         assert caught.value.kind == "unavailable"
         assert not pool.models()[0].ready
@@ -104,7 +104,7 @@ def test_a_worker_that_cannot_be_started_again_and_again_is_given_up(
     [
         ("damaged", "bad_input", "m is damaged"),
         ("surprising", "bad_input", "m cannot be loaded: KeyError: 'surprise'"),
-        ("deadly", "unavailable", "the worker process that was to load it is gone: it was ended by SIGKILL"),
+        ("deadly", "unavailable", "the worker process ended while it loaded the model: it was ended by SIGKILL"),
     ],
 )
 def test_a_model_that_cannot_be_loaded_is_told_to_who_starts(
@@ -125,7 +125,7 @@ def test_a_worker_that_says_nothing_for_long_is_replaced(
     pool = start(timeout=0.1)
 
     async def wait() -> None:
-        with pytest.raises(RequestRefused, match=r"no answer within 0\.1 seconds"):
+        with pytest.raises(RequestRefused, match=r"not answered within 0\.1 seconds"):
             await pool.answer("m", None, [gate.row])
         await until(lambda: pool.statistics.restarts == 1)
         await until(lambda: pool.ready)

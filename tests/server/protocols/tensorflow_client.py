@@ -25,7 +25,7 @@ def main(address: str) -> dict[str, Any]:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         return {
             "words": predict(stub, "words", {"text": tf.make_tensor_proto(["a b", "some longer text"])}),
-            "one version": predict(stub, "words", {"text": tf.make_tensor_proto(["a"])}, version=1, only="label"),
+            "(given version)": predict(stub, "words", {"text": tf.make_tensor_proto(["a"])}, version=1, only="label"),
             "mixed": predict(
                 stub,
                 "mixed",

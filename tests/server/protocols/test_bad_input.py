@@ -43,15 +43,15 @@ def _still_answers(connection: Any) -> Iterator[None]:
     ("model", "inputs", "words"),
     [
         ("words", [], "input text: it is missing"),
-        ("words", [TEXT, TEXT], "input text: it is there more than once"),
-        ("words", [TEXT, {**TEXT, "name": "x" * 999}], "this model has no such input, only text"),
+        ("words", [TEXT, TEXT], "input text: it is given more than once"),
+        ("words", [TEXT, {**TEXT, "name": "x" * 999}], "unknown input. This model has: text"),
         ("words", [{**TEXT, "datatype": "FP32"}], "expected the datatype BYTES. Received: 'FP32'"),
         ("words", [{**TEXT, "datatype": "Q" * 999}], "expected the datatype BYTES"),
         ("words", [{**TEXT, "shape": [1, 1]}], "expected the shape [-1], where -1 is any size. Received: [1, 1]"),
         ("words", [{**TEXT, "shape": []}], "Received: []"),
-        ("words", [{**TEXT, "shape": [0], "data": []}], "a request has one row or more"),
+        ("words", [{**TEXT, "shape": [0], "data": []}], "every size must be at least 1"),
         ("words", [{**TEXT, "shape": [-1]}], "Received: [-1]"),
-        ("words", [{**TEXT, "shape": [2]}], "the shape [2] has 2 elements, and the data 1"),
+        ("words", [{**TEXT, "shape": [2]}], "the shape [2] has 2 elements, the data 1"),
         ("words", [{**TEXT, "shape": [10**30]}], "inputs.0.shape.0"),
         ("words", [{**TEXT, "shape": ["a"]}], "inputs.0.shape.0: Input should be a valid integer"),
         ("words", [{**TEXT, "shape": ["1"]}], "inputs.0.shape.0: Input should be a valid integer"),
@@ -59,22 +59,22 @@ def _still_answers(connection: Any) -> Iterator[None]:
         ("words", [{**TEXT, "data": [5]}], "input text: expected text. Received: a number"),
         ("words", [{**TEXT, "data": [None]}], "input text: expected text. Received: null"),
         ("words", [{**TEXT, "data": [{}]}], "input text: expected text. Received: an object"),
-        ("words", [{**TEXT, "data": [["a"], ["b"]], "shape": [2]}], "the lists of its data have not the shape [2]"),
+        ("words", [{**TEXT, "data": [["a"], ["b"]], "shape": [2]}], "the lists in data do not have the shape [2]"),
         ("words", [{**TEXT, "data": "a"}], "inputs.0.data: Input should be a valid list"),
-        ("words", [{"name": "text", "datatype": "BYTES", "shape": [1]}], "input text: expected data, a list"),
-        ("words", [{**TEXT, "parameters": {"shared_memory_region": "a"}}], "this server has no shared memory"),
+        ("words", [{"name": "text", "datatype": "BYTES", "shape": [1]}], "input text: expected data as a list"),
+        ("words", [{**TEXT, "parameters": {"shared_memory_region": "a"}}], "shared memory is not supported"),
         ("words", ["a"], "inputs.0: expected an object"),
         ("words", "a", "inputs: Input should be a valid list"),
-        ("mixed", [{**IDS, "data": [1, 2]}], "the shape [1, 3] has 3 elements, and the data 2"),
-        ("mixed", [{**IDS, "data": [[1, 2], [3]]}], "the lists of its data have not the shape [1, 3]"),
+        ("mixed", [{**IDS, "data": [1, 2]}], "the shape [1, 3] has 3 elements, the data 2"),
+        ("mixed", [{**IDS, "data": [[1, 2], [3]]}], "the lists in data do not have the shape [1, 3]"),
         ("mixed", [{**IDS, "data": [1, 2, 3.5]}], "expected whole numbers. Received: a number with a fraction"),
         ("mixed", [{**IDS, "data": [1, 2, True]}], "expected whole numbers. Received: true or false"),
-        ("mixed", [{**IDS, "data": [1, 2, 2**63]}], "a number is too large for INT64"),
-        ("mixed", [{**IDS, "shape": [2**40, 0], "data": []}], "none of its sizes is 0"),
+        ("mixed", [{**IDS, "data": [1, 2, 2**63]}], "a number is out of range for INT64"),
+        ("mixed", [{**IDS, "shape": [2**40, 0], "data": []}], "every size must be at least 1"),
         ("mixed", [{**IDS, "name": "image", "datatype": "BYTES", "shape": [1], "data": ["a"]}, IDS], "as binary data"),
         ("mixed", [IDS, {"name": "scale", "datatype": "FP32", "shape": [2], "data": [1, 2]}], "ids: 1, scale: 2"),
         ("mixed", [IDS, {"name": "on", "datatype": "BOOL", "shape": [1], "data": [1]}], "expected true or false"),
-        ("one", [{**X, "data": [1, 1e39]}], "input x: a number is too large for FP32"),
+        ("one", [{**X, "data": [1, 1e39]}], "input x: a number is out of range for FP32"),
         ("one", [{**X, "data": [1, "2"]}], "input x: expected numbers. Received: text"),
     ],
 )
@@ -88,11 +88,14 @@ def test_refuses_tensors_that_do_not_fit(connection: Any, model: str, inputs: An
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"outputs": [{"name": "scores"}]}, "output 'scores': this model has no such output, only label"),
-        ({"outputs": [{"name": "label"}] * 2}, "output label: it is wanted more than once"),
-        ({"outputs": [{"name": "label", "parameters": {"classification": 2}}]}, "does not know classification"),
-        ({"parameters": {"timeout": "soon"}}, "parameter timeout: expected microseconds"),
-        ({"parameters": {"a": [1]}}, "the request is not one of this protocol"),
+        ({"outputs": [{"name": "scores"}]}, "output 'scores': unknown output. This model has: label"),
+        ({"outputs": [{"name": "label"}] * 2}, "output label: it is requested more than once"),
+        (
+            {"outputs": [{"name": "label", "parameters": {"classification": 2}}]},
+            "the parameter classification is not supported",
+        ),
+        ({"parameters": {"timeout": "soon"}}, "parameter timeout: expected a whole number of microseconds"),
+        ({"parameters": {"a": [1]}}, "the request does not follow this protocol"),
         ({"id": 5}, "id: Input should be a valid string"),
     ],
 )
@@ -136,14 +139,14 @@ def binary(size: Any, **more: Any) -> bytes:
         (binary(5), b"\1\0\0\0a", "five", "expected 0 to"),
         (binary(5), b"\1\0\0\0a", 9, "the body is not JSON"),
         (binary(5), b"\1\0\0\0a", None, "the body is not JSON"),
-        (binary(6), b"\1\0\0\0a", ..., "expected a binary_data_size from 0 to 5"),
-        (binary(-1), b"\1\0\0\0a", ..., "expected a binary_data_size from 0 to 5"),
-        (binary("5"), b"\1\0\0\0a", ..., "expected a binary_data_size from 0 to 5"),
-        (binary(4), b"\1\0\0\0a", ..., "1 bytes behind the JSON belong to no input"),
-        (binary(5, data=["a"]), b"\1\0\0\0a", ..., "it has data, and a binary_data_size too"),
-        (binary(5), b"\1\0\0\0\xff", ..., "input text, row 0, counted from 0: it is not UTF-8 text"),
-        (binary(5), b"\2\0\0\0a", ..., "its bytes are not elements, each behind its length"),
-        (binary(10), b"\1\0\0\0a" * 2, ..., "its bytes are not elements, each behind its length"),
+        (binary(6), b"\1\0\0\0a", ..., "expected a binary_data_size of 0 to 5"),
+        (binary(-1), b"\1\0\0\0a", ..., "expected a binary_data_size of 0 to 5"),
+        (binary("5"), b"\1\0\0\0a", ..., "expected a binary_data_size of 0 to 5"),
+        (binary(4), b"\1\0\0\0a", ..., "1 bytes after the JSON belong to no input"),
+        (binary(5, data=["a"]), b"\1\0\0\0a", ..., "it has both data and a binary_data_size"),
+        (binary(5), b"\1\0\0\0\xff", ..., "input text, row 0 (from 0): it is not UTF-8 text"),
+        (binary(5), b"\2\0\0\0a", ..., "expected elements, each preceded by its length"),
+        (binary(10), b"\1\0\0\0a" * 2, ..., "expected elements, each preceded by its length"),
         (binary(5, shape=[999]), b"\1\0\0\0a", ..., "5 bytes are too few"),
     ],
 )
@@ -189,7 +192,7 @@ def test_too_many_rows_at_once_are_too_large(connection: Any, path: str, request
 
 def test_a_fault_of_the_server_tells_nobody_the_text(connection: Any, caplog: pytest.LogCaptureFixture) -> None:
     status, answer = post(connection, "/v1/models/words:predict", b'{"instances": ["broken"]}')
-    assert (status, answer) == (500, {"error": "the server failed at this request; its log says where"})
+    assert (status, answer) == (500, {"error": "the server failed on this request; see its log"})
     assert "ZeroDivisionError in " in caplog.text
     assert "secret" not in caplog.text
 

@@ -114,7 +114,7 @@ def test_answers_in_lists_who_asks_in_lists(infer: Any) -> None:
 def test_loads_and_unloads_for_clients_of_triton_and_of_kserve(server: Addresses, client: Any) -> None:
     client.load_model("words")
     index = client.get_model_repository_index(as_json=True)["models"]
-    assert {"name": "words", "version": "3", "state": "UNAVAILABLE", "reason": "it is being loaded"} in index
+    assert {"name": "words", "version": "3", "state": "UNAVAILABLE", "reason": "loading"} in index
     with grpc.insecure_channel(server.grpc) as channel:
         unload = channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelUnload")
         answer = unload(messages.RepositoryModelUnloadRequest(model_name="words").SerializeToString())
@@ -178,7 +178,7 @@ def test_stops_working_for_a_client_that_has_left(server: Addresses, client: Any
 
 
 def test_says_which_row_cannot_be_used_and_when_to_try_again(client: Any, infer: Any) -> None:
-    with pytest.raises(InferenceServerException, match=r"INVALID_ARGUMENT. row 1 of 2, counted from 0: text: it has"):
+    with pytest.raises(InferenceServerException, match=r"INVALID_ARGUMENT. row 1 .from 0. of 2: text: it has"):
         client.infer("words", [texts(["good", "bad"])])
     request = messages.ModelInferRequest(
         model_name="words",
@@ -198,29 +198,37 @@ IDS = {"name": "ids", "datatype": "INT64", "shape": [1, 3]}
     ("model", "request_", "words"),
     [
         ("words", {"inputs": []}, "input text: it is missing"),
-        ("words", {"inputs": [TEXT, TEXT]}, "input text: it is there more than once"),
-        ("words", {"inputs": [TEXT, {**TEXT, "name": "x" * 999}]}, "this model has no such input, only text"),
+        ("words", {"inputs": [TEXT, TEXT]}, "input text: it is given more than once"),
+        ("words", {"inputs": [TEXT, {**TEXT, "name": "x" * 999}]}, "unknown input. This model has: text"),
         ("words", {"inputs": [{**TEXT, "datatype": "FP32"}]}, "expected the datatype BYTES. Received: 'FP32'"),
-        ("words", {"inputs": [{**TEXT, "datatype": "NONE"}]}, "a datatype that the protocol does not know"),
+        ("words", {"inputs": [{**TEXT, "datatype": "NONE"}]}, "an unknown datatype"),
         ("words", {"inputs": [{**TEXT, "shape": [1, 1]}]}, r"expected the shape \[-1\], where -1 is any size"),
-        ("words", {"inputs": [{**TEXT, "shape": [0]}]}, "a request has one row or more"),
+        ("words", {"inputs": [{**TEXT, "shape": [0]}]}, "every size must be at least 1"),
         ("words", {"inputs": [{**TEXT, "shape": [-1]}]}, r"expected the shape \[-1\].*Received: \[-1\]"),
-        ("words", {"inputs": [{**TEXT, "shape": [2]}]}, "the shape .2. has 2 elements, and the data 1"),
+        ("words", {"inputs": [{**TEXT, "shape": [2]}]}, "the shape .2. has 2 elements, the data 1"),
         ("words", {"inputs": [{**TEXT, "shape": [2**62]}]}, "expected at most 8192 rows"),
         ("words", {"inputs": [{**TEXT, "contents": {"bytes_contents": [b"\xff"]}}]}, "row 0.*it is not UTF-8 text"),
-        ("words", {"inputs": [TEXT], "raw_input_contents": [b"a"]}, "contents, and raw_input_contents too"),
-        ("words", {"inputs": [TEXT], "raw_input_contents": [b"a", b"b"]}, "1 inputs, and raw_input_contents of 2"),
+        (
+            "words",
+            {"inputs": [TEXT], "raw_input_contents": [b"a"]},
+            "an input has both contents and raw_input_contents",
+        ),
+        ("words", {"inputs": [TEXT], "raw_input_contents": [b"a", b"b"]}, "1 inputs, but raw_input_contents of 2"),
         (
             "words",
             {"inputs": [TEXT], "outputs": [{"name": "scores"}]},
-            "output 'scores': this model has no such output",
+            "output 'scores': unknown output",
         ),
-        ("words", {"inputs": [TEXT], "parameters": {"timeout": {"int64_param": -1}}}, "expected microseconds"),
-        ("mixed", {"inputs": [IDS], "raw_input_contents": [b"abc"]}, "3 bytes are not whole elements of 8 bytes"),
-        ("mixed", {"inputs": [IDS], "raw_input_contents": [b"12345678"]}, "3 elements, and the data 1"),
-        ("mixed", {"inputs": [{**IDS, "shape": [2**62, 0]}]}, "none of its sizes is 0"),
+        (
+            "words",
+            {"inputs": [TEXT], "parameters": {"timeout": {"int64_param": -1}}},
+            "expected a whole number of microseconds",
+        ),
+        ("mixed", {"inputs": [IDS], "raw_input_contents": [b"abc"]}, "3 bytes are not a multiple of 8"),
+        ("mixed", {"inputs": [IDS], "raw_input_contents": [b"12345678"]}, "3 elements, the data 1"),
+        ("mixed", {"inputs": [{**IDS, "shape": [2**62, 0]}]}, "every size must be at least 1"),
         ("mixed", {"inputs": [{**IDS, "datatype": "FP16"}]}, "expected the datatype INT64. Received: 'FP16'"),
-        ("one", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}]}, "has 1 elements, and the data 0"),
+        ("one", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}]}, "has 1 elements, the data 0"),
     ],
 )
 def test_refuses_what_does_not_fit_with_a_sentence(infer: Any, model: str, request_: Any, words: str) -> None:
@@ -243,14 +251,14 @@ def test_bytes_that_are_no_message_are_bad_input_and_no_fault_of_the_server(
     infer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     for request in (b"\xff\xff", b"\n\x02\xff\xff"):  # the second has a name that is not UTF-8
-        with pytest.raises(grpc.RpcError, match="the bytes are no ModelInferRequest") as refused:
+        with pytest.raises(grpc.RpcError, match="the bytes are not a valid ModelInferRequest") as refused:
             infer(request)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert not caplog.records
 
 
 def test_a_fault_of_the_server_tells_nobody_the_text(client: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(InferenceServerException, match=r"INTERNAL. the server failed at this request"):
+    with pytest.raises(InferenceServerException, match=r"INTERNAL. the server failed on this request"):
         client.infer("words", [texts(["broken"])])
     assert "ZeroDivisionError in " in caplog.text
     assert "secret" not in caplog.text

@@ -31,7 +31,7 @@ def test_a_client_written_for_tensorflow_serving_works_unchanged(server: Address
     assert words["probabilities"][0] == "float32"
     assert words["probabilities"][1][1] == pytest.approx([0.2, 0.8])
     assert words["tokens"][1] == [["a", "b", ""], ["some", "longer", "text"]]
-    assert found["one version"] == {"version": 1, "label": ["object", ["short"]]}
+    assert found["(given version)"] == {"version": 1, "label": ["object", ["short"]]}
     assert found["mixed"] == {
         "version": 1,
         "total": ["int64", [6, 2**40 - 1]],
@@ -48,7 +48,7 @@ def test_a_client_written_for_tensorflow_serving_works_unchanged(server: Address
         "tokens": ["string", [-1, -1]],
     }
     assert found["classes"] == [[["short", 0.8], ["long", 0.2]], [["short", 0.25], ["long", 0.75]]]
-    assert found["regressed"] == ["INVALID_ARGUMENT", "no model here has a signature that regresses: ask it to predict"]
+    assert found["regressed"] == ["INVALID_ARGUMENT", "regression is not supported. Use predict"]
     assert found["states"] == [[2, "AVAILABLE", 0], [1, "AVAILABLE", 0]]
 
 
@@ -88,10 +88,10 @@ def test_a_list_that_is_too_short_goes_on_with_its_last_value(call: Any) -> None
         ("words", {}, "input text: it is missing"),
         ("words", {"text": tensor(STRING, [1])}, "has 1 elements. Received: 0 values"),
         ("words", {"text": tensor(STRING, [1], string_val=[b"\xff"])}, "it is not UTF-8 text"),
-        ("words", {"text": tensor(STRING, [0])}, "a request has one row or more"),
+        ("words", {"text": tensor(STRING, [0])}, "every size must be at least 1"),
         ("words", {"text": tensor(STRING, [-1], string_val=[b"a"])}, "Received: [-1]"),
         ("words", {"text": tensor(STRING, [2**62], string_val=[b"a"])}, "expected at most 8192 rows"),
-        ("words", {"text": {"dtype": STRING, "tensor_shape": {"unknown_rank": True}}}, "it has no shape"),
+        ("words", {"text": {"dtype": STRING, "tensor_shape": {"unknown_rank": True}}}, "its shape is missing"),
         ("words", {"text": tensor(99, [1])}, "expected DT_STRING. Received: DataType 99"),
         ("words", {"text": tensor(STRING, [1], string_val=[b"bad"])}, "text: it has 99 tokens"),
         ("mixed", {"ids": tensor(INT64, [1, 3], tensor_content=b"123")}, "has 3 elements. Received: 3 bytes"),
@@ -99,7 +99,7 @@ def test_a_list_that_is_too_short_goes_on_with_its_last_value(call: Any) -> None
         (
             "mixed",
             {"ids": tensor(INT64, [2, 3], int64_val=[1]), "scale": tensor(FLOAT, [1], float_val=[1])},
-            "expected as many rows in each input, one or more. Received:",
+            "expected the same number of rows, at least 1, in each input. Received:",
         ),
     ],
 )
@@ -117,8 +117,8 @@ def test_one_value_does_not_stand_for_billions() -> None:
 
 def test_refuses_an_unknown_output_signature_version_or_field(call: Any) -> None:
     text = {"text": tensor(STRING, [1], string_val=[b"a"])}
-    assert predict(call, text, output_filter=["scores"])[1].startswith("output 'scores': this model has no such output")
-    assert "one signature, serving_default" in predict(call, text, spec={"signature_name": "other"})[1]
+    assert predict(call, text, output_filter=["scores"])[1].startswith("output 'scores': unknown output")
+    assert "expected serving_default, the only one" in predict(call, text, spec={"signature_name": "other"})[1]
     assert predict(call, text, spec={"version": {"value": 9}})[0] == "NOT_FOUND"
     assert predict(call, text, spec={"version_label": "stable"}) == (
         "NOT_FOUND",
@@ -142,11 +142,11 @@ def test_classifies_examples_that_share_a_context(call: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "examples", "words"),
     [
-        ("words", [], "expected one row or more"),
-        ("words", [{}], "row 0, counted from 0: input text: it is missing"),
-        ("words", [{"text": {"float_list": {"value": [1]}}}], "expected one value, bytes_list. Received: 0"),
-        ("words", [{"text": {"bytes_list": {"value": [b"a", b"b"]}}}], "expected one value, bytes_list. Received: 2"),
-        ("mixed", [{}], "this model does not classify"),
+        ("words", [], "expected at least one row"),
+        ("words", [{}], "row 0 (from 0): input text: it is missing"),
+        ("words", [{"text": {"float_list": {"value": [1]}}}], "expected one value in bytes_list. Received: 0"),
+        ("words", [{"text": {"bytes_list": {"value": [b"a", b"b"]}}}], "expected one value in bytes_list. Received: 2"),
+        ("mixed", [{}], "this model cannot classify"),
     ],
 )
 def test_refuses_examples_that_do_not_fit(call: Any, name: str, examples: list[Any], words: str) -> None:
