@@ -51,9 +51,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
     "--generate", type=click.IntRange(min=1), metavar="N", help="Also generate N tokens after the text, greedily."
 )
 @click.option("--values", is_flag=True, help="Also save the values, which norm-based weights need.")
-@click.option(
-    "--dtype", type=click.Choice(DTYPES), default="auto", show_default=True, help="The dtype of the model."
-)
+@click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True, help="The dtype of the model.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def watch(
     texts: tuple[str, ...],

@@ -72,7 +72,9 @@ class BertTensors(Answering[Ids]):
         arrays = {column.name: array_of(row, column) for column in (MASK, TYPES) if row.get(column.name) is not None}
         for name, array in arrays.items():
             if len(array) != len(ids):
-                raise ArgumentError(f"{name}: expected {len(ids)} numbers, as in input_ids. Received: {len(array)} numbers")
+                raise ArgumentError(
+                    f"{name}: expected {len(ids)} numbers, as in input_ids. Received: {len(array)} numbers"
+                )
         mask = arrays.get("attention_mask", np.ones_like(ids))
         types = arrays.get("token_type_ids", np.zeros_like(ids))
         real = int(mask.sum())
