@@ -1,4 +1,4 @@
-"""Train, evaluate and use models with attention on data of your own; a class for each task.
+"""Train, evaluate and use models with attention on your own data; one class per task.
 
     from headwise import tasks
 
@@ -6,7 +6,7 @@
     task.predict(["a warm, funny film"])
     tasks.load("run").evaluate("test.csv").values["accuracy"]
 
-Names are imported on first use, because Lightning and all that comes with it are.
+Names are imported on first use, because Lightning and its dependencies are heavy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
     "load",
 ]
 
-# The word of the command -> the class of the task, which is in the module of that word.
+# Name of the command, which is also the name of the module -> class of the task.
 NAMES = {
     "classify": "Classify",
     "answer": "Answer",

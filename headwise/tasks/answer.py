@@ -1,4 +1,4 @@
-"""`Answer`: a question and a context to the words of the context that answer it."""
+"""`Answer`: a question and a context -> the words of the context that answer it."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from headwise.tasks.text.padding import padded
 from headwise.tasks.text.subwords import Pieces, Subwords
 from headwise.tasks.text.windows import windows
 
-SEPARATOR = "[SEP]"  # between question and context, where both are one string
-_LONGEST = 384  # tokens of a window, if the model can read more and no other number is asked for
+SEPARATOR = "[SEP]"  # separates question and context in one string
+_LONGEST = 384  # default tokens per window, if the model can read more
 _SENTENCE = re.compile(r".*?[.!?。！？](?=\s|$|[^\x00-\x7f])|.+", re.DOTALL)
 
 
 class Window(NamedTuple):
-    """A question and as much of its context as can be read at once."""
+    """A question and the part of its context that fits into one input."""
 
-    row: int  # of the data
+    row: int  # index of the row in the data
     ids: list[int]
     types: list[int]
-    context: int  # where the context begins among the ids
+    context: int  # index of the context's first token in the ids
     offsets: list[tuple[int, int]]  # of the context's tokens in this window: context[start:end]
-    start: int  # of the answer's first and last token among the ids; both 0, [CLS], where the window does not have it
+    start: int  # first and last token of the answer in the ids; both 0, [CLS], if the answer is not in this window
     end: int
 
 
 class Answer(Task[AnswerOptions]):
     """BERT with a head for the first and the last token of the answer; long contexts in windows that overlap.
 
-    Questions without an answer are learned if there are any; a model that saw some may say that there is none.
+    Unanswerable questions are learned if there are any; then the model may predict that there is no answer.
 
     >>> task = Answer.fit("squad.json")
     >>> task.predict([("Who wrote it?", "The book was written by Mary Shelley in 1818.")])
@@ -62,7 +62,7 @@ class Answer(Task[AnswerOptions]):
     model: SpanReader
 
     def __init__(self, options: AnswerOptions, model: SpanReader, subwords: Subwords, facts: Mapping[str, Any]) -> None:
-        """`facts` of the answers in training: longest and mean number of tokens, and whether some had none."""
+        """`facts`: longest and mean number of tokens of the training answers, and whether some questions have none."""
         super().__init__(options, model)
         self.subwords = subwords
         self.longest = int(facts["longest"])
@@ -75,12 +75,12 @@ class Answer(Task[AnswerOptions]):
 
     @classmethod
     def split(cls, data: Data, options: AnswerOptions) -> tuple[Data, Data]:
-        """By contexts: whoever knows one question about a text knows something of the others."""
+        """Split by contexts, because questions about the same text are related."""
         contexts = list(dict.fromkeys(data.columns["context"]))
         if len(contexts) < 2:
             raise ArgumentError(
                 f"{data.name}: expected questions about at least 2 contexts, one to learn from and one to choose the "
-                "best weights by. Received: 1; give more, or validation=FILE"
+                "best weights by. Received: 1. Add rows, or pass validation=FILE"
             )
         held = min(max(round(options.validation_share * len(contexts)), 1), len(contexts) - 1)
         chosen = set(random.Random(options.seed).sample(contexts, held))
@@ -93,7 +93,7 @@ class Answer(Task[AnswerOptions]):
     def learn(cls, data: Data, options: AnswerOptions) -> Answer:
         if not any(data.columns["answers"]):
             raise ArgumentError(
-                f"{data.name}: expected questions with answers to learn from, received none in {len(data)}"
+                f"{data.name}: expected questions with answers. Received: no answers in {len(data)} rows"
             )
         contexts = list(dict.fromkeys(data.columns["context"]))
         encoder, subwords = encoders.make([*data.columns["question"], *contexts], options)
@@ -117,10 +117,10 @@ class Answer(Task[AnswerOptions]):
         room = self.max_length - len(question) - 3
         if room < 1:
             raise ArgumentError(
-                f"max_length: expected room for a context beside a question of {len(question)} tokens and 3 signs, "
-                f"received {self.max_length}; give more, or less question_length"
+                f"max_length: expected room for a context beside a question of {len(question)} tokens and 3 signs. "
+                f"Received: max_length={self.max_length}. Increase it, or reduce question_length"
             )
-        # As much as is asked for, unless that is most of the window; but no answer of a known length may be cut.
+        # The requested overlap, but at most half of the window, and enough that no training answer is cut.
         overlap = min(max(min(self.options.overlap, room // 2), self.longest - 1), room - 1)
         begin = len(question) + 2
         found = []
@@ -133,7 +133,7 @@ class Answer(Task[AnswerOptions]):
 
     @property
     def max_length(self) -> int:
-        """How many tokens a window has at most, the question among them."""
+        """The most tokens in a window, including the question."""
         return self.options.max_length or min(
             _LONGEST, encoders.max_length(self.model.encoder, self.options) or _LONGEST
         )
@@ -156,14 +156,14 @@ class Answer(Task[AnswerOptions]):
         }
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Where the answer begins and ends: one of the context's tokens, or [CLS] where the window does not have it."""
+        """Cross-entropy of the answer's first and last token; the target is [CLS] if it is not in the window."""
         starts_BS, ends_BS = self._log_probabilities(batch)
         total = functional.nll_loss(starts_BS, batch["starts"], reduction="sum")
         total = total + functional.nll_loss(ends_BS, batch["ends"], reduction="sum")
         return total / 2, torch.tensor(len(starts_BS), device=starts_BS.device)
 
     def _log_probabilities(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Of each token as the first and the last of the answer, [B, S] twice, float32."""
+        """Log-probabilities of each token as first and as last token of the answer, [B, S] twice, float32."""
         allowed_BS = batch["in_context"].clone()
         allowed_BS[:, 0] = True
         logits = self.model(batch["input_ids"], batch["real"], batch["token_type_ids"])
@@ -172,15 +172,15 @@ class Answer(Task[AnswerOptions]):
         return starts_BS, ends_BS
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """The answer to each question, as it stands in the context.
+        """The answer to each question, copied from the context.
 
         Args:
-            inputs: (question, context) pairs, one or several "question [SEP] context", or whatever holds rows with the
+            inputs: (question, context) pairs, one or several strings "question [SEP] context", or a table with the
                 columns of questions and contexts.
 
         Returns:
-            For each "answer", "start" (its first character in the context) and "probability", over all spans of all
-            windows. Where the model says that there is no answer: "", and None as start.
+            For each question "answer", "start" (index of its first character) and "probability", over all spans of all
+            windows. If the model predicts that there is no answer: "" and None.
         """
         data = self._inputs(inputs)
         best = self._best(data)
@@ -213,23 +213,23 @@ class Answer(Task[AnswerOptions]):
         )
 
     def remarks(self, data: Data) -> tuple[str, ...]:
-        """A sentence that says how many of the questions are too long to be read whole, if any are."""
+        """A note on the number of questions that are cut, if any."""
         lengths = [len(each.ids) for each in self.subwords.pieces(data.columns["question"])]
         most = self.options.question_length
         long = sum(length > most for length in lengths)
         if not long:
             return ()
         have = "have" if long > 1 else "has"
-        return (f"{long} of {len(lengths)} questions {have} more than {most} tokens: what is beyond was not read",)
+        return (f"{long} of {len(lengths)} questions {have} more than {most} tokens: the rest was cut",)
 
     def look(self, inputs: Sequence[str]) -> list[Seen]:
-        """What the heads do with each "question [SEP] context"; of a long context with the window around the answer."""
+        """The attention for each "question [SEP] context"; of a long context, for the window around the answer."""
         pairs = [_pair(text) for text in inputs]
         texts = [f"{question} {SEPARATOR} {context[self._begin(question, context) :]}" for question, context in pairs]
         return [encoders.look(self.model, self.subwords, text, self.max_length) for text in texts]
 
     def _begin(self, question: str, context: str) -> int:
-        """The character at which the window begins that has the answer nearest to its middle."""
+        """The index of the first character of the window whose middle is nearest to the answer."""
         pair = [(question, context)]
         (found,) = self.predict(pair)
         if found["start"] is None:
@@ -257,7 +257,7 @@ class Answer(Task[AnswerOptions]):
 
     @torch.no_grad()
     def _best(self, data: Data) -> list[BestSpans]:
-        """The best answers of each row, from all of its windows."""
+        """The best answers to each row, from all its windows."""
         self.eval()
         found = [BestSpans(self.may_be_none) for _ in range(len(data))]
         examples = self.encode(data, targets=False)
@@ -271,7 +271,7 @@ class Answer(Task[AnswerOptions]):
         return found
 
     def _inputs(self, inputs: Any) -> Data:
-        """Questions and contexts given as such are rows too."""
+        """The inputs as a table."""
         given = [inputs] if isinstance(inputs, str) and SEPARATOR in inputs else inputs
         if not isinstance(given, list | tuple) or not given or isinstance(given[0], Mapping):
             return self.read(inputs, self.options, targets=False)
@@ -289,32 +289,32 @@ def _pair(given: Any) -> tuple[str, str]:
     if isinstance(given, str):
         question, context = question.strip(), context.strip()
     if not question.strip() or not context.strip():
-        raise ArgumentError(f"expected a question and a context, received an empty one: {given!r:.80}")
+        raise ArgumentError(f"expected a non-empty question and context. Received: {given!r:.80}")
     return question, context
 
 
 def _pieces(contexts: Sequence[str], subwords: Subwords) -> dict[str, Pieces]:
-    """Each context once: in a SQuAD file many questions are of one."""
+    """The tokens of each distinct context: in a SQuAD file many questions share one."""
     once = list(dict.fromkeys(contexts))
     return dict(zip(once, subwords.pieces(once), strict=True))
 
 
 def _token_spans(data: Data, subwords: Subwords) -> list[range | None]:
-    """The tokens of each row's first answer; None where there is no answer."""
+    """The token range of each row's first answer; None for unanswerable questions."""
     pieces = _pieces(data.columns["context"], subwords)
     rows = zip(data.columns["context"], data.columns["answers"], strict=True)
     return [_tokens_of(answers[0], pieces[context]) if answers else None for context, answers in rows]
 
 
 def _tokens_of(answer: Span, context: Pieces) -> range | None:
-    """The tokens that an answer touches."""
+    """The token range that overlaps an answer."""
     end = answer.start + len(answer.text)
     touched = [i for i, (low, high) in enumerate(context.offsets) if low < end and high > answer.start]
     return range(touched[0], touched[-1] + 1) if touched else None
 
 
 def _end_of(context: Pieces, count: int) -> int:
-    """Where the first tokens end, in characters."""
+    """The index of the character after the first `count` tokens."""
     return context.offsets[min(count, len(context.offsets)) - 1][1] if context.offsets else 0
 
 

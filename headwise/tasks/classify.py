@@ -1,4 +1,4 @@
-"""`Classify`: a text, or two texts, to a label."""
+"""`Classify`: a text, or a pair of texts -> a label."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headwise.tasks.text import encoders
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.subwords import Subwords
 
-UNSEEN = -100  # the number of a label that was not in the training data; the loss leaves it out
+UNSEEN = -100  # the class of a label that is not in the training data; the loss ignores it
 
 
 class Example(NamedTuple):
@@ -34,7 +34,7 @@ class Example(NamedTuple):
 
 
 class Classify(Task[ClassifyOptions]):
-    """BERT fine-tuned from a checkpoint, a small one from scratch, or latents that read texts of any length.
+    """A BERT fine-tuned from a checkpoint, a small one from scratch, or latents for texts of any length.
 
     >>> task = Classify.fit("reviews.csv", text="sentence", label="label")
     >>> task.predict(["a warm, funny film"])
@@ -50,7 +50,7 @@ class Classify(Task[ClassifyOptions]):
     def __init__(
         self, options: ClassifyOptions, model: TextClassifier, subwords: Subwords, labels: dict[str, int]
     ) -> None:
-        """`labels` are those of the training data, in the order of the model's classes; how often each was there."""
+        """`labels`: the labels of the training data, in the order of the model's classes, with their counts."""
         super().__init__(options, model)
         self.subwords = subwords
         self.labels = labels
@@ -92,7 +92,7 @@ class Classify(Task[ClassifyOptions]):
 
     @property
     def max_length(self) -> int | None:
-        """How many tokens of an input are read; None = all."""
+        """The most tokens of an input; None = no limit."""
         return encoders.max_length(self.model.encoder, self.options)
 
     def length(self, example: Example) -> int:
@@ -112,7 +112,7 @@ class Classify(Task[ClassifyOptions]):
         return self._loss(self._logits(batch), batch["labels"])
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Logs "validation_accuracy" too, by which the best weights are chosen."""
+        """Also logs "validation_accuracy", which selects the best weights."""
         logits_BC = self._logits(batch)
         self.log_loss(*self._loss(logits_BC, batch["labels"]))
         self._accuracy.update(logits_BC.argmax(-1) == batch["labels"])
@@ -122,7 +122,7 @@ class Classify(Task[ClassifyOptions]):
         """The label of each text, and the probability of each label.
 
         Args:
-            inputs: a text, several texts, or (text, text) pairs; or whatever holds rows with the columns of texts.
+            inputs: a text, several texts, (text, text) pairs, or a table with the columns of texts.
 
         Returns:
             For each input "label", "probability" (of that label), and "probability of …" each label.
@@ -136,9 +136,9 @@ class Classify(Task[ClassifyOptions]):
         return found
 
     def evaluate(self, source: Any) -> Scores:
-        """Accuracy and macro F1, beside those of always the commonest label of the training data.
+        """Accuracy and macro F1, beside those of always predicting the most common label of the training data.
 
-        A label that was not in the training data can only be called wrongly, and counts so.
+        A label that is not in the training data counts as wrong.
         """
         data = self.read(source, self.options)
         called = self._probabilities(self.encode(data, targets=False)).argmax(-1).tolist()
@@ -152,7 +152,7 @@ class Classify(Task[ClassifyOptions]):
         )
 
     def remarks(self, data: Data) -> tuple[str, ...]:
-        """A sentence that says how many of the texts are too long to be read whole, if any are."""
+        """A note on the number of texts that are cut, if any."""
         if (most := self.max_length) is None:
             return ()
         columns = [self.subwords.pieces(data.columns[name]) for name in ("text", "pair") if name in data.columns]
@@ -161,12 +161,11 @@ class Classify(Task[ClassifyOptions]):
         if not long:
             return ()
         return (
-            f"{long} of {len(lengths)} texts have more than {most} tokens, {max(lengths)} at most: what is beyond was "
-            "not read",
+            f"{long} of {len(lengths)} texts have more than {most} tokens, {max(lengths)} at most: the rest was cut",
         )
 
     def look(self, inputs: Sequence[str]) -> list[Seen]:
-        """What the heads do with each text; a pair is "first [SEP] second"."""
+        """The attention for each text; a pair is "first [SEP] second"."""
         return [encoders.look(self.model, self.subwords, text, self.max_length) for text in inputs]
 
     def state(self) -> dict[str, Any]:
@@ -204,7 +203,7 @@ class Classify(Task[ClassifyOptions]):
         return found
 
     def _inputs(self, inputs: Any) -> Data:
-        """Texts given as such are rows too."""
+        """The inputs as a table."""
         texts = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
         if not isinstance(texts, list | tuple) or not texts or isinstance(texts[0], dict):
             return self.read(inputs, self.options, targets=False)
@@ -212,22 +211,22 @@ class Classify(Task[ClassifyOptions]):
         names = ["text", "pair"][: 1 + (self.options.text_pair is not None)]
         if wrong := [pair for pair in pairs if len(pair) != len(names)]:
             expected = "a text" if len(names) == 1 else "two texts"
-            raise ArgumentError(f"expected {expected} for each input, received {len(wrong[0])}: {wrong[0]!r:.80}")
+            raise ArgumentError(f"expected {expected} for each input. Received: {len(wrong[0])}: {wrong[0]!r:.80}")
         return Data("inputs", {name: [pair[i] for pair in pairs] for i, name in enumerate(names)}, [*range(len(pairs))])
 
 
 def _labels(data: Data, options: ClassifyOptions) -> dict[str, int]:
-    """Each label and how often it is there, in an order that does not depend on that of the rows."""
+    """Each label and its count, in an order that does not depend on the order of rows."""
     counts = Counter(data.columns["label"])
     if len(counts) < 2:
         raise ArgumentError(
-            f"{data.name}: expected at least two labels to tell apart in column {options.label!r}, received only "
+            f"{data.name}: expected at least two different labels in column {options.label!r}. Received: only "
             f"{next(iter(counts))!r}, in {len(data)} rows"
         )
     if len(counts) > 2 and len(counts) > len(data) / 2:
         raise ArgumentError(
-            f"{data.name}: column {options.label!r} has {len(counts)} different labels in {len(data)} rows, so most "
-            "are there once and cannot be learned: is it the column of labels?"
+            f"{data.name}: column {options.label!r} has {len(counts)} different labels in {len(data)} rows: most occur "
+            "only once and cannot be learned. Is it the column of labels?"
         )
     return {label: counts[label] for label in sorted(counts, key=_in_order)}
 
@@ -255,7 +254,7 @@ def _classifier(
 
 
 def _cut(first: list[int], second: list[int] | None, longest: int | None) -> tuple[list[int], list[int] | None]:
-    """What fits beside [CLS] and [SEP]: tokens go from the end, of two texts from that which is longer."""
+    """The tokens that fit beside [CLS] and [SEP]: tokens are cut from the end, for a pair of the longer text."""
     if longest is None:
         return first, second
     if second is None:

@@ -1,4 +1,4 @@
-"""`Forecast`: from the past of one or many series to their future, with quantiles.
+"""`Forecast`: the past of one or many series -> their future, with quantiles.
 
 Every column of numbers is forecast from its own past, by the same weights. The model is a patch encoder (PatchTST-like)
 or a causal decoder of `headwise.models.patch_forecaster`.
@@ -41,8 +41,8 @@ class Forecast(Task[ForecastOptions]):
     >>> task.predict("ETTh1.csv")[0]     # the 96 hours after its last row
     {'time': '2018-06-26 20:00:00', 'column': 'HUFL', 'forecast': …, '0.1': …, '0.5': …, '0.9': …}
 
-    The last part of each series is held out for validation, never rows at random. `validation=` may give it instead:
-    rows with the `context` rows before the first one that is to be forecast.
+    The last part of each series is held out for validation, not random rows. With `validation=`, pass other rows,
+    including the `context` rows before the first one to forecast.
     """
 
     name = "forecast"
@@ -65,10 +65,10 @@ class Forecast(Task[ForecastOptions]):
 
     @classmethod
     def read(cls, source: Any, options: ForecastOptions, *, targets: bool = True) -> Data:
-        """All series, in order and without gaps; of several, those that are too short are left out.
+        """All series, in order and without gaps; if there are several, those that are too short are left out.
 
         Raises:
-            FileError, ArgumentError: as `headwise.tasks.rows.series.read_series`.
+            FileError, ArgumentError: see `headwise.tasks.rows.series.read_series`.
         """
         if isinstance(source, Data):
             return source
@@ -76,13 +76,13 @@ class Forecast(Task[ForecastOptions]):
 
     @classmethod
     def split(cls, data: Data, options: ForecastOptions) -> tuple[Data, Data]:
-        """The last `validation_share` of each series, and what comes before.
+        """Split off the last `validation_share` of each series.
 
-        The second part begins with the `context` rows before it, which are read and not forecast. A series that is too
-        short to be in both is learned from whole.
+        The second part begins with the `context` rows before it, which are read but not forecast. A series that is too
+        short to split is used for training as a whole.
 
         Raises:
-            ArgumentError: all are too short.
+            ArgumentError: all series are too short.
         """
         least = options.context + options.horizon
         learned, held, whole = list[int](), list[int](), list[str]()
@@ -99,10 +99,10 @@ class Forecast(Task[ForecastOptions]):
             longest = max(map(len, rows_of(data).values()))
             raise ArgumentError(
                 f"{data.name}: expected {least + options.horizon} rows or more in some series, to learn from and to "
-                f"hold out (context {options.context} + 2 × horizon {options.horizon}), received {longest}; choose a "
+                f"hold out (context {options.context} + 2 × horizon {options.horizon}). Received: {longest}; choose a "
                 "smaller context or horizon, or give --validation FILE"
             )
-        said = (f"{len(whole)} series too short to hold a part out of, learned from whole",) if whole else ()
+        said = (f"{len(whole)} series too short to hold out a part, used for training as a whole",) if whole else ()
         return data.take(learned), replace(data.take(held), left_out=said)
 
     @classmethod
@@ -118,7 +118,7 @@ class Forecast(Task[ForecastOptions]):
         for place, channel in enumerate(channels):
             if all(each["constant"][place] for each in facts.values()):
                 raise ArgumentError(
-                    f"{data.name}: column {channel!r} is constant, there is nothing to learn from it; name the others "
+                    f"{data.name}: column {channel!r} is constant, so there is nothing to learn. Name other columns "
                     "with --target"
                 )
         return cls._make(options, channels, facts, season)
@@ -142,10 +142,10 @@ class Forecast(Task[ForecastOptions]):
         return cls(options, model, channels=channels, facts=facts, season=season)
 
     def encode(self, data: Data, *, targets: bool = True) -> SeriesWindows:  # type: ignore[override]  # a sequence, not a list
-        """Every window of every series; without targets the last context of each.
+        """Every window of every series; without targets, the last context of each series.
 
         Raises:
-            ArgumentError: the data lack a column that the task has learned.
+            ArgumentError: the data lack a column of the training data.
         """
         series = [
             torch.from_numpy(((values_TC - facts["mean"]) / facts["spread"]).astype(np.float32).T.copy())
@@ -154,7 +154,7 @@ class Forecast(Task[ForecastOptions]):
         return SeriesWindows(series, _least(self.options, targets), last=not targets)
 
     def length(self, example: SeriesWindow) -> int:
-        """Patches of all columns."""
+        """The number of patches, over all columns."""
         model, written = self.model, 0
         assert isinstance(model, PatchForecaster | CausalPatchForecaster)
         if isinstance(model, CausalPatchForecaster):
@@ -162,7 +162,7 @@ class Forecast(Task[ForecastOptions]):
         return (model.config.num_patches + written) * len(self.channels)
 
     def collate(self, examples: Sequence[SeriesWindow]) -> Batch:
-        """ "context" [N · C, S] and "future" [N · C, F], which is empty where there are no targets."""
+        """ "context" [N · C, S] and "future" [N · C, F], which is empty without targets."""
         values_NCS = examples[0].of.gather([window.place for window in examples])
         values_NS = values_NCS.flatten(0, 1)
         context = self.options.context
@@ -171,7 +171,7 @@ class Forecast(Task[ForecastOptions]):
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The squared or absolute error of the point forecast, and the pinball loss of the quantiles."""
         future_NF = batch["future"]
-        # What was not written by the model itself may be read in training alone.
+        # The true future may be read in training only.
         y_NFO = self.model(batch["context"], future_NF if self.training else None)
         error_NF = y_NFO[..., 0] - future_NF
         loss = (error_NF.square() if self.options.loss == "mse" else error_NF.abs()).sum()
@@ -182,15 +182,15 @@ class Forecast(Task[ForecastOptions]):
     # Use.
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """What comes after the end of each series: one row for each series, column and step.
+        """The forecast after the end of each series: one row per series, column and step.
 
         Args:
-            inputs: a file, a frame or whatever else `read_table` takes, with the learned columns and at least `context`
-                rows a series.
+            inputs: a file, a DataFrame or another input of `read_table`, with the columns of the training and at least `context`
+                rows per series.
 
         Returns:
-            "series" (if there are several), "time" (if there are timestamps, else "step" from 1), "column", "forecast",
-            and a value for each quantile under its number; in the units of the column.
+            "series" (if there are several), "time" (with timestamps) or "step" (from 1), "column", "forecast",
+            and one column per quantile, such as "0.1"; in the units of the column.
         """
         data = self._read(inputs, targets=False)
         step, horizon = step_of(data), self.options.horizon
@@ -236,7 +236,7 @@ class Forecast(Task[ForecastOptions]):
         return Scores(own.values(), len(windows), named, left_out=data.left_out)
 
     def look(self, inputs: Any) -> list[Seen]:
-        """What the patches of the last context of each series attend to; every column is an example of the batch.
+        """The attention between patches of the last context of each series; every column is an example of the batch.
 
         A patch is named by the times of its first and last step. Under the causal model the forecast's patches follow.
         """
@@ -254,7 +254,7 @@ class Forecast(Task[ForecastOptions]):
                 found.append(seen)
         return found
 
-    # What was learned besides weights.
+    # State besides weights.
 
     def state(self) -> dict[str, Any]:
         """The columns, their scales in each series, and the season."""
@@ -265,7 +265,7 @@ class Forecast(Task[ForecastOptions]):
         """The task as it was learned, with random weights."""
         return cls._make(options, state["channels"], state["series"], state["season"])
 
-    # What these are made of. A server asks for `scales` and `forecasts` too.
+    # Building blocks. A server uses `scales` and `forecasts` too.
 
     def _read(self, source: Any, targets: bool) -> Data:
         if isinstance(source, Data):
@@ -273,11 +273,11 @@ class Forecast(Task[ForecastOptions]):
         return read_series(source, self.options, least=_least(self.options, targets), columns=self.channels)
 
     def scales(self, data: Data) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """The values [T, C] of each series, and their scale: as learned, or of a series that is new, its own."""
+        """The values [T, C] of each series and their scale: that of the training, or for a new series its own."""
         lacking = [name for name in self.channels if VALUE + name not in data.columns]
         if lacking:
             raise ArgumentError(
-                f"{data.name}: there is no column {lacking[0]!r}, which the task has learned. "
+                f"{data.name}: there is no column {lacking[0]!r}, which the task was trained on. "
                 f"The columns are: {', '.join(map(repr, channels_of(data)))}"
             )
         for name, values_TC in _arrays(data, self.channels):
@@ -291,7 +291,7 @@ class Forecast(Task[ForecastOptions]):
         with torch.no_grad():
             for batch, places in self.batches(windows):
                 y_NFO = self.model(batch["context"]).float()
-                # Quantiles that cross are put in order: Chernozhukov et al. 2010, which never makes them worse.
+                # Crossing quantiles are sorted, which never makes them worse: Chernozhukov et al. 2010.
                 y_NFO = torch.cat([y_NFO[..., :1], y_NFO[..., 1:].sort(-1).values], dim=-1)
                 yield y_NFO.cpu().unflatten(0, (-1, channels)), windows.gather(places), places
 
@@ -326,9 +326,9 @@ def _arrays(data: Data, channels: Sequence[str]) -> Iterator[tuple[str, np.ndarr
 
 
 def _facts(values_TC: np.ndarray, season: int, options: ForecastOptions) -> Facts:
-    """What a series' columns are standardised by, and the mean error of their naive forecast."""
+    """Mean and spread of a series' columns, and the mean error of their naive forecast."""
     mean, spread = values_TC.mean(0), values_TC.std(0)
-    # A sum of many equal numbers is rounded: what is this small beside the mean is nothing.
+    # Rounding: a spread this small relative to the mean counts as 0.
     constant = spread <= 1e-9 * np.maximum(np.abs(mean), 1e-300)
     if not options.standardise:
         mean, spread = np.zeros_like(mean), np.ones_like(spread)
@@ -347,7 +347,7 @@ def _is_table(inputs: Sequence[Any]) -> bool:
 
 
 def _short(time: Any, among: Sequence[Any]) -> str:
-    """A time, without what is alike in all or is never needed."""
+    """A time without the parts that are the same in all times."""
     if not hasattr(time, "strftime"):
         return str(time)
     date = "%Y-%m-%d" if among[0].year != among[-1].year else "%m-%d"

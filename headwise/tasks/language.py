@@ -1,4 +1,4 @@
-"""`Language`: a model of text, from text alone."""
+"""`Language`: a language model trained on plain text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OBJECTIVES: dict[str, type[Masked] | type[Causal]] = {"masked": Masked, "causal"
 
 
 class Objective(Protocol):
-    """What a language model is asked to find. `Masked` and `Causal` are such."""
+    """A training objective of a language model: `Masked` or `Causal`."""
 
     writes: str
 
@@ -39,17 +39,17 @@ class Objective(Protocol):
 
 
 class Language(Task[LanguageOptions]):
-    """A BERT that finds masked tokens, or a decoder that goes on with a text.
+    """A BERT that predicts masked tokens, or a decoder that continues a text.
 
-    Documents are cut into pieces of `block` tokens; no piece is of two documents.
+    Documents are cut into pieces of `block` tokens; no piece spans two documents.
 
     >>> task = Language.fit("corpus.txt", out="run")
     >>> task.predict(["a [MASK] of statements"])[0]["filled"]
     'a sequence of statements'
-    >>> Classify.fit("reviews.csv", model="run/bert")     # goes on from what was learned
+    >>> Classify.fit("reviews.csv", model="run/bert")     # fine-tunes the trained model
 
     Raises:
-        ArgumentError: an objective that cannot be met with these options.
+        ArgumentError: the objective does not support these options.
     """
 
     name = "language"
@@ -61,7 +61,7 @@ class Language(Task[LanguageOptions]):
 
     @property
     def writes(self) -> str:
-        """The column of `predict` that is a text."""
+        """The text column of `predict`."""
         return self.objective.writes
 
     @classmethod
@@ -88,29 +88,31 @@ class Language(Task[LanguageOptions]):
         return total, torch.tensor(len(tokens_N), device=total.device)
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """Texts with their gaps filled, or what follows after them.
+        """Texts with masks filled in, or continuations of texts.
 
         Args:
-            inputs: a text, several, or whatever `read` takes. Of a masked model every [MASK] in them is filled.
+            inputs: a text, several texts, or another input of `read`. A masked model fills every [MASK].
 
         Returns:
-            For each, masked: "filled", its "probability", and what else may stand there: "or". Causal: "continuation"
+            Masked: "filled", its "probability", and other candidates "or". Causal: "continuation"
             and its "log_probability".
         """
         self.eval()
         return self.objective.predict(self.model, self._texts(inputs))
 
     def stream(self, text: str) -> Iterator[str]:
-        """The continuation that `predict` gives for one text, piece by piece, as soon as each is chosen.
+        """The continuation that `predict` returns for one text, piece by piece.
 
         Raises:
-            ArgumentError: not one text; a masked model, which fills all gaps at once.
+            ArgumentError: several texts, or a masked model, which fills all masks at once.
         """
         if not isinstance(self.objective, Causal):
-            raise ArgumentError("stream: expected a model with objective=causal, a masked one fills all gaps at once")
+            raise ArgumentError(
+                "stream: expected a model with objective=causal. Received: a masked one, which fills all masks at once"
+            )
         texts = self._texts(text)
         if len(texts) != 1:
-            raise ArgumentError(f"stream: expected one text, received {len(texts)}. Stream each by itself")
+            raise ArgumentError(f"stream: expected one text. Received: {len(texts)} texts. Stream each separately")
         self.eval()
         return self.objective.stream(cast(CausalLanguageModel, self.model), texts[0])
 
@@ -120,10 +122,10 @@ class Language(Task[LanguageOptions]):
 
     @torch.no_grad()
     def evaluate(self, source: Any) -> Scores:
-        """Perplexity, exp of the mean of -log p, and how often the likeliest token is the right one.
+        """Perplexity, exp(mean of -log p), and the accuracy of the most probable token.
 
-        Of a masked model both are of tokens that are hidden, always the same ones. Beside it the best that can be done
-        without context: how often each token is among those to be found.
+        For a masked model, both are computed on a fixed set of masked tokens. The baseline is the best model
+        without context: the frequency of each token among the tokens to predict.
         """
         self.eval()
         data = self.read(source, self.options)
@@ -136,7 +138,7 @@ class Language(Task[LanguageOptions]):
             right += int((logits_NV.argmax(-1) == tokens_N).sum())
             counts = counts + torch.bincount(tokens_N.cpu(), minlength=logits_NV.shape[1]).double()
         if isinstance(counts, int) or not counts.sum():
-            raise ArgumentError(f"{data.name}: there is no token in it to find")
+            raise ArgumentError(f"{data.name}: it has no token to predict")
         share = counts[counts > 0] / counts.sum()
         values = {"perplexity": _exp(total / float(counts.sum())), "accuracy": right / float(counts.sum())}
         unigram = {"perplexity": _exp(float(-(share * share.log()).sum())), "accuracy": float(share.max())}
@@ -155,7 +157,7 @@ class Language(Task[LanguageOptions]):
         self.objective.save_files(self.model, folder)
 
     def _texts(self, inputs: Any) -> list[str]:
-        """Texts given as such, or those of a file or a table, a row each."""
+        """The texts themselves, or those in a file or table, one per row."""
         if isinstance(inputs, str) and not Path(inputs).is_file():
             inputs = [inputs]
         if isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs):

@@ -1,4 +1,4 @@
-"""`Match`: images and texts that belong together."""
+"""`Match`: whether an image and a text belong together."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from headwise.tasks.text.subwords import Subwords
 from headwise.tasks.training.shares import of_all_processes
 from headwise.text import Patches
 
-BEST = 3  # answers to a question
+BEST = 3  # matches per input
 
 
 class Example(NamedTuple):
-    """A pair, and which other texts its image has: images and texts are known by numbers of what is in them."""
+    """A pair, and the other texts of its image. Images and texts are identified by digests of their content."""
 
     pixels: Pixels
     ids: list[int]
     image: int
     text: int
     texts: tuple[int, ...]
-    longest: int  # of the texts of all examples, in tokens
+    longest: int  # tokens of the longest text of all examples
 
 
 class Match(Task[MatchOptions]):
-    """Two encoders that put images and texts into one space, and layers in which the text attends to the patches.
+    """Two encoders that map images and texts to one vector space, and layers in which the text attends to the patches.
 
     The loss is that of CLIP (Radford et al. 2021) and, for the layers on top, that of ALBEF (Li et al. 2021): does the
-    text belong to the image, beside the most alike text and image of the batch that do not. All pairs of an image and a
-    text that some row of the data has belong together.
+    text belong to the image, against the most similar wrong text and image of the batch. All pairs of an image and a
+    text that occur in some row belong together.
 
     >>> task = Match.fit("pairs.csv", image="path", text="caption", out="run")
     >>> task.predict(["a seven", "digits/3.png", {"image": "digits/3.png", "text": "a seven"}])
@@ -69,13 +69,13 @@ class Match(Task[MatchOptions]):
 
     @classmethod
     def read(cls, source: Any, options: MatchOptions, *, targets: bool = True) -> Data:
-        """Also reads the images: columns "name" (of the image), "pixels" and "text"."""
+        """Also reads the images. Columns: "name" (of the image), "pixels" and "text"."""
         if isinstance(source, Data):
             return source
         data = read_table(source, {"image": options.image, "text": options.text}, texts=("text",))
         folder = Path(source).expanduser().parent if isinstance(source, str | Path) else None
         found: dict[str, Pixels] = {}
-        names: dict[int, str] = {}  # of arrays that are alike, the name of the first
+        names: dict[int, str] = {}  # equal arrays get the name of the first
         columns: dict[str, list[Any]] = {"name": [], "pixels": [], "text": data.columns["text"]}
         unusable: dict[int, str] = {}
         for row, (image, number) in enumerate(zip(data.columns["image"], data.numbers, strict=True)):
@@ -94,7 +94,7 @@ class Match(Task[MatchOptions]):
 
     @classmethod
     def split(cls, data: Data, options: MatchOptions) -> tuple[Data, Data]:
-        """By images, so that none is in both parts."""
+        """Split by images, so that no image is in both parts."""
         names = list(dict.fromkeys(data.columns["name"]))
         images = Data(data.name, {"name": names}, list(range(len(names))))
         held = set(images.split(options.validation_share, options.seed)[1].columns["name"])
@@ -107,9 +107,7 @@ class Match(Task[MatchOptions]):
     def learn(cls, data: Data, options: MatchOptions) -> Match:
         texts = list(dict.fromkeys(data.columns["text"]))
         if len(texts) < 2:
-            raise ArgumentError(
-                f"{data.name}: expected at least two different texts to tell apart, received only {texts[0]!r:.60}"
-            )
+            raise ArgumentError(f"{data.name}: expected at least two different texts. Received: only {texts[0]!r:.60}")
         images = dict(zip(data.columns["name"], data.columns["pixels"], strict=True))
         gallery = Gallery.of(images, texts, options.gallery)
         bert, subwords = _text_encoder(texts, options)
@@ -144,11 +142,11 @@ class Match(Task[MatchOptions]):
         ]
 
     def length(self, example: Example) -> int:
-        """The same for all: a batch of texts of one length would be told apart by less than their meaning."""
+        """The same for all examples: in batches of equal lengths, the contrast between texts would be easier."""
         return self.model.config.grid**2 + example.longest
 
     def collate(self, examples: Sequence[Example]) -> Batch:
-        """Each image and each text of the batch once, and which of them the pairs are."""
+        """Each distinct image and text of the batch, and the pairs as indices."""
         images = {example.image: example for example in examples}
         texts = {example.text: example for example in examples}
         of_image = {image: place for place, image in enumerate(images)}
@@ -181,9 +179,9 @@ class Match(Task[MatchOptions]):
         return (pairs + matching).sum(), torch.tensor(len(pairs), device=pairs.device)
 
     def _matching(self, batch: Batch, images: Tensor, texts: Tensor, similarity_UT: Tensor) -> Tensor:
-        """Of each pair: does its text belong to its image, and does it not to another image, nor another text to this?
+        """Binary loss of the fusion layers: each pair, its text with another image, and its image with another text.
 
-        Li et al. 2021, section 3.2. `others` draws the other image and the other text.
+        Li et al. 2021, section 3.2. `others` selects the other image and the other text.
         """
         image_of, text_of = batch["image_of"], batch["text_of"]
         paired_UT = paired(batch["texts_of_image"], batch["texts"])
@@ -198,15 +196,15 @@ class Match(Task[MatchOptions]):
         return (wrong - logsigmoid(belongs)) / 2
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """For a text the images of the run's gallery that match best, for an image the texts; for both, how well.
+        """For a text the best matching images of the gallery, for an image the best texts; for a pair its score.
 
         Args:
             inputs: a text, an image's path (by its suffix), an array or a PIL image, a dict with "image", "text" or
                 both; several of these; or a table that has one or both of the columns.
 
         Returns:
-            Of each pair "match", the probability that text and image belong together, and "similarity", the cosine of
-            their vectors. Of a text the best three images: "image", "match", "image 2", "match 2" …; of an image the
+            For a pair "match", the probability that text and image belong together, and "similarity", the cosine of
+            their vectors. For a text the best three images: "image", "match", "image 2", "match 2" …; for an image the
             best three texts: "text", "match", "text 2" ….
         """
         self.eval()
@@ -220,7 +218,7 @@ class Match(Task[MatchOptions]):
         return found
 
     def look(self, inputs: Any) -> list[Seen]:
-        """What the heads do with each pair; beside a text alone stands its best image of the gallery, and the reverse.
+        """The attention for each pair; a single text is paired with its best image of the gallery, and vice versa.
 
         The words are the target and the patches the source: "fusion.layers.0.cross_attention" has a row for each word
         and a column for each patch.
@@ -240,13 +238,13 @@ class Match(Task[MatchOptions]):
         return found
 
     def pictures(self, inputs: Any) -> list[Pixels]:
-        """The images that `look` shows to the model, uint8 [H, W] or [H, W, 3], to lay the weights over."""
+        """The images used by `look`, uint8 [H, W] or [H, W, 3], as background of the attention maps."""
         images = [pair.pixels for pair in self._pairs(inputs) if pair.pixels is not None]
         return [pixels[:, :, 0] if pixels.shape[2] == 1 else pixels for pixels in images]
 
     def evaluate(self, source: Any) -> Scores:
-        """recall@k of the images of a text and of the texts of an image, and how often the fusion layers tell a pair
-        from one of the same image with another text; beside those of chance."""
+        """recall@k of images given a text and of texts given an image, and how often the fusion layers distinguish a
+        pair from the same image with another text; beside those of chance."""
         self.eval()
         data = self.read(source, self.options)
         images = dict(zip(data.columns["name"], data.columns["pixels"], strict=True))
@@ -298,7 +296,7 @@ class Match(Task[MatchOptions]):
         return Candidates.read(self.model, images, self._ids(texts), self.subwords.pad)
 
     def _answers(self, wants: str, asked: Sequence[Question]) -> list[dict[str, Any]]:
-        """Of questions that want the same: a pair's score, an image or a text."""
+        """The answers to questions of the same kind: scores of pairs, images, or texts."""
         gallery, rerank = self.gallery, self.options.rerank
         images = [each.pixels for each in asked if each.pixels is not None]
         texts = [each.text for each in asked if each.text is not None]
@@ -328,12 +326,12 @@ class Match(Task[MatchOptions]):
     def _kept(self, kept: Sequence[Any], what: str) -> Sequence[Any]:
         if not kept:
             raise ArgumentError(
-                f"this run keeps no {what} to choose from (it was trained with gallery=0): give an image and a text"
+                f"this run folder has no {what} to choose from (gallery=0 in training). Pass an image and a text"
             )
         return kept
 
     def _pairs(self, inputs: Any) -> list[Question]:
-        """Each input with what it lacks: the best image or text of the gallery."""
+        """Each input, completed to a pair with the best image or text of the gallery."""
         found = []
         for each in questions(inputs, self.options):
             if each.wants == "image":
@@ -347,7 +345,7 @@ class Match(Task[MatchOptions]):
 
 
 def _text_encoder(texts: Sequence[str], options: MatchOptions) -> tuple[Bert, Subwords]:
-    """The checkpoint that the options name, or a small new BERT and the subwords of the texts."""
+    """The checkpoint in the options, or a small new BERT with subwords learned from the texts."""
     longest = options.max_length
     if options.model is not None:
         return encoders.pretrained(options.model, texts, dropout=options.dropout, max_length=longest)
@@ -357,7 +355,7 @@ def _text_encoder(texts: Sequence[str], options: MatchOptions) -> tuple[Bert, Su
 
 
 def _accuracy(found: Candidates, right_UT: Tensor) -> float:
-    """Of each pair, and of its image with the next text that is not of it: how many are told rightly."""
+    """The accuracy over each pair, and over its image with the next text that does not belong to it."""
     images, texts = right_UT.nonzero(as_tuple=True)
     after = (texts[:, None] + torch.arange(1, right_UT.shape[1] + 1)) % right_UT.shape[1]
     others = after.gather(1, (~right_UT[images]).gather(1, after).int().argmax(1, keepdim=True))[:, 0]

@@ -1,4 +1,4 @@
-"""`Reply`: what was said to what is said next."""
+"""`Reply`: a dialogue -> its next turn."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headwise.tasks.text_to_text import Example, Pairs, TextToText, Values
 
 
 class Reply(TextToText[ReplyOptions]):
-    """An encoder-decoder from scratch, with one vocabulary. Of what was said the end is read, if it is too long.
+    """An encoder-decoder from scratch, with one vocabulary. If a source is too long, its end is read.
 
-    With `dialogue` each row is a whole dialogue, a line a turn, and gives a pair for each turn but the first: the turns
-    before it, and the turn.
+    With `dialogue`, each row is a dialogue, one turn per line, and gives one pair for each turn but the first: the
+    turns before it, and the turn.
 
     >>> task = Reply.fit("chat.csv", source="message", target="reply")
     >>> task = Reply.fit("dialogues.jsonl", dialogue="dialogue")
@@ -31,7 +31,7 @@ class Reply(TextToText[ReplyOptions]):
     writes = "reply"
     keep = "end"
 
-    commonest = ""  #: reply of the training data
+    commonest = ""  #: the most common reply of the training data
 
     @classmethod
     def read(cls, source: Any, options: ReplyOptions, *, targets: bool = True) -> Data:
@@ -64,10 +64,10 @@ class Reply(TextToText[ReplyOptions]):
         self.commonest = max(counts, key=lambda text: (counts[text], text))
 
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
-        """Perplexity of the replies that people gave, a token, and how varied those are that were written.
+        """Perplexity per token of the true replies, and the diversity (distinct-n) of the generated replies.
 
-        The baselines: a model that knows how often each token stands in these very replies, and nothing else (no model
-        without context is better); and the commonest reply of the training data, always.
+        Baselines: a model that knows only the frequency of each token in these replies (no model without context is
+        better), and always the most common reply of the training data.
         """
         scored = [each for each in examples if len(each.target) > 1]
         if not scored:
@@ -97,7 +97,7 @@ def _variety(written: list[str]) -> dict[str, float]:
 
 
 def _unigram_perplexity(examples: list[Example]) -> float:
-    """exp of the entropy of the tokens that are learned."""
+    """exp of the entropy of the target tokens."""
     counts = Counter(token for each in examples for token in each.target[1:])
     total = sum(counts.values())
     return math.exp(-sum(count / total * math.log(count / total) for count in counts.values()))

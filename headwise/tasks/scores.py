@@ -1,4 +1,4 @@
-"""What an evaluation found: a few numbers, and the same numbers of something trivial."""
+"""The result of an evaluation: a few scores, and the same scores of trivial baselines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Scores:
     """The scores of a task on some rows.
 
     Args:
-        values: name -> number, in the order in which they are shown.
-        count: how many rows they are of.
-        baselines: what is trivial ("always the commonest label") -> the same names -> numbers.
-        labels, confusion: of a classifier: [i][j] = how many rows with label i were called j.
-        left_out: what was not scored, and why, a sentence each.
+        values: name -> number, in display order.
+        count: number of rows.
+        baselines: name of the baseline ("always the commonest label") -> name -> number.
+        labels, confusion: of a classifier: [i][j] = number of rows with true label i and predicted label j.
+        left_out: notes on rows that were not scored, one sentence each.
     """
 
     values: dict[str, float]
@@ -26,7 +26,7 @@ class Scores:
     left_out: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As scores.json has them."""
+        """The content of scores.json."""
         found: dict[str, Any] = {"scores": self.values, "rows": self.count, "baselines": self.baselines}
         if self.labels:
             found |= {"labels": list(self.labels), "confusion": [list(row) for row in self.confusion]}
@@ -34,7 +34,7 @@ class Scores:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Scores:
-        """The scores that `to_json` gave."""
+        """The scores in the output of `to_json`."""
         confusion = tuple(tuple(row) for row in found.get("confusion", ()))
         labels, left_out = tuple(found.get("labels", ())), tuple(found.get("left_out", ()))
         return cls(found["scores"], found["rows"], found["baselines"], labels, confusion, left_out)

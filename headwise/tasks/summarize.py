@@ -1,4 +1,4 @@
-"""`Summarize`: a text to a shorter one that says what matters in it."""
+"""`Summarize`: a text -> its summary."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headwise.tasks.text_to_text import Example, Pairs, TextToText, Values
 class Summarize(TextToText[SummarizeOptions]):
     """An encoder-decoder from scratch, with one vocabulary for texts and summaries.
 
-    Where there is no column of the target's name, but some with 1, 2, … behind it, these are several summaries of the
-    same text: the first is learned from, and of all the nearest counts in a score.
+    If there is no column with the target's name, but some with 1, 2, … appended, these are several summaries of one
+    text: the first one is used for training, and the best match of all counts in a score.
 
     >>> task = Summarize.fit("dialogues.jsonl", source="dialogue", target="summary")
     >>> task.predict(["Anna: Hello! …"])
@@ -28,7 +28,7 @@ class Summarize(TextToText[SummarizeOptions]):
     options_type = SummarizeOptions
     writes = "summary"
 
-    summary_words = 0  #: how many a summary of the training data has, on average
+    summary_words = 0  #: mean number of words in a summary of the training data
 
     @classmethod
     def read(cls, source: Any, options: SummarizeOptions, *, targets: bool = True) -> Data:
@@ -49,7 +49,7 @@ class Summarize(TextToText[SummarizeOptions]):
         self.summary_words = round(sum(lengths) / len(lengths))
 
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
-        """ROUGE, beside that of the first words of the text, and of the summary of another text."""
+        """ROUGE, beside that of the first words of the text and of the summary of another text."""
         count = self.summary_words
         baselines = {
             f"the first {count} words": rouge([first_words(text, count) for text in pairs.sources], pairs.references)
@@ -70,7 +70,7 @@ class Summarize(TextToText[SummarizeOptions]):
 
 
 def _summary_columns(source: Any, target: str) -> dict[str, str]:
-    """The task's name for each column with summaries, and the source's."""
+    """The task's name of each column with summaries -> its name in the source."""
     table = open_table(source, (target,))
     if target not in table.columns:
         numbered = [name for name in table.columns if re.fullmatch(re.escape(target) + "[0-9]+", name)]

@@ -1,7 +1,7 @@
-"""`Task`: what every task of headwise is, one LightningModule each, and what a new one has to say.
+"""`Task`: the base class of all tasks, a LightningModule, and the methods that a new task has to define.
 
-A task says how its rows are read and encoded, what its model is, its loss, its scores and its predictions. All else is
-the same for all: `fit.py` trains it, `run.py` keeps it in a folder, `batches.py` puts examples of one length together.
+A task defines how its rows are read and encoded, its model, its loss, its scores and its predictions. Everything else
+is shared: `fit.py` trains it, `run.py` saves it in a folder, `batches.py` puts examples of similar length together.
 """
 
 from __future__ import annotations
@@ -27,65 +27,68 @@ if TYPE_CHECKING:
     from headwise.records import Seen
     from headwise.tasks.rows.tables import Data
 
-Batch = dict[str, Any]  # names -> tensors, and what only the task itself reads
+Batch = dict[str, Any]  # names -> tensors, and other values that only the task reads
 OptionsT = TypeVar("OptionsT", bound=TrainOptions)
 
 
 class Task(LightningModule, ABC, Generic[OptionsT]):
-    """A task in training, or one that was trained.
+    """A task, before, during or after training.
 
     >>> task = Classify.fit("reviews.csv", text="sentence", label="label", out="run")
     >>> task.predict(["a warm, funny film"])
     >>> task.evaluate("test.csv").values["accuracy"]
     """
 
-    name: ClassVar[str]  #: the word of the command, and of the run folder
+    name: ClassVar[str]  #: the name in commands and in config.yaml
     options_type: ClassVar[type[TrainOptions]]
-    best_by: ClassVar[tuple[str, Literal["max", "min"]]] = ("validation_loss", "min")  #: what the best weights have
+    best_by: ClassVar[tuple[str, Literal["max", "min"]]] = (
+        "validation_loss",
+        "min",
+    )  #: the score that selects the best weights
 
     def __init__(self, options: OptionsT, model: nn.Module) -> None:
         super().__init__()
         self.options = options
         self.model = model
-        self.scores: Scores | None = None  #: after `fit`: on what was held out
+        self.scores: Scores | None = None  #: after `fit`: the validation scores
 
-    # What a task says of itself.
+    # Defined by each task.
 
     @classmethod
     @abstractmethod
     def read(cls, source: Any, options: OptionsT, *, targets: bool = True) -> Data:
-        """The rows of a file, a frame or a data set that the task can use; with `targets`, to learn or score by.
+        """The usable rows of a file, a DataFrame or a data set; with `targets`, to train or score.
 
-        `Data` that it gave before is given back: so `evaluate` takes the part that was held out.
+        `Data` that it returned before is returned unchanged, so `evaluate` accepts the held-out part.
 
         Raises:
-            FileError, ArgumentError: no such file or column, or nothing in it that could be used.
+            FileError, ArgumentError: the file or a column is missing, or no row is usable.
         """
 
     @classmethod
     def split(cls, data: Data, options: OptionsT) -> tuple[Data, Data]:
-        """What to learn from, and the share of it that is held out to choose the best weights by: rows at random.
+        """Training data, and a random share of rows held out to select the best weights.
 
-        A task whose rows belong together (pieces of one series, questions on one paragraph) holds them out together.
+        A task with related rows (pieces of one series, questions on one paragraph) keeps them together.
         """
         return data.split(options.validation_share, options.seed)
 
     @classmethod
     @abstractmethod
     def learn(cls, data: Data, options: OptionsT) -> Self:
-        """The task before its first step: what it takes from the data (vocabulary, labels, scales), and its model."""
+        """The task before its first step: its state from the data (vocabulary, labels, scales), and its model."""
 
     @abstractmethod
     def encode(self, data: Data, *, targets: bool = True) -> list[Any]:
-        """The examples, each as `collate` takes it. A row may give several (windows), or none."""
+        """The examples in the form that `collate` takes. A row may give several (windows), or none."""
 
     def remarks(self, data: Data) -> tuple[str, ...]:
-        """What is to be said of rows that are used, but not whole ("12 texts have more than …"), a sentence each."""
+        """Notes on rows that are used only in part ("12 texts have more than …"), one sentence each."""
         return ()
 
     @abstractmethod
     def length(self, example: Any) -> int:
-        """How many tokens an example has: examples of about one length share a batch."""
+        """The number of tokens in an example; examples of similar length share a batch."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Any]) -> Batch:
@@ -93,11 +96,11 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
 
     @abstractmethod
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The sum of the losses of a batch, and how many there are (both 0-dimensional)."""
+        """The sum of the losses of a batch, and the number of its terms (both 0-dimensional)."""
 
     @abstractmethod
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """What the task makes of each input, as columns that can be written to a file."""
+        """The prediction for each input, as columns that can be written to a file."""
 
     @abstractmethod
     def evaluate(self, source: Any) -> Scores:
@@ -105,57 +108,57 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
 
     @abstractmethod
     def look(self, inputs: Sequence[str]) -> list[Seen]:
-        """What the heads do with each input, run by itself so that nothing is padded: for `headwise view`."""
+        """The attention for each input, run separately so that nothing is padded; for `headwise view`."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """What was learned from the data besides weights, as JSON has it."""
+        """The state besides weights (vocabulary, labels, scales), as JSON."""
 
     @classmethod
     @abstractmethod
     def restore(cls, options: OptionsT, state: dict[str, Any], folder: Path) -> Self:
-        """The task as `learn` made it, from `state()` and the files of `save_files`; its weights are loaded after."""
+        """Rebuild the task from `state()` and the files of `save_files`; its weights are loaded afterwards."""
 
     def rates(self) -> dict[str, float]:
-        """The highest learning rate of parameters whose names begin so, where it is not that of the options."""
+        """Prefix of parameter names -> their highest learning rate, if it differs from `lr`."""
         return {}
 
     def save_files(self, folder: Path) -> None:
-        """Files of its own beside the weights: a tokenizer. None by default.
+        """Write the task's own files, such as a tokenizer. By default none.
 
         Called before the first step, and again with the best weights.
         """
 
-    # What all have.
+    # Shared by all tasks.
 
     @classmethod
     def fit(
         cls,
         source: Any,
-        /,  # translate has an option of that name
+        /,  # translate has an option named source
         *,
         validation: Any = None,
         out: str | Path | None = None,
         resume: bool = False,
         **options: Any,
     ) -> Self:
-        """Train on a file, a frame, a data set of the hub or whatever else `read` takes, and keep the best weights.
+        """Train on a file, a DataFrame, a data set of the hub or another input of `read`, and keep the best weights.
 
         Args:
-            source: the data to learn from.
-            validation: data to choose the best weights by. None = a share of the source (`validation_share`).
-            out: the run folder, which must not hold a run yet; None = nothing is kept but the task that is returned.
-            resume: go on with the run in `out` from where it was stopped, with its options; it ends with the weights
-                that it would have had without the stop.
+            source: the training data.
+            validation: data for selecting the best weights. None = a share of the source (`validation_share`).
+            out: the run folder, which must not exist yet; None = no folder, only the returned task.
+            resume: continue the training in `out` where it was stopped, with its options; it ends with the same weights
+                as without the stop.
             options: the fields of `options_type`.
 
         Returns:
             The trained task, in eval mode, with its best weights.
 
         Raises:
-            FileError, ArgumentError, DtypeError: data or options that cannot be used; a folder that holds a run.
-            CheckpointError: nothing to resume, or not with these data and options.
-            TrainingError: the loss is not finite any more; TrainingInterrupted: Ctrl-C, when all is saved.
+            FileError, ArgumentError, DtypeError: invalid data or options, or `out` is already a run folder.
+            CheckpointError: there is nothing to resume, or data or options differ.
+            TrainingError: the loss is not finite. TrainingInterrupted: Ctrl-C, after the state is saved.
         """
         from headwise.tasks.training.fit import fit
 
@@ -166,14 +169,14 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         """The trained task of a run folder, in eval mode, on the device that its options ask for.
 
         Raises:
-            CheckpointError: no run folder, one of another task, one without weights yet, or damaged ones.
+            CheckpointError: not a run folder, or of another task, or its weights are missing or damaged.
         """
         from headwise.tasks.training.run import restore
 
         return restore(Path(folder), cls)
 
     def batches(self, examples: Sequence[Any]) -> Iterator[tuple[Batch, list[int]]]:
-        """Batches of examples of about one length, on the model's device, each with the places of its examples."""
+        """Batches of examples of similar length, on the model's device, each with the indices of its examples."""
         lengths = [self.length(example) for example in examples]
         for places in sorted_batches(lengths, tokens=self.options.batch_tokens, size=self.options.batch_size):
             batch = self.collate([examples[place] for place in places])
@@ -190,10 +193,10 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
             self.train(training)
         return sum(float(total) for total, _ in sums) / sum(float(count) for _, count in sums)
 
-    # What Lightning calls.
+    # Called by Lightning.
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """The gradient is that of the mean over all terms of the batch of all processes, however they are shared."""
+        """The gradient of the mean over all terms of the batch of all processes, whatever their shares."""
         empty = batch.pop("empty", False)
         total, count = self.loss(batch)
         if empty:
@@ -202,7 +205,7 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         whole = self._of_all(total, count)
         check_finite(self, whole[0])
         terms = torch.where(whole[1] > 0, whole[1], 1.0)
-        # Lightning's strategies take the mean of the gradients of all processes: hence the factor.
+        # The factor, because Lightning's strategies average the gradients of all processes.
         return {"loss": total * (world / terms), "total": whole[0], "terms": whole[1]}
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -213,7 +216,7 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         """Log "validation_loss" from what `loss` gave of this process's share of a validation batch."""
         whole = self._of_all(total, count)
         terms = int(whole[1])
-        # Lightning's own sum over processes cuts their mean number of terms to a whole number.
+        # Lightning's own reduction truncates the mean number of terms to an integer.
         mean = whole[0] / max(terms, 1)
         self.log("validation_loss", mean, on_step=False, on_epoch=True, sync_dist=True, batch_size=terms)
 

@@ -1,6 +1,6 @@
-"""`TextToText`: what translations, summaries and replies have in common.
+"""`TextToText`: the common part of translate, summarize and reply.
 
-One encoder-decoder reads a text and writes another.
+An encoder-decoder reads a text and generates another one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headwise.tasks.text.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-SOURCE_FILE, TARGET_FILE = "tokenizer.json", "target_tokenizer.json"  # the second where vocabularies are not shared
+SOURCE_FILE, TARGET_FILE = "tokenizer.json", "target_tokenizer.json"  # the second file if vocabularies are not shared
 
 Values = dict[str, float]
 TextOptions = TypeVar("TextOptions", bound=TextToTextOptions)
@@ -41,28 +41,28 @@ TextOptions = TypeVar("TextOptions", bound=TextToTextOptions)
 
 class Example(NamedTuple):
     source: list[int]  # [BOS] … [EOS]
-    target: list[int]  # the same, without [EOS] where it was cut; [] if nobody said what is right
+    target: list[int]  # the same, without [EOS] if it was cut; [] without targets
 
 
 class Pairs(NamedTuple):
-    """What is read and what is to be written, of each row or, where a row has several, of each of them."""
+    """Sources and references of each row or, if a row has several pairs, of each pair."""
 
     sources: list[str]
-    references: list[list[str]]  # of each source one or more; the first is learned from. [] without targets
+    references: list[list[str]]  # one or more per source; the first is used for training. [] without targets
 
 
 class TextToText(Task[TextOptions]):
-    """A text for a text. A subclass says how pairs are read, and how what is written is scored.
+    """The base class of text-to-text tasks. A subclass defines how pairs are read and how generated texts are scored.
 
     The source is read as [BOS] … [EOS]. Training is teacher-forced, with label smoothing (Szegedy et al. 2016, section
-    7); what is validated, and every perplexity, is without. Decoding is `headwise.tasks.text.decoding`.
+    7); validation losses and perplexities are without it. Decoding: `headwise.tasks.text.decoding`.
     """
 
     writes: ClassVar[str]  #: the column of `predict`
-    keep: ClassVar[Literal["beginning", "end"]] = "beginning"  #: which part of a source that is too long is read
+    keep: ClassVar[Literal["beginning", "end"]] = "beginning"  #: which part of a long source is read
 
     model: EncoderDecoder
-    make_steps: MakeSteps = CachedSteps  #: how the model is run where a text is written
+    make_steps: MakeSteps = CachedSteps  #: how the model is run for decoding
 
     def __init__(
         self, options: TextOptions, model: EncoderDecoder, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary
@@ -71,7 +71,7 @@ class TextToText(Task[TextOptions]):
         self.source_vocabulary = source_vocabulary
         self.target_vocabulary = target_vocabulary
 
-    # What a subclass says.
+    # Defined by subclasses.
 
     @classmethod
     @abstractmethod
@@ -80,9 +80,9 @@ class TextToText(Task[TextOptions]):
 
     @abstractmethod
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
-        """The scores of what was written for each source, and those of baselines."""
+        """The scores of the generated texts, and those of baselines."""
 
-    # What it learns from.
+    # Training.
 
     @classmethod
     def learn(cls, data: Data, options: TextOptions) -> Self:
@@ -106,13 +106,15 @@ class TextToText(Task[TextOptions]):
         return task
 
     def look_over(self, pairs: Pairs) -> None:
-        """What a task takes from the training data besides vocabularies. Nothing by default."""
+        """Compute further state from the training data. By default nothing."""
 
     @classmethod
     def _made(cls, options: TextOptions, source: Vocabulary, target: Vocabulary, bert: Bert | None) -> Self:
-        Decoding(**_decoding(options))  # what makes no sense is said before the training
+        Decoding(**_decoding(options))  # reports invalid options before the training
         if options.label_smoothing >= 1:
-            raise ArgumentError(f"label_smoothing: expected less than 1, received {options.label_smoothing}")
+            raise ArgumentError(
+                f"label_smoothing: expected less than 1. Received: label_smoothing={options.label_smoothing}"
+            )
         reader = None if bert is None else bert.config
         writer = reader if options.shared_vocabulary else None  # whose embeddings serve both sides
         config = EncoderDecoderConfig(
@@ -138,7 +140,7 @@ class TextToText(Task[TextOptions]):
         sources = self.source_vocabulary.encode(pairs.sources, self.options.max_source_length, keep=self.keep)
         if not pairs.references:
             return [Example(source, []) for source in sources]
-        # A text that was cut does not end there: its end is not learned.
+        # A cut text has no [EOS], so its end is not learned.
         targets = self.target_vocabulary.encode([each[0] for each in pairs.references])
         most = self.options.max_target_length + 1
         return [Example(source, target[:most]) for source, target in zip(sources, targets, strict=True)]
@@ -170,17 +172,17 @@ class TextToText(Task[TextOptions]):
         total = cross_entropy(logits_NV, batch["labels"], label_smoothing=smoothing, reduction="sum")
         return total, torch.tensor(len(batch["labels"]), device=total.device)
 
-    # What it writes.
+    # Decoding.
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """What is written for each input.
+        """The generated text for each input.
 
         Args:
-            inputs: a text, several texts, or whatever holds rows with the column of sources.
+            inputs: a text, several texts, or a table with the column of sources.
 
         Returns:
-            For each input the text, and its score: by which the search ranks it, with the `length_penalty` of the
-            options; of greedy and sampled texts the log-probability.
+            For each input the text and its score: the score of beam search, with the `length_penalty` of the
+            options; for greedy and sampled texts the log-probability.
         """
         examples = self._encoded(self._inputs(inputs))
         return [
@@ -188,17 +190,17 @@ class TextToText(Task[TextOptions]):
         ]
 
     def stream(self, text: Any) -> Iterator[str]:
-        """What `predict` writes for one input, piece by piece, each as soon as nothing can change it any more.
+        """The text that `predict` returns for one input, piece by piece, each as soon as it is final.
 
-        Together the pieces are the text of `predict`. Whoever is greedy or draws is certain of every token; a beam
-        search of what all hypotheses that can still win have in common, so that more comes at once, and later.
+        The pieces form the text of `predict`. With greedy decoding or sampling, every token is final at once; with beam
+        search, the common prefix of all hypotheses that can still win is final, so pieces are longer and later.
 
         Raises:
-            ArgumentError: not one input, or one that cannot be read.
+            ArgumentError: several inputs, or an invalid one.
         """
         examples = self._encoded(self._inputs(text))
         if len(examples) != 1:
-            raise ArgumentError(f"stream: expected one input, received {len(examples)}. Stream each by itself")
+            raise ArgumentError(f"stream: expected one input. Received: {len(examples)} inputs. Stream each separately")
         self.eval()
         source = examples[0].source
         certain = follow(self.model, source, self._limit(source), **self._writing(), steps=self.make_steps)
@@ -225,7 +227,7 @@ class TextToText(Task[TextOptions]):
         }
 
     def evaluate(self, source: Any) -> Scores:
-        """The scores of what is written for each source, beside those of baselines."""
+        """The scores of the generated texts, beside those of baselines."""
         data = self.read(source, self.options)
         pairs = self.pairs(data, self.options)
         examples = self._encoded(pairs)
@@ -234,20 +236,18 @@ class TextToText(Task[TextOptions]):
         return Scores(values, len(written), baselines, left_out=(*data.left_out, *self.remarks(data)))
 
     def remarks(self, data: Data) -> tuple[str, ...]:
-        """A sentence that says how many of the sources are too long to be read whole, if any are."""
+        """A note on the number of sources that are cut, if any."""
         pairs = self.pairs(data, self.options)
         most = self.options.max_source_length
         lengths = [len(ids) for ids in self.source_vocabulary.encode(pairs.sources)]
         long = sum(length > most for length in lengths)
         if not long:
             return ()
-        part = "what is beyond" if self.keep == "beginning" else "what is before the last of them"
-        return (
-            f"{long} of {len(lengths)} texts have more than {most} tokens, {max(lengths)} at most: {part} was not read",
-        )
+        part = "the rest" if self.keep == "beginning" else "the beginning"
+        return (f"{long} of {len(lengths)} texts have more than {most} tokens, {max(lengths)} at most: {part} was cut",)
 
     def look(self, inputs: Sequence[str]) -> list[Seen]:
-        """What the heads do while each text is read and what is written for it is read again.
+        """The attention while each source and its generated text are read.
 
         The rows of a decoder are the tokens that it has read, [BOS] first: what it does in a row, it does to write the
         token after that.
@@ -285,16 +285,16 @@ class TextToText(Task[TextOptions]):
             self.target_vocabulary.save(folder / TARGET_FILE)
 
     def _inputs(self, inputs: Any) -> Pairs:
-        """Texts given as such are sources too."""
+        """The inputs as pairs without targets."""
         texts = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
         if isinstance(texts, list | tuple) and texts and not isinstance(texts[0], dict):
             if odd := [each for each in texts if not isinstance(each, str)]:
-                raise ArgumentError(f"expected a text for each input, received {type(odd[0]).__name__} {odd[0]!r:.80}")
+                raise ArgumentError(f"expected a text for each input. Received: {type(odd[0]).__name__} {odd[0]!r:.80}")
             return Pairs(list(texts), [])
         return self.pairs(self.read(inputs, self.options, targets=False), self.options, targets=False)
 
 
 def _decoding(options: TextToTextOptions) -> dict[str, Any]:
-    """The options of `Decoding`. Whoever draws follows one hypothesis: the default of beams is not theirs."""
+    """The options of `Decoding`. Sampling follows one hypothesis, so the default of beams is ignored."""
     names = ("length_penalty", "no_repeat", "sample", "temperature", "top_k", "top_p", "seed")
     return {"beams": 1 if options.sample else options.beams, **{name: getattr(options, name) for name in names}}

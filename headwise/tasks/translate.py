@@ -1,4 +1,4 @@
-"""`Translate`: a text in one language to the same in another."""
+"""`Translate`: a text in one language -> its translation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headwise.tasks.text_to_text import Example, Pairs, TextToText, Values
 
 
 class Translate(TextToText[TranslateOptions]):
-    """An encoder-decoder from scratch, with subwords that both languages share or one vocabulary each.
+    """An encoder-decoder from scratch, with a shared vocabulary for both languages or one for each.
 
-    Pairs are rows with a column for each language. They may also be two text files of which line i of the one is line
-    i of the other, named together: "train.en,train.de", gzipped or not. A TSV of two columns needs no header, and no
-    names where the first is the source.
+    Pairs are rows with one column per language. They may also be two aligned text files, named together:
+    "train.en,train.de", gzipped or not. A TSV with two columns needs no header, and no names if the first column is the
+    source.
 
     >>> task = Translate.fit("pairs.tsv", source="en", target="de")
     >>> task.predict(["Two dogs play."])
@@ -46,7 +46,7 @@ class Translate(TextToText[TranslateOptions]):
         return Pairs(data.columns["source"], references)
 
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
-        """BLEU and chrF of the whole, by sacreBLEU, beside those of the sources as they are."""
+        """Corpus BLEU and chrF by sacreBLEU, beside those of the copied sources."""
         values, copied = (
             {"BLEU": bleu(texts, pairs.references), "chrF": chrf(texts, pairs.references)}
             for texts in (written, pairs.sources)
@@ -55,7 +55,7 @@ class Translate(TextToText[TranslateOptions]):
 
 
 def columns_of(source: Any, options: TranslateOptions) -> dict[str, str]:
-    """The columns "source" and "target" of what is read, by the names that they have in it."""
+    """The task's columns "source" and "target" -> their names in the data."""
     names = {"source": options.source, "target": options.target}
     if None in names.values():
         found = {"source": "1", "target": "2"} if _is_nameless(source) else {"source": "source", "target": "target"}

@@ -241,15 +241,15 @@ def _rows_of(cuts: Numbers, how: How) -> tuple[Numbers, Numbers]:
 
 
 def _reduced(s: Tensor, starts: Numbers, how: How, known: Normaliser | None) -> Tensor:
-    """Of each block of columns the largest score, or log Σ exp of them for "mean": [rows, blocks]."""
+    """For each block of columns the largest score, or log Σ exp of the scores for "mean": [rows, blocks]."""
     if len(starts) == s.shape[1]:
         return s
     highest = _by_blocks(np.maximum, s, starts)
     if how != "mean":
         return highest
-    near = finite(s.amax(-1) if known is None else known.highest)[:, None]  # that no exp overflows
+    near = finite(s.amax(-1) if known is None else known.highest)[:, None]  # so that exp does not overflow
     sums = _by_blocks(np.add, (s - near).exp_(), starts)
-    logs = (sums.log() + near).clamp_(min=torch.finfo(s.dtype).min)  # nothing is -inf but what is forbidden
+    logs = (sums.log() + near).clamp_(min=torch.finfo(s.dtype).min)  # only masked blocks are -inf
     return logs.masked_fill_(highest == EMPTY, EMPTY)
 
 

@@ -1,1 +1,1 @@
-"""What a trained task makes of the rows of a file: chunk by chunk, so that the file may be larger than memory."""
+"""Predictions for the rows of a file, in chunks, so that the file may be larger than memory."""

@@ -1,4 +1,4 @@
-"""A table with what a task makes of each of its rows."""
+"""A table with the predictions of a task for each of its rows."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from headwise.tasks.rows.tables import LISTED, Data, NoUsableRows, left_out
 from headwise.tasks.task import Task
 from headwise.tasks.translate import columns_of
 
-_ANY_TEXT = "a [MASK]"  # something for any task to answer
+_ANY_TEXT = "a [MASK]"  # a valid input for every text task
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The columns of a table, and after them those of the answers; rows that the task cannot use have None there.
+    """The columns of a table, then those of the predictions; None in rows that the task cannot use.
 
     Args:
-        count: how many rows have an answer.
-        left_out: why the others have none -> their numbers, which count `unit`.
-        arrow: of a Parquet file, its own columns as Arrow has them.
+        count: number of rows with a prediction.
+        left_out: reason -> numbers of the rows without a prediction, counted in `unit`.
+        arrow: the original columns of a Parquet file as Arrow arrays.
     """
 
     columns: dict[str, list[Any]]
@@ -35,7 +35,7 @@ class Answered:
     arrow: Mapping[str, Any] = field(default_factory=dict)
 
     def note(self) -> Note:
-        """What is to be kept of it beside its rows."""
+        """The summary that is kept beside the rows."""
         reasons = {reason: (len(numbers), list(numbers[:LISTED])) for reason, numbers in self.left_out.items()}
         rows = len(next(iter(self.columns.values())))
         return Note(list(self.columns), rows, self.count, self.unit, reasons)
@@ -43,10 +43,10 @@ class Answered:
 
 @dataclass(frozen=True)
 class Note:
-    """The names of the columns of some rows, how many there are, how many have an answer, and why the others do not.
+    """Summary of some rows: names of columns, numbers of rows and of predictions, and reasons for missing ones.
 
     Args:
-        left_out: why -> how many, and the numbers of the first.
+        left_out: reason -> (count, numbers of the first ones).
     """
 
     columns: list[str]
@@ -57,13 +57,13 @@ class Note:
 
 
 def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str, ...]]:
-    """The columns and the number of rows of what was answered in parts, and which have no answer: a sentence a reason.
+    """The columns, the number of rows, and one sentence per reason for missing predictions, over all parts.
 
     Args:
-        name: of the file, for messages.
+        name: the file's name, for messages.
 
     Raises:
-        ArgumentError: no row has an answer.
+        ArgumentError: no row has a prediction.
     """
     columns, unit, rows, count = [], "row", 0, 0
     reasons: dict[str, tuple[int, list[int]]] = {}
@@ -73,7 +73,7 @@ def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str,
             before, listed = reasons.get(reason, (0, []))
             reasons[reason] = (before + more, (listed + numbers)[:LISTED])
     sentences = tuple(
-        left_out(number, listed, reason, unit, "without an answer") for reason, (number, listed) in reasons.items()
+        left_out(number, listed, reason, unit, "without a prediction") for reason, (number, listed) in reasons.items()
     )
     if not count:
         raise ArgumentError(f"{name}: no row can be used: {'; '.join(sentences)}")
@@ -81,7 +81,7 @@ def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str,
 
 
 def wanted_by(task: Task[Any], path: Path) -> tuple[str, ...]:
-    """The columns of a file that a task has names for, as `open_table` takes them."""
+    """The columns of a file that the task reads, in the form that `open_table` takes."""
     if task.name == "translate":
         return tuple(columns_of(str(path), task.options).values())
     columns = [each.name for each in dataclasses.fields(task.options) if each.metadata.get("metavar") == "COLUMN"]
@@ -89,14 +89,14 @@ def wanted_by(task: Task[Any], path: Path) -> tuple[str, ...]:
 
 
 def answer(task: Task[Any], source: Any, table: Table, wanted: Sequence[str]) -> Answered:
-    """All rows of a table, in their order. Of a source whose rows are not what is asked, such as a SQuAD file or a text
-    of documents, what is asked instead: rows with the columns that the task has.
+    """Predictions for all rows of a table, in order. If the task reads other rows from the source (the questions of a
+    SQuAD file, the documents of a text), predictions for these rows.
 
     Args:
-        source: what `task.read` takes; mostly the table itself.
+        source: the input of `task.read`; usually the table itself.
 
     Raises:
-        FileError, ArgumentError: no such column.
+        FileError, ArgumentError: a column is missing.
     """
     try:
         data = _read(task, source)
@@ -123,7 +123,7 @@ def _read(task: Task[Any], source: Any) -> Data:
 
 
 def _nothing(task: Task[Any], data: Data) -> dict[str, Any]:
-    """An answer to nothing in particular, for its names."""
+    """A prediction for a dummy input, for the names of its columns."""
     one = data.take([0])
     if task.name != "match":
         one = dataclasses.replace(one, columns={name: [_ANY_TEXT] for name in one.columns})

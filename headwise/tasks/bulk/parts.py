@@ -1,11 +1,11 @@
-"""The parts of a file that is being written: in a folder beside it, until all are there and are joined.
+"""The parts of an output file: kept in a folder beside it until all are complete and are joined.
 
     .out.parquet.parts/
-        journal.json       which file, run and chunks the parts are of
-        000000.parquet     the first chunk with its answers; renamed into place when it is complete
-        000000.json        its columns, and how many of its rows have no answer; written before it
+        journal.json       the file, run folder and chunks of the parts
+        000000.parquet     the first chunk with predictions; renamed when it is complete
+        000000.json        its columns and missing predictions; written before it
 
-A part that is there is complete, so whatever ended a process, another goes on with the parts that are missing.
+A part that exists is complete, so after any interruption another process computes the missing parts.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _JOURNAL, _LOCK = "journal.json", "lock"
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be done: chunks of a file to be answered by a run. Any process that has the files can do any part.
+    """Chunks of a file to predict with a run folder. Any process with access to the files can compute any part.
 
     Args:
-        wanted: the columns that the task has names for.
-        out: the file that the parts will be.
+        wanted: the columns that the task reads.
+        out: the output file.
     """
 
     run: Path
@@ -53,11 +53,11 @@ class Work:
         return folder_of(self.out) / f"{number:06d}.json"
 
     def missing(self) -> list[int]:
-        """The numbers of the parts that are not there yet."""
+        """The numbers of the missing parts."""
         return [number for number in range(len(self.found.chunks)) if not self.part(number).exists()]
 
     def do(self, number: int, task: Task[Any], reader: Reader) -> None:
-        """Answer a chunk and write its part.
+        """Predict a chunk and write its part.
 
         Raises:
             FileError, ArgumentError: it cannot be read, used or written.
@@ -68,18 +68,18 @@ class Work:
 
 
 def folder_of(out: Path) -> Path:
-    """Where the parts of a file are."""
+    """The folder of the parts of a file."""
     return out.with_name(f".{out.name}.parts")
 
 
 def begin(run: Path, path: Path, out: Path, chunk: int, look: Callable[[], Found]) -> Found:
-    """What is known of a file whose parts are there, or of one that is begun: its journal is then written.
+    """The chunks of a file: read from the journal of existing parts, or found now and written to a new journal.
 
     Args:
-        look: looks through the file, if nobody did yet.
+        look: scans the file, if there is no journal yet.
 
     Raises:
-        ArgumentError: what was begun is of another file, run or chunk.
+        ArgumentError: existing parts belong to another file, run folder or chunk size.
         FileError: its journal cannot be read or written.
     """
     folder = folder_of(out)
@@ -93,31 +93,31 @@ def begin(run: Path, path: Path, out: Path, chunk: int, look: Callable[[], Found
         _write_json(folder / _JOURNAL, {**about, "found": found.to_json()})
         return found
     except (OSError, ValueError) as error:
-        raise FileError(f"{folder / _JOURNAL}: cannot be read: {error}; --restart begins again") from error
+        raise FileError(f"{folder / _JOURNAL}: cannot be read: {error}. Start again with --restart") from error
     if differs := [name for name, value in about.items() if journal.get(name) != value]:
         was = {
             "chunk": f"--chunk {journal.get('chunk')}",
             "path": f"another file, {journal.get('path')}",
             "size": f"{path} before it was changed",
             "modified": f"{path} before it was changed",
-            "run": f"another run than {run} is now",
+            "run": f"other weights or options than {run} has now",
         }
         raise ArgumentError(
-            f"{folder} has the parts of work that was begun with {was.get(differs[0], 'another version of headwise')}: "
-            "go on with that, or add --restart to delete them and begin again"
+            f"{folder} has parts that were computed with {was.get(differs[0], 'another version of headwise')}. "
+            "Resume with that, or add --restart to delete the parts and start again"
         )
     return Found.from_json(path, journal["found"])
 
 
 def join(work: Work) -> tuple[int, tuple[str, ...]]:
-    """Write the file of all parts, and delete them.
+    """Join all parts into the output file, and delete them.
 
     Returns:
-        How many rows it has, and which have no answer, a sentence for each reason.
+        The number of rows, and one sentence per reason for missing predictions.
 
     Raises:
-        ArgumentError: no row has an answer; columns that Parquet cannot have.
-        FileError: a part cannot be read, or the file not be written.
+        ArgumentError: no row has a prediction, or Parquet cannot hold a column.
+        FileError: a part cannot be read, or the file cannot be written.
     """
     numbers = range(len(work.found.chunks))
     notes = (Note(**json.loads(work.note(number).read_text(encoding="utf-8"))) for number in numbers)
@@ -138,17 +138,17 @@ def delete(out: Path) -> None:
 
 
 def _clear(out: Path) -> None:
-    """Delete what a process that was killed while it joined the parts has left."""
+    """Delete the temporary files of a process that was killed while joining."""
     for stray in out.parent.glob(f".{glob.escape(out.name)}.*.part"):
         stray.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def alone(out: Path, *, restart: bool = False) -> Iterator[None]:
-    """The folder of the parts, which no other process uses meanwhile; it is gone at the end if it has no part.
+    """The folder of the parts, locked against other processes. It is removed at the end if it has no part.
 
     Args:
-        restart: whether to delete what is in it.
+        restart: whether to delete its content first.
 
     Raises:
         ArgumentError: another process uses it.
@@ -189,22 +189,24 @@ def _lock(lock: Any, out: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ArgumentError(f"{out}: another process is writing it; wait for it, or choose another file") from error
-    except OSError:  # a file system that has no locks
+        raise ArgumentError(
+            f"{out}: another process is writing this file. Wait for it, or choose another file"
+        ) from error
+    except OSError:  # a file system without locks
         return
 
 
 def _state_of(path: Path) -> dict[str, Any]:
-    """What changes when a file does."""
+    """The size and time of a file, to notice changes."""
     try:
         state = path.stat()
     except OSError as error:
-        raise FileError(f"{path}: no such file; expected a file to read") from error
+        raise FileError(f"{path}: no such file. Expected a file to read") from error
     return {"path": str(path), "size": state.st_size, "modified": state.st_mtime_ns}
 
 
 def _digest(run: Path) -> str:
-    """Of the weights of a run, and of its options and what else it learned."""
+    """A digest of the weights, options and state of a run folder."""
     found = hashlib.sha256()
     for name in (CONFIG, WEIGHTS):
         with (run / name).open("rb") as file:

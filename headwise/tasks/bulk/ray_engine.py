@@ -1,7 +1,7 @@
-"""The parts of a file, done by workers of Ray Data: processes of this machine, or of a cluster.
+"""The parts of a file, computed by Ray Data workers: processes on this machine or on a cluster.
 
-Only numbers of parts go through Ray: a worker reads its chunk itself, and writes its part. So the file, the run and the
-folder of `out` have to be in a place that all machines see, under the same path.
+Only the numbers of parts go through Ray: a worker reads its chunk and writes its part itself. So the file, the run
+folder and the folder of `out` must be accessible to all machines under the same path.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _QUIET = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-_STORE = 100_000_000  # bytes; the least that Ray takes is 75 MiB, and only numbers go through it
+_STORE = 100_000_000  # bytes; Ray's minimum is 75 MiB, and little data goes through it
 
 
 def answer_parts(work: Work, missing: Sequence[int], workers: int, address: str | None, *, gpus: bool) -> Iterator[int]:
-    """Do the parts, in any order; gives each that is done.
+    """Compute the parts in any order; yields the number of each finished part.
 
     Args:
-        workers: how many processes load the run and do parts, one each at a time.
-        address: of a cluster: "auto", "host:6379". None = that of RAY_ADDRESS or, without it, a Ray of its own on this
-            machine, with as many CPUs as there are workers, which ends with the work.
-        gpus: whether each worker is given a GPU, if the cluster has as many.
+        workers: number of processes, each of which loads the run folder and computes one part at a time.
+        address: the address of a cluster: "auto", "host:6379". None = RAY_ADDRESS or, without it, a local Ray on this
+            machine, with as many CPUs as workers, which is stopped afterwards.
+        gpus: whether each worker gets a GPU, if the cluster has enough.
 
     Raises:
-        ArgumentError: Ray is not installed, does not answer, a part cannot be done, or a worker ended.
+        ArgumentError: Ray is not installed or does not respond, a part cannot be computed, or a worker ended.
     """
     ray = _ray()
     with _running(ray, workers, address):
@@ -59,11 +59,11 @@ def answer_parts(work: Work, missing: Sequence[int], workers: int, address: str 
                 yield int(row["part"])
         except ray.exceptions.RayError as error:
             said = str(error).strip().splitlines()[-1]
-            raise ArgumentError(f"a worker of Ray ended: {said:.300}; the same command goes on") from error
+            raise ArgumentError(f"a Ray worker ended: {said:.300}. Run the same command again to resume") from error
 
 
 class _Worker:
-    """Has the run loaded, and does parts. What is wrong with the data comes back as a sentence, to stop the work."""
+    """Loads the run folder and computes parts. Errors in the data are returned as a sentence, to stop the work."""
 
     def __init__(self, work: Work) -> None:
         from headwise.tasks.training.run import load
@@ -89,14 +89,14 @@ def _ray() -> Any:
         import ray
         import ray.data
     except ImportError as error:
-        raise ArgumentError('--engine ray needs ray: pip install "headwise[ray]"') from error
+        raise ArgumentError('--engine ray needs the package ray: pip install "headwise[ray]"') from error
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     return ray
 
 
 @contextlib.contextmanager
 def _running(ray: Any, workers: int, address: str | None) -> Iterator[None]:
-    """A connection to a cluster, or a Ray of our own; one that somebody else has begun is used, and left as it is."""
+    """A connection to a cluster, or a new local Ray; an existing connection is used and left open."""
     if ray.is_initialized():
         yield
         return
@@ -108,7 +108,7 @@ def _running(ray: Any, workers: int, address: str | None) -> Iterator[None]:
         )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         said = " ".join(str(error).split())
-        where = f"the Ray cluster at {address} does not answer" if address else "Ray cannot be started here"
+        where = f"the Ray cluster at {address} does not respond" if address else "Ray cannot be started here"
         raise ArgumentError(f"{where}: {said:.200}") from error
     try:
         yield

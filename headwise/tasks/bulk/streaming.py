@@ -1,4 +1,4 @@
-"""A file of any size, answered chunk by chunk into another, here or on a Ray cluster; it goes on after a kill."""
+"""Predict a file of any size in chunks, here or on a Ray cluster; it can be resumed after a kill."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from headwise.tasks.task import Task
 CHUNK = 2000  #: rows
 
 Engine = Literal["local", "ray"]
-Tell = Callable[[int, int, str], None]  # done, of how many (0 = nobody knows), what
+Tell = Callable[[int, int, str], None]  # (done, total (0 = unknown), what)
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: how many rows, how many of them were there from before, and which have no answer."""
+    """A finished output: numbers of rows, of rows finished before, and notes on missing predictions."""
 
     rows: int
     before: int
@@ -32,14 +32,14 @@ class Written:
 
 
 def why_whole(task: Task[Any], path: Path, out: Path) -> str | None:
-    """Why this file cannot be answered chunk by chunk, if it cannot."""
+    """Why this file cannot be processed in chunks; None if it can."""
     suffix = suffix_of(path)
     if task.name == "forecast":
         return "forecast reads whole series"
     if suffix not in SUFFIXES or (suffix == ".parquet" and is_packed(path)):
-        return f"{path.name} is read whole, only {', '.join(SUFFIXES)} are read in chunks"
+        return f"{path.name} is read whole; only {', '.join(SUFFIXES)} are read in chunks"
     if out.suffix.lower() not in STREAMED:
-        return f"{out.name} is written whole, only {', '.join(STREAMED)} are written in parts"
+        return f"{out.name} is written whole; only {', '.join(STREAMED)} are written in parts"
     return None
 
 
@@ -56,41 +56,39 @@ def predict_file(
     restart: bool = False,
     tell: Tell = lambda done, total, what: None,
 ) -> Written:
-    """Answer the rows of a file: `out` has its columns and those of the answers, its rows in their order.
+    """Predict for the rows of a file. `out` gets its columns and those of the predictions, with rows in the same order.
 
-    No more than a chunk is in memory, in each worker. Each chunk that is done is kept in a part beside `out`. If the
-    process is stopped, or killed, the same call goes on with the parts that are missing.
+    Each worker holds only one chunk in memory. Each finished chunk is kept in a part beside `out`. If the process stops
+    or is killed, the same call resumes with the missing parts.
 
     Args:
-        task: the trained task that is in `run`.
+        task: the trained task of the run folder `run`.
         path: a CSV, TSV, JSON lines (all also .gz) or Parquet file.
         out: a .csv, .tsv, .jsonl or .parquet file.
-        chunk: rows that are answered at a time, and written to one part.
-        engine: "ray" gives the chunks to workers of Ray Data, each of which loads the run.
-        workers, address: of Ray; see `ray_engine.answer_parts`.
-        restart: whether to delete the parts of what was begun before.
+        chunk: rows per chunk, which become one part.
+        engine: "ray" distributes the chunks to Ray Data workers, each of which loads the run folder.
+        workers, address: for Ray; see `ray_engine.answer_parts`.
+        restart: whether to delete existing parts first.
 
     Raises:
-        FileError: a file that cannot be read or written; says in which line.
-        ArgumentError: no such columns, no row that can be used, parts of other work, a file that cannot be read in
-            chunks, no Ray.
-        KeyboardInterrupt: Ctrl-C; the parts that are done are kept.
+        FileError: a file cannot be read or written; the message names the line.
+        ArgumentError: columns are missing, no row is usable, parts belong to other work, the file cannot be read in
+            chunks, or Ray is missing.
+        KeyboardInterrupt: Ctrl-C; finished parts are kept.
     """
     if why := why_whole(task, path, out):
-        raise ArgumentError(f"{path}: cannot be answered in chunks: {why}")
+        raise ArgumentError(f"{path}: cannot be processed in chunks: {why}")
     if engine == "ray" and is_packed(path):
-        raise ArgumentError(f"{path}: each worker of Ray begins to read in another place: unpack it first")
+        raise ArgumentError(f"{path}: Ray workers cannot read a gzipped file from the middle. Unpack it first")
     path, out, run = path.absolute(), out.absolute(), run.expanduser().absolute()
     with alone(out, restart=restart):
         wanted = wanted_by(task, path)
 
         def look() -> Found:
-            found = look_through(
-                path, wanted, chunk, lambda done, size: tell(done, size, f"looking through {path.name}")
-            )
+            found = look_through(path, wanted, chunk, lambda done, size: tell(done, size, f"scanning {path.name}"))
             if task.name == "answer" and "paragraphs" in found.columns:
                 raise ArgumentError(
-                    f"{path}: has several questions a row, as SQuAD has: write a .json file, it is then read whole"
+                    f"{path}: rows have several questions, as in SQuAD. Choose a .json file as output; it is then read whole"
                 )
             return found
 
@@ -109,7 +107,7 @@ def predict_file(
 
 
 def _answer_parts(work: Work, missing: Iterable[int], task: Task[Any]) -> Iterator[int]:
-    """Do the parts, in order, in this process; gives each that is done."""
+    """Compute the parts in order in this process; yields each finished one."""
     with Reader(work.found) as reader:
         for number in missing:
             work.do(number, task, reader)
@@ -117,12 +115,12 @@ def _answer_parts(work: Work, missing: Iterable[int], task: Task[Any]) -> Iterat
 
 
 def _count(work: Work, done: Iterable[int], before: int, tell: Tell) -> None:
-    """Say how far it is, and how fast; and see that the parts can be joined."""
+    """Report progress and speed, and check that the parts can be joined."""
     total, begun, rows = work.found.rows, time.monotonic(), 0
     tell(before, total, "rows")
     schema = None
     for number in done:
-        if work.out.suffix.lower() == ".parquet":  # better here than when all is done
+        if work.out.suffix.lower() == ".parquet":  # fail early, not after all parts are done
             schema = schema_with(work.part(number), schema)
         rows += work.found.chunks[number].rows
         tell(before + rows, total, f"{rows / max(time.monotonic() - begun, 1e-9):,.0f} rows/s")

@@ -1,1 +1,1 @@
-"""What `Match` is made of: images and texts that are compared, and how telling them apart is learned."""
+"""Parts of `Match`: comparison of images and texts, and the contrastive loss."""

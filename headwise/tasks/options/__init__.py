@@ -1,1 +1,1 @@
-"""What can be chosen for each task, one dataclass a task. Nothing here imports torch."""
+"""The options of each task, one dataclass per task. Nothing here imports torch."""

@@ -1,4 +1,4 @@
-"""What can be chosen for `headwise train forecast`."""
+"""The options of `headwise train forecast`."""
 
 from __future__ import annotations
 
@@ -14,40 +14,48 @@ class ForecastOptions(TrainOptions):
     """Options of `headwise train forecast`; those of every task come from `TrainOptions`.
 
     Raises:
-        ArgumentError, DtypeError: a value of another kind than its field, or out of its range.
+        ArgumentError, DtypeError: a value has a wrong type or is out of range.
     """
 
     target: tuple[str, ...] = option(
-        (), "A column to forecast, once or more. Default: all with numbers.", metavar="COLUMN"
+        (), "A column to forecast; may be repeated. Default: all columns of numbers.", metavar="COLUMN"
     )
     time: str | None = option(
-        None, "The column of timestamps; none = count rows. Default: the first one that has them.", metavar="COLUMN"
+        None, "The column of timestamps; none = count rows. Default: the first one found.", metavar="COLUMN"
     )
-    series: str | None = option(None, "The column that says which series a row is of, of several.", metavar="COLUMN")
-    context: int = option(336, "How many steps of the past are read.", least=1)
-    horizon: int = option(96, "How many steps of the future are written.", least=1)
-    model: Literal["patch", "causal"] = option("patch", "Writes the future at once, or patch by patch.")
-    patch_length: int = option(24, "Steps in a patch; attention is between patches.", least=1)
-    stride: int | None = option(None, "Steps from patch to patch. Default: a patch, so that none overlap.", least=1)
-    dim: int = option(32, "Width of the model.", least=1)
-    layers: int = option(2, "Layers of the model.", least=1)
-    heads: int = option(4, "Attention heads of each layer.", least=1)
-    centre: Literal["mean", "last"] = option("last", "What is taken from a context first, and given back at the end.")
+    series: str | None = option(
+        None, "The column with the name of a row's series, if there are several.", metavar="COLUMN"
+    )
+    context: int = option(336, "Number of past steps that the model reads.", least=1)
+    horizon: int = option(96, "Number of future steps to forecast.", least=1)
+    model: Literal["patch", "causal"] = option(
+        "patch", "Forecast the future at once (patch) or patch by patch (causal)."
+    )
+    patch_length: int = option(24, "Steps per patch; attention is between patches.", least=1)
+    stride: int | None = option(None, "Steps from patch to patch. Default: patch_length (no overlap).", least=1)
+    dim: int = option(32, "Dimension of the model.", least=1)
+    layers: int = option(2, "Number of layers.", least=1)
+    heads: int = option(4, "Attention heads per layer.", least=1)
+    centre: Literal["mean", "last"] = option(
+        "last", "What is subtracted from a context and added back to the forecast."
+    )
     quantiles: tuple[str, ...] = option(
-        ("0.1", "0.5", "0.9"), "To forecast beside the point: 0.1,0.5,0.9.", metavar="NUMBERS"
+        ("0.1", "0.5", "0.9"), "Quantiles to forecast, such as 0.1,0.5,0.9.", metavar="NUMBERS"
     )
     loss: Literal["mse", "mae"] = option("mse", "The point forecast is the mean (mse) or the median (mae).")
-    season: int | None = option(None, "Steps in a season. Default: from the time step: hourly 24, daily 7 …", least=1)
-    standardise: bool = option(True, "Losses and scores on values less their mean, over their standard deviation.")
-    interpolate: bool = option(False, "Fill gaps on a straight line between their neighbours.")
-    sort: bool = option(False, "Put the rows in the order of their timestamps.")
+    season: int | None = option(None, "Steps per season. Default: by time step: hourly 24, daily 7 …", least=1)
+    standardise: bool = option(True, "Compute losses and scores on standardised values.")
+    interpolate: bool = option(False, "Fill gaps by linear interpolation.")
+    sort: bool = option(False, "Sort the rows by timestamp.")
 
-    epochs: int = option(8, "How often the data are read.", least=1)
-    batch_tokens: int = option(65536, "Patches in a batch, of all columns.", least=1)
-    batch_size: int | None = option(128, "Windows in a batch at most.", least=1)
+    epochs: int = option(8, "Number of epochs.", least=1)
+    batch_tokens: int = option(65536, "Patches per batch, over all columns and devices.", least=1)
+    batch_size: int | None = option(128, "Most windows in a batch.", least=1)
     lr: float = option(1e-3, "The highest learning rate.", least=0)
-    schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = option("cosine", "How it falls after that.")
-    dropout: float = option(0.1, "Dropout of the model, in training.", least=0)
+    schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = option(
+        "cosine", "How the learning rate falls after the warmup."
+    )
+    dropout: float = option(0.1, "Dropout in training.", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,19 +63,21 @@ class ForecastOptions(TrainOptions):
         object.__setattr__(self, "quantiles", tuple(part for part in apart if part))
         for text in self.quantiles:
             if not _is_share(text):
-                raise ArgumentError(f"quantiles: expected numbers between 0 and 1, received {text!r}")
+                raise ArgumentError(f"quantiles: expected numbers between 0 and 1. Received: quantiles={text!r}")
         if len({float(text) for text in self.quantiles}) < len(self.quantiles):
-            raise ArgumentError(f"quantiles: expected different ones, received {', '.join(self.quantiles)}")
+            raise ArgumentError(
+                f"quantiles: expected different numbers. Received: quantiles={','.join(self.quantiles)}"
+            )
         for name in ("patch_length", "season"):
             if (value := getattr(self, name)) is not None and value > self.context:
-                raise ArgumentError(f"{name}: expected at most context={self.context}, received {value}")
+                raise ArgumentError(f"{name}: expected at most context={self.context}. Received: {name}={value}")
         if self.model == "causal" and self.stride not in (None, self.patch_length):
             raise ArgumentError(
-                f"stride: expected {self.patch_length}, a patch, with model=causal, which writes one after another; "
-                f"received {self.stride}"
+                f"stride: expected patch_length={self.patch_length} with model=causal, which forecasts patch by patch. "
+                f"Received: stride={self.stride}"
             )
         if self.dim % self.heads:
-            raise ArgumentError(f"dim: expected a multiple of heads={self.heads}, received {self.dim}")
+            raise ArgumentError(f"dim: expected a multiple of heads={self.heads}. Received: dim={self.dim}")
 
 
 def _is_share(text: str) -> bool:

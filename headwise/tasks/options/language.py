@@ -1,4 +1,4 @@
-"""What can be chosen for `headwise train language`."""
+"""The options of `headwise train language`."""
 
 from __future__ import annotations
 
@@ -11,39 +11,41 @@ from headwise.tasks.options.train import TrainOptions, option
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageOptions(TrainOptions):
-    """Text, to a model that fills gaps in it or goes on with it.
+    """Options of language.
 
     Raises:
-        ArgumentError, DtypeError: a value of another kind than its field, out of its range, or unlike another one.
+        ArgumentError, DtypeError: a value has a wrong type, is out of range, or does not fit another one.
     """
 
-    text: str = option("text", "The column with documents, where the corpus is a table.", metavar="COLUMN")
-    objective: Literal["masked", "causal"] = option("masked", "Find masked tokens again (BERT), or the next one (GPT).")
+    text: str = option("text", "The column with documents, if the corpus is a table.", metavar="COLUMN")
+    objective: Literal["masked", "causal"] = option("masked", "Predict masked tokens (BERT) or the next token (GPT).")
     model: str | None = option(
-        None, "masked: a BERT to go on from: hub id or folder. Default: a small one from scratch.", metavar="MODEL"
+        None, "masked: a BERT to start from: hub id or folder. Default: a small one from scratch.", metavar="MODEL"
     )
-    block: int = option(128, "Tokens that are read at once: longer documents are cut into such pieces.", least=8)
-    mask_share: float = option(0.15, "masked: the share of tokens that are to be found again.", least=0)
-    vocab_size: int = option(8000, "From scratch: subwords that are learned from the corpus, at most.", least=300)
-    lowercase: bool = option(True, "masked, from scratch: whether upper and lower case are one.")
-    dim: int = option(256, "From scratch: the width of the model.", least=8)
-    layers: int = option(4, "From scratch: layers.", least=1)
-    heads: int = option(4, "From scratch: attention heads of each layer.", least=1)
-    write: int = option(64, "causal: tokens to write at most.", least=1)
-    sample: bool = option(False, "causal: draw tokens by their probability, instead of always the likeliest.")
-    temperature: float = option(1.0, "With sample: above 1 is more even, below 1 more sure.", least=0)
-    top_k: int = option(0, "With sample: only so many of the likeliest tokens; 0 = all.", least=0)
-    top_p: float = option(1.0, "With sample: only the likeliest tokens with so much probability together.", least=0)
+    block: int = option(128, "Tokens per example: longer documents are cut into pieces of this size.", least=8)
+    mask_share: float = option(0.15, "masked: the share of tokens to predict.", least=0)
+    vocab_size: int = option(8000, "From scratch: most subwords learned from the corpus.", least=300)
+    lowercase: bool = option(True, "masked, from scratch: ignore case.")
+    dim: int = option(256, "From scratch: the dimension of the model.", least=8)
+    layers: int = option(4, "From scratch: number of layers.", least=1)
+    heads: int = option(4, "From scratch: attention heads per layer.", least=1)
+    write: int = option(64, "causal: most tokens to generate.", least=1)
+    sample: bool = option(False, "causal: sample tokens instead of taking the most probable one.")
+    temperature: float = option(1.0, "With sample: above 1 flattens the distribution, below 1 sharpens it.", least=0)
+    top_k: int = option(0, "With sample: use only this many most probable tokens; 0 = all.", least=0)
+    top_p: float = option(1.0, "With sample: use only the most probable tokens with this total probability.", least=0)
 
     lr: float = option(1e-3, "The highest learning rate.", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.mask_share < 1:
-            raise ArgumentError(f"mask_share: expected more than 0 and less than 1, received {self.mask_share}")
+            raise ArgumentError(
+                f"mask_share: expected more than 0 and less than 1. Received: mask_share={self.mask_share}"
+            )
         if self.objective == "causal" and self.model is not None:
             raise ArgumentError(
-                f"model: expected none with objective=causal, which begins anew, received {self.model!r}"
+                f"model: expected None with objective=causal, which trains from scratch. Received: model={self.model!r}"
             )
         if self.dim % self.heads or self.dim // self.heads % 2:
-            raise ArgumentError(f"dim: expected an even multiple of heads={self.heads}, received {self.dim}")
+            raise ArgumentError(f"dim: expected an even multiple of heads={self.heads}. Received: dim={self.dim}")

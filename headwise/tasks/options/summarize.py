@@ -1,4 +1,4 @@
-"""What can be chosen for `headwise train summarize`."""
+"""The options of `headwise train summarize`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from headwise.tasks.options.train import option
 
 @dataclass(frozen=True, kw_only=True)
 class SummarizeOptions(TextToTextOptions):
-    """A text to a shorter one that says what matters in it. The model is small, as texts are long and seldom many."""
+    """Options of summarize. The default model is small, because texts are long and data sets usually small."""
 
-    source: str | None = option("text", "The column with what is summarised.", metavar="COLUMN")
+    source: str | None = option("text", "The column with the texts.", metavar="COLUMN")
     target: str | None = option(
         "summary",
-        "The column with summaries; where there are several, summary1, summary2, …, the nearest counts in a score.",
+        "The column with summaries. With several columns summary1, summary2, …, the best match counts in a score.",
         metavar="COLUMN",
     )
-    vocab_size: int = option(2000, "Subwords that are learned from the data, at most.", least=259)
-    copies: bool = option(True, "Whether tokens of the text may be copied; with a shared vocabulary.")
-    max_source_length: int = option(512, "Tokens that are read at most; the rest is cut.", least=3)
-    dim: int = option(128, "The width of the model.", least=8)
-    layers: int = option(2, "Layers of the encoder, and of the decoder.", least=1)
-    ffn_dim: int = option(256, "The width of the feed-forward networks.", least=1)
-    dropout: float = option(0.3, "Dropout of the model, in training.", least=0)
+    vocab_size: int = option(2000, "Most subwords learned from the data.", least=259)
+    copies: bool = option(True, "Allow copying tokens of the source; needs a shared vocabulary.")
+    max_source_length: int = option(512, "Most tokens of the source; the rest is cut.", least=3)
+    dim: int = option(128, "The dimension of the model.", least=8)
+    layers: int = option(2, "Layers in the encoder, and in the decoder.", least=1)
+    ffn_dim: int = option(256, "The hidden dimension of the feed-forward networks.", least=1)
+    dropout: float = option(0.3, "Dropout in training.", least=0)
     lr: float = option(1e-3, "The highest learning rate.", least=0)
-    epochs: int = option(25, "How often the data are read.", least=1)
-    no_repeat: int = option(6, "No run of so many tokens is written twice in a summary; 0 = it may be.", least=0)
+    epochs: int = option(25, "Number of epochs.", least=1)
+    no_repeat: int = option(6, "No sequence of this many tokens is generated twice; 0 = no limit.", least=0)

@@ -1,4 +1,4 @@
-"""How to train: the options that every task has. Imports nothing heavy, so that `headwise train --help` is quick."""
+"""The training options of all tasks. Imports nothing heavy, so that `headwise train --help` is fast."""
 
 from __future__ import annotations
 
@@ -10,42 +10,46 @@ from headwise.errors import ArgumentError, DtypeError
 
 
 def option(default: Any, says: str, *, metavar: str | None = None, least: float | None = None) -> Any:
-    """A field of the options: its default, what `--help` says of it, and the least number it may be.
+    """A field of the options: its default, its text in `--help`, and its smallest value.
 
-    MISSING as default makes it one that must be given.
+    With MISSING as default, the option is required.
     """
     return field(default=default, metadata={"help": says, "metavar": metavar, "least": least})
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """What a user may choose for every task; a task's own options add to them, and change defaults.
+    """The options of all tasks. The options of a task extend them and change defaults.
 
     Raises:
-        ArgumentError, DtypeError: a value of another kind than its field, or out of its range.
+        ArgumentError, DtypeError: a value has a wrong type or is out of range.
     """
 
-    validation: str | None = option(None, "A file to choose the best weights by. Default: a share of the data.")
-    validation_share: float = option(0.1, "The share of the data that is held out for it.", least=0)
-    epochs: int = option(10, "How often the data are read.", least=1)
-    batch_tokens: int = option(4096, "Tokens in a batch, padding counted, of all devices together.", least=1)
-    batch_size: int | None = option(None, "Examples in a batch at most.", least=1)
+    validation: str | None = option(
+        None, "A file with validation data, to select the best weights. Default: a share of the data."
+    )
+    validation_share: float = option(0.1, "The share of the data held out for validation.", least=0)
+    epochs: int = option(10, "Number of epochs.", least=1)
+    batch_tokens: int = option(4096, "Tokens per batch, including padding, over all devices.", least=1)
+    batch_size: int | None = option(None, "Most examples in a batch.", least=1)
     lr: float = option(5e-4, "The highest learning rate.", least=0)
-    warmup: float = option(0.06, "The share of all steps in which the learning rate rises.", least=0)
-    schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = option("linear", "How it falls after that.")
-    weight_decay: float = option(0.01, "Of AdamW; not of biases, norms and embeddings.", least=0)
-    clip: float = option(1.0, "The norm that gradients are cut to; 0 = never.", least=0)
-    dropout: float = option(0.1, "Dropout of the model, in training.", least=0)
-    patience: int = option(0, "Stop after so many epochs that were no better; 0 = never.", least=0)
-    time_limit: float | None = option(None, "Stop after so many minutes.", metavar="MINUTES", least=0)
-    precision: Literal["32", "bf16-mixed", "16-mixed"] = option("32", "What the model computes in.")
+    warmup: float = option(0.06, "The share of steps in which the learning rate rises.", least=0)
+    schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = option(
+        "linear", "How the learning rate falls after the warmup."
+    )
+    weight_decay: float = option(0.01, "Weight decay of AdamW, except for biases, norms and embeddings.", least=0)
+    clip: float = option(1.0, "Clip gradients to this norm; 0 = never.", least=0)
+    dropout: float = option(0.1, "Dropout in training.", least=0)
+    patience: int = option(0, "Stop after this many epochs without improvement; 0 = never.", least=0)
+    time_limit: float | None = option(None, "Stop after this many minutes.", metavar="MINUTES", least=0)
+    precision: Literal["32", "bf16-mixed", "16-mixed"] = option("32", "The precision of the computation.")
     compile: bool = option(False, "Compile the model with torch.compile.")
-    accelerator: Literal["auto", "cpu", "gpu"] = option("auto", "What to train on.")
-    devices: int = option(1, "Devices of each node.", least=1)
+    accelerator: Literal["auto", "cpu", "gpu"] = option("auto", "The kind of device.")
+    devices: int = option(1, "Devices per node.", least=1)
     nodes: int = option(1, "Machines.", least=1)
-    strategy: Literal["auto", "ddp", "fsdp"] = option("auto", "How several devices share the work.")
-    seed: int = option(0, "Of weights, order and dropout.", least=0)
-    monitor_every: int = option(100, "Log what the heads do every so many steps; 0 = never.", least=0)
+    strategy: Literal["auto", "ddp", "fsdp"] = option("auto", "How several devices share the model.")
+    seed: int = option(0, "The seed of weights, order and dropout.", least=0)
+    monitor_every: int = option(100, "Log statistics of the heads every this many steps; 0 = never.", least=0)
 
     def __post_init__(self) -> None:
         kinds = get_type_hints(type(self))
@@ -53,33 +57,32 @@ class TrainOptions:
             value = _checked(each.name, getattr(self, each.name), kinds[each.name])
             least = each.metadata.get("least")
             if least is not None and value is not None and value < least:
-                raise ArgumentError(f"{each.name}: expected at least {least}, received {value!r}")
+                raise ArgumentError(f"{each.name}: expected at least {least}. Received: {each.name}={value!r}")
             object.__setattr__(self, each.name, value)
 
 
 def required(options: type[TrainOptions]) -> list[str]:
-    """The options that have no default."""
+    """The options without a default."""
     return [each.name for each in fields(options) if each.default is MISSING]
 
 
 def make(options: type[TrainOptions], given: dict[str, Any]) -> TrainOptions:
-    """The options of a task from names and values, such as a YAML file has them.
+    """The options of a task from names and values, for example of a YAML file.
 
     Raises:
-        ArgumentError, DtypeError: a name that there is none of, one that must be given and is not, a value that does
-            not fit.
+        ArgumentError, DtypeError: an unknown name, a missing required option, or an invalid value.
     """
     known = [each.name for each in fields(options)]
     for name in given:
         if name not in known:
-            raise ArgumentError(f"there is no option {name!r}. The options are: {', '.join(known)}")
+            raise ArgumentError(f"unknown option {name!r}. Expected one of: {', '.join(known)}")
     if missing := [name for name in required(options) if given.get(name) is None]:
-        raise ArgumentError(f"{missing[0]}: expected a value, received none")
+        raise ArgumentError(f"{missing[0]}: this option is required, but was not given")
     return options(**given)
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
-    """The value as its field has it: a whole number passes for a float, a list for a tuple."""
+    """The value in the type of its field: an integer is accepted for a float, a list for a tuple."""
     kinds = get_args(kind) if get_origin(kind) not in (None, Literal, tuple) else (kind,)
     if value is None and type(None) in kinds:
         return None
@@ -89,7 +92,7 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
                 return value
             if type(value) in {type(choice) for choice in get_args(each)}:
                 raise ArgumentError(
-                    f"{name}: expected one of {', '.join(map(str, get_args(each)))}, received {value!r}"
+                    f"{name}: expected one of {', '.join(map(str, get_args(each)))}. Received: {name}={value!r}"
                 )
         elif get_origin(each) is tuple:
             if isinstance(value, Sequence) and not isinstance(value, str):
@@ -99,4 +102,4 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
         elif type(value) is each:
             return value
     said = " or ".join("nothing" if each is type(None) else getattr(each, "__name__", str(each)) for each in kinds)
-    raise DtypeError(f"{name}: expected {said}, received {type(value).__name__} {value!r}")
+    raise DtypeError(f"{name}: expected {said}. Received: {name}={value!r} ({type(value).__name__})")

@@ -1,4 +1,4 @@
-"""What can be chosen for `headwise train translate`."""
+"""The options of `headwise train translate`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from headwise.tasks.options.train import option
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateOptions(TextToTextOptions):
-    """A text in one language to the same in another."""
+    """Options of translate."""
 
-    epochs: int = option(8, "How often the data are read.", least=1)
+    epochs: int = option(8, "Number of epochs.", least=1)
     source: str | None = option(
-        None, "The column to translate. Default: source, or the first of a TSV of two.", metavar="COLUMN"
+        None, "The column with source texts. Default: source, or the first of two columns of a TSV.", metavar="COLUMN"
     )
     target: str | None = option(
-        None, "The column with translations. Default: target, or the second of a TSV of two.", metavar="COLUMN"
+        None, "The column with translations. Default: target, or the second of two columns of a TSV.", metavar="COLUMN"
     )

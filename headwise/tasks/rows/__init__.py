@@ -1,1 +1,1 @@
-"""How rows are read: tables of any format, questions, series, pictures, text files; and which cannot be used."""
+"""Readers of rows: tables in any format, questions, series, images, text files; and which rows are unusable."""

@@ -31,7 +31,7 @@ def read_aligned(source: str) -> Data:
     first, second = ([line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] for text in contents)
     if len(first) != len(second):
         raise ArgumentError(
-            f"{source}: expected as many lines in both files, received {len(first)} in {paths[0].name} and "
+            f"{source}: expected as many lines in both files. Received: {len(first)} in {paths[0].name} and "
             f"{len(second)} in {paths[1].name}"
         )
     fingerprint = hashlib.sha256("\0".join(contents).encode()).hexdigest()

@@ -54,7 +54,7 @@ class Gallery:
             except Exception as cause:  # safetensors has its own error, and it may be another file
                 raise CheckpointError(f"cannot read {folder / FILE}, the images of this run: {cause}") from cause
         if len(images) != len(state["names"]):
-            raise CheckpointError(f"{folder / FILE}: expected {len(state['names'])} images, received {len(images)}")
+            raise CheckpointError(f"{folder / FILE}: expected {len(state['names'])} images. Received: {len(images)}")
         return cls(tuple(state["names"]), images, tuple(state["texts"]))
 
 
@@ -111,7 +111,7 @@ def _question(given: Any, place: int, options: MatchOptions) -> Question:
         names = dict.fromkeys(("image", "text", options.image, options.text))
         raise ArgumentError(f"input {place}: expected {' or '.join(names)}. Received: {', '.join(map(str, given))}")
     if text is not None and not isinstance(text, str):
-        raise DtypeError(f"input {place}: expected text as a string, received {type(text).__name__}")
+        raise DtypeError(f"input {place}: expected text as a string. Received: {type(text).__name__}")
     return Question(text=text) if image is None else _with_image(image, text, place, options, None)
 
 

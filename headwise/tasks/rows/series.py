@@ -91,7 +91,7 @@ def step_of(data: Data) -> Step | None:
     if len(steps) > 1:
         (one, first), (other, second) = list(steps.items())[:2]
         raise ArgumentError(
-            f"{data.name}: expected one time step in all series, received {one} in {first!r} and {other} in {second!r}"
+            f"{data.name}: expected one time step in all series. Received: {one} in {first!r} and {other} in {second!r}"
         )
     return next(iter(steps), None)
 
@@ -282,7 +282,7 @@ def _cells(count: int) -> str:
 def _unusable(series: Series, names: Sequence[str], least: int) -> str | None:
     """Why nothing can be learned from a series; None if something can."""
     if len(series.values) < least:
-        return f"expected at least {least} rows, received {len(series.values)}; choose a smaller context or horizon"
+        return f"expected at least {least} rows. Received: {len(series.values)}; choose a smaller context or horizon"
     empty = np.isnan(series.values).all(0)
     if empty.any():
         return f"column {names[int(empty.argmax())]!r} has no numbers"

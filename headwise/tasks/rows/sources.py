@@ -186,7 +186,7 @@ def _of_json(name: str, text: str, *, lines: bool, fingerprint: str) -> Table:
     if isinstance(whole, dict) and whole and all(isinstance(cells, list) for cells in whole.values()):
         return _of_columns(name, whole, fingerprint)
     if not isinstance(whole, list):
-        raise FileError(f"{name}: expected a list of objects, received {type(whole).__name__}")
+        raise FileError(f"{name}: expected a list of objects. Received: {type(whole).__name__}")
     rows = [_as_row(each, name, "row", number) for number, each in enumerate(whole)]
     return Table(name, transposed(rows), list(range(len(whole))), "row", fingerprint)
 
@@ -225,7 +225,7 @@ def transposed(rows: Sequence[Mapping[Any, Any]], names: Iterable[Any] | None = 
 
 def _listed(name: Any, cells: Any) -> list[Any]:
     if isinstance(cells, str) or not isinstance(cells, Iterable):
-        raise DtypeError(f"data: expected a list for {name!r}, received {type(cells).__name__} {cells!r:.40}")
+        raise DtypeError(f"data: expected a list for {name!r}. Received: {type(cells).__name__} {cells!r:.40}")
     return cells.tolist() if hasattr(cells, "tolist") else list(cells)
 
 
@@ -233,7 +233,7 @@ def _of_columns(name: str, columns: dict[str, list[Any]], fingerprint: str | Non
     lengths = {column: len(cells) for column, cells in columns.items()}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{column} {length}" for column, length in lengths.items())
-        raise ArgumentError(f"{name}: expected columns of one length, received {said}")
+        raise ArgumentError(f"{name}: expected columns of one length. Received: {said}")
     numbers = list(range(next(iter(lengths.values()), 0)))
     return Table(name, columns, numbers, fingerprint=_fingerprint(columns) if fingerprint is None else fingerprint)
 
@@ -310,7 +310,7 @@ def _as_reachable(repository: str) -> Iterator[bool]:
 def _of_dataset(name: str, rows: Any) -> Table:
     """A `datasets.Dataset`, or another of its kinds."""
     if isinstance(rows, Mapping):
-        raise ArgumentError(f"{name}: expected one split, received {len(rows)}: choose one of {', '.join(rows)}")
+        raise ArgumentError(f"{name}: expected one split. Received: {len(rows)}: choose one of {', '.join(rows)}")
     if not hasattr(rows, "with_format"):
         raise DtypeError(f"data: expected {_ACCEPTED}. Received: {type(rows).__name__} of datasets")
     return _of_columns(name, _columns(rows))

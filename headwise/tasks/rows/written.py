@@ -93,7 +93,7 @@ def schema_with(part: Path, schema: Any) -> Any:
         return pyarrow.unify_schemas([schema, own], promote_options="permissive")
     except pyarrow.ArrowException as error:
         said = " ".join(str(error).split())
-        raise ArgumentError(f"Parquet has one type a column, received {said:.200}; {_INSTEAD}") from error
+        raise ArgumentError(f"Parquet has one type a column. Received: {said:.200}; {_INSTEAD}") from error
 
 
 def writer_of(path: Path) -> Callable[[Path, Columns], None]:
@@ -178,7 +178,7 @@ def _array(name: str, cells: Sequence[Any]) -> Any:
         return pyarrow.array(cells)
     except (pyarrow.ArrowException, OverflowError) as error:
         kinds = ", ".join(sorted({type(cell).__name__ for cell in cells if cell is not None}))
-        raise ArgumentError(f"column {name!r}: Parquet has one type a column, received {kinds}; {_INSTEAD}") from error
+        raise ArgumentError(f"column {name!r}: Parquet has one type a column. Received: {kinds}; {_INSTEAD}") from error
 
 
 def _join_parquet(path: Path, parts: Sequence[Path]) -> None:

@@ -48,19 +48,19 @@ class Decoding:
 
     def __post_init__(self) -> None:
         if self.beams < 1:
-            raise ArgumentError(f"beams: expected at least 1, received {self.beams}")
+            raise ArgumentError(f"beams: expected at least 1. Received: {self.beams}")
         if self.length_penalty < 0:
-            raise ArgumentError(f"length_penalty: expected at least 0, received {self.length_penalty}")
+            raise ArgumentError(f"length_penalty: expected at least 0. Received: {self.length_penalty}")
         if self.no_repeat < 0:
-            raise ArgumentError(f"no_repeat: expected at least 0 (0 = repeats are allowed), received {self.no_repeat}")
+            raise ArgumentError(f"no_repeat: expected at least 0 (0 = repeats are allowed). Received: {self.no_repeat}")
         if self.sample and self.beams > 1:
-            raise ArgumentError(f"beams: expected 1 with sample, received {self.beams}. Choose one of the two")
+            raise ArgumentError(f"beams: expected 1 with sample. Received: {self.beams}. Choose one of the two")
         if self.temperature <= 0:
-            raise ArgumentError(f"temperature: expected a number above 0, received {self.temperature}")
+            raise ArgumentError(f"temperature: expected a number above 0. Received: {self.temperature}")
         if self.top_k < 0:
-            raise ArgumentError(f"top_k: expected at least 0 (0 = all tokens), received {self.top_k}")
+            raise ArgumentError(f"top_k: expected at least 0 (0 = all tokens). Received: {self.top_k}")
         if not 0 < self.top_p <= 1:
-            raise ArgumentError(f"top_p: expected a number above 0, at most 1, received {self.top_p}")
+            raise ArgumentError(f"top_p: expected a number above 0, at most 1. Received: {self.top_p}")
 
 
 @dataclass(frozen=True)
@@ -224,9 +224,9 @@ def _search(run: Steps, limits: Tensor, decoding: Decoding, draws: Tensor | None
 def _checked(model: EncoderDecoder, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> torch.device:
     """The device of the model, for which there is something to do."""
     if any(limit < 1 for limit in limits):
-        raise ArgumentError(f"limits: expected at least 1 token each, received {min(limits)}")
+        raise ArgumentError(f"limits: expected at least 1 token each. Received: {min(limits)}")
     if any(not len(source) for source in sources):
-        raise ArgumentError("sources: expected at least one token each, received an empty one")
+        raise ArgumentError("sources: expected at least one token each. Received: an empty one")
     return next(model.parameters()).device
 
 

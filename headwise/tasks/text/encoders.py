@@ -75,7 +75,7 @@ def pretrained(
     bert = _of_run(folder, dropout) if (folder / CONFIG).is_file() else Bert.from_pretrained(folder, dropout=dropout)
     if max_length is not None and max_length > bert.config.max_positions:
         raise ArgumentError(
-            f"{asked_as}: {folder.name} reads at most {bert.config.max_positions} tokens, received {max_length}"
+            f"{asked_as}: {folder.name} reads at most {bert.config.max_positions} tokens. Received: {max_length}"
         )
     subwords = Subwords.from_pretrained(folder).extended(texts)
     _make_room(bert, subwords)

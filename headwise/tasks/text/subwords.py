@@ -46,7 +46,7 @@ class Subwords:
         found = {name: self._backend.token_to_id(name) for name in SIGNS}
         ids = {name: id_ for name, id_ in found.items() if id_ is not None}
         if missing := [name for name in (BEGIN, END, UNKNOWN) if name not in ids]:
-            raise CheckpointError(f"expected the tokenizer of a BERT, received one without {', '.join(missing)}")
+            raise CheckpointError(f"expected the tokenizer of a BERT. Received: one without {', '.join(missing)}")
         self.cls, self.sep, self.unknown = ids[BEGIN], ids[END], ids[UNKNOWN]
         self.pad, self.mask = ids.get(PAD, 0), ids.get(MASK, self.unknown)
 

@@ -70,8 +70,8 @@ class Vocabulary:
         signs = [PAD, begin, end, *more]
         if not isinstance(size, int) or size < BYTES + len(signs):
             raise ArgumentError(
-                f"vocab_size: expected at least {BYTES + len(signs)} tokens, {BYTES} bytes and {len(signs)} signs, "
-                f"received {size!r}"
+                f"vocab_size: expected at least {BYTES + len(signs)} tokens, {BYTES} bytes and {len(signs)} signs. "
+                f"Received: {size!r}"
             )
         backend = tokenizers.Tokenizer(models.BPE())
         # A space before every text, so that its first word is the same token as anywhere else; taken off at the end.
@@ -167,7 +167,7 @@ def _kept(size: int, max_length: int | None, keep: str) -> Sequence[int]:
     if max_length is None or size <= max_length:
         return range(size)
     if max_length < 2:
-        raise ArgumentError(f"max_length: expected at least 2, the signs around a text, received {max_length}")
+        raise ArgumentError(f"max_length: expected at least 2, the signs around a text. Received: {max_length}")
     if keep == "beginning":
         return [*range(max_length - 1), size - 1]
     return [0, *range(size - max_length + 1, size)]

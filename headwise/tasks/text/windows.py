@@ -18,7 +18,7 @@ def windows(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
         overlap: how many two windows in a row share at least; less than `room`.
     """
     if not 0 <= overlap < room:
-        raise ValueError(f"expected 0 <= overlap < room, received overlap={overlap}, room={room}")
+        raise ValueError(f"expected 0 <= overlap < room. Received: overlap={overlap}, room={room}")
     if length <= room:
         return [(0, length)]
     starts = [*range(0, length - room, room - overlap), length - room]

@@ -31,7 +31,7 @@ def train_wordpieces(texts: Iterable[str], size: int, *, lowercase: bool = False
         ArgumentError: no room for the signs, or no texts.
     """
     if size <= len(SIGNS):
-        raise ArgumentError(f"vocab_size: expected more than {len(SIGNS)} tokens, those of the signs, received {size}")
+        raise ArgumentError(f"vocab_size: expected more than {len(SIGNS)} tokens, those of the signs. Received: {size}")
     texts = list(texts)
     learner = _backend(models.WordPiece(unk_token=UNKNOWN), lowercase)
     insides = [f"{INSIDE}{character}" for character in sorted(_inside_words(learner, texts))]

@@ -47,7 +47,7 @@ def fit(
         raise ArgumentError("resume: expected out, the folder of the run to go on with. Received: none")
     if folder is None and strategies.launched():
         raise ArgumentError(
-            "out: the processes that torchrun or srun started share a run folder; expected its name, received none"
+            "out: the processes that torchrun or srun started share a run folder; expected its name. Received: none"
         )
     if folder is not None and not resume:
         _check_new(folder)
@@ -96,11 +96,11 @@ def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tupl
     if validation is not None or options.validation is not None:
         return data, kind.read(validation if validation is not None else options.validation, options)
     if options.validation_share >= 1:
-        raise ArgumentError(f"validation_share: expected less than 1, received {options.validation_share}")
+        raise ArgumentError(f"validation_share: expected less than 1. Received: {options.validation_share}")
     if not options.validation_share:
         if options.patience:
             raise ArgumentError(
-                f"patience={options.patience}: expected data to validate on, received validation_share=0"
+                f"patience={options.patience}: expected data to validate on. Received: validation_share=0"
             )
         return data, None
     return kind.split(data, options)

@@ -214,14 +214,14 @@ def check_same(
     for name in sorted(names - MAY_CHANGE):
         if getattr(had, name) != getattr(options, name):
             raise CheckpointError(
-                f"{folder} cannot go on with another {name}: expected {getattr(had, name)!r}, "
-                f"received {getattr(options, name)!r}. Leave it out, or train anew in another folder"
+                f"{folder} cannot go on with another {name}: expected {getattr(had, name)!r}. "
+                f"Received: {getattr(options, name)!r}. Leave it out, or train anew in another folder"
             )
     for part, data in (("training", training), ("validation", validation)):
         before, now = config.get("data", {}).get(part) or {}, _told(data) or {}
         if any(before.get(word) != now.get(word) for word in ("rows", "fingerprint")):
             raise CheckpointError(
-                f"{folder} cannot go on with other {part} data: expected {_named(before)}, received {_named(now)}. "
+                f"{folder} cannot go on with other {part} data: expected {_named(before)}. Received: {_named(now)}. "
                 "Train anew in another folder"
             )
 

@@ -51,7 +51,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
     for name, tensor in tensors.items():
         if own[name].shape != tensor.shape:
             raise CheckpointError(
-                f"{path} does not fit the model of its config.yaml: {name}: expected {list(own[name].shape)}, "
-                f"received {list(tensor.shape)}"
+                f"{path} does not fit the model of its config.yaml: {name}: expected {list(own[name].shape)}. "
+                f"Received: {list(tensor.shape)}"
             )
     module.load_state_dict(tensors, strict=False)

@@ -153,7 +153,7 @@ def test_what_writes_no_text_streams_none(opened: Opened, name: str) -> None:
 
 
 def test_a_row_that_cannot_be_streamed_is_told_at_once(opened: Opened) -> None:
-    with pytest.raises(ArgumentError, match=r"text: expected a text. Received: an empty text"):
+    with pytest.raises(ArgumentError, match=r"text: expected a text\. Received: an empty text"):
         opened("translate").stream({"text": " "})
 
 

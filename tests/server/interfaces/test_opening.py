@@ -59,7 +59,7 @@ def test_an_onnx_export_explains_nothing(exported: Path) -> None:
 
 
 def test_an_export_is_served_by_the_backend_and_in_the_precision_that_it_has(exported: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"is an ONNX export. Choose backend onnx"):
+    with pytest.raises(CheckpointError, match=r"is an ONNX export\. Choose backend onnx"):
         open_interface(exported, backend="torch")
     with pytest.raises(ArgumentError, match=r"was exported in fp32. Received: 'int8'.*--precision int8"):
         open_interface(exported, backend="onnx", precision="int8")
@@ -70,7 +70,7 @@ def test_an_export_is_served_by_the_backend_and_in_the_precision_that_it_has(exp
     with pytest.raises(CheckpointError, match="is an export to savedmodel, but headwise serve needs an ONNX export"):
         open_interface(other, backend="onnx")
     (other / "export.json").write_text(json.dumps({**told, "task": "tensors", "graphs": told["graphs"] * 2}))
-    with pytest.raises(CheckpointError, match=r"expected one graph. Received: model, model"):
+    with pytest.raises(CheckpointError, match=r"expected one graph\. Received: model, model"):
         open_interface(other, backend="onnx")
 
 

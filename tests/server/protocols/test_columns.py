@@ -36,7 +36,7 @@ def test_rows_hold_python_values_and_arrays() -> None:
 
 def test_says_which_row_is_not_text() -> None:
     names = np.array([[b"a", b"b"], [b"c", b"\xff"]], np.object_)
-    with pytest.raises(RequestRefused, match=r"input names, row 1 .from 0.: it is not UTF-8 text"):
+    with pytest.raises(RequestRefused, match=r"input names, row 1 \(from 0\): it is not UTF-8 text"):
         rows_of((NAMES,), {"names": names})
 
 

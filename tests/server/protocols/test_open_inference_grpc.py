@@ -178,7 +178,7 @@ def test_stops_working_for_a_client_that_has_left(server: Addresses, client: Any
 
 
 def test_says_which_row_cannot_be_used_and_when_to_try_again(client: Any, infer: Any) -> None:
-    with pytest.raises(InferenceServerException, match=r"INVALID_ARGUMENT. row 1 .from 0. of 2: text: it has"):
+    with pytest.raises(InferenceServerException, match=r"INVALID_ARGUMENT. row 1 \(from 0\) of 2: text: it has"):
         client.infer("words", [texts(["good", "bad"])])
     request = messages.ModelInferRequest(
         model_name="words",
