@@ -185,8 +185,8 @@ class Forecast(Task[ForecastOptions]):
         """The forecast after the end of each series: one row per series, column and step.
 
         Args:
-            inputs: a file, a DataFrame or another input of `read_table`, with the columns of the training and at least `context`
-                rows per series.
+            inputs: a file, a DataFrame or another input of `read_table`, with the trained columns and at least
+                `context` rows per series.
 
         Returns:
             "series" (if there are several), "time" (with timestamps) or "step" (from 1), "column", "forecast",

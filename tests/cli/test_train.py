@@ -100,7 +100,7 @@ def test_help_tells_defaults_and_keeps_the_sections_apart(run: Run) -> None:
         (["classify"], "DATA is missing: expected, for example, reviews.csv"),
         (["clasify"], "No such command 'clasify'"),
         (["classify", "x.csv", "--epoch", "3"], "No such option '--epoch'"),
-        (["classify", "x.csv", "--epochs", "0"], "headwise: --epochs: expected at least 1, received 0"),
+        (["classify", "x.csv", "--epochs", "0"], "headwise: --epochs: expected at least 1. Received: epochs=0"),
         (["classify", "x.csv", "--epochs", "x"], "'x' is not a valid integer"),
         (["classify", "x.csv", "--precision", "8"], "'8' is not one of '32', 'bf16-mixed', '16-mixed'"),
         (["classify", "nowhere.csv"], "nowhere.csv: no such file"),
@@ -121,7 +121,7 @@ def test_bad_input_is_one_line(run: Run, tmp_path: Path, arguments: list[str], s
     ("config", "says"),
     [
         ("epoch: 3", "unknown option 'epoch', did you mean 'epochs'? Expected one of: text, text_pair, label"),
-        ("epochs: many", "epochs: expected int, received str 'many'"),
+        ("epochs: many", "epochs: expected int. Received: epochs='many' (str)"),
         ("- epochs", "expected lines such as epochs: 3. Received: list"),
         ("a: [", "not YAML: while parsing"),
         ("task: match\noptions: {}", "expected the options of classify. Received: task='match'"),

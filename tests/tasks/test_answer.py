@@ -167,7 +167,7 @@ def test_no_answer_is_said_only_where_training_had_some(monkeypatch: pytest.Monk
 
 
 def test_nothing_but_questions_without_an_answer_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="expected questions with answers to learn from"):
+    with pytest.raises(ArgumentError, match="expected questions with answers"):
         learn([{"question": "Who?", "context": TEXT, "answer": ""}] * 3)
 
 
@@ -197,7 +197,7 @@ def test_what_is_no_pair_is_refused() -> None:
         task.predict([("only one",)])
     with pytest.raises(ArgumentError, match=r'expected "question \[SEP\] context"'):
         task.look(["no separator"])
-    with pytest.raises(ArgumentError, match="received an empty one"):
+    with pytest.raises(ArgumentError, match="expected a non-empty question and context"):
         task.predict([("", "context")])
 
 

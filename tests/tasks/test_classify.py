@@ -117,7 +117,7 @@ def test_a_text_that_spells_a_sign_is_text() -> None:
 
 
 def test_one_class_only_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"at least two labels .* only '\+', in 2 rows"):
+    with pytest.raises(ArgumentError, match=r"at least two different labels .* only '\+', in 2 rows"):
         learn({"text": ["a", "b"], "label": ["+", "+"]})
 
 
@@ -196,7 +196,7 @@ def test_the_loss_leaves_out_labels_that_training_did_not_have() -> None:
 
 def test_a_text_alone_where_two_are_expected_is_refused() -> None:
     rows = {**REVIEWS, "other": ["x"] * 12}
-    with pytest.raises(ArgumentError, match="expected two texts for each input, received 1"):
+    with pytest.raises(ArgumentError, match=r"expected two texts for each input. Received: 1"):
         learn(rows, text_pair="other").predict(["good"])
 
 

@@ -274,18 +274,26 @@ def test_a_run_that_was_kept_forecasts_the_same(model: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("table", "options", "said"),
     [
-        ({"x": [1.0, 2, 3]}, {}, "expected at least 8 rows, received 3; choose a smaller context or horizon"),
+        ({"x": [1.0, 2, 3]}, {}, "expected at least 8 rows. Received: 3; choose a smaller context or horizon"),
         ({"x": list(range(9))}, {}, "expected 10 rows or more in some series, to learn from and to hold out"),
         ({"x": [5.0] * 20}, {}, "column 'x' is constant, there is nothing to learn from it"),
         ({"x": [0.1] * 20, "y": list(range(20))}, {}, "column 'x' is constant"),
         (
             {"x": list(range(20))},
             {"quantiles": ("0.5", "2")},
-            "quantiles: expected numbers between 0 and 1, received '2'",
+            "quantiles: expected numbers between 0 and 1. Received: quantiles='2'",
         ),
-        ({"x": list(range(20))}, {"quantiles": ("0.5", ".5")}, "quantiles: expected different ones, received 0.5, .5"),
-        ({"x": list(range(20))}, {"patch_length": 7}, "patch_length: expected at most context=6, received 7"),
-        ({"x": list(range(20))}, {"heads": 3}, "dim: expected a multiple of heads=3, received 8"),
+        (
+            {"x": list(range(20))},
+            {"quantiles": ("0.5", ".5")},
+            "quantiles: expected different numbers. Received: quantiles=0.5,.5",
+        ),
+        (
+            {"x": list(range(20))},
+            {"patch_length": 7},
+            "patch_length: expected at most context=6. Received: patch_length=7",
+        ),
+        ({"x": list(range(20))}, {"heads": 3}, "dim: expected a multiple of heads=3. Received: dim=8"),
         ({"x": list(range(20))}, {"model": "causal", "stride": 1}, "stride: expected 2, a patch, with model=causal"),
     ],
 )
@@ -300,7 +308,7 @@ def test_what_cannot_be_forecast_is_said_in_a_sentence() -> None:
     task = untrained({"x": list(range(20))})
     with pytest.raises(ArgumentError, match="there is no column 'x'"):
         task.predict({"z": list(range(20))})
-    with pytest.raises(ArgumentError, match="expected at least 6 rows, received 5"):
+    with pytest.raises(ArgumentError, match=r"expected at least 6 rows. Received: 5"):
         task.predict({"x": list(range(5))})
     with pytest.raises(DtypeError, match="data: expected the path of a CSV"):
         task.predict(7)

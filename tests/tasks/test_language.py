@@ -290,7 +290,7 @@ def test_drawn_continuations_are_the_same_for_the_same_place() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nothing to fill", r"expected a text with \[MASK\] where a token is to be found, received 'nothing to fill'"),
+        ("nothing to fill", r"expected a text with \[MASK\] where a token is to be found. Received: 'nothing to fill'"),
         ("word " * 40 + "[MASK]", r"the \[MASK\] at the end of this text is beyond the 16 tokens that are read"),
     ],
 )
@@ -302,9 +302,9 @@ def test_a_text_without_a_mask_that_can_be_read(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mask_share": 0.0}, "mask_share: expected more than 0 and less than 1, received 0.0"),
-        ({"objective": "causal", "model": "x"}, "model: expected none with objective=causal"),
-        ({"dim": 30, "heads": 4}, "dim: expected an even multiple of heads=4, received 30"),
+        ({"mask_share": 0.0}, "mask_share: expected more than 0 and less than 1. Received: mask_share=0.0"),
+        ({"objective": "causal", "model": "x"}, "model: expected None with objective=causal"),
+        ({"dim": 30, "heads": 4}, "dim: expected an even multiple of heads=4. Received: dim=30"),
         ({"objective": "causal", "sample": True, "temperature": 0.0}, "temperature: expected a number above 0"),
     ],
 )
@@ -315,7 +315,7 @@ def test_options_that_do_not_fit(options: dict[str, Any], said: str) -> None:
 
 def test_a_checkpoint_of_another_architecture(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
-    with pytest.raises(CheckpointError, match="expected a BERT encoder, received model_type 'gpt2'"):
+    with pytest.raises(CheckpointError, match=r"expected a BERT encoder\. Received: model_type='gpt2'"):
         learn(model=str(tmp_path))
 
 

@@ -285,9 +285,9 @@ def test_an_image_is_never_in_both_parts() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"channels": 2}, r"channels: expected 1 \(grey\) or 3 \(colour\), received 2"),
-        ({"patch_size": 3}, "patch_size: expected a number that divides image_size=8, received 3"),
-        ({"dim": 33}, "dim: expected a multiple of heads=2, received 33"),
+        ({"channels": 2}, r"channels: expected 1 \(grey\) or 3 \(colour\). Received: channels=2"),
+        ({"patch_size": 3}, "patch_size: expected a divisor of image_size=8. Received: patch_size=3"),
+        ({"dim": 33}, "dim: expected a multiple of heads=2. Received: dim=33"),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], said: str) -> None:
@@ -296,7 +296,7 @@ def test_options_that_do_not_fit(options: dict[str, Any], said: str) -> None:
 
 
 def test_texts_that_are_all_the_same() -> None:
-    with pytest.raises(ArgumentError, match="expected at least two different texts to tell apart, received only 'a'"):
+    with pytest.raises(ArgumentError, match=r"expected at least two different texts. Received: only 'a'"):
         learn({"image": pairs(2)["image"], "text": ["a", "a"]})
 
 
@@ -324,5 +324,5 @@ def test_a_gallery_of_another_run(trained: tuple[Match, Path], tmp_path: Path) -
 def test_images_of_another_size_are_refused_by_the_model() -> None:
     text = BertConfig(vocab_size=10, dim=8, num_layers=1, num_heads=2, ffn_dim=8, pooler=False)
     model = ImageText(ImageTextConfig(text, image_size=8, dim=8, image_layers=1, fusion_layers=1, num_heads=2))
-    with pytest.raises(ArgumentError, match=r"pixels: expected \[B, 3, 8, 8\], received \[1, 3, 8, 4\]"):
+    with pytest.raises(ArgumentError, match=r"pixels: expected \[B, 3, 8, 8\].*eceived.*\[1, 3, 8, 4\]"):
         model.encode_image(torch.zeros(1, 3, 8, 4))

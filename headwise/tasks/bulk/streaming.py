@@ -88,7 +88,7 @@ def predict_file(
             found = look_through(path, wanted, chunk, lambda done, size: tell(done, size, f"scanning {path.name}"))
             if task.name == "answer" and "paragraphs" in found.columns:
                 raise ArgumentError(
-                    f"{path}: rows have several questions, as in SQuAD. Choose a .json file as output; it is then read whole"
+                    f"{path}: rows have several questions, as in SQuAD. Write a .json file, so that it is read whole"
                 )
             return found
 

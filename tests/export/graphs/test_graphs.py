@@ -192,7 +192,7 @@ def test_a_model_without_attention_has_no_weights_to_return() -> None:
             "Linear cannot be called with the tensors of call 1: RuntimeError: mat1 and mat2",
         ),
         (nn.Linear(2, 2), {"examples": [(torch.randn(3, 2),), (torch.randn(2, 3, 2),)]}, "numbers of axes"),
-        (nn.Linear(2, 2).half(), {}, "expected float32 weights, received torch.float16"),
+        (nn.Linear(2, 2).half(), {}, r"expected float32 weights\. Received: torch.float16"),
     ],
 )
 def test_what_there_is_no_graph_of(subject: nn.Module, options: dict[str, Any], said: str) -> None:

@@ -79,11 +79,11 @@ def test_every_way_of_running_it_gives_the_same(folder: Path, optimization: str)
     [
         ({"x": None}, ArgumentError, "expected the inputs x, y, places: received no 'x'"),
         ({"z": ARRAYS["x"]}, ArgumentError, "received 'z', which there is none of"),
-        ({"x": ARRAYS["x"].astype(float)}, DtypeError, r"x: expected float32 \[batch, 2\], received float64 \[3, 2\]"),
-        ({"x": [[1.0, 2.0]]}, DtypeError, r"x: expected float32 \[batch, 2\], received list"),
-        ({"x": ARRAYS["x"][:, :1]}, ShapeError, r"x: expected \[batch, 2\], received \[3, 1\]"),
-        ({"x": ARRAYS["x"][0]}, ShapeError, r"x: expected \[batch, 2\], received \[2\]"),
-        ({"y": ARRAYS["y"][:2]}, ShapeError, r"y: .* with batch = 3, as x has it, received \[2, 2\]"),
+        ({"x": ARRAYS["x"].astype(float)}, DtypeError, r"x: expected float32 .*Received: float64 \[3, 2\]"),
+        ({"x": [[1.0, 2.0]]}, DtypeError, r"x: expected float32 \[batch, 2\]\. Received: list"),
+        ({"x": ARRAYS["x"][:, :1]}, ShapeError, r"x: expected \[batch, 2\]\. Received: \[3, 1\]"),
+        ({"x": ARRAYS["x"][0]}, ShapeError, r"x: expected \[batch, 2\]\. Received: \[2\]"),
+        ({"y": ARRAYS["y"][:2]}, ShapeError, r"y: .* with batch = 3, as in x\. Received: \[2, 2\]"),
         ({"places": np.array([0, 1, 7])}, ArgumentError, r"small.onnx: ONNX Runtime cannot compute this: .*7"),
     ],
 )  # fmt: skip
@@ -149,7 +149,9 @@ def test_what_onnx_runtime_has_not_got(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_ways_of_running_that_there_are_none_of() -> None:
-    with pytest.raises(ArgumentError, match="threads: expected a whole number above 0, or None, received 0"):
+    with pytest.raises(ArgumentError, match=r"threads: expected a positive integer or None\. Received: threads=0"):
         Runtime(threads=0)
-    with pytest.raises(ArgumentError, match="optimization: expected all, extended, basic or none, received 'most'"):
+    with pytest.raises(
+        ArgumentError, match=r"optimization: expected all, extended, basic or none\. Received: optimization='most'"
+    ):
         Runtime(optimization="most")  # type: ignore[arg-type]

@@ -188,25 +188,25 @@ def test_what_was_begun_with_something_else_is_told_and_can_be_begun_again(
     assert ".out.csv.parts" in left(tmp_path)
     monkeypatch.setattr(Work, "do", do)
 
-    with pytest.raises(ArgumentError, match=r"parts of work that was begun with --chunk 3: .* or add --restart"):
+    with pytest.raises(ArgumentError, match=r"parts that were computed with --chunk 3\. .* or add --restart"):
         predict_file(stub, reviews_run, lines, out, chunk=4)
     shutil.copytree(reviews_run, tmp_path / "run")
     config = tmp_path / "run" / "config.yaml"
     config.write_bytes(config.read_bytes() + b"\n")
-    with pytest.raises(ArgumentError, match=r"begun with another run than .*run is now"):
+    with pytest.raises(ArgumentError, match=r"computed with other weights or options than .*run has now"):
         predict_file(stub, tmp_path / "run", lines, out, chunk=3)
     (tmp_path / "other.jsonl").write_bytes(lines.read_bytes())
-    with pytest.raises(ArgumentError, match=r"begun with another file, .*in.jsonl"):
+    with pytest.raises(ArgumentError, match=r"computed with another file, .*in.jsonl"):
         predict_file(stub, reviews_run, tmp_path / "other.jsonl", out, chunk=3)
     os.utime(lines, ns=(1, 1))
-    with pytest.raises(ArgumentError, match=r"begun with .*in.jsonl before it was changed"):
+    with pytest.raises(ArgumentError, match=r"computed with .*in.jsonl before it was changed"):
         predict_file(stub, reviews_run, lines, out, chunk=3)
     assert predict_file(stub, reviews_run, lines, out, chunk=3, restart=True).before == 0
     assert left(tmp_path) == ["in.jsonl", "other.jsonl", "out.csv", "run"]
 
 
 def test_two_processes_do_not_write_one_file(tmp_path: Path, task: Task[Any], reviews_run: Path, lines: Path) -> None:
-    with parts.alone(tmp_path / "out.csv"), pytest.raises(ArgumentError, match="another process is writing it"):
+    with parts.alone(tmp_path / "out.csv"), pytest.raises(ArgumentError, match="another process is writing this file"):
         predict_file(Stub(task), reviews_run, lines, tmp_path / "out.csv")  # type: ignore[arg-type]
 
 

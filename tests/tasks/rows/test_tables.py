@@ -233,7 +233,7 @@ def test_a_split_is_drawn_by_the_seed_and_loses_nothing() -> None:
         ("a.csv", b"", ArgumentError, "no column 'text'. The columns are: none"),
         ("a.jsonl", b'{"text": 1}\n{"text": \n', FileError, "line 2 is not JSON: expecting value"),
         ("a.jsonl", b'{"text": 1}\n3\n', FileError, "line 2: expected an object, .* Received: 3"),
-        ("a.json", b'"text"', FileError, "expected a list of objects, received str"),
+        ("a.json", b'"text"', FileError, "expected a list of objects. Received: str"),
         ("a.csv.gz", b"text,label\n", FileError, "not a whole gzip file"),
         ("a.parquet", b"text,label\n", FileError, "cannot be read as parquet"),
         ("a.xlsx", b"PK", ArgumentError, r"a name that ends in .csv, .*Received: .xlsx"),
@@ -255,9 +255,9 @@ def test_what_is_wrong_with_a_source(tmp_path: Path) -> None:
         read_table(3, BOTH)
     with pytest.raises(DtypeError, match="Received: list with str"):
         read_table(["a text"], BOTH)
-    with pytest.raises(DtypeError, match="expected a list for 'text', received str"):
+    with pytest.raises(DtypeError, match=r"expected a list for 'text'. Received: str"):
         read_table({"text": "abc"}, BOTH)
-    with pytest.raises(ArgumentError, match="one length, received text 2, label 1"):
+    with pytest.raises(ArgumentError, match=r"one length. Received: text 2, label 1"):
         read_table({"text": ["a", "b"], "label": [1]}, BOTH)
 
 

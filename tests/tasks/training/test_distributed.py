@@ -251,7 +251,7 @@ def test_more_gpus_than_there_are_is_refused(alone: pytest.MonkeyPatch) -> None:
     alone.setattr(torch.cuda, "is_available", lambda: True)
     alone.setattr(torch.cuda, "device_count", lambda: 2)
     strategies.check(TrainOptions(devices=2))
-    with pytest.raises(ArgumentError, match="devices: expected at most 2, the GPUs that torch sees, received 3"):
+    with pytest.raises(ArgumentError, match=r"devices: expected at most 2, the GPUs that torch sees. Received: 3"):
         strategies.check(TrainOptions(devices=3))
 
 
@@ -291,7 +291,9 @@ def test_srun_says_how_many_there_are_and_a_job_without_it_is_one_process(alone:
     assert not strategies.launched()
     assert strategies.make(TrainOptions())["devices"] == 1
     alone.setenv("SLURM_STEP_NUM_TASKS", "6")
-    with pytest.raises(ArgumentError, match="srun: expected a job with --ntasks-per-node, received 6 tasks without it"):
+    with pytest.raises(
+        ArgumentError, match=r"srun: expected a job with --ntasks-per-node. Received: 6 tasks without it"
+    ):
         strategies.make(TrainOptions())
     alone.setenv("SLURM_NTASKS_PER_NODE", "2")
     made = strategies.make(TrainOptions())

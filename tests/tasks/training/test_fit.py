@@ -204,9 +204,12 @@ class TestResume:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"lr": 0.5}, r"cannot go on with another lr: expected 0\.01, received 0\.5"),
-            ({"rows": 41}, r"with other training data: expected 30 rows .*, received 31 rows"),
-            ({"validation": 7}, r"with other training data: expected 30 rows of .*, received 40 rows of the sequences"),
+            ({"lr": 0.5}, r"cannot go on with another lr: expected 0\.01. Received: 0\.5"),
+            ({"rows": 41}, r"with other training data: expected 30 rows .*. Received: 31 rows"),
+            (
+                {"validation": 7},
+                r"with other training data: expected 30 rows of .*. Received: 40 rows of the sequences",
+            ),
             ({"out": "nowhere"}, "nowhere is not there: expected a run folder"),
         ],
     )
@@ -353,8 +356,8 @@ class TestWhatIsRefused:
         ("options", "error", "message"),
         [
             ({"learning_rate": 1.0}, ArgumentError, "there is no option 'learning_rate'"),
-            ({"lr": "high"}, DtypeError, "lr: expected float, received str 'high'"),
-            ({"epochs": 0}, ArgumentError, "epochs: expected at least 1, received 0"),
+            ({"lr": "high"}, DtypeError, "lr: expected float. Received: lr='high'"),
+            ({"epochs": 0}, ArgumentError, "epochs: expected at least 1. Received: epochs=0"),
             ({"validation_share": 1.0}, ArgumentError, "validation_share: expected less than 1"),
             ({"validation_share": 0.0, "patience": 1}, ArgumentError, "patience=1: expected data to validate on"),
         ],
