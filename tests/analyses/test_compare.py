@@ -162,6 +162,8 @@ def test_bad_arguments() -> None:
     for example in (1, -2):
         with pytest.raises(ArgumentError, match=r"example must lie in 0 … 0"):
             compare(one, one, example=example)
+    with pytest.raises(ArgumentError, match=r"example must be one of the batch. Received: example=\[\], B=1"):
+        compare(one, one, example=[])  # type: ignore[call-overload]
 
 
 def test_the_tokens_of_two_seens_are_used() -> None:
