@@ -104,6 +104,8 @@ def _compare(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: in
             f"{list(b.shape[:2])}"
         )
     examples = positions(example, a.shape[0], "example")
+    if not examples:
+        raise ArgumentError(f"compare: example must be one of the batch. Received: example={example}, B={a.shape[0]}")
     rows, keys = _align(a, b, labels, examples[0], which)
     if any(_align(a, b, labels, other, which) != (rows, keys) for other in examples[1:]):
         raise ArgumentError("compare: the examples of the batch are aligned differently. Choose one with example=")

@@ -157,11 +157,13 @@ def test_bad_arguments() -> None:
         compare(one, one, list("abc"), [list("abc"), list("abc")])
     with pytest.raises(ArgumentError, match=r"at least one token in common. Received: the records, which have none"):
         compare(one, longer, list("abc"), list("wxyz"))
-    with pytest.raises(DtypeError, match=r"tokens: expected what a fast tokenizer returns"):
+    with pytest.raises(DtypeError, match=r"tokens: expected the output of a fast tokenizer"):
         compare(one, one, "abc", "abc")
     for example in (1, -2):
         with pytest.raises(ArgumentError, match=r"example must lie in 0 … 0"):
             compare(one, one, example=example)
+    with pytest.raises(ArgumentError, match=r"example must be one of the batch. Received: example=\[\], B=1"):
+        compare(one, one, example=[])  # type: ignore[call-overload]
 
 
 def test_the_tokens_of_two_seens_are_used() -> None:
