@@ -324,5 +324,5 @@ def test_a_gallery_of_another_run(trained: tuple[Match, Path], tmp_path: Path) -
 def test_images_of_another_size_are_refused_by_the_model() -> None:
     text = BertConfig(vocab_size=10, dim=8, num_layers=1, num_heads=2, ffn_dim=8, pooler=False)
     model = ImageText(ImageTextConfig(text, image_size=8, dim=8, image_layers=1, fusion_layers=1, num_heads=2))
-    with pytest.raises(ArgumentError, match=r"pixels: expected \[B, 3, 8, 8\], received \[1, 3, 8, 4\]"):
+    with pytest.raises(ArgumentError, match=r"pixels: expected \[B, 3, 8, 8\]. Received: pixels=\[1, 3, 8, 4\]"):
         model.encode_image(torch.zeros(1, 3, 8, 4))
