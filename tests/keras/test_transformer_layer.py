@@ -85,7 +85,7 @@ def test_decoder_layer(kind: str) -> None:
         theirs={
             "mask": masks.causal(),
             "memory_mask": torch.tensor(allowed),
-            "memory_padding": torch.tensor(real),
+            "memory_real": torch.tensor(real),
         },
     )
 
