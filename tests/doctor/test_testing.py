@@ -42,7 +42,7 @@ def test_a_bug_fails_with_the_report(specimens: dict[str, type[nn.Module]]) -> N
 
 def test_what_is_ignored_must_exist(specimens: dict[str, type[nn.Module]]) -> None:
     with pytest.raises(
-        ArgumentError, match="ignore: every name .* Received: 'wrong_scale'. Did you mean 'wrong-scale'"
+        ArgumentError, match=r"ignore: every name .* Received: 'wrong_scale'. Did you mean 'wrong-scale'"
     ):
         assert_healthy(specimens["Healthy"](), ignore=["wrong_scale"])
 
@@ -102,7 +102,7 @@ def test_classes_that_are_named_are_examined(suite: pytest.Pytester) -> None:
             "*attention: odd.py:Healthy(heads=4) PASSED*",
             "*attention: odd.py:WrongScale FAILED*",
             "bug  wrong-scale*",
-            "odd.py has no class B; it has: *",
+            "odd.py has no such class. Received: B. Its classes: *",
         ]
     )
     result.stdout.no_fnmatch_line("*Traceback*")

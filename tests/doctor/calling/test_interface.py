@@ -209,13 +209,13 @@ def test_a_spec_states_what_trial_cannot_tell() -> None:
 
 def test_a_spec_from_a_mapping() -> None:
     assert Spec.of({"width": 64, "heads": 8}) == Spec(width=64, heads=8)
-    with pytest.raises(ArgumentError, match="every name must be one of takes, roles.*colour"):
+    with pytest.raises(ArgumentError, match=r"every name must be one of takes, roles.*colour"):
         Spec.of({"colour": "red"})
     with pytest.raises(ArgumentError, match="takes must be one of self, memory, qkv"):
         Spec(takes="everything")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="heads must be a whole number"):
         Spec(heads=0)
-    with pytest.raises(DoctorError, match="must name arguments of forward \\(x.*Received: z"):
+    with pytest.raises(DoctorError, match=r"must name arguments of forward \(x.*Received: z"):
         discover(Projecting(torch.float32), spec=Spec(roles={"z": "query"}))
 
 
@@ -278,8 +278,8 @@ class Ids(nn.Module):
     ("module", "sentence"),
     [
         (Raises(), r"Raises.forward\(x\): no way .* With forward\(x=\[3, 5, 8\]\).*the flux capacitor is empty.*spec="),
-        (Text(), r"forward returned a str, and no output"),
-        (Nothing(), r"Nothing.forward takes no argument: none of them could be an input. State it with spec="),
+        (Text(), r"forward returned a str, and nothing in it is an output"),
+        (Nothing(), r"Nothing.forward takes no argument, and none of them looks like an input. State it with spec="),
         (Ids(), r"scalar types: Long, Int"),
     ],
 )

@@ -166,7 +166,7 @@ def test_a_mask_that_cannot_say_it_raises() -> None:
         found.run(found.inputs(), padding=torch.tensor([[True] * 5, [True] * 4 + [False], [True] * 5]))
     keys_only = discover(Masked(RULES["keys"][0]))
     with pytest.raises(
-        DoctorError, match="no mask argument that can express which cells are allowed. Its mask arguments: mask"
+        DoctorError, match=r"no mask argument that can express which cells are allowed. Its mask arguments: mask"
     ):
         keys_only.run(keys_only.inputs(), allowed=torch.ones(5, 5, dtype=torch.bool).tril())
 

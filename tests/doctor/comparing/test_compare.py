@@ -394,13 +394,13 @@ def test_float32_where_one_cannot_do_better() -> None:
 def test_what_cannot_be_compared_is_said() -> None:
     with pytest.raises(DoctorError, match="no mapping of the weights fits"):
         compare(Separate(), nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 12)), spec_other=Spec(heads=3, takes="self"))
-    with pytest.raises(DoctorError, match="must have the same width. Received: 12 and 16"):
+    with pytest.raises(DoctorError, match=r"must have the same width. Received: 12 and 16"):
         compare(Separate(12), Separate(16, 4))
-    with pytest.raises(DoctorError, match="must have the same heads. Received: 3 heads of width 4 and 2 of 6"):
+    with pytest.raises(DoctorError, match=r"must have the same heads. Received: 3 heads of width 4 and 2 of 6"):
         compare(Separate(12, 3), Separate(12, 2))
     with pytest.raises(DoctorError, match=r"transformers .* has no model called 'brt'"):
         compare(Separate(), "hf:brt")
-    with pytest.raises(DoctorError, match="compare: expected a file.py:Class, .*'jax'"):
+    with pytest.raises(DoctorError, match=r"compare: expected a file.py:Class, .*'jax'"):
         build_peer("jax", Dimensions(3, 3, 4, 4, 12, 12, 12, 12))
 
 
