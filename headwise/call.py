@@ -63,14 +63,13 @@ class Scores(Options):
         allowed = allowed[:, heads] if allowed.shape[1] > 1 else allowed
         return s.masked_fill(~allowed, EMPTY)
 
-    def weights(self, rows: Index = EVERY, heads: Index = EVERY) -> Tensor:
-        """The attention weights of whole rows, [B, heads, rows, K]; 0 for an empty row."""
-        sinks = None if self.sinks is None else self.sinks[heads]
-        return attention_weights(self.scores(rows, EVERY, heads), sinks, overwrite=self._overwrites)
+    def weights(self, rows: Index = EVERY, heads: Index = EVERY, *, overwrite: bool = False) -> Tensor:
+        """The attention weights of whole rows, [B, heads, rows, K]; 0 for an empty row.
 
-    @property
-    def _overwrites(self) -> bool:
-        return not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        With `overwrite` they take the place of the scores, which no gradient then goes through.
+        """
+        sinks = None if self.sinks is None else self.sinks[heads]
+        return attention_weights(self.scores(rows, EVERY, heads), sinks, overwrite=overwrite)
 
     def part(self, *, b: Index = EVERY, heads: Index = EVERY, rows: Index = EVERY, cols: Index = EVERY) -> Scores:
         """The queries, keys and options of a part of the matrix, without the mask."""

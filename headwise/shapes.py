@@ -31,22 +31,25 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise ShapeError(f"{name} must be {dims}. Received: {name}={list(x.shape)}")
         if x.dtype not in FLOATS:
             raise DtypeError(f"{name} must be float16, bfloat16, float32 or float64. Received: {name}={x.dtype}")
-    batch, heads, _, head_dim = q.shape
-    received = f"Received: q={list(q.shape)}, k={list(k.shape)}, v={list(v.shape)}"
-    if k.shape[0] != batch or v.shape[0] != batch:
-        raise ShapeError(f"q, k and v must have the same batch size B. {received}")
-    if k.shape[1:3] != v.shape[1:3]:
-        raise ShapeError(f"k and v must have the same heads G and length K. {received}")
-    if k.shape[3] != head_dim:
-        raise ShapeError(f"q and k must have the same head dimension D. {received}")
-    if k.shape[1] == 0 or heads % k.shape[1]:
-        raise ShapeError(f"the query heads H must be a multiple of the key/value heads G. {received}")
-    if 0 in (batch, heads, head_dim, v.shape[3]):
-        raise ShapeError(f"B, H, D and E must be at least 1. {received}")
+    (batch, heads, _, head_dim), k_shape, v_shape = q.shape, k.shape, v.shape
+    if k_shape[0] != batch or v_shape[0] != batch:
+        raise ShapeError(f"q, k and v must have the same batch size B. {_received(q, k, v)}")
+    if k_shape[1:3] != v_shape[1:3]:
+        raise ShapeError(f"k and v must have the same heads G and length K. {_received(q, k, v)}")
+    if k_shape[3] != head_dim:
+        raise ShapeError(f"q and k must have the same head dimension D. {_received(q, k, v)}")
+    if k_shape[1] == 0 or heads % k_shape[1]:
+        raise ShapeError(f"the query heads H must be a multiple of the key/value heads G. {_received(q, k, v)}")
+    if 0 in (batch, heads, head_dim, v_shape[3]):
+        raise ShapeError(f"B, H, D and E must be at least 1. {_received(q, k, v)}")
     if not q.dtype == k.dtype == v.dtype:
         raise DtypeError(f"q, k and v must have one dtype. Received: q={q.dtype}, k={k.dtype}, v={v.dtype}")
     if not q.device == k.device == v.device:
         raise DtypeError(f"q, k and v must be on one device. Received: q={q.device}, k={k.device}, v={v.device}")
+
+
+def _received(q: Tensor, k: Tensor, v: Tensor) -> str:
+    return f"Received: q={list(q.shape)}, k={list(k.shape)}, v={list(v.shape)}"
 
 
 def check_device(name: str, device: torch.device | None, q: Tensor) -> None:

@@ -87,10 +87,10 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(words),
-        dim=16,
+        hidden_size=16,
         num_hidden_layers=3,
         num_attention_heads=2,
-        ffn_dim=32,
+        intermediate_size=32,
         max_position_embeddings=32,
         initializer_range=0.5,
     )

@@ -138,7 +138,7 @@ class KerasModule(_Part):
         return [own[self._paths[v.path]] for v in self.variables]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the layer makes of torch tensors."""
+        """The output of the layer for torch tensors."""
         layer = self._held.layer
         if kwargs.get("training") is None:
             kwargs["training"] = self.training

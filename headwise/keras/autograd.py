@@ -174,7 +174,7 @@ def _with_tape(flat: Callable[[], list[Any]], leaves: list[Tensor]) -> tuple[lis
 
 
 def _with_vjp(computation: Compiled, given: Any, places: tuple[int, ...], found: list[Any]) -> Pull:
-    """Computed once more when it is asked for: of most calls no gradient ever is."""
+    """Computed again when it is requested: most calls never need a gradient."""
 
     def pull(gradients: list[torch.Tensor | None]) -> Any:
         outputs = [

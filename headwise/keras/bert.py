@@ -167,7 +167,7 @@ class Bert(Layer):
         return (hidden, pooled) if return_pooled else hidden
 
     def pool(self, hidden: Tensor) -> Tensor:
-        """What BERT was pretrained to make of a whole text: [B, M] from the hidden state at position 0, which is [CLS].
+        """The output of the pooler, [B, M], from the hidden state at position 0, which is [CLS].
 
         Raises:
             CheckpointError: this model came without a pooler.

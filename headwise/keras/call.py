@@ -164,7 +164,7 @@ def _tile(bias: Tensor, rows: Tensor, cols: Tensor, whole: bool) -> Tensor:
 
 
 class _Drawn(keras.random.SeedGenerator):
-    """A seed that was drawn before: the same however often it is asked, so that what is computed again is the same."""
+    """A seed drawn before: it stays the same, so that a second computation gives the same numbers."""
 
     _initial_seed = 0  # not None, or Keras drops by PyTorch's own seed
 

@@ -33,9 +33,9 @@ class CrossLayer(ResidualLayer):
     Args:
         dim: M.
         num_heads: H.
-        memory_dim: the width of what is read; None = M.
+        memory_dim: dimensions of the memory; None = M.
         head_dim, value_head_dim: D and E of the heads; None = M / H, and D.
-        ffn_dim: the width of the feed-forward network; None = 4 M, where gated 8/3 M (see `FeedForward`).
+        ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, if gated 8/3 M (see `FeedForward`).
         norm_first: whether norms stand before each branch, one for the memory too, or after each sum.
         query_residual: whether x is added to what it reads. False where queries say only what is wanted, such as a
             position (Perceiver IO, section 3.2).
@@ -50,7 +50,7 @@ class CrossLayer(ResidualLayer):
     Its parts are `attention`, `attention_norm`, `memory_norm` (None unless norm_first), `mlp` and `mlp_norm`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an option that there is none of.
+        ArgumentError: dimensions that do not divide, an unknown option.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class CrossLayer(ResidualLayer):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        """What the queries make of the memory.
+        """The output of the layer for queries that read a memory.
 
         Args:
             query: [B, Q, M].

@@ -34,8 +34,8 @@ class FeedForward(Layer):
         gated   y = W_down (act(W_gate x) ⊙ W_up x)     Shazeer 2020 (GLU Variants), equation 6
 
     Args:
-        dim: M, the width of input and output.
-        hidden_dim: the width between. None = 4 M; where gated 8/3 M, which makes three matrices as large as two of 4 M,
+        dim: M, of input and output.
+        hidden_dim: the hidden dimension. None = 4 M; if gated 8/3 M, so that three matrices are as large as two of 4 M,
             rounded up to a multiple of 64.
         activation: "relu", "gelu" (exact), "gelu_tanh" (the approximation by tanh; GPT-2), "silu"; gated: "swiglu"
             (Llama), "geglu", "geglu_tanh" (Gemma, T5 1.1).
@@ -46,7 +46,7 @@ class FeedForward(Layer):
     Its parts are `up`, `down` and, where gated, `gate`.
 
     Raises:
-        ArgumentError: a width below 1, an unknown activation, a dropout outside of [0, 1).
+        ArgumentError: a dimension below 1, an unknown activation, a dropout outside of [0, 1).
     """
 
     def __init__(

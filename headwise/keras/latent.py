@@ -46,8 +46,8 @@ class LatentAttention(Layer):
 
     Args:
         num_latents: N.
-        latent_dim: M, the width of the latents.
-        input_dim: the width of the input; None = M.
+        latent_dim: M, of the latents.
+        input_dim: dimensions of the input; None = M.
         num_heads: H, of those that read and read out.
         num_reads: how often the latents read the input.
         share_reads: whether the second read and all after it are one, used again. The first has its own weights
@@ -55,11 +55,11 @@ class LatentAttention(Layer):
         self_layers: how many layers of self-attention among the latents follow each read.
         self_heads: the heads of those; None = `num_heads`.
         read_out: whether other queries read the latents at the end.
-        output_dim: the width of those queries and of the output; None = `input_dim`.
+        output_dim: dimensions of those queries and of the output; None = `input_dim`.
         query_residual: whether the read-out adds the queries to what they read.
         latent_names: what the latents are called in records and views; None = "latent 0", "latent 1" …
         head_dim, value_head_dim: D and E of the heads that read and read out; None = width / H, and D.
-        ffn_dim: the width of the feed-forward networks; None = 4 times that of the layer (see `FeedForward`).
+        ffn_dim: the hidden dimension of the feed-forward networks; None = 4 times the layer's (see `FeedForward`).
         norm_first: norms before each branch (Perceiver), or after each sum (Set Transformer).
         activation: of the feed-forward networks.
         dropout: of attention weights, in feed-forward networks and of what each branch adds; in training only.
@@ -75,7 +75,7 @@ class LatentAttention(Layer):
     `read_out`, a `CrossLayer` or None.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an option that there is none of, names that are not N.
+        ArgumentError: dimensions that do not divide, an unknown option, names that are not N.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class LatentAttention(Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        """What the latents make of the input; with `read_out`, what the queries make of the latents.
+        """The latents after they have read the input; with `read_out`, the output for the queries that read them.
 
         Args:
             query: without `read_out` the input [B, S, input_dim]. With it what reads the latents, [B, Q, output_dim].

@@ -135,7 +135,7 @@ def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None) -
     if len(shape) != 3 or shape[-1] != width:
         raise ShapeError(f"{name}: expected [B, S, {width}]. Received: {name}.shape={tuple(shape)}")
     if batch is not None and shape[0] is not None and shape[0] != batch:
-        raise ShapeError(f"{name}: expected as many examples as query has, {batch}. Received: {tuple(shape)}")
+        raise ShapeError(f"{name}: expected the batch size of query, B={batch}. Received: {name}={tuple(shape)}")
 
 
 def positions_of(x: Tensor, padding: Tensor | None, given: Tensor | None) -> Tensor:
@@ -148,7 +148,7 @@ def positions_of(x: Tensor, padding: Tensor | None, given: Tensor | None) -> Ten
 
 
 def both(*masks: Tensor | None) -> Tensor | None:
-    """The padding [B, K] that every one of these allows; None if there is none."""
+    """The tokens [B, K] that are real in all of these; None if none is given."""
     found = [ops.cast(mask, "bool") for mask in masks if mask is not None]
     if not found:
         return None

@@ -54,7 +54,7 @@ class Table:
 def resolve(
     given: Sequence[Mask | Tensor | None], padding: Tensor | None, sizes: Sizes, *, same: bool = False
 ) -> Mask | None:
-    """What is allowed of [B, H, Q, K] pairs by masks and by the keys that are real tokens, as one mask to ask.
+    """The [B, H, Q, K] pairs that the masks allow and whose keys are real tokens, as one mask.
 
     Args:
         given: masks of `headwise.masks`, or tensors [Q, K], [B, Q, K] or [B, H, Q, K] (B, H and Q may be 1), True or

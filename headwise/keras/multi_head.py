@@ -25,7 +25,7 @@ from headwise.options import check_scale, check_softcap
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class MultiHeadAttention(HeadSizes, Layer):
-    """Heads that look at the same sequence from several sides. Vaswani et al. 2017, section 3.2.2.
+    """Several attention heads over the same sequence. Vaswani et al. 2017, section 3.2.2.
 
     The twin of `headwise.nn.MultiHeadAttention`; called as `keras.layers.MultiHeadAttention` is.
 
@@ -35,12 +35,12 @@ class MultiHeadAttention(HeadSizes, Layer):
     >>> y = layer(x, memory)                                         # cross-attention
 
     Args:
-        dim: M, the width of the queries and of the output.
+        dim: M, of the queries and of the output.
         num_heads: H.
         num_kv_heads: G, of which H is a multiple; 1 is multi-query, between is grouped-query attention. None = H.
         head_dim: D, of queries and keys; None = M / H. (Keras calls it key_dim.)
         value_head_dim: E, of values; None = D.
-        kdim, vdim: widths of `key` and `value` where they are not M.
+        kdim, vdim: dimensions of `key` and `value` if they are not M.
         bias: whether the projections of queries, keys and values have one.
         output_bias: whether the output projection has one; None = as `bias`.
         qk_norm: "rms" or "layer", over D, of queries and keys after their projection.
@@ -50,7 +50,7 @@ class MultiHeadAttention(HeadSizes, Layer):
         gate: a sigmoid of a projection of the query, times the heads' output (Qiu et al. 2025, equation 5).
         dropout: of the weights, in training only.
         scale: factor on q kᵀ; None = 1/√D.
-        positions: what the heads know of positions: a scheme of `headwise.keras.positions`.
+        positions: the position scheme of the heads: one of `headwise.keras.positions`.
         projection: "per_head" as in the paper; "shared": one D × D matrix each for all heads.
         kernel: as for `scaled_dot_product_attention`.
         seed: of the dropout.
@@ -58,7 +58,7 @@ class MultiHeadAttention(HeadSizes, Layer):
     Its parts are `qkv` (or `q`, `k`, `v` where widths differ), `out`, `gate`, and the weight `sinks`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, or an option that there is none of.
+        ArgumentError: dimensions that do not divide, or an unknown option.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class MultiHeadAttention(HeadSizes, Layer):
         use_causal_mask: bool = False,
         position_ids: Tensor | None = None,
     ) -> Any:
-        """What each query makes of the values that it attends to.
+        """The output of attention for each query.
 
         Args:
             query: [B, Q, M].
@@ -252,7 +252,7 @@ class MultiHeadAttention(HeadSizes, Layer):
                 f"value.shape={tuple(value.shape)}"
             )
         if position_ids is not None and self.positions is None:
-            raise ArgumentError("position_ids: expected a layer with positions=. Received: one that knows of none")
+            raise ArgumentError("position_ids: expected a layer with positions=. Received: a layer without positions")
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """q [B, H, Q, D], k [B, G, K, D] and v [B, G, K, E]."""

@@ -47,11 +47,11 @@ class MultiHeadLatentAttention(Layer):
     >>> y = layer(x, use_causal_mask=True)                           # x, y: [B, S, M]
 
     Args:
-        dim: M, the width of the input and of the output.
+        dim: M, of the input and of the output.
         num_heads: H.
-        q_rank: width of the queries' latent c'; None = queries are projected from the input at once (V2-Lite).
-        kv_rank: R, the width of c.
-        nope_dim: dimensions of a head's queries and keys that know nothing of positions.
+        q_rank: dimensions of the queries' latent c'; None = queries are projected from the input directly (V2-Lite).
+        kv_rank: R, dimensions of c.
+        nope_dim: dimensions of queries and keys of a head without positions.
         rope_dim: dimensions that are rotated, behind those; even.
         value_head_dim: E.
         bias: whether `q_down`, `kv_down` and `out` have one (Hugging Face's `attention_bias`).
@@ -154,7 +154,7 @@ class MultiHeadLatentAttention(Layer):
         position_ids: Tensor | None = None,
         path: Path | None = None,
     ) -> Any:
-        """What each token makes of those that it attends to.
+        """The output of attention for each token.
 
         Args:
             query: [B, S, M].
@@ -254,7 +254,7 @@ class MultiHeadLatentAttention(Layer):
 
     @property
     def _can_absorb(self) -> bool:
-        """What stands in for a linear layer (LoRA, quantised weights) does more than its weight says."""
+        """A replacement of the linear layer (LoRA, quantised weights) computes more than its weight."""
         up = self.kv_up
         return type(up) is keras.layers.Dense and not up.lora_enabled and up.quantization_mode is None
 

@@ -1,4 +1,4 @@
-"""What every layer of a transformer has in common: branches that are added to what they read, the last of them a
+"""The parts that all transformer layers share: branches with a residual sum, the last one a
 feed-forward network."""
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class ResidualLayer(Layer):
         *,
         residual: bool = True,
     ) -> Tensor:
-        """x and what a branch makes of it, with the norm before the branch or after the sum."""
+        """x plus the output of a branch, with the norm before the branch or after the sum."""
         found = self.dropout(branch(norm(x) if self.norm_first else x), training=training)
         found = self.drop_path(found, training=training)
         y = x + found if residual else found
         return y if self.norm_first else norm(y)
 
     def _add_mlp(self, x: Tensor, training: bool | None) -> Tensor:
-        """x and what the feed-forward network makes of it."""
+        """x plus the output of the feed-forward network."""
         return self._add(x, self.mlp_norm, lambda x: self.mlp(x, training=training), training)
 
 
@@ -110,5 +110,5 @@ def seeds(seed: int | None, count: int) -> list[int | None]:
 
 
 def has_positions(layer: object) -> bool:
-    """Whether an attention layer has a scheme of positions."""
+    """Whether an attention layer has a position scheme."""
     return getattr(layer, "positions", None) is not None

@@ -36,7 +36,7 @@ class EncoderLayer(ResidualLayer):
         dim: M.
         num_heads: H, of a `MultiHeadAttention` that is made here. Pass this or `attention`.
         attention: any layer that is called as those of `headwise.keras` are.
-        ffn_dim: the width of the feed-forward network; None = 4 M, where gated 8/3 M (see `FeedForward`).
+        ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, if gated 8/3 M (see `FeedForward`).
         norm: "layer", or "rms" (Zhang & Sennrich 2019).
         norm_first: whether the norm stands before each branch, or after each sum.
         activation: of the feed-forward network: "relu", "gelu", "gelu_tanh", "silu"; gated "swiglu", "geglu" (Shazeer
@@ -52,7 +52,7 @@ class EncoderLayer(ResidualLayer):
     Its parts are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an option that there is none of, num_heads and attention both.
+        ArgumentError: dimensions that do not divide, an unknown option, num_heads and attention both.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class EncoderLayer(ResidualLayer):
         use_causal_mask: bool = False,
         position_ids: Tensor | None = None,
     ) -> Any:
-        """What the layer makes of a sequence.
+        """The output of the layer for a sequence.
 
         Args:
             query: [B, S, M].
@@ -145,7 +145,7 @@ class DecoderLayer(ResidualLayer):
     >>> y = layer(x, memory, use_causal_mask=True)                   # x, y: [B, Q, M]; memory: [B, K, M]
 
     Args:
-        memory_dim: the width of the memory; None = M.
+        memory_dim: dimensions of the memory; None = M.
         self_attention, cross_attention: instead of those that are made with `num_heads`, ready layers; either or both.
         dim, num_heads, ffn_dim, norm, norm_first, activation, dropout, attention_dropout, ffn_dropout, drop_path,
             norm_eps, bias, seed: as for `EncoderLayer`.
@@ -154,7 +154,7 @@ class DecoderLayer(ResidualLayer):
     `mlp_norm`, `dropout` and `drop_path`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an option that there is none of.
+        ArgumentError: dimensions that do not divide, an unknown option.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class DecoderLayer(ResidualLayer):
         use_causal_mask: bool = False,
         position_ids: Tensor | None = None,
     ) -> Any:
-        """What the layer makes of a sequence and a memory.
+        """The output of the layer for a sequence and a memory.
 
         Args:
             query: [B, Q, M].
@@ -281,10 +281,12 @@ def _check_ready(num_heads: int | None, attention_dropout: float | None, *ready:
 
 
 def _attention(name: str, ready: Any, dim: int, num_heads: int | None, **made: Any) -> Any:
-    """The layer that was given, or a MultiHeadAttention."""
+    """The given layer, or a new MultiHeadAttention."""
     if ready is None:
         if num_heads is None:
-            raise ArgumentError(f"num_heads: expected how many heads, or a ready layer as {name}. Received: neither")
+            raise ArgumentError(
+                f"num_heads: expected the number of heads, or a layer as {name}. Received: num_heads=None, {name}=None"
+            )
         return MultiHeadAttention(dim, num_heads, name=name, **made)
     if not isinstance(ready, keras.layers.Layer):
         raise ArgumentError(f"{name}: expected an attention layer of headwise.keras. Received: {type(ready).__name__}")

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ CELLS = 2**22  # of scores that are held at a time
 
 def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
     """The output [B, H, Q, E], with the rows computed again whose log-sum-exp [B, H, Q] is too large to be exact."""
-    if call.bias is None:
+    if call.bias is None or torch.compiler.is_compiling():
         return out
     large = (lse.abs() >= -FORBIDS) & (lse != EMPTY)
     if not bool(large.any()):
@@ -50,10 +51,8 @@ def contained(call: AttentionCall, out: Tensor) -> Tensor:
     """The output [B, H, Q, E], with the rows computed again that NaN reached from a key that they may not see."""
     if (call.mask is None and call.bias is None) or torch.compiler.is_compiling() or call.q.device.type != "cpu":
         return out
-    # A finite sum has only finite terms. A gradient can meet a key that the output did not.
-    looked_at = (out, call.k, call.v) if call.trains else (out,)
-    if all(bool(x.detach().sum(dtype=call.dtype).isfinite()) for x in looked_at):
-        return out
+    if _is_finite(out) and not (call.trains and not (_is_finite(call.k) and _is_finite(call.v))):
+        return out  # (a gradient can meet a key that the output did not)
     if call.dropout:  # which weights were dropped is not known
         return out
     # A row that sees a key of NaN, or is NaN itself, is NaN throughout: it is right as it is.
@@ -65,6 +64,11 @@ def contained(call: AttentionCall, out: Tensor) -> Tensor:
     if not bool(again.any()):
         return out
     return _replaced(call, out, None if call.trains else again)
+
+
+def _is_finite(x: Tensor) -> bool:
+    """Whether all numbers are finite. Their sum tells, if it is finite itself."""
+    return math.isfinite(x.detach().sum().item()) or bool(x.isfinite().all())
 
 
 def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None) -> Tensor:

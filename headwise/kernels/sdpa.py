@@ -99,7 +99,8 @@ def _one_tile_each(call: AttentionCall) -> TileList:
 def _is_fused(call: AttentionCall) -> bool:
     """Whether torch runs this call with a bias on its fused CPU kernel, rather than hold the weights."""
     bias = call.bias
-    return call.q.device.type == "cpu" and not call.dropout and bias is not None and not bias.requires_grad
+    looks = call.q.device.type == "cpu" and not torch.compiler.is_compiling()
+    return looks and not call.dropout and bias is not None and not bias.requires_grad
 
 
 def sees_all(call: AttentionCall) -> bool:

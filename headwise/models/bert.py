@@ -176,7 +176,7 @@ class Bert(nn.Module):
         return x_BSM
 
     def pool(self, hidden_BSM: Tensor) -> Tensor:
-        """What BERT was pretrained to make of a whole text: [B, M] from the hidden state at position 0, which is [CLS].
+        """The output of the pooler, [B, M], from the hidden state at position 0, which is [CLS].
 
         Raises:
             CheckpointError: this model came without a pooler.

@@ -1,6 +1,6 @@
-"""Where a checkpoint lies and what its files hold: a folder with config.json and safetensors, here or on the hub.
+"""Finds and reads checkpoints: a folder with config.json and safetensors, local or on the hub.
 
-Whatever is wrong with one is told in one line, as a `CheckpointError`.
+Every problem with a checkpoint is a `CheckpointError` of one line.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class EncoderDecoderConfig:
         dim: M.
         num_heads: H, of every attention.
         encoder_layers, decoder_layers: how many.
-        ffn_dim: the width of the feed-forward networks; None = 4 M.
+        ffn_dim: the hidden dimension of the feed-forward networks; None = 4 M.
         activation: of those.
         dropout: of the embeddings and of what each branch adds.
         attention_dropout, ffn_dropout: of attention weights; inside the feed-forward networks.
@@ -194,7 +194,7 @@ class EncoderDecoder(nn.Module):
         return self.logits(hidden_BQM, memory_BKM, source_ids, source_real, at=at)
 
     def encode(self, source_ids: Tensor, source_real: Tensor | None = None) -> Tensor:
-        """What the encoder makes of a source: the memory [B, K, M] (or of BERT's width). Arguments as for `forward`."""
+        """The output of the encoder, the memory [B, K, M] (or the dim of BERT). Arguments as in `forward`."""
         if isinstance(self.encoder, Bert):
             return self.encoder(source_ids, source_real)
         table = self.target_embedding if self.source_embedding is None else self.source_embedding

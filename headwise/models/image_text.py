@@ -80,7 +80,7 @@ class ImageTextConfig:
 
 @dataclass(frozen=True)
 class Encoded:
-    """What an encoder made of a batch: a state for each patch or token [B, K, M], and a vector of length 1 [B, W]."""
+    """The output of an encoder: a state for each patch or token [B, K, M], and a vector of length 1 [B, W]."""
 
     states: Tensor
     vector: Tensor
@@ -115,7 +115,7 @@ class ImageText(nn.Module):
 
     @property
     def scale(self) -> Tensor:
-        """What cosines are multiplied by before the softmax: learned, at most 100."""
+        """The learned factor of the cosines before the softmax, at most 100."""
         return self.log_scale.exp().clamp(max=LARGEST_SCALE)
 
     def encode_image(self, pixels: Tensor) -> Encoded:

@@ -62,7 +62,7 @@ class LatentEncoder(nn.Module):
             nn.init.normal_(table.weight, std=1.0)  # as loud as the positions, whose waves reach from -1 to 1
 
     def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
-        """What the latents have read.
+        """The latents after they have read the text.
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.

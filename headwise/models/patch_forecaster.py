@@ -229,7 +229,7 @@ class CausalPatchForecaster(nn.Module):
 
 
 class Scale(NamedTuple):
-    """What is taken from each context before it is read, and given back to its forecast. Kim et al. 2022, section 3."""
+    """The normalisation of each context, which is undone in its forecast. Kim et al. 2022, section 3."""
 
     centre: Tensor  # [N, 1]
     spread: Tensor  # [N, 1]

@@ -80,7 +80,7 @@ class SmallEncoder(nn.Module):
                     weight.mul_(_QUIET)
 
     def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
-        """What each token has become.
+        """The last hidden state of each token.
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.

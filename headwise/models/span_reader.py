@@ -1,4 +1,4 @@
-"""Where in a text the answer to a question stands: for each token, how much speaks for a beginning or an end there.
+"""Extractive question answering: for each token the logits of an answer that begins or ends there.
 
 Devlin et al. 2018, arXiv:1810.04805, section 4.2. Dimension letters: B batch, S sequence, M model.
 """
@@ -31,7 +31,7 @@ class SpanReader(nn.Module):
     def forward(
         self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """How much speaks for each token as the first and as the last of the answer.
+        """The logits of each token as the first and as the last token of the answer.
 
         Args:
             input_ids: [B, S].

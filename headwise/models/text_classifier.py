@@ -1,4 +1,4 @@
-"""Which of some classes a text belongs to: an encoder, the mean of what it makes of the tokens, and a linear map.
+"""Text classification: an encoder, the mean of its hidden states, and a linear map.
 
 Dimension letters: B batch, S sequence, M model, C classes.
 """
@@ -60,7 +60,7 @@ class TextClassifier(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
-        """How much speaks for each class.
+        """The logits of the classes.
 
         Args:
             input_ids: [B, S].

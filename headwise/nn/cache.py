@@ -1,4 +1,4 @@
-"""What an attention module remembers between calls: the keys and values (or latents) of the tokens so far.
+"""The state of an attention module between calls: the keys and values (or latents) of the tokens so far.
 
 A module appends what it made of the new tokens and gets back all that they may look at. The tensors lie in
 `headwise.nn.cache_storage`; here is what they mean: lengths, positions, real tokens, and whose cache it is.
@@ -19,7 +19,7 @@ from headwise.nn.cache_storage import Make, Memory, Slots
 
 
 class Cache:
-    """Tokens that were seen, for one attention module; `child` gives each module of a stack its own.
+    """The cached tokens of one attention module; `child` makes one for each module of a stack.
 
     Without options it grows: a step copies only its own tokens. Appending while autograd follows a tensor joins out of
     place, so gradients reach the tokens of every step.
@@ -65,19 +65,19 @@ class Cache:
 
     @property
     def size(self) -> int:
-        """Slots held now: `length`, unless a window let go of some."""
+        """Slots held now: `length`, or fewer if a window has dropped some."""
         slots = self._speaker._slots
         return 0 if slots is None else slots.size
 
     @property
     def bytes(self) -> int:
-        """Memory of what is held, of all children too: `size` × what a token takes, and the projections of a memory."""
+        """Bytes of what is held, including all children: `size` × bytes per token, plus the projections of a memory."""
         slots = sum(x.nbytes for part in self._parts() for x in part._tensors())
         return slots + sum(part._memory.bytes for part in self._parts() if part._memory is not None)
 
     @property
     def allocated(self) -> int:
-        """Memory that is really taken, of all children too: with the room to spare, and where padding stands."""
+        """Memory that is allocated, including all children, spare room and the positions of padding."""
         slots = sum(part._slots.allocated for part in self._parts() if part._slots is not None)
         return slots + sum(part._memory.bytes for part in self._parts() if part._memory is not None)
 
@@ -200,7 +200,7 @@ class Cache:
             part._see_held()
 
     def reset(self) -> None:
-        """Forget everything, the owner too; the children are reset and stay."""
+        """Forget everything, including the owner; the children stay and are reset."""
         for part in self._parts():
             part._forget()
 
@@ -213,7 +213,7 @@ class Cache:
         return self._children[name]
 
     def bind(self, owner: nn.Module) -> None:
-        """Remember whose cache this is (weakly). CacheError if it is another's."""
+        """Remember the module that owns this cache (weakly). CacheError if another module owns it."""
         known = None if self._owner is None else self._owner()
         if self._owner is None:
             self._owner = weakref.ref(owner)
@@ -247,7 +247,7 @@ class Cache:
         return twin
 
     def __getstate__(self) -> dict[str, object]:
-        """What pickle sees: everything but the owner. The first module that uses the cache becomes it."""
+        """The state for pickle: everything but the owner. The first module that uses the cache becomes the owner."""
         return {**self.__dict__, "_owner": None}
 
     def __repr__(self) -> str:
@@ -264,7 +264,7 @@ class Cache:
 
     @property
     def _speaker(self) -> Cache:
-        """This cache, or its longest child if nothing was ever appended to itself."""
+        """This cache, or its longest child if nothing was appended to this cache itself."""
         if self._slots is not None or not self._children:
             return self
         return max((child._speaker for child in self._children.values()), key=lambda child: child._length)

@@ -79,7 +79,7 @@ class Slots:
         return every
 
     def append_tensor(self, x: Tensor) -> None:
-        """One more tensor beside the others, [B, ·, size, ·]."""
+        """Add one more tensor beside the others, [B, ·, size, ·]."""
         buffer = x.new_empty(*x.shape[:2], self.buffers[0].shape[2], x.shape[3])
         buffer.narrow(2, self.start, self.size).copy_(x)
         self.buffers = (*self.buffers, buffer)
@@ -112,7 +112,7 @@ class Slots:
         return torch.is_grad_enabled() and any(x.requires_grad for x in (*self.buffers, *new))
 
     def _may_write(self) -> bool:
-        """torch forbids to write to tensors that were made in inference mode outside of it."""
+        """Whether torch allows writes to the buffers: not outside of inference mode if they were made in it."""
         if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():  # what is traced cannot ask
             return True
         return not any(x.is_inference() for x in self.buffers)

@@ -35,9 +35,9 @@ class CrossLayer(ResidualLayer):
     Args:
         dim: M.
         num_heads: H.
-        memory_dim: the width of what is read; None = M.
+        memory_dim: dimensions of the memory; None = M.
         head_dim, value_head_dim: D and E of the heads; None = M / H, and D.
-        ffn_dim: the width of the feed-forward network; None = 4 M, where gated 8/3 M (see `FeedForward`).
+        ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, if gated 8/3 M (see `FeedForward`).
         norm_first: whether norms stand before each branch, one for the memory too, or after each sum.
         query_residual: whether x is added to what it reads. False where queries say only what is wanted, such as a
             position (Perceiver IO, section 3.2).
@@ -51,7 +51,7 @@ class CrossLayer(ResidualLayer):
     Its parts are `attention`, `attention_norm`, `memory_norm` (None unless norm_first), `mlp` and `mlp_norm`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an option that there is none of.
+        ArgumentError: dimensions that do not divide, an unknown option.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class CrossLayer(ResidualLayer):
         real: Tensor | None = None,
         record: bool = False,
     ) -> Any:
-        """What the queries make of the memory.
+        """The output of the layer for queries that read a memory.
 
         Args:
             query: [B, Q, M].
@@ -113,7 +113,7 @@ class CrossLayer(ResidualLayer):
                 [B, H, Q, K].
             cache: keeps the projections of the memory, for other queries to come.
             real: bool or integers [B, K], True or 1 = a real token of the memory, False or 0 = padding.
-            record: also return what was seen.
+            record: also return the record of the attention.
 
         Returns:
             [B, Q, M]; with `record=True` (output, Seen).
@@ -150,6 +150,6 @@ class CrossLayer(ResidualLayer):
         return self._add(x, self.mlp_norm, self.mlp)
 
     def extra_repr(self) -> str:
-        """What the parts do not show."""
+        """The options that the parts do not show."""
         residual = "" if self.query_residual else ", query_residual=False"
         return f"{super().extra_repr()}, memory_dim={self.memory_dim}{residual}"

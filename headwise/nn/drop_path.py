@@ -32,5 +32,5 @@ class DropPath(nn.Module):
         return x * (x.new_empty(x.shape[0], *[1] * (x.ndim - 1)).bernoulli_(kept) / kept)
 
     def extra_repr(self) -> str:
-        """What the module's name does not show."""
+        """The options that the name of the module does not show."""
         return str(self.probability)

@@ -28,8 +28,8 @@ class FeedForward(nn.Module):
         gated   y = W_down (act(W_gate x) ⊙ W_up x)     Shazeer 2020 (GLU Variants), equation 6
 
     Args:
-        dim: M, the width of input and output.
-        hidden_dim: the width between. None = 4 M; where gated 8/3 M, which makes three matrices as large as two of 4 M,
+        dim: M, of input and output.
+        hidden_dim: the hidden dimension. None = 4 M; if gated 8/3 M, so that three matrices are as large as two of 4 M,
             rounded up to a multiple of 64.
         activation: "relu", "gelu", "gelu_tanh" (the approximation by tanh; GPT-2), "silu"; gated: "swiglu" (Llama),
             "geglu", "geglu_tanh" (Gemma, T5 1.1).
@@ -39,7 +39,7 @@ class FeedForward(nn.Module):
     Its parameters are `up`, `down` and, where gated, `gate`.
 
     Raises:
-        ArgumentError: a width below 1, an unknown activation, a dropout outside of [0, 1).
+        ArgumentError: a dimension below 1, an unknown activation, a dropout outside of [0, 1).
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class FeedForward(nn.Module):
         return self.down(self.dropout(hidden))
 
     def extra_repr(self) -> str:
-        """What the parameters' shapes do not show."""
+        """The options that the shapes of the parameters do not show."""
         return f"{self.dim}, {self.hidden_dim}, activation={self.activation!r}"
 
 
 def usual_width(dim: int, is_gated: bool) -> int:
-    """The width between, where nobody says: 4 M; where gated 8/3 M, rounded up to a multiple of 64."""
+    """The default hidden dimension: 4 M; if gated 8/3 M, rounded up to a multiple of 64."""
     return -(-8 * dim // (3 * GATED_MULTIPLE)) * GATED_MULTIPLE if is_gated else 4 * dim

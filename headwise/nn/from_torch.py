@@ -1,4 +1,4 @@
-"""PyTorch's attention and transformer modules to ours, and attention back, weights and all."""
+"""Conversion of the attention and transformer modules of PyTorch to ours, and of attention back, with weights."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _check_class(module: object, wanted: type[nn.Module]) -> None:
 
 
 def _layer_options(module: Any, after_branches: Sequence[nn.Dropout]) -> LayerOptions:
-    """The options of a torch layer, whose attributes are alike in both kinds."""
+    """The options of a torch layer; both kinds have the same attributes."""
     rates = [dropout.p for dropout in after_branches]
     if len(set(rates)) > 1:
         raise ArgumentError(f"from_torch: expected one rate of dropout after all branches. Received: {rates}")
@@ -168,7 +168,7 @@ def _activation(act: object) -> Activation:
 
 
 def _copy(ours: EncoderLayer | DecoderLayer, module: Any, norms: Mapping[str, str]) -> None:
-    """The norms, whatever they are, and the weights of the feed-forward network."""
+    """Copy the norms and the weights of the feed-forward network."""
     for name, theirs in norms.items():
         setattr(ours, name, copy.deepcopy(getattr(module, theirs)))
     for linear, theirs in ((ours.mlp.up, module.linear1), (ours.mlp.down, module.linear2)):

@@ -1,4 +1,4 @@
-"""How many heads multi-head attention has and how wide each is: the same for the module and for its twin in Keras."""
+"""Number and dimensions of the heads of multi-head attention, for the module and for its twin in Keras."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROJECTIONS = ("per_head", "shared")
 
 
 class HeadSizes:
-    """The sizes of a multi-head attention, checked. A class that has them calls `_take_sizes` once it may set any."""
+    """The checked sizes of multi-head attention. A class with them calls `_take_sizes` once it can set attributes."""
 
     def _take_sizes(
         self,
@@ -25,7 +25,7 @@ class HeadSizes:
         vdim: int | None,
         projection: Literal["per_head", "shared"],
     ) -> None:
-        """Keep the options under their names. ArgumentError for sizes that do not divide, or do not go together."""
+        """Set the options as attributes. ArgumentError for sizes that do not divide or do not fit each other."""
         self.dim = options.whole("dim", dim)
         self.num_heads = options.whole("num_heads", num_heads)
         self.num_kv_heads = options.whole("num_kv_heads", num_heads if num_kv_heads is None else num_kv_heads)

@@ -47,8 +47,8 @@ class LatentAttention(nn.Module):
 
     Args:
         num_latents: N.
-        latent_dim: M, the width of the latents.
-        input_dim: the width of the input; None = M.
+        latent_dim: M, of the latents.
+        input_dim: dimensions of the input; None = M.
         num_heads: H, of those that read and read out.
         num_reads: how often the latents read the input.
         share_reads: whether the second read and all after it are one, used again. The first has its own weights
@@ -56,11 +56,11 @@ class LatentAttention(nn.Module):
         self_layers: how many layers of self-attention among the latents follow each read.
         self_heads: the heads of those; None = `num_heads`.
         read_out: whether other queries read the latents at the end.
-        output_dim: the width of those queries and of the output; None = `input_dim`.
+        output_dim: dimensions of those queries and of the output; None = `input_dim`.
         query_residual: whether the read-out adds the queries to what they read.
         latent_names: what the latents are called in records and views; None = "latent 0", "latent 1" …
         head_dim, value_head_dim: D and E of the heads that read and read out; None = width / H, and D.
-        ffn_dim: the width of the feed-forward networks; None = 4 times that of the layer (see `FeedForward`).
+        ffn_dim: the hidden dimension of the feed-forward networks; None = 4 times the layer's (see `FeedForward`).
         norm_first: norms before each branch (Perceiver), or after each sum (Set Transformer).
         activation: of the feed-forward networks.
         dropout: of attention weights, in feed-forward networks and of what each branch adds; in training only.
@@ -73,7 +73,7 @@ class LatentAttention(nn.Module):
     Its parts are `latents` [N, M], `reads` (each a `CrossLayer` with `layers`), and `read_out`, a `CrossLayer` or None.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an option that there is none of, names that are not N.
+        ArgumentError: dimensions that do not divide, an unknown option, names that are not N.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class LatentAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Every part as it begins, and the latents.
+        """Initialise all parts and the latents again.
 
         With `norm_first` these are normal with deviation 0.02, truncated at ±2 (Perceiver); else Glorot's uniform
         distribution (Set Transformer).
@@ -172,7 +172,7 @@ class LatentAttention(nn.Module):
         real: Tensor | None = None,
         record: bool = False,
     ) -> Any:
-        """What the latents make of the input; with `read_out`, what the queries make of the latents.
+        """The latents after they have read the input; with `read_out`, the output for the queries that read them.
 
         Args:
             query: without `read_out` the input [B, S, input_dim]. With it what reads the latents, [B, Q, output_dim].
@@ -241,7 +241,7 @@ class LatentAttention(nn.Module):
         return [_Held(*pair) for pair in zip(held[::2], held[1::2], strict=True)]
 
     def extra_repr(self) -> str:
-        """What the parts do not show."""
+        """The options that the parts do not show."""
         reads = "" if self.num_reads == len(self.reads) else f", num_reads={self.num_reads}, share_reads=True"
         return f"{self.num_latents}, {self.latent_dim}, input_dim={self.input_dim}{reads}"
 
@@ -280,14 +280,14 @@ class _Read(CrossLayer):
 
 
 class _Held(Cache):
-    """To the attention of one read what a cache of its memory is: these are the projections."""
+    """The cache for the attention of one read: it holds the given projections."""
 
     def __init__(self, *projections: Tensor) -> None:
         super().__init__()
         self._projections = projections
 
     def bind(self, owner: nn.Module) -> None:
-        """Of any module: the cache that these come from is bound."""
+        """Accepts any module: the cache that holds these projections is bound already."""
 
     def child(self, name: str) -> Cache:
         return self
@@ -297,7 +297,7 @@ class _Held(Cache):
 
 
 def _called(attention: MultiHeadAttention, **names: tuple[str, ...]) -> MultiHeadAttention:
-    """The module, which now says what its rows or columns stand for: to records, and to `headwise.watch`."""
+    """The module, with names for its rows or columns that records and `headwise.watch` use."""
     vars(attention).update({"row_names": names.get("rows"), "col_names": names.get("cols")})
     return attention
 

@@ -1,4 +1,4 @@
-"""Multi-head attention, self and cross, with everything that decoders of today add to it."""
+"""Multi-head attention, self and cross, with the options of current decoders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Places = tuple[Tensor, Tensor] | None  # where queries and keys stand; None wher
 
 
 class MultiHeadAttention(HeadSizes, nn.Module):
-    """Heads that look at the same sequence from several sides. Vaswani et al. 2017, section 3.2.2.
+    """Several attention heads over the same sequence. Vaswani et al. 2017, section 3.2.2.
 
         head_h = softmax(scale · q_h k_gᵀ) v_g,   out = Concat(head_1 … head_H) W_O
 
@@ -38,13 +38,13 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     >>> y = layer(x, memory, mask=masks.lengths(lengths))            # cross-attention
 
     Args:
-        dim: M, the width of the queries and of the output.
+        dim: M, of the queries and of the output.
         num_heads: H.
         num_kv_heads: G, of which H is a multiple; 1 is multi-query (Shazeer 2019), between is grouped-query attention
             (Ainslie et al. 2023). None = H.
         head_dim: D, of queries and keys; None = M / H. It need not divide M.
         value_head_dim: E, of values; None = D.
-        kdim, vdim: widths of `key` and `value` where they are not M.
+        kdim, vdim: dimensions of `key` and `value` if they are not M.
         bias: whether the projections of queries, keys and values have one.
         output_bias: whether the output projection has one; None = as `bias`.
         qk_norm: "rms" or "layer", over D, of queries and keys after their projection (Henry et al. 2020; Qwen 3).
@@ -54,7 +54,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         gate: a sigmoid of a projection of the query, times the heads' output (Qiu et al. 2025, equation 5).
         dropout: of the weights, in training only.
         scale: factor on q kᵀ; None = 1/√D.
-        positions: what the heads know of positions: a scheme of `headwise.nn.positions`.
+        positions: the position scheme of the heads: one of `headwise.nn.positions`.
         projection: "per_head" as in the paper; "shared": one small D × D matrix each for queries, keys and values,
             shared by all heads, without bias: head h projects x[..., h·D : (h+1)·D], as many tutorials write it.
         kernel: "auto", or the name of a kernel, as for `headwise.attention`.
@@ -63,7 +63,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     common names load too: `in_proj_weight`, `c_attn`, `q_proj … o_proj`, `Wq … fc_out`, `q_linear … out_linear`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, or an option that there is none of.
+        ArgumentError: dimensions that do not divide, or an unknown option.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, AttentionRecord]:
-        """What each query makes of the values that it attends to.
+        """The output of attention for each query.
 
         Args:
             query: [B, Q, M].
@@ -184,7 +184,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
                 remembers it. From PyTorch: `real=~key_padding_mask`.
             position_ids: [Q] or [B, Q], where the queries stand, if not at 0, 1, 2 … (after what the cache holds;
                 padding does not count).
-            record: also return what was seen.
+            record: also return the record of the attention.
 
         Returns:
             [B, Q, M]; with `record=True` (output, AttentionRecord). Nothing is averaged over heads.
@@ -296,7 +296,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         return scheme.rotate(q, query_ids, query.shape[1]), k, v, (query_ids, key_ids)
 
     def project(self, x: Tensor, names: str) -> list[Tensor]:
-        """Projections of x, of those that "qkv" names some in a row: each [B, heads, S, width]."""
+        """The projections of x that `names` selects, a part of "qkv": each [B, heads, S, D or E]."""
         if self.projection == "shared":
             x = x.unflatten(-1, (self.num_heads, self.head_dim))
         if not self.is_fused:
@@ -316,7 +316,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         return [y.unflatten(-1, (heads[name], -1)).transpose(1, 2) for name, y in zip(names, found, strict=True)]
 
     def extra_repr(self) -> str:
-        """What the parameters' shapes do not show."""
+        """The options that the shapes of the parameters do not show."""
         shown = {
             "num_kv_heads": None if self.num_kv_heads == self.num_heads else self.num_kv_heads,
             "head_dim": None if self.head_dim * self.num_heads == self.dim else self.head_dim,

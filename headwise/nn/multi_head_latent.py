@@ -66,11 +66,11 @@ class MultiHeadLatentAttention(nn.Module):
     >>> y = layer(x, mask=masks.causal(), cache=cache)               # cache.bytes: B · S · 576 · 4
 
     Args:
-        dim: M, the width of the input and of the output.
+        dim: M, of the input and of the output.
         num_heads: H.
-        q_rank: width of the queries' latent c'; None = queries are projected from the input at once (V2-Lite).
-        kv_rank: R, the width of c.
-        nope_dim: dimensions of a head's queries and keys that know nothing of positions.
+        q_rank: dimensions of the queries' latent c'; None = queries are projected from the input directly (V2-Lite).
+        kv_rank: R, dimensions of c.
+        nope_dim: dimensions of queries and keys of a head without positions.
         rope_dim: dimensions that are rotated, behind those; even.
         value_head_dim: E.
         bias: whether `q_down`, `kv_down` and `out` have one (Hugging Face's `attention_bias`).
@@ -217,7 +217,7 @@ class MultiHeadLatentAttention(nn.Module):
         path: Path | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, AttentionRecord]:
-        """What each token makes of those that it attends to.
+        """The output of attention for each token.
 
         Args:
             query: [B, Q, M].
@@ -229,7 +229,7 @@ class MultiHeadLatentAttention(nn.Module):
             position_ids: [Q] or [B, Q], where the tokens stand, if not at 0, 1, 2 … (after what the cache holds;
                 padding does not count).
             path: "auto", "expand" or "absorb" for this call; None = the module's.
-            record: also return what was seen. Its weights are the same by both paths; its keys are those that were
+            record: also return the record. Its weights are the same for both paths; its keys are those that were
                 attended to: by absorb the latents, one key head.
 
         Returns:
@@ -298,7 +298,7 @@ class MultiHeadLatentAttention(nn.Module):
         return w_uk, w_uv
 
     def _asked_for(self, path: Path | None) -> Path:
-        """The path that a call shall take, checked before anything is done."""
+        """The path of a call, checked before anything is computed."""
         path = self.path if path is None else path
         options.one_of("path", path, PATHS)
         if path == "absorb" and not self._can_absorb:
@@ -311,7 +311,7 @@ class MultiHeadLatentAttention(nn.Module):
 
     @property
     def _can_absorb(self) -> bool:
-        """What stands in for a linear layer (LoRA, quantised weights) does more than its weight says."""
+        """A replacement of the linear layer (LoRA, quantised weights) computes more than its weight."""
         return type(self.kv_up) is nn.Linear
 
     def _absorbs(self, path: Path, q_len: int, k_len: int) -> bool:
@@ -324,7 +324,7 @@ class MultiHeadLatentAttention(nn.Module):
         return self._can_absorb and absorb < expand
 
     def extra_repr(self) -> str:
-        """What the parameters' shapes do not show."""
+        """The options that the shapes of the parameters do not show."""
         shown = {
             "q_rank": self.q_rank,
             "kv_rank": self.kv_rank,
@@ -368,7 +368,7 @@ def _default_scale(head_dim: int, positions: Rope) -> float:
 
 
 def _rename(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Bring other people's names in a state dict to ours. CheckpointError if one projection is there twice."""
+    """Rename the entries of other state dicts to ours. CheckpointError if a projection is there twice."""
     for ours, others in OTHER_NAMES.items():
         for kind in ("weight", "bias"):
             found = take(state, prefix, (ours, *others), kind)

@@ -1,4 +1,4 @@
-"""Norms that give back the dtype they were given: under autocast PyTorch's give that of their weight, or warn."""
+"""Norms that keep the dtype of their input. Under autocast those of PyTorch return the dtype of the weight, or warn."""
 
 from __future__ import annotations
 

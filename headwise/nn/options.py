@@ -1,4 +1,4 @@
-"""What the constructors of modules check: whole numbers, probabilities, names of options."""
+"""Checks of constructor arguments: whole numbers, probabilities, names of options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every layer of a transformer has in common: branches that are added to what they read, the last of them a
+"""The parts that all transformer layers share: branches with a residual sum, the last one a
 feed-forward network."""
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ class ResidualLayer(nn.Module):
         self.drop_path = DropPath(options.probability("drop_path", drop_path))
 
     def _add(self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor], *, residual: bool = True) -> Tensor:
-        """x and what a branch makes of it, with the norm before the branch or after the sum."""
+        """x plus the output of a branch, with the norm before the branch or after the sum."""
         found = self.drop_path(self.dropout(branch(norm(x) if self.norm_first else x)))
         y = x + found if residual else found
         return y if self.norm_first else norm(y)
 
     @property
     def has_positions(self) -> bool:
-        """Whether some attention of this layer has a scheme of positions."""
+        """Whether an attention of this layer has a position scheme."""
         return any(has_positions(part) for part in self.children())
 
     def reset_parameters(self) -> None:
-        """Every part as it begins."""
+        """Initialise all parts again."""
         reset_parts(self.children())
 
     def extra_repr(self) -> str:
-        """What the parts do not show."""
+        """The options that the parts do not show."""
         return f"{self.dim}, norm_first={self.norm_first}"
 
 
 def has_positions(module: object) -> bool:
-    """Whether an attention module has a scheme of positions."""
+    """Whether an attention module has a position scheme."""
     return getattr(module, "positions", None) is not None
 
 
@@ -85,7 +85,7 @@ def make_norm(
 
 
 def reset_parts(parts: Iterable[nn.Module]) -> None:
-    """Call reset_parameters of those that have it."""
+    """Call reset_parameters of the modules that have it."""
     for part in parts:
         reset = getattr(part, "reset_parameters", None)
         if reset is not None:
@@ -93,5 +93,5 @@ def reset_parts(parts: Iterable[nn.Module]) -> None:
 
 
 def part_of(cache: Cache | None, name: str) -> Cache | None:
-    """The cache of a part, if there is one at all."""
+    """The cache of a part; None without a cache."""
     return None if cache is None else cache.child(name)

@@ -1,4 +1,4 @@
-"""State dicts of other people's attention: the names they use, brought to ours when a module loads them.
+"""State dicts of other implementations of attention: their names are mapped to ours when a module loads them.
 
 Each module calls its projections `qkv` (or `q`, `k`, `v` where the inputs differ in width) and `out`.
 """
@@ -37,7 +37,7 @@ CONSTANTS = ("bias", "masked_bias", "rotary_emb.inv_freq")
 
 
 def load_other_names(module: nn.Module) -> None:
-    """Let `module.load_state_dict` take the common other names of attention's projections."""
+    """Let `module.load_state_dict` accept the other common names of the projections of attention."""
     module.register_load_state_dict_pre_hook(_rename)
 
 
@@ -91,7 +91,7 @@ def _separate(state: dict[str, Tensor], prefix: str, kind: str) -> list[Tensor] 
 
 
 def take(state: dict[str, Tensor], prefix: str, names: Sequence[str], kind: str) -> Tensor | None:
-    """Out of the state, what it has under one of these names; CheckpointError if under several."""
+    """Pop the entry with one of these names from the state; CheckpointError if several are there."""
     # nn.MultiheadAttention writes in_proj_weight and q_proj_weight, everybody else a dot.
     keys = [f"{prefix}{name}{joint}{kind}" for name in names for joint in (".", "_")]
     found = [key for key in keys if key in state]

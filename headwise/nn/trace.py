@@ -1,4 +1,4 @@
-"""How modules return what their attention saw: one its own record, a stack each layer's, under their paths."""
+"""How modules return records: a module its own, a stack the records of all layers under their paths."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Trace:
 def attend(
     kind: Literal["self", "cross"], q: Tensor, k: Tensor, v: Tensor, *, record: bool, **given: Any
 ) -> tuple[Tensor, AttentionRecord | None]:
-    """`attention`, for a module: the output [B, H, Q, E], and if wanted the record, which says what kind it is."""
+    """`attention`, for a module: the output [B, H, Q, E] and, if requested, the record with its kind."""
     if not record:
         return attention(q, k, v, **given), None
     out, found = attention(q, k, v, **given, record=True)

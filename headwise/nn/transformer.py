@@ -30,7 +30,7 @@ MakeAttention = Callable[[], nn.Module]
 
 
 class _Stack(nn.Module):
-    """Layers one after another, and a norm behind the last."""
+    """A stack of layers, with a norm after the last."""
 
     def __init__(
         self, layers: Iterable[EncoderLayer | DecoderLayer], norm: nn.Module | None, checkpointing: bool
@@ -55,17 +55,17 @@ class _Stack(nn.Module):
         *,
         checkpointing: bool = False,
     ) -> Self:
-        """A stack of ready layers, which may differ; `norm` stands behind the last."""
+        """A stack of given layers, which may differ; `norm` is applied after the last."""
         stack = cls.__new__(cls)
         _Stack.__init__(stack, layers, norm, checkpointing)
         return stack
 
     def reset_parameters(self) -> None:
-        """Every layer as it begins, and the norm."""
+        """Initialise all layers and the norm again."""
         reset_parts([*self.layers, *([] if self.norm is None else [self.norm])])
 
     def extra_repr(self) -> str:
-        """What the parts do not show."""
+        """The options that the parts do not show."""
         return f"{self.dim}" + (", checkpointing=True" if self.checkpointing else "")
 
     def _run(
@@ -124,7 +124,7 @@ class Encoder(_Stack):
     `Encoder.from_layers` takes layers that differ. Its parts are `layers` and `norm`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an option that there is none of.
+        ArgumentError: dimensions that do not divide, an unknown option.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Encoder(_Stack):
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, Seen]:
-        """What the layers make of a sequence; every argument as for `EncoderLayer.forward`.
+        """The output of the stack for a sequence; arguments as in `EncoderLayer.forward`.
 
         With a cache each layer has a child of it, so one `Cache` serves the stack.
         """
@@ -185,12 +185,12 @@ class Decoder(_Stack):
     >>> y = decoder(x, memory, mask=masks.causal(), memory_real=real)    # x, y: [B, Q, M]; memory: [B, K, M]
 
     Args:
-        memory_dim: the width of the memory; None = M.
+        memory_dim: dimensions of the memory; None = M.
         self_attention, cross_attention: make an attention module, called once for each layer; instead of `num_heads`.
         dim, num_layers, num_heads, drop_path, final_norm, checkpointing, layer_options: as for `Encoder`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an option that there is none of.
+        ArgumentError: dimensions that do not divide, an unknown option.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class Decoder(_Stack):
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, Seen]:
-        """What the layers make of a sequence and a memory; every argument as for `DecoderLayer.forward`.
+        """The output of the stack for a sequence and a memory; arguments as in `DecoderLayer.forward`.
 
         With a cache each layer has a child of it, so one `Cache` serves the stack.
         """

@@ -54,7 +54,7 @@ class EncoderLayer(ResidualLayer):
         dim: M.
         num_heads: H, of a `MultiHeadAttention` that is made here. Pass this or `attention`.
         attention: any module that is called as those of `headwise.nn` are.
-        ffn_dim: the width of the feed-forward network; None = 4 M, where gated 8/3 M (see `FeedForward`).
+        ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, if gated 8/3 M (see `FeedForward`).
         norm: "layer", or "rms" (Zhang & Sennrich 2019).
         norm_first: whether the norm stands before each branch, or after each sum.
         activation: of the feed-forward network: "relu", "gelu", "gelu_tanh", "silu"; gated "swiglu", "geglu" (Shazeer
@@ -69,7 +69,7 @@ class EncoderLayer(ResidualLayer):
     Its parts are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an option that there is none of, num_heads and attention both.
+        ArgumentError: dimensions that do not divide, an unknown option, num_heads and attention both.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class EncoderLayer(ResidualLayer):
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, Seen]:
-        """What the layer makes of a sequence.
+        """The output of the layer for a sequence.
 
         Args:
             query: [B, S, M].
@@ -122,7 +122,7 @@ class EncoderLayer(ResidualLayer):
             cache: the tokens before, to which these are added.
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding. A cache remembers it.
             position_ids: [S] or [B, S], where the tokens stand, if not at 0, 1, 2 … after what the cache holds.
-            record: also return what was seen.
+            record: also return the record of the attention.
 
         Returns:
             [B, S, M]; with `record=True` (output, Seen).
@@ -166,7 +166,7 @@ class DecoderLayer(ResidualLayer):
     >>> y = layer(x, memory, mask=masks.causal(), memory_real=real)    # x, y: [B, Q, M]; memory: [B, K, M]
 
     Args:
-        memory_dim: the width of the memory; None = M.
+        memory_dim: dimensions of the memory; None = M.
         self_attention, cross_attention: instead of those that are made with `num_heads`, ready modules; either or both.
         dim, num_heads, ffn_dim, norm, norm_first, activation, dropout, attention_dropout, ffn_dropout, drop_path,
             norm_eps, bias: as for `EncoderLayer`.
@@ -175,7 +175,7 @@ class DecoderLayer(ResidualLayer):
     `mlp_norm`, `dropout` and `drop_path`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an option that there is none of.
+        ArgumentError: dimensions that do not divide, an unknown option.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class DecoderLayer(ResidualLayer):
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, Seen]:
-        """What the layer makes of a sequence and a memory.
+        """The output of the layer for a sequence and a memory.
 
         Args:
             query: [B, Q, M].
@@ -241,7 +241,7 @@ class DecoderLayer(ResidualLayer):
                 remembers it.
             memory_real: the same of the memory, [B, K]. A cache does not remember it.
             position_ids: [Q] or [B, Q], where the tokens stand, if not at 0, 1, 2 … after what the cache holds.
-            record: also return what was seen.
+            record: also return the record of the attention.
 
         Returns:
             [B, Q, M]; with `record=True` (output, Seen).
@@ -305,7 +305,7 @@ def _check_ready(num_heads: int | None, attention_dropout: float | None, *ready:
 
 
 def _attention(name: str, ready: nn.Module | None, dim: int, num_heads: int | None, **made: Any) -> nn.Module:
-    """The module that was given, or a MultiHeadAttention."""
+    """The given module, or a new MultiHeadAttention."""
     if ready is None:
         if num_heads is None:
             raise ArgumentError(

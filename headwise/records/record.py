@@ -179,8 +179,7 @@ class AttentionRecord:
         """The attention weights of a tile, [B, heads, rows, cols]; choices as in `scores`. An empty row is 0."""
         row_index, head_index = self._choose(2, rows), self._choose(1, heads)
         if cols is None:
-            with torch.no_grad():
-                return self.call.weights(row_index, head_index)
+            return self.call.weights(row_index, head_index, overwrite=True)
         if "_normaliser" in self.__dict__ or rows is None:
             found = self._normaliser
             normaliser = Normaliser(*(x[:, head_index][:, :, row_index] for x in found))

@@ -87,14 +87,14 @@ def test_json_on_standard_output_and_in_a_file(run: Run, tmp_path: Path) -> None
             "OTHER: expected FILE.PY:CLASS or one of torch, headwise, keras",
         ),
         (("mine.py:Mine", "hf:brt", *SETTINGS), "has no model called 'brt'"),
-        (("mine.py:Nothing", "torch"), "mine.py has no class Nothing"),
+        (("mine.py:Nothing", "torch"), "mine.py has no such class. Received: Nothing"),
         (("nowhere.py:Mine", "torch"), "no such file: nowhere.py"),
         (("mine.py:Mine", "torch"), "width"),
         (("mine.py:Mine", "torch", *SETTINGS, "--set-other", "width=1"), "--set-other: OTHER must be a FILE.PY:CLASS"),
         (("mine.py:Mine", "torch", *SETTINGS, "--json", "no/such/folder.json"), "--json"),
         (
             ("mine.py:Mine", "other.py:Mine", *SETTINGS, "--set-other", "width=8", "--set-other", "heads=2"),
-            "12 wide and other.py:Mine 8: expected the same width",
+            "must have the same width. Received: 12 and 8",
         ),
     ],
 )

@@ -40,7 +40,7 @@ def test_rows_keep_their_columns_and_their_order(run: Run, tmp_path: Path, revie
     out = f"out{suffix}"
     result = run("predict", reviews_run, "--file", "in.csv", "--out", out)
     assert (result.code, result.out) == (0, f"Wrote {out} (3 rows).\n")
-    assert result.err == "note: 1 row without an answer: no text (line 3)\n"
+    assert result.err == "note: 1 row without a prediction: no text (line 3)\n"
     names = ["id", "sentence", "label", "predicted label", "probability", "probability of bad", "probability of good"]
     columns = read_table(tmp_path / out, {name: name for name in names}).columns
     assert columns["id"] == ["07", "08", "09"]

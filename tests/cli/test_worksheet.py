@@ -128,7 +128,7 @@ def test_a_small_checkpoint_in_place_of_made_up_numbers(run: Run, made: list[Wor
         (["--tokens", " "], "tokens must hold at least one word. Received: none"),
         (["--memory", ""], "tokens must hold at least one word"),
         (["--tokens", "a " * 17], "17 tokens. A worksheet shows up to 16 tokens"),
-        (["--tokens", "a " * 15, "--kind", "bert"], "17 tokens"),
+        (["--tokens", "a " * 15, "--kind", "bert"], "at most 16. Received: 17"),
         (["--heads", "9"], "9 is not in the range"),
         (["--heads", "2", "--kv-heads", "3"], "heads: expected a multiple of kv_heads=3, received 2"),
         (

@@ -102,7 +102,7 @@ def test_classes_that_are_named_are_examined(suite: pytest.Pytester) -> None:
             "*attention: odd.py:Healthy(heads=4) PASSED*",
             "*attention: odd.py:WrongScale FAILED*",
             "bug  wrong-scale*",
-            "odd.py has no class B; it has: *",
+            "odd.py has no such class. Received: B. Its classes: *",
         ]
     )
     result.stdout.no_fnmatch_line("*Traceback*")

@@ -90,7 +90,7 @@ def test_bad_input() -> None:
         layer(tensor(draw(2, Q, 6)), tensor(draw(2, K, 6)))
     with pytest.raises(ShapeError, match=r"value: expected \[B, S, 6\]"):
         layer(x, x)
-    with pytest.raises(ShapeError, match="value: expected as many examples"):
+    with pytest.raises(ShapeError, match="value: expected the batch size of query"):
         layer(x, tensor(draw(3, K, 6)))
     with pytest.raises(ShapeError, match="value: expected"):
         layer(keras.Input((None, 8)), keras.Input((None, 8)))

@@ -190,7 +190,7 @@ def test_bad_input() -> None:
         out(tensor(draw(2, 3, 4)))
     with pytest.raises(ShapeError, match=r"query: expected \[B, S, 4\]"):
         out(x, x)
-    with pytest.raises(ShapeError, match="value: expected as many examples"):
+    with pytest.raises(ShapeError, match="value: expected the batch size of query"):
         out(tensor(draw(3, 2, 4)), x)
     with pytest.raises(ShapeError, match="attention_mask"):
         pool(x, attention_mask=tensor(np.ones((2, S), bool)))

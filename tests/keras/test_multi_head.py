@@ -145,13 +145,13 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"num_heads": 5}, "dim: expected a multiple of num_heads=5, received 24"),
-            ({"num_kv_heads": 4}, "num_heads: expected a multiple of num_kv_heads=4, received 6"),
-            ({"num_heads": 0}, "num_heads: expected a whole number of at least 1, received 0"),
+            ({"num_heads": 5}, "dim: expected a multiple of num_heads=5. Received: dim=24"),
+            ({"num_kv_heads": 4}, "num_heads: expected a multiple of num_kv_heads=4. Received: num_heads=6"),
+            ({"num_heads": 0}, "num_heads: expected a whole number of at least 1. Received: num_heads=0"),
             ({"dropout": 1.0}, r"dropout: expected a probability in \[0, 1\)"),
             ({"kernel": "flash"}, "kernel: expected one of 'auto'"),
             ({"qk_norm": "batch"}, "norm: expected one of"),
-            ({"projection": "shared", "num_kv_heads": 2}, "cannot be chosen. Expected 6, received 2"),
+            ({"projection": "shared", "num_kv_heads": 2}, "expected num_kv_heads=6. Received: num_kv_heads=2"),
             ({"positions": nn.positions.Rope(4)}, "expected a scheme of headwise.keras.positions. Received: Rope"),
             ({"positions": headwise.keras.positions.Rope(8)}, "head_dim"),
             ({"scale": float("nan")}, "scale must be a finite number"),
@@ -187,5 +187,5 @@ class TestBadInput:
             layer(x, query_mask=tensor(np.ones((2, S - 1), bool)))
         with pytest.raises(DtypeError, match="What is added to the scores is a bias"):
             layer(x, attention_mask=tensor(np.zeros((S, S), np.float32)))
-        with pytest.raises(MaskError, match="lengths must not exceed"):
+        with pytest.raises(MaskError, match="must not exceed the 7 keys"):
             layer(x, attention_mask=masks.lengths([S, 99]))

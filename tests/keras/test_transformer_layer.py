@@ -85,7 +85,7 @@ def test_decoder_layer(kind: str) -> None:
         theirs={
             "mask": masks.causal(),
             "memory_mask": torch.tensor(allowed),
-            "memory_padding": torch.tensor(real),
+            "memory_real": torch.tensor(real),
         },
     )
 
@@ -221,7 +221,7 @@ def test_config_there_and_back() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: EncoderLayer(M), "num_heads: expected how many heads, or a ready layer as attention"),
+        (lambda: EncoderLayer(M), "num_heads: expected the number of heads, or a layer as attention"),
         (lambda: EncoderLayer(M, H, attention=MultiHeadAttention(M, H)), "num_heads: expected None"),
         (lambda: EncoderLayer(M, attention_dropout=0.1, attention=MultiHeadAttention(M, H)), "attention_dropout"),
         (lambda: EncoderLayer(M, attention=MultiHeadAttention(6, H)), "attention: expected a layer with dim=8"),
@@ -229,7 +229,7 @@ def test_config_there_and_back() -> None:
         (lambda: EncoderLayer(M, 3), "dim: expected a multiple of num_heads"),
         (lambda: EncoderLayer(M, H, norm="batch"), "norm: expected one of"),  # type: ignore[arg-type]
         (lambda: EncoderLayer(M, H, seed=-1), "seed"),
-        (lambda: DecoderLayer(M), "num_heads: expected how many heads, or a ready layer as self_attention"),
+        (lambda: DecoderLayer(M), "num_heads: expected the number of heads, or a layer as self_attention"),
         (
             lambda: DecoderLayer(M, H, memory_dim=6, cross_attention=MultiHeadAttention(M, H)),
             "memory_dim: expected None",
@@ -249,7 +249,7 @@ def test_bad_input() -> None:
         encoder(keras.Input((None, 6)))
     with pytest.raises(ShapeError, match=r"value: expected \[B, S, 6\]"):
         decoder(x, x)
-    with pytest.raises(ShapeError, match="value: expected as many examples"):
+    with pytest.raises(ShapeError, match="value: expected the batch size of query"):
         decoder(x, tensor(draw(3, S, 6)))
     with pytest.raises(ShapeError, match="value: expected"):
         decoder(keras.Input((None, M)), keras.Input((None, M)))

@@ -29,7 +29,7 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"kdim": 0}, "kdim: expected a whole number"),
     ({"vdim": 1.5}, "vdim: expected a whole number"),
     ({"qk_norm": "batch"}, "qk_norm: expected one of None, 'rms', 'layer'. Received: qk_norm='batch'"),
-    ({"softcap": 0.0}, "softcap must be a positive number, or None. Received: 0.0"),
+    ({"softcap": 0.0}, "softcap must be .* above 0, or None. Received: softcap=0.0"),
     ({"scale": math.nan}, "scale must be a finite number"),
     ({"dropout": 1.0}, r"dropout: expected a probability in \[0, 1\). Received: dropout=1.0"),
     ({"dropout": -0.1}, r"dropout: expected a probability in \[0, 1\). Received: dropout=-0.1"),

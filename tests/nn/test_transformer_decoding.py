@@ -165,5 +165,5 @@ class TestDecoding:
             other(x, mask=CAUSAL, cache=cache)
         full = Cache(capacity=3)
         other(x, mask=CAUSAL, cache=full)
-        with pytest.raises(CacheError, match="capacity = 3"):
+        with pytest.raises(CacheError, match="capacity=3"):
             other(x, mask=CAUSAL, cache=full)

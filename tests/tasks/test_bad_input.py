@@ -167,7 +167,7 @@ def test_gaps_are_filled_only_when_asked(refused: Callable[..., str], run: Run) 
 
 def test_a_horizon_longer_than_the_series_is_refused(refused: Callable[..., str]) -> None:
     said = refused("train", "forecast", series(50), "--horizon", "60", *FORECAST[:2], *FORECAST[4:])
-    assert "received 50" in said
+    assert "Received: 50" in said
     assert "horizon" in said
 
 

@@ -195,7 +195,7 @@ def test_the_end_of_each_series_is_held_out_with_the_context_before_it() -> None
     assert learned.columns[VALUE + "x"] == [*range(15), *range(20, 29)]
     assert held.columns[VALUE + "x"] == [*range(9, 20)]
     assert list(rows_of(held)) == ["a"]
-    assert held.left_out == ("1 series too short to hold a part out of, learned from whole",)
+    assert held.left_out == ("1 series too short to hold out a part, used for training as a whole",)
 
 
 def test_the_held_out_part_is_never_learned_from() -> None:
@@ -276,7 +276,7 @@ def test_a_run_that_was_kept_forecasts_the_same(model: str, tmp_path: Path) -> N
     [
         ({"x": [1.0, 2, 3]}, {}, "expected at least 8 rows. Received: 3; choose a smaller context or horizon"),
         ({"x": list(range(9))}, {}, "expected 10 rows or more in some series, to learn from and to hold out"),
-        ({"x": [5.0] * 20}, {}, "column 'x' is constant, there is nothing to learn from it"),
+        ({"x": [5.0] * 20}, {}, "column 'x' is constant, so there is nothing to learn"),
         ({"x": [0.1] * 20, "y": list(range(20))}, {}, "column 'x' is constant"),
         (
             {"x": list(range(20))},
@@ -294,7 +294,7 @@ def test_a_run_that_was_kept_forecasts_the_same(model: str, tmp_path: Path) -> N
             "patch_length: expected at most context=6. Received: patch_length=7",
         ),
         ({"x": list(range(20))}, {"heads": 3}, "dim: expected a multiple of heads=3. Received: dim=8"),
-        ({"x": list(range(20))}, {"model": "causal", "stride": 1}, "stride: expected 2, a patch, with model=causal"),
+        ({"x": list(range(20))}, {"model": "causal", "stride": 1}, "stride: expected patch_length=2 with model=causal"),
     ],
 )
 def test_what_cannot_be_learned_is_said_in_a_sentence(table: dict, options: dict, said: str) -> None:

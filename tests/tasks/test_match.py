@@ -303,7 +303,7 @@ def test_texts_that_are_all_the_same() -> None:
 def test_a_run_without_a_gallery_scores_pairs_alone() -> None:
     task = learn(gallery=0)
     assert len(task.predict([{"image": pairs(1)["image"][0], "text": "red"}])) == 1
-    with pytest.raises(ArgumentError, match="this run keeps no images to choose from"):
+    with pytest.raises(ArgumentError, match="this run folder has no images to choose from"):
         task.predict(["red at 1"])
 
 

@@ -169,7 +169,7 @@ class TestWhatIsRead:
     def test_vocabularies_of_their_own(self) -> None:
         task = trained(shared_vocabulary=False)
         assert task.source_vocabulary is not task.target_vocabulary
-        assert task.model.config.source_vocabulary == len(task.source_vocabulary)
+        assert task.model.config.source_vocab_size == len(task.source_vocabulary)
         assert isinstance(task.predict("ant bee")[0]["translation"], str)
 
 

@@ -44,14 +44,14 @@ class TestGroups:
             Groups(("a", "b"), spans)
 
     def test_bad_input(self) -> None:
-        with pytest.raises(ArgumentError, match=r"a label a group\. Received: 1 for 2"):
+        with pytest.raises(ArgumentError, match=r"expected 2 labels, one per group\. Received: 1 labels"):
             Groups(("a",), ((0,), (1,)))
         groups = Groups(("a", "b"), ((0, 2), (1,)), "words")
         for wrong in (-1, 2):
-            with pytest.raises(ArgumentError, match=rf"the words are 0 … 1\. Received: {wrong}"):
+            with pytest.raises(ArgumentError, match=rf"expected one of the words 0 … 1\. Received: group={wrong}"):
                 groups.tokens_of(wrong)
         for wrong in (-1, 3):
-            with pytest.raises(ArgumentError, match=rf"tokens are 0 … 2\. Received: {wrong}"):
+            with pytest.raises(ArgumentError, match=rf"one of the tokens 0 … 2\. Received: token={wrong}"):
                 groups.group_of(wrong)
 
 

@@ -52,11 +52,11 @@ def test_an_image_that_does_not_divide(image: tuple[int, int], patch: int) -> No
 def test_bad_input() -> None:
     with pytest.raises(ArgumentError, match=r"at least 1 row and 1 column\. Received: 0 × 3"):
         Patches(0, 3)
-    with pytest.raises(ArgumentError, match=r"prefix is a tuple of names, \('\[CLS\]',\)"):
+    with pytest.raises(ArgumentError, match=r"patches: expected a tuple of names, \('\[CLS\]',\)"):
         Patches(2, 2, prefix="[CLS]")  # type: ignore[arg-type]
     for token in (-1, 5):
-        with pytest.raises(ArgumentError, match=rf"tokens are 0 … 4\. Received: {token}"):
+        with pytest.raises(ArgumentError, match=rf"one of the tokens 0 … 4\. Received: token={token}"):
             Patches(2, 2).position(token)
     for place in ((2, 0), (0, 2), (-1, 0)):
-        with pytest.raises(ArgumentError, match=r"rows are 0 … 1, columns 0 … 1\. Received: "):
+        with pytest.raises(ArgumentError, match=r"expected rows 0 … 1, columns 0 … 1\. Received: "):
             Patches(2, 2).index(*place)

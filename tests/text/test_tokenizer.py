@@ -191,7 +191,7 @@ class TestLength:
 
     @pytest.mark.parametrize("max_length", [1, 0, -1])
     def test_not_even_they_fit(self, minilm: Tokenizer, max_length: int) -> None:
-        with pytest.raises(ArgumentError, match=f"max_length: expected at least 2, .* received {max_length}"):
+        with pytest.raises(ArgumentError, match=f"max_length: expected at least 2 .*Received: max_length={max_length}"):
             minilm.encode(self.TEXT, max_length=max_length)
 
     def test_part_numbers_count_what_was_cut(self, byte_level: Tokenizer) -> None:
@@ -284,7 +284,7 @@ class TestBadInput:
             minilm.encode(b"text")  # type: ignore[arg-type]
 
     def test_half_a_surrogate_pair(self, minilm: Tokenizer) -> None:
-        with pytest.raises(ArgumentError, match=r"text: expected valid Unicode, .* at position 2"):
+        with pytest.raises(ArgumentError, match=r"text: expected valid Unicode.* at position 2"):
             minilm.encode("ab\ud83d")
 
 

@@ -115,22 +115,34 @@ REFUSED = {
         {"page.js": 'import { a } from "./a.js";', "a.js": 'import { b } from "./page.js";'},
         "page.js → a.js",
     ),
-    "itself": ({"page.js": 'import { a } from "./page.js";'}, "in a circle: page.js → page.js"),
-    "a module that is not there": ({"page.js": 'import { a } from "./nowhere.js";'}, "no file nowhere.js"),
+    "itself": ({"page.js": 'import { a } from "./page.js";'}, "imports form a cycle: page.js → page.js"),
+    "a module that is not there": (
+        {"page.js": 'import { a } from "./nowhere.js";'},
+        "the file nowhere.js does not exist",
+    ),
     "a text that is not there": (
         {"page.js": 'import A from "./no.css" with { type: "text" };'},
-        "there is no file no.css",
+        "the file no.css does not exist",
     ),
-    "a package": ({"page.js": 'import { a } from "d3";'}, "begins with .*: d3"),
-    "a path out of the folder": ({"page.js": 'import { a } from "../a.js";'}, "leads out of the folder: ../a.js"),
-    "a default import": ({"page.js": 'import a from "./a.js";', "a.js": ""}, "no default exports: import a from"),
-    "a default export": ({"page.js": "export default 3;"}, "not known: export default 3;"),
-    "a re-export": ({"page.js": 'export { a } from "./a.js";'}, "not known: export { a } from"),
-    "a list of exports": ({"page.js": "const a = 1;\nexport { a };"}, "not known: export { a }"),
-    "a variable": ({"page.js": "export let a = 1;"}, "not known: export let a"),  # importers would see its first value
-    "several names": ({"page.js": "export const { a, b } = c;"}, "not known: export const { a, b }"),
-    "all of a module": ({"page.js": 'import * as a from "./a.js";'}, r"not known: import \* as a"),
-    "an import for its effects": ({"page.js": 'import "./a.js";'}, 'not known: import "./a.js"'),
+    "a package": ({"page.js": 'import { a } from "d3";'}, "must begin with .*: d3"),
+    "a path out of the folder": (
+        {"page.js": 'import { a } from "../a.js";'},
+        "must stay in the folder. Received: ../a.js",
+    ),
+    "a default import": (
+        {"page.js": 'import a from "./a.js";', "a.js": ""},
+        "default exports are not supported. Received: import a from",
+    ),
+    "a default export": ({"page.js": "export default 3;"}, "not supported: export default 3;"),
+    "a re-export": ({"page.js": 'export { a } from "./a.js";'}, "not supported: export { a } from"),
+    "a list of exports": ({"page.js": "const a = 1;\nexport { a };"}, "not supported: export { a }"),
+    "a variable": (
+        {"page.js": "export let a = 1;"},
+        "not supported: export let a",
+    ),  # importers would see its first value
+    "several names": ({"page.js": "export const { a, b } = c;"}, "not supported: export const { a, b }"),
+    "all of a module": ({"page.js": 'import * as a from "./a.js";'}, r"not supported: import \* as a"),
+    "an import for its effects": ({"page.js": 'import "./a.js";'}, 'not supported: import "./a.js"'),
     "other attributes": (
         {"page.js": 'import A from "./a.json" with { type: "json" };', "a.json": "{}"},
         "imported as a whole, with",
@@ -139,8 +151,8 @@ REFUSED = {
         {"page.js": 'import { A } from "./a.css" with { type: "text" };', "a.css": ""},
         "imported as a whole, with",
     ),
-    "an end of the script": ({"page.js": 'const a = "</SCRIPT>";'}, "cannot hold '</SCRIPT'"),
-    "the beginning of a comment": ({"page.js": 'const a = "<!--";'}, "cannot hold '<!--'"),
+    "an end of the script": ({"page.js": 'const a = "</SCRIPT>";'}, "cannot contain '</SCRIPT'"),
+    "the beginning of a comment": ({"page.js": 'const a = "<!--";'}, "cannot contain '<!--'"),
 }
 
 

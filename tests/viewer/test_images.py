@@ -62,7 +62,10 @@ def test_a_file_is_carried_as_it_is_whatever_it_is_called(kind: str, tmp_path: P
 @pytest.mark.parametrize("content", [b"", b"GIF89a", b"<svg onload='alert(1)'/>", b"\x89PNG"])
 def test_another_file_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(content)
-    with pytest.raises(ArgumentError, match=r"images: .*a\.png is neither a PNG nor a JPEG; save it as one of these"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"images: expected a PNG or JPEG file\. Received: .*a\.png\. Save it in one of these formats",
+    ):
         data_uri(tmp_path / "a.png")
 
 
@@ -79,7 +82,7 @@ REFUSED = {
     "a batch": (np.zeros((1, 4, 5, 3)), r"Received: float64 \[1, 4, 5, 3\]"),
     "no pixels": (np.zeros((0, 5)), r"Received: float64 \[0, 5\]"),
     "integers": (np.zeros((4, 5), np.int64), r"Received: int64 \[4, 5\]"),
-    "normalised": (np.full((4, 5), -2.1), "floats from 0 to 1. Received: -2.1 to -2.1; undo what"),
+    "normalised": (np.full((4, 5), -2.1), "floats from 0 to 1. Received: -2.1 to -2.1. Undo the normalisation"),
     "NaN": (np.full((4, 5), np.nan), "floats from 0 to 1. Received: nan to nan"),
     "no image": (3, r"Received: int64 \[\]"),
 }

@@ -237,5 +237,5 @@ def test_what_is_no_attention_is_refused(given: Any) -> None:
 def test_a_record_without_queries_is_refused() -> None:
     q = torch.zeros(1, 2, 0, 4)
     seen = look(headwise.attention(q, q, q, record=True)[1])
-    with pytest.raises(RecordError, match=r"layers.0: there is nothing to show of Q = 0 queries and K = 0 keys"):
+    with pytest.raises(RecordError, match=r"layers.0: nothing to show for Q = 0 queries and K = 0 keys"):
         inputs_of(seen)

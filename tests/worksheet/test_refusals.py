@@ -76,7 +76,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "far too large": (
         lambda: make(attention(dim=1200), x(3, 1200)),
         WorksheetError,
-        "too large to follow.*5,764,800 parameters*up to 16 tokens",
+        "too large to follow.*5,764,800 parameters.*up to 16 tokens",
     ),
     "dropout": (lambda: make(attention(dropout=0.1).train(), x(3, 4)), WorksheetError, r"Call module.eval\(\)"),
     "several examples": (

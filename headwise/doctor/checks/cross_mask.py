@@ -30,7 +30,7 @@ _FORMS = (("allowed", torch.bool), ("forbidden", torch.bool), ("allowed", torch.
 
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
-    masks = [name for name in probe.interface.roles if "mask" in name.lower() or "padding" in name.lower()]
+    masks = [name for name in probe.interface.roles if "mask" in name.lower() or names.role(name) == "padding"]
     if probe.interface.takes != "memory" or not masks:
         raise NotApplicable("it takes no memory, or no mask")
     inputs = probe.square(length=_N)

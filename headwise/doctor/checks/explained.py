@@ -26,7 +26,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if fit is None:
         raise NotChecked(patient.fit_problem)
     met, missed = f"{fit.error:.0e}", f"{fit.healthy_error:.0e}"
-    proof = f"computed this way from its own weights, the output matches to {met}; by the definition, to {missed}"
+    proof = f"computed this way from its own weights, the output matches to {met}, and by the definition to {missed}"
     numbers = {"error": fit.error, "healthy_error": fit.healthy_error}
     for deviation in fit.deviations:
         if deviation.name in patient.excused:

@@ -1,4 +1,4 @@
-"""Turning pairs of dimensions by angles: what every rotary scheme does in the end."""
+"""Rotation of pairs of dimensions by angles, which all rotary schemes use."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Rope(Positions):
         interleaved: bool | None = None,
         layer_type: str | None = None,
     ) -> Rope:
-        """The RoPE that a Hugging Face config asks for, by its rope_parameters (or rope_scaling, rope_theta … of old).
+        """The RoPE of a Hugging Face config, from its rope_parameters (or the older rope_scaling, rope_theta …).
 
         Args:
             config: a transformers config, or the dict in its config.json; transformers itself is not needed.
@@ -110,7 +110,7 @@ class Rope(Positions):
 
     @property
     def amplitude(self) -> float:
-        """What cos and sin are multiplied by: 1, but for YaRN (Hugging Face calls it attention_scaling)."""
+        """The factor of cos and sin: 1 except for YaRN (attention_scaling in Hugging Face)."""
         return 1.0 if self.scaling is None else self.scaling.amplitude
 
     def check(self, num_heads: int, head_dim: int) -> None:

@@ -99,7 +99,7 @@ def _with_factor(given: dict[str, Any], default: float | None) -> dict[str, Any]
 
 
 def _original_length(config: Any, kind: str, parameters: dict[str, Any]) -> int:
-    """As Hugging Face: dynamic NTK takes the model's length; the others the original one, the config's own first."""
+    """As in Hugging Face: dynamic NTK uses the length of the model, the others the original length."""
     longest = entry(config, "max_position_embeddings", "n_positions")
     length = (
         longest

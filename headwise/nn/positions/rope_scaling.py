@@ -92,7 +92,7 @@ class DynamicNTK(RopeScaling):
 
 @dataclasses.dataclass(frozen=True)
 class Yarn(RopeScaling):
-    """Fast frequencies stay, slow ones are divided by `factor`, those between are mixed (Peng et al. 2023, §3.2-3.4).
+    """High frequencies stay, low ones are divided by `factor`, others are mixed (Peng et al. 2023, §3.2-3.4).
 
         θ'_i = (1 - γ_i) · θ_i / factor + γ_i · θ_i
 
@@ -133,7 +133,7 @@ class Yarn(RopeScaling):
 
     @property
     def softmax_factor(self) -> float:
-        """What DeepSeek multiplies the softmax's scale by, beside `amplitude`: m(mscale_all_dim)², or 1."""
+        """The factor of the softmax scale in DeepSeek, beside `amplitude`: m(mscale_all_dim)², or 1."""
         return self._mscale(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
     def check(self, dim: int) -> None:

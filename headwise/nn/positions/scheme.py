@@ -38,7 +38,7 @@ class Positions(nn.Module):
         mask: Mask | Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor | None:
-        """What is added to the scaled scores: float, broadcasts to [B, H, Q, K]; None for nothing.
+        """The bias added to the scaled scores: float, broadcasts to [B, H, Q, K]; None = nothing.
 
         `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` (True = may attend) is only looked at to save
         memory: rows may then differ by a constant, which the softmax does not see. The caller must apply the same mask.
@@ -46,11 +46,11 @@ class Positions(nn.Module):
         return None
 
     def values(self, weights_BHQK: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor | None:
-        """What is added to the output, [B, H, Q, E]; None for nothing."""
+        """The term added to the output, [B, H, Q, E]; None = nothing."""
         return None
 
     def reset_parameters(self) -> None:
-        """Begin anew, for schemes that learn."""
+        """Initialise the parameters again, for schemes that learn."""
 
     def check(self, num_heads: int, head_dim: int) -> None:
         """Raise ArgumentError unless this scheme fits a module of so many query heads of so many dimensions."""

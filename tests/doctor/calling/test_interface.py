@@ -278,8 +278,8 @@ class Ids(nn.Module):
     ("module", "sentence"),
     [
         (Raises(), r"Raises.forward\(x\): no way .* With forward\(x=\[3, 5, 8\]\).*the flux capacitor is empty.*spec="),
-        (Text(), r"forward returned a str, and no output"),
-        (Nothing(), r"Nothing.forward takes no argument: none of them could be an input. State it with spec="),
+        (Text(), r"forward returned a str, and nothing in it is an output"),
+        (Nothing(), r"Nothing.forward takes no argument, and none of them looks like an input. State it with spec="),
         (Ids(), r"scalar types: Long, Int"),
     ],
 )

@@ -180,9 +180,7 @@ def test_the_catalogue_covers_the_ways() -> None:
 def test_a_name_that_is_none_is_refused() -> None:
     assert check_names("wrong-scale", "ignore") == {"wrong-scale"}
     assert check_names(["wrong-scale", "hangs"], "ignore") == {"wrong-scale", "hangs"}
-    with pytest.raises(
-        ArgumentError, match=r"ignore: every name .* 'wrong-scal'. Did you mean 'wrong-scale'"
-    ):
+    with pytest.raises(ArgumentError, match=r"ignore: every name .*'wrong-scal'. Did you mean 'wrong-scale'"):
         check_names(["wrong-scal"], "ignore")
 
 

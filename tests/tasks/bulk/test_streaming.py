@@ -50,7 +50,7 @@ def test_chunks_give_what_the_whole_file_gives(
     table = open_table(lines)
     whole = answer(task, table, table, wanted_by(task, lines))
     _, _, sentences = sum_up("in.jsonl", [whole.note()])
-    assert sentences == ("3 rows without an answer: no text (lines 3, 7, 11)",)
+    assert sentences == ("3 rows without a prediction: no text (lines 3, 7, 11)",)
 
     out = tmp_path / f"out{suffix}"
     told: list[tuple[int, int]] = []
@@ -220,7 +220,7 @@ def test_what_fails_before_the_first_part_leaves_nothing(
         (
             "empty.csv",
             ArgumentError,
-            r"empty.csv: no row can be used: 2 rows without an answer: no text \(lines 2, 3\)",
+            r"empty.csv: no row can be used: 2 rows without a prediction: no text \(lines 2, 3\)",
         ),
         ("wrong.csv", ArgumentError, "there is no column 'sentence'"),
         ("none.csv", FileError, "none.csv: no such file"),

@@ -355,7 +355,7 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize(
         ("options", "error", "message"),
         [
-            ({"learning_rate": 1.0}, ArgumentError, "there is no option 'learning_rate'"),
+            ({"learning_rate": 1.0}, ArgumentError, "unknown option 'learning_rate'"),
             ({"lr": "high"}, DtypeError, "lr: expected float. Received: lr='high'"),
             ({"epochs": 0}, ArgumentError, "epochs: expected at least 1. Received: epochs=0"),
             ({"validation_share": 1.0}, ArgumentError, "validation_share: expected less than 1"),
