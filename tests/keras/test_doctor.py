@@ -182,7 +182,7 @@ def test_train_and_eval() -> None:
 def test_what_is_no_built_layer_is_said() -> None:
     with pytest.raises(DtypeError, match="expected a Keras layer"):
         as_torch(3)
-    with pytest.raises(DtypeError, match=r"expected an nn\.Module"):
+    with pytest.raises(DtypeError, match=r"module must be an nn\.Module"):
         headwise.diagnose(object())
     layer = layers.MultiHeadAttention(2, 8)
     if BACKEND == "torch":
