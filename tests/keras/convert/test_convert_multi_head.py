@@ -158,7 +158,7 @@ def test_kernels_of_one_side_only() -> None:
     assert hk.MultiHeadAttention.from_torch(flex, kernel="chunked").kernel == "chunked"
     layer = hk.MultiHeadAttention(16, 4, kernel="plain")
     layer.build()
-    with pytest.raises(ArgumentError, match=r"kernel: expected one .* sdpa.*Received: 'plain'"):
+    with pytest.raises(ArgumentError, match=r"kernel: expected one .* sdpa.*Received: kernel='plain'"):
         layer.to_torch()
     assert layer.to_torch(kernel="reference").kernel == "reference"
 
