@@ -116,9 +116,9 @@ def test_a_graph_of_it_is_a_function_of_arrays(translator: tuple[Task[Any], Path
     memory = task.model.encode(torch.from_numpy(ids))
     keys, _ = task.model.decoder.layers[0].cross_attention.project(memory, "kv")
     np.testing.assert_allclose(found["cross_keys_0"], keys.detach().numpy(), rtol=1e-4, atol=1e-4)
-    with pytest.raises(ArgumentError, match="has the graphs encoder, decoder. Choose one with graph="):
+    with pytest.raises(ArgumentError, match=r"has the graphs encoder, decoder. Choose one with graph="):
         load_tensors(folder)
-    with pytest.raises(ArgumentError, match="export has encoder, decoder. Received: graph='model'"):
+    with pytest.raises(ArgumentError, match=r"export has encoder, decoder. Received: graph='model'"):
         load_tensors(folder, graph="model")
 
 
