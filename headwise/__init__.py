@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise import registry
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from headwise import analyses, capture, doctor, errors, keras, masks, models, nn, plot, tasks, testing, worksheet

@@ -80,12 +80,19 @@ class Scores(Options):
         """The scores without the mask, [B, H, Q, K]; in the buffer `out`, if no gradients are needed."""
         with as_written(self.q.device):
             s = products(self.q.to(self.dtype), self.k.to(self.dtype), out)
-            s = s if self.scale == 1.0 else s.mul_(self.scale)
+        return self.from_products(s, in_place=out is not None)
+
+    def from_products(self, s: Tensor, *, in_place: bool = False) -> Tensor:
+        """The scores without the mask, from `s` = q kᵀ [B, H, Q, K], whose memory they may take.
+
+        With `in_place` they always take it, and no gradient goes through.
+        """
+        s = s if self.scale == 1.0 else s.mul_(self.scale)
         if self.softcap is not None:
-            s = s.div_(self.softcap).tanh_().mul_(self.softcap) if out is not None else capped(s, self.softcap)
+            s = s.div_(self.softcap).tanh_().mul_(self.softcap) if in_place else capped(s, self.softcap)
         if self.bias is not None:
             bias = self.bias.to(self.dtype)
-            s = s.add_(bias) if out is not None else s + bias
+            s = s.add_(bias) if in_place else s + bias
         return s
 
     def detached(self) -> Scores:

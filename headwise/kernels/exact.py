@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from headwise.call import AttentionCall, as_written, capped
+from headwise.call import AttentionCall, as_written
 from headwise.masks.additive import FORBIDS
 from headwise.softmax import EMPTY, attention_weights
 
@@ -124,10 +124,7 @@ def _of_rows(
     n = call.heads_per_key_head
     q, k, v = q[:, :, rows].to(call.dtype), *(x.to(call.dtype).repeat_interleave(n, 1) for x in (k, v))
     with as_written(q.device):
-        s = _Products.apply(q, k, allowed) * call.scale
-        s = s if call.softcap is None else capped(s, call.softcap)
-        if bias is not None:
-            s = s + call.options_of({"Q": rows})["bias"].to(call.dtype)
+        s = call.part(rows=rows).from_products(_Products.apply(q, k, allowed))
         weights = attention_weights(s.masked_fill(~allowed, EMPTY), sinks).masked_fill(~allowed, 0.0)
         return _Weighed.apply(weights, v, allowed).to(call.q.dtype)
 
