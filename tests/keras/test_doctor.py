@@ -101,7 +101,7 @@ def test_a_mistake_is_named(wrong: str, named: set[str]) -> None:
 
 @OUTSIDE
 def test_the_command_says_which_backend_it_needs() -> None:
-    with pytest.raises(DoctorError, match="With KERAS_BACKEND=torch in the environment a Keras layer is one"):
+    with pytest.raises(DoctorError, match="A Keras layer is one with KERAS_BACKEND=torch in the environment"):
         parse(f"{__file__}:Attention").build()
 
 
