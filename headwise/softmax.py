@@ -104,15 +104,20 @@ def finite(lse: Tensor) -> Tensor:
 
 def merge(out: Tensor, lse: Tensor, more_out: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
     """The output [..., rows, E] and log-sum-exp [..., rows] over two sets of keys, from those over each."""
-    total = torch.logaddexp(lse, more_lse)
-    share, more_share = (torch.exp(part - finite(total))[..., None] for part in (lse, more_lse))
-    return (out * share + more_out * more_share).to(out.dtype), total
+    total, share = _merged(lse, more_lse)
+    return (out * share[..., None] + more_out * (1.0 - share)[..., None]).to(out.dtype), total
 
 
 def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
     """The output [B, H, Q, E] and log-sum-exp [B, H, Q] with sinks [H], from those without: a sink's value is 0."""
     if sinks is None:
         return out, lse
-    total = torch.logaddexp(lse, sinks.to(lse.dtype)[None, :, None])
-    share = torch.exp(lse - finite(total)).masked_fill(total == EMPTY, 1.0)
+    total, share = _merged(lse, sinks.to(lse.dtype)[None, :, None])
     return (out * share[..., None]).to(out.dtype), total
+
+
+def _merged(lse: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-sum-exp of both, and the share of the first in the weight: 1 where both are empty."""
+    # exp(lse - total) would be off by the rounding of the total, which grows with it; backward would see that.
+    total = torch.logaddexp(lse, more_lse)
+    return total, torch.sigmoid(lse - more_lse).masked_fill(total == EMPTY, 1.0)

@@ -2,10 +2,9 @@
 
     s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias;   A = exp(s) / (Σ exp(s) + exp(sink))
 
-The sums run over the keys that the mask allows. What other keys and their bias hold never enters, not even NaN; in an
-allowed cell NaN and inf spread as in any arithmetic. A query without keys, or with all scores -inf, gets 0. A sink of
--inf is no sink. Score plus bias is rounded to the dtype of scores, float32 or, for float64 inputs, float64: a bias of
-finfo.min makes all scores of a row equal in it, so the weights are equal too.
+The sums run over the keys that mask and bias allow; a bias of -inf forbids as the mask does. What other keys hold never
+enters, not even NaN; in an allowed cell NaN spreads as in any arithmetic. A query without keys gets 0. Bias and score
+plus bias are rounded to float32, or float64 if q is: beside finfo.min all scores of a row are equal, and the weights.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ def attention(
     """[B, H, Q, E] in float64; arguments as in `headwise.attention`, `dtype` that of the call if it is not q's."""
     (batch, heads, q_len, d), k_len = q.shape, k.shape[2]
     sizes, dtype = (batch, heads, q_len, k_len), torch.promote_types(dtype or q.dtype, torch.float32)
-    allowed = cells(mask, sizes)
+    bias = None if bias is None else bias.to(dtype).expand(sizes)
+    allowed = cells(mask, sizes, bias)
     q, k, v = q.double(), *(x.double().repeat_interleave(heads // k.shape[1], dim=1) for x in (k, v))
     sink = (torch.full((heads,), -math.inf) if sinks is None else sinks).double()[None, :, None].expand(batch, -1, 1)
     rows = [q.new_zeros((batch, heads, 0, v.shape[-1]))]
@@ -41,7 +41,7 @@ def attention(
         seen = allowed[:, :, i, :, None]
         s = (d**-0.5 if scale is None else scale) * (q[:, :, i, None] * torch.where(seen, k, 0.0)).sum(-1)
         s = s if softcap is None else softcap * torch.tanh(s / softcap)
-        s = s if bias is None else (s + bias.to(dtype).expand(sizes)[:, :, i]).to(dtype).double()
+        s = s if bias is None else (s + bias[:, :, i]).to(dtype).double()
         s = torch.cat([s.masked_fill(~seen[..., 0], -math.inf), sink], dim=-1)
         highest = s.detach().amax(-1, keepdim=True)
         e = torch.exp(s - highest.masked_fill(highest == -math.inf, 0.0))[..., None]
@@ -51,9 +51,10 @@ def attention(
     return torch.cat(rows, dim=2)
 
 
-def cells(mask: Mask | Tensor | None, sizes: tuple[int, int, int, int]) -> Tensor:
-    """Which query may attend to which key, bool [B, H, Q, K], by the mask's predicate."""
-    if mask is None or isinstance(mask, Tensor):
-        return (torch.ones(()) > 0 if mask is None else mask).expand(sizes)
-    index = (torch.arange(n).view(-1, *[1] * (3 - dim)) for dim, n in enumerate(sizes))
-    return torch.as_tensor(mask.aligned(*sizes[2:]).allows(*index)).expand(sizes)
+def cells(mask: Mask | Tensor | None, sizes: tuple[int, int, int, int], bias: Tensor | None = None) -> Tensor:
+    """Which query may attend to which key, bool [B, H, Q, K]: by the mask's predicate, and where the bias is -inf."""
+    allowed = torch.tensor(True) if bias is None else bias != -math.inf
+    if isinstance(mask, Mask):
+        index = (torch.arange(n).view(-1, *[1] * (3 - dim)) for dim, n in enumerate(sizes))
+        mask = mask.aligned(*sizes[2:]).allows(*index)
+    return (allowed if mask is None else allowed & mask).expand(sizes)

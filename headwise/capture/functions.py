@@ -29,7 +29,6 @@ from headwise.capture.trail import Trail, Trails
 from headwise.capture.verify import wrong_output, wrong_weights
 from headwise.errors import HeadwiseError, RecordError
 from headwise.functional import running
-from headwise.masks.additive import UNIFORM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -240,8 +239,6 @@ class Functions(TorchFunctionMode):
         softcap = None if found.inner is None else found.factor
         scale = found.factor if found.inner is None else found.inner * found.factor
         sinks = None if found.sinks is None else layout.fold(found.sinks)[0, :, 0, 0]
-        if sinks is None:
-            q, biases = _without_uniform_rows(q, biases)
         bias = sum(biases[1:], biases[0]) if biases else None
         if bias is not None and not bias.is_floating_point():
             bias = bias.to(q.dtype)
@@ -296,8 +293,7 @@ class Functions(TorchFunctionMode):
         elif attn_mask is not None:
             read = self._recognised.mask if attn_mask.dtype == torch.bool else self._recognised.additive
             mask, bias = read(layout.fold_mask(attn_mask), shape)
-        q, biases = _without_uniform_rows(q, [] if bias is None else [bias])
-        call = make_call(q, k, v, mask=mask, bias=next(iter(biases), None), scale=scale, dropout=dropout_p)
+        call = make_call(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p)
         self._found(place, call, out, arrange, "scaled_dot_product_attention")
 
     def _flex(self, place: Place, out: Tensor | tuple[Tensor, ...], *args: Any, **kwargs: Any) -> None:
@@ -321,32 +317,6 @@ class Functions(TorchFunctionMode):
         entry = self._watcher.found(place, call, out, arrange, how)
         if entry is not None and self._watcher.values:
             self._outputs.put(out, call.shape[1], lambda weight: entry.keep("output_weight", weight))
-
-
-def _without_uniform_rows(q: Tensor, biases: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Queries and biases without the rows that a bias forbids completely with one finite number.
-
-    Such a row attends to all its keys equally. So does a query of 0 without a bias, and its log-sum-exp is not lost to
-    rounding beside the low number. One number per row that is the only bias stays as it is.
-    """
-    if all(bias.shape[-1] == 1 for bias in biases) and len(biases) < 2:
-        return q, biases
-    kept = []
-    uniform: list[Tensor] = []
-    for bias in biases:
-        first = bias[..., :1]
-        rows = (first <= UNIFORM) & (first != -torch.inf)
-        if not bool(rows.any()):
-            kept.append(bias)
-            continue
-        if bool((rows & (bias <= UNIFORM).all(-1, keepdim=True) & (bias != first).any(-1, keepdim=True)).any()):
-            raise RecordError("its bias forbids rows completely, with several numbers")
-        uniform.append(rows & (bias == first).all(-1, keepdim=True))
-        if bias.shape[-1] > 1:
-            kept.append(bias)
-    for rows in uniform:
-        q, kept = q.masked_fill(rows, 0.0), [bias.masked_fill(rows, 0.0) for bias in kept]
-    return q, kept
 
 
 def _check_values(q: Tensor) -> None:

@@ -81,13 +81,15 @@ def _score_mod(call: AttentionCall) -> Callable[..., Tensor] | None:
     softcap = call.softcap
     bias = None if call.bias is None else call.options_of({})["bias"]
     sizes = None if bias is None else bias.shape
+    dtype = call.dtype
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        score = score.to(dtype)  # on the CPU it comes in half precision, in which finfo.min of float32 is -inf
         if softcap is not None:
             score = capped(score, softcap)
         if bias is not None and sizes is not None:
             index = [i if size > 1 else i * 0 for i, size in zip((b, h, q, k), sizes, strict=True)]
-            score = score + bias[tuple(index)].to(score.dtype)
+            score = score + bias[tuple(index)].to(dtype)
         return score
 
     return score_mod

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from headwise.call import AttentionCall
+from headwise.call import AttentionCall, as_written
 from headwise.errors import ArgumentError, KernelRefused
 from headwise.kernels import decode, exact, flex, reference, sdpa, tiled
 from headwise.kernels.kernel import Blocks, Cost, Kernel, matrix_flops, refusal
@@ -54,7 +54,10 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
 def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
     """The output [B, H, Q, E] by the kernel that `choose` takes; NaN and infinity reach only rows that may see them."""
     call = exact.usable(call)
-    return exact.contained(call, choose(call, kernel).run(call))
+    wide = exact.widened(call)
+    with as_written(call.q.device):  # autocast would lower what was widened
+        out = exact.contained(wide, choose(call, kernel).run(wide))
+    return out.to(call.q.dtype)
 
 
 def _cheapest(call: AttentionCall) -> Kernel:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import operator
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -101,9 +100,7 @@ def legend(names: Sequence[tuple[int, str]]) -> list[str]:
     """
     alike: dict[str, list[tuple[int, str]]] = {}
     for number, name in names:
-        alike.setdefault(".".join("*" if part.isdecimal() else part for part in name.split(".")), []).append(
-            (number, name)
-        )
+        alike.setdefault(stack_of(name), []).append((number, name))
     return [
         f"{numbered([number for number, _ in found])}: {pattern if len(found) > 1 else found[0][1]}"
         for pattern, found in alike.items()
@@ -121,7 +118,7 @@ def numbered(numbers: Sequence[int]) -> str:
 
 def stack_of(name: str) -> str:
     """The path with its numbers left open: the sites of one stack of layers have it in common."""
-    return re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", name)
+    return ".".join("*" if part.isdecimal() else part for part in name.split("."))
 
 
 def _paths(name: str) -> list[str]:

@@ -37,7 +37,6 @@ class Tiles:
         cells: the most that a tile should have, from its first key to its last (`LEAST_ROWS` over very many keys have
             more).
         overhead: how many cells could be computed in the time that a tile costs however small it is.
-        least_keys: a tile spans at least this many keys, if there are so many.
         device: where the patterns are wanted.
     """
 
@@ -49,11 +48,9 @@ class Tiles:
         *,
         cells: int,
         overhead: int,
-        least_keys: int = 1,
         device: torch.device,
     ) -> None:
-        self.mask, self.k_len = mask, k_len
-        self.cells, self.overhead, self.least_keys, self.device = cells, overhead, min(least_keys, k_len), device
+        self.mask, self.cells, self.overhead, self.device = mask, cells, overhead, device
         self._strips = _strips(mask, q_len, k_len)
         self._lists: dict[tuple[int | None, int | None], list[Tile]] = {}
         self._patterns: dict[tuple[object, ...], list[Forbidden]] = {}
@@ -95,15 +92,7 @@ class Tiles:
                     groups[-1] = ([*before, strip], lo, hi)
                     continue
             groups.append(([strip], strip.k_lo, strip.k_hi))
-        return [part for group, _, _ in groups for part in self._split(self._widened(joined(group)))]
-
-    def _widened(self, tile: Tile) -> Tile:
-        """A tile over at least `least_keys` keys."""
-        if tile.span >= self.least_keys:
-            return tile
-        lo = min(tile.k_lo, self.k_len - self.least_keys)
-        ends = Run(lo, tile.k_lo, True), Run(tile.k_hi, max(tile.k_hi, lo + self.least_keys), True)
-        return dataclasses.replace(tile, runs=tuple(run for run in (ends[0], *tile.runs, ends[1]) if run.lo < run.hi))
+        return [part for group, _, _ in groups for part in self._split(joined(group))]
 
     def _split(self, tile: Tile) -> list[Tile]:
         """A tile with too many cells in several, of the same keys."""

@@ -369,10 +369,9 @@ def test_a_bias_that_is_very_low_in_the_first_column_only() -> None:
     assert_weights(seen.records[0], (q @ k.mT * 8**-0.5 + bias).softmax(-1))
 
 
-def test_a_row_that_several_very_low_numbers_forbid_is_refused() -> None:
+def test_a_row_of_very_low_numbers_attends_to_the_highest_of_them() -> None:
     q, k, v = torch.randn(3, B, H, S, 8).unbind()
     bias = torch.linspace(-2, 2, S * S).view(S, S)
     bias[1] = torch.linspace(-1e32, -1e34, S)
     seen, _ = watched(Fused(), q, k, v, attn_mask=bias)
-    assert not len(seen)
-    assert "several numbers" in seen.coverage().refused[0].how
+    assert_weights(seen.records[0], (q @ k.mT * 8**-0.5 + bias).softmax(-1))

@@ -54,7 +54,7 @@ def test_the_same_is_said_and_gives_0(run: Run) -> None:
 def test_a_difference_gives_1_and_its_line(run: Run) -> None:
     result = run("compare", "mine.py:Mine", "torch", *SETTINGS, "--set", "scale=0.25")
     assert result.code == 1
-    assert "They agree in queries, keys, values; they differ first in the scores" in result.out
+    assert "They agree in queries, keys, values, and differ at the scores" in result.out
     assert "mine.py:15" in result.out
     assert "weights = torch.softmax(q @ k.mT * self.scale, -1)" in result.out
 

@@ -101,7 +101,7 @@ def test_a_mistake_is_named(wrong: str, named: set[str]) -> None:
 
 @OUTSIDE
 def test_the_command_says_which_backend_it_needs() -> None:
-    with pytest.raises(DoctorError, match="With KERAS_BACKEND=torch in the environment a Keras layer is one"):
+    with pytest.raises(DoctorError, match="A Keras layer is one with KERAS_BACKEND=torch in the environment"):
         parse(f"{__file__}:Attention").build()
 
 
@@ -182,7 +182,7 @@ def test_train_and_eval() -> None:
 def test_what_is_no_built_layer_is_said() -> None:
     with pytest.raises(DtypeError, match="expected a Keras layer"):
         as_torch(3)
-    with pytest.raises(DtypeError, match=r"expected an nn\.Module"):
+    with pytest.raises(DtypeError, match=r"module must be an nn\.Module"):
         headwise.diagnose(object())
     layer = layers.MultiHeadAttention(2, 8)
     if BACKEND == "torch":

@@ -157,7 +157,7 @@ def test_nan_in_keys_that_nobody_may_attend_to_does_not_spread(kernel: str, how:
     want = array(run(*map(tensor, (q, k, v))))
     k[1, :, 40:], v[1, :, 40:] = np.nan, np.inf
     inputs = [tensor(x) for x in (q, k, v)]
-    np.testing.assert_array_equal(array(run(*inputs)), want)
+    np.testing.assert_allclose(array(run(*inputs)), want, rtol=1e-5, atol=1e-6)
     for gradient in gradients(lambda *x: ops.sum(run(*x) ** 2), *inputs):
         assert np.isfinite(gradient).all()
 
@@ -305,7 +305,7 @@ class TestBadInput:
             scaled_dot_product_attention(*inputs, dropout=1.0)
         with pytest.raises(ArgumentError, match="seed: expected an int"):
             scaled_dot_product_attention(*inputs, dropout=0.5)
-        with pytest.raises(MaskError, match="lengths must not exceed"):
+        with pytest.raises(MaskError, match="n must not exceed"):
             scaled_dot_product_attention(*inputs, masks.lengths([S, S + 1]))
         with pytest.raises(ShapeError, match="attention_mask was made for B = 3, the call has B = 2"):
             scaled_dot_product_attention(*inputs, masks.lengths([S, S, S]))

@@ -99,7 +99,7 @@ def test_masks_stay_what_they_are_and_tensors_become_masks() -> None:
         layer(x, attention_mask=tensor(np.tril(np.ones((5, 5), bool))))
         layer(x, attention_mask=tensor(np.ones((5, 5), bool)))
     both, dense, nothing = (record.mask for record in seen.records)
-    assert repr(both) == "causal(offset=0) & padding([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1]])"
+    assert repr(both) == "causal(offset=0) & padding([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])"
     assert repr(dense) == "causal(offset=0)"
     assert nothing is None
     assert [record.site.causal for record in seen.records] == [True, True, False]

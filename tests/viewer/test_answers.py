@@ -154,8 +154,8 @@ def test_parts_may_be_worked_out_in_any_order(pieces: str, monkeypatch: pytest.M
         ({"rows": (0, 10)}, "rows: expected first-past within 0-9. Received: 0-10"),
         ({"rows": (4, 4)}, "rows: expected first-past within 0-9. Received: 4-4"),
         ({"cols": (-1, 4)}, "cols: expected first-past within 0-9. Received: -1-4"),
-        ({"height": 10}, "height: expected 1 to 9, the rows asked for. Received: 10"),
-        ({"width": 0}, "width: expected 1 to 9, the cols asked for. Received: 0"),
+        ({"height": 10}, "height: expected 1 to 9, the number of rows. Received: 10"),
+        ({"width": 0}, "width: expected 1 to 9, the number of cols. Received: 0"),
         ({"how": "median"}, "how: expected max, mean, sample. Received: median"),
     ],
 )
@@ -174,7 +174,7 @@ def test_an_answer_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("shares", "message"),
-    [(np.ones(8), "expected 9 numbers, one a row. Received: 8"), (np.full(9, np.nan), "expected finite numbers")],
+    [(np.ones(8), "expected 9 numbers, one per row. Received: 8"), (np.full(9, np.nan), "expected finite numbers")],
 )
 def test_mix_wants_a_finite_number_for_each_row(shares: np.ndarray, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):

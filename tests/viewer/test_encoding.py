@@ -93,7 +93,9 @@ def test_one_bit_less_would_be_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
     (bits,) = bits_of(seen)
     assert FEWEST < bits < MOST
     monkeypatch.setattr(encoding, "MOST", bits - 2)
-    with pytest.raises(RecordError, match=r"layer: the page's weights would be .* off the record's, expected 1e-04"):
+    with pytest.raises(
+        RecordError, match=r"layer: the page's weights would differ from the record's by .*, expected at most 1e-04"
+    ):
         list(encode({seen: "layer"}))
 
 

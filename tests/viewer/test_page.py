@@ -222,9 +222,12 @@ class Unknown(Wrong):
 
 REFUSED: dict[str, tuple[Callable[[], AttentionRecord], str]] = {
     "NaN": (nan_where_it_is_seen, "expected finite queries and keys where the mask allows them. Received: NaN or inf"),
-    "NaN in a bias": (nan_in_the_bias, "the page's weights would be nan off the record's"),
-    "weights it would get wrong": (lambda: Wrong(record()._call), r"would be \d.* off the record's, expected 1e-04"),
-    "weights that are NaN": (lambda: Unknown(record()._call), "would be nan off the record's"),
+    "NaN in a bias": (nan_in_the_bias, "the page's weights would differ from the record's by nan"),
+    "weights it would get wrong": (
+        lambda: Wrong(record()._call),
+        r"would differ from the record's by \d.*, expected at most 1e-04",
+    ),
+    "weights that are NaN": (lambda: Unknown(record()._call), "would differ from the record's by nan"),
 }
 
 

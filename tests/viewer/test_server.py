@@ -173,7 +173,7 @@ def test_statistics_of_long_inputs_are_estimated_and_say_so(monkeypatch: pytest.
             assert found.pop("estimated") == 64
             told = exact["inputs"][example]["stacks"][0]["layers"][0]["stats"]
             assert set(found) == set(told)
-            for key in ("entropy", "distance", "keys"):
+            for key in ("entropy", "distance", "keys_needed"):
                 assert found[key] != told[key]
                 assert found[key] == pytest.approx(told[key], rel=0.1)
     assert looked == [64]  # once for all examples of the batch
@@ -193,8 +193,8 @@ def test_statistics_of_long_inputs_are_estimated_and_say_so(monkeypatch: pytest.
         ({"rows": "0-10"}, "rows: expected first-past within 0-9. Received: 0-10"),
         ({"rows": "5"}, "rows: expected two whole numbers, first-past. Received: 5"),
         ({"cols": "3-3"}, "cols: expected first-past within 0-9. Received: 3-3"),
-        ({"height": 10}, "height: expected 1 to 9, the rows asked for. Received: 10"),
-        ({"width": 0}, "width: expected 1 to 9, the cols asked for. Received: 0"),
+        ({"height": 10}, "height: expected 1 to 9, the number of rows. Received: 10"),
+        ({"width": 0}, "width: expected 1 to 9, the number of cols. Received: 0"),
         ({"how": "least"}, "how: expected max, mean, sample. Received: least"),
     ],
 )
@@ -339,7 +339,7 @@ def test_head_tells_the_length_alone(client: Client) -> None:
 
 
 def test_a_path_that_is_not_there_says_what_is(client: Client) -> None:
-    assert client.refusal("weights") == (404, "There is no 'weights' here: expected tile, mix, stats.")
+    assert client.refusal("weights") == (404, "Unknown path 'weights': expected tile, mix, stats.")
     assert client.refusal("../etc/passwd")[0] == 404
     assert client.refusal("tile/")[0] == 404
 
@@ -453,12 +453,12 @@ def test_a_port_in_use_is_one_sentence(client: Client) -> None:
     port = int(client.host.split(":")[1])
     with pytest.raises(FileError) as caught:
         serve(inputs_of(record()), title="", port=port)
-    assert str(caught.value) == f"port {port} is in use: choose another one, or --port 0 for any that is free"
+    assert str(caught.value) == f"port {port} is in use. Choose another one, or --port 0 for a free port"
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_a_port_that_there_is_not(port: int) -> None:
-    with pytest.raises(ArgumentError, match=f"expected 0 to 65535, where 0 means a free port. Received: {port}"):
+    with pytest.raises(ArgumentError, match=f"expected 0 to 65535, where 0 means a free port. Received: port={port}"):
         serve(inputs_of(record()), title="", port=port)
 
 

@@ -75,8 +75,8 @@ def _table(found: Comparison) -> Table:
 def _parted(found: Comparison) -> Iterator[RenderableType]:
     parted = found.parted
     assert parted is not None
-    agreed = f"agree in {', '.join(parted.agreed)}; they " if parted.agreed else ""
-    yield Text(f"They {agreed}differ first in the {parted.stage}{_by(parted)}.")
+    agreed = f"agree in {', '.join(parted.agreed)}, and " if parted.agreed else ""
+    yield Text(f"They {agreed}differ at the {parted.stage}{_by(parted)}.")
     for name, operation in ((found.first, parted.first), (found.second, parted.second)):
         if operation is not None:
             yield from _indented([f"{name}: {_said(operation)}"])

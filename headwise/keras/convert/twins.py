@@ -161,7 +161,7 @@ def _kernel(what: str, own: str, asked: str | None, known: tuple[str, ...]) -> s
     kernel = own if asked is None else asked
     if kernel not in known:
         raise ArgumentError(
-            f"kernel: expected one that there is on the other side too: {', '.join(known)}. Received: {kernel!r}. "
+            f"kernel: expected one that the other side has too: {', '.join(known)}. Received: kernel={kernel!r}. "
             f'Choose, such as {what}(…, kernel="auto")'
         )
     return kernel

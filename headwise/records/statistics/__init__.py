@@ -1,4 +1,4 @@
-"""The statistics of attention weights: a file and an entry of this list for each.
+"""The statistics of attention weights: an entry of this list for each.
 
 The record, the summary of heads, `headwise stats` and the page read `STATISTICS`. `register` adds one; see `Statistic`.
 
@@ -23,8 +23,7 @@ from headwise.records.statistics.learned_sink import LearnedSink
 from headwise.records.statistics.lse import LogSumExp
 from headwise.records.statistics.offset_mass import OffsetMass
 from headwise.records.statistics.part import WeightTile
-from headwise.records.statistics.pooled_max import PooledMax
-from headwise.records.statistics.pooled_mean import PooledMean
+from headwise.records.statistics.pooled import PooledMax, PooledMean
 from headwise.records.statistics.received import Received
 from headwise.records.statistics.statistic import Column, Statistic
 from headwise.records.statistics.top import Top

@@ -35,6 +35,5 @@ def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = No
             each.finish()
 
     if 0 not in call.shape:
-        least_keys = max(each.least_keys for each in statistics)
-        on_all_threads(work, units(call, least_keys), call.q.device)
+        on_all_threads(work, units(call), call.q.device)
     return answers

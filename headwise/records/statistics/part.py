@@ -43,8 +43,8 @@ class Unit(NamedTuple):
     heads: slice
 
 
-def units(call: Scores, least_keys: int) -> list[Unit]:
-    """All heads of all examples of a call, whose tiles have at least so many keys."""
+def units(call: Scores) -> list[Unit]:
+    """All heads of all examples of a call."""
     batch, heads, q_len, k_len = call.shape
     on_cpu = call.q.device.type == "cpu"
     cells, overhead = (CELLS, OVERHEAD) if on_cpu else (DEVICE_CELLS, DEVICE_OVERHEAD)
@@ -56,7 +56,6 @@ def units(call: Scores, least_keys: int) -> list[Unit]:
         *(call.mask, q_len, k_len),
         cells=cells // together,
         overhead=overhead // together,
-        least_keys=least_keys,
         device=call.q.device,
     )
     return [Unit(tiles, b, slice(h, min(h + together, heads))) for b in range(batch) for h in range(0, heads, together)]

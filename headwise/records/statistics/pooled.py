@@ -1,4 +1,4 @@
-"""The matrix as a small picture: what `pooled_mean` and `pooled_max` have in common."""
+"""The matrix as a small picture, by means and by maxima."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool1d, adaptive_max_pool1d
 
 from headwise.errors import ArgumentError
 from headwise.records.statistics.part import WeightTile
@@ -97,6 +98,39 @@ class Pooled(Statistic):
     def _place(self, rows: tuple[int, int]) -> tuple[int, int]:
         """The strips that the rows [q_lo, q_hi) are in: the first, and one past the last."""
         return bisect.bisect_right(self.cuts, rows[0]) - 1, bisect.bisect_left(self.cuts, rows[1])
+
+
+class PooledMean(Pooled):
+    """The matrix as a small picture, [B, H, h, w]: each cell the mean of its weights. See `Pooled`."""
+
+    name = "pooled_mean"
+    sentence = "The matrix as a small picture: each cell the mean of its weights."
+    over_rows = staticmethod(torch.sum)
+    over_keys = staticmethod(adaptive_avg_pool1d)
+    join = staticmethod(torch.add)
+
+    def update(self, tile: WeightTile) -> None:
+        tile.received = self.add(tile).sum(1)  # cheaper than from the weights
+
+    def finish(self) -> None:
+        super().finish()  # sums over the rows of each cell
+        _, q_len, _ = self.part.shape
+        cells = torch.arange(height := self.answer.shape[1], device=self.answer.device)
+        rows = -(-(cells + 1) * q_len // height) - cells * q_len // height
+        self.answer /= rows[:, None]
+
+
+class PooledMax(Pooled):
+    """The matrix as a small picture, [B, H, h, w]: each cell the largest of its weights. See `Pooled`."""
+
+    name = "pooled_max"
+    sentence = "The matrix as a small picture: each cell the largest of its weights."
+    over_rows = staticmethod(torch.amax)
+    over_keys = staticmethod(adaptive_max_pool1d)
+    join = staticmethod(torch.maximum)
+
+    def update(self, tile: WeightTile) -> None:
+        self.add(tile)
 
 
 @functools.lru_cache(maxsize=8)

@@ -69,11 +69,6 @@ class Statistic:
     part: Part  #: which heads
     answer: Any  #: to write to: the part of `empty` that belongs to these heads, [n, ...]
 
-    @property
-    def least_keys(self) -> int:
-        """Tiles have at least so many keys, if there are so many."""
-        return 1
-
     def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
         """The shape of the answer after B and H; by default one number for each query, [Q]."""
         return (q_len,)

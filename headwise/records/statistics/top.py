@@ -50,10 +50,6 @@ class Top(Statistic):
         if self.top < 1:
             raise ArgumentError(f"statistics: top must be at least 1. Received: top={self.top}")
 
-    @property
-    def least_keys(self) -> int:
-        return self.top
-
     def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
         return q_len, min(self.top, k_len)
 
@@ -64,9 +60,13 @@ class Top(Statistic):
 
     def update(self, tile: WeightTile) -> None:
         weights, keys = self.answer
-        found, where = largest(tile.filled, tile.k_hi - tile.k_lo, weights.shape[-1])
-        weights[:, tile.rows] = found
-        torch.add(where, tile.k_lo, out=keys[:, tile.rows])
+        span = tile.k_hi - tile.k_lo
+        count = min(weights.shape[-1], span)
+        weights[:, tile.rows, :count], where = largest(tile.filled, span, count)
+        torch.add(where, tile.k_lo, out=keys[:, tile.rows, :count])
+        if (missing := weights.shape[-1] - count) > 0:  # all others are before the tile or after it
+            others = torch.arange(missing, device=keys.device)
+            keys[:, tile.rows, count:] = others.add_(span * (others >= tile.k_lo))
 
 
 def largest(weights: Tensor, keys: int, top: int) -> tuple[Tensor, Tensor]:

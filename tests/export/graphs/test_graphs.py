@@ -141,9 +141,7 @@ def test_examples_of_a_module_that_is_known_are_more_to_compare_on() -> None:
     own, given = graphs_of(module)[0], (torch.randn(2, 4, 8), torch.ones(2, 4, dtype=torch.bool))
     (graph,) = graphs_of(module, mask=masks.causal(), examples=[given])
     assert (graph.inputs, len(graph.examples)) == (own.inputs, len(own.examples) + 1)
-    with pytest.raises(
-        ArgumentError, match=r"expected hidden float32 \[batch, length, 8\], padding bool .* Received: "
-    ):
+    with pytest.raises(ArgumentError, match=r"expected hidden float32 \[batch, length, 8\], real bool .* Received: "):
         graphs_of(module, examples=[given[:1]])
 
 

@@ -134,7 +134,9 @@ def test_a_file_that_is_not_what_the_manifest_says(folder: Path) -> None:
     with pytest.raises(CheckpointError, match=r"among its inputs, 'places' is tensor\(int64\), expected no such name"):
         Session(folder, other)
     other = replace(GRAPH, outputs=(replace(SUM, dtype=torch.float16), TAKEN))
-    with pytest.raises(CheckpointError, match=r"among its outputs, 'sum' is tensor\(float\), expected tensor\(float16\)"):
+    with pytest.raises(
+        CheckpointError, match=r"among its outputs, 'sum' is tensor\(float\), expected tensor\(float16\)"
+    ):
         Session(folder, other)
 
 

@@ -63,7 +63,7 @@ def test_bad_input() -> None:
         Alibi(0)
     with pytest.raises(ArgumentError, match="max_bias"):
         Alibi(4, -1.0)
-    with pytest.raises(ArgumentError, match="positions: expected a module with num_heads = 4"):
+    with pytest.raises(ArgumentError, match="positions: expected a module with num_heads=4"):
         Alibi(4).check(8, 16)
     with pytest.raises(ShapeError, match="query_ids"):
         Alibi(4).bias(tensor(np.zeros((2, 4, 3, 2))), tensor(np.arange(4)), tensor(np.arange(3)))

@@ -143,9 +143,9 @@ def test_one_table_for_two_layers_stays_one_when_saved(tmp_path: Path) -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ArgumentError, match="num_heads = 4"):
+    with pytest.raises(ArgumentError, match="num_heads=4"):
         MultiHeadAttention(M, H, positions=positions.Alibi(4))
-    with pytest.raises(ArgumentError, match="head_dim = 8"):
+    with pytest.raises(ArgumentError, match="head_dim=8"):
         MultiHeadAttention(M, H, positions=positions.ShawRelative(8, 2))
     with pytest.raises(ArgumentError, match="dropout: expected 0"):
         MultiHeadAttention(M, H, positions=positions.ShawRelative(D, 2, values=True), dropout=0.1)

@@ -101,5 +101,5 @@ def test_bad_input() -> None:
     ):
         with pytest.raises(ArgumentError, match=name):
             ShawRelative(*args, **options)
-    with pytest.raises(ArgumentError, match="head_dim = 4"):
+    with pytest.raises(ArgumentError, match="head_dim=4"):
         ShawRelative(4, 2).check(2, 8)
