@@ -212,10 +212,17 @@ def fit_mask(mask: object, like: Tensor, heads: int | None, q_len: int, k_len: i
 
     DtypeError, ShapeError or MaskError unless it fits them, H (None = any), and the batch size and device of `like`.
     """
-    fitting = as_mask(name, mask)
-    shapes.check_device(name, fitting.device, like)
-    shapes.check_fits(name, "B", fitting.batch, like.shape[0])
-    shapes.check_fits(name, "H", fitting.heads, fitting.heads or 0 if heads is None else heads)
-    if isinstance(mask, Tensor) and isinstance(fitting, Dense):
+    if isinstance(mask, Mask):
+        key = ("fitted", name, like.shape[0], like.device, heads, q_len, k_len)
+        return mask.remember(key, lambda: _fitted(mask, like, heads, name).aligned(q_len, k_len))
+    fitting = _fitted(as_mask(name, mask), like, heads, name)
+    if isinstance(fitting, Dense):
         fitting = recall(fitting, q_len, k_len)
     return fitting.aligned(q_len, k_len)
+
+
+def _fitted(mask: Mask, like: Tensor, heads: int | None, name: str) -> Mask:
+    shapes.check_device(name, mask.device, like)
+    shapes.check_fits(name, "B", mask.batch, like.shape[0])
+    shapes.check_fits(name, "H", mask.heads, mask.heads or 0 if heads is None else heads)
+    return mask

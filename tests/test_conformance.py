@@ -21,12 +21,12 @@ NAN, INF, LOW = math.nan, math.inf, torch.finfo(torch.float32).min
 
 @pytest.fixture(scope="module")
 def results() -> Iterator[list[conformance.Result]]:
-    """Of 60 calls, on every kernel."""
+    """Of 90 calls, on every kernel."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)  # as the program does
-        calls = (conformance.draw_call(0, index) for index in range(60))
+        calls = (conformance.draw_call(0, index) for index in range(90))
         yield [result for call in calls for result in conformance.check(call, ["auto", *KERNELS])]
     torch.set_num_threads(threads)
 

@@ -34,12 +34,10 @@ def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
 
 
 def usable(call: AttentionCall) -> AttentionCall:
-    """The call with 0 for keys and values that nobody may attend to, where the output cannot be looked at.
+    """The call with 0 for keys and values that nobody may attend to: for calls whose output cannot be looked at.
 
     On other devices than the CPU a look would wait, and torch.compile cannot look at all.
     """
-    if not torch.compiler.is_compiling() and call.q.device.type == "cpu":
-        return call
     used = call.used_keys
     if used is None:
         return call
@@ -48,20 +46,18 @@ def usable(call: AttentionCall) -> AttentionCall:
 
 
 def widened(call: AttentionCall) -> AttentionCall:
-    """A call in half precision that trains on the CPU, in float32.
+    """A call on the CPU in float32, if it is in half precision and trains.
 
     Fused kernels round the output and the weights to the dtype before backward uses them. In float32 the gradients are
     rounded once, and the CPU takes no longer (measured with AMX: bfloat16 is faster forward, slower backward).
     """
-    if call.q.dtype == call.dtype or not call.trains or call.q.device.type != "cpu":
+    if not call.trains or call.q.dtype == call.dtype:
         return call
     return dataclasses.replace(call, **{name: getattr(call, name).to(call.dtype) for name in ("q", "k", "v")})
 
 
 def contained(call: AttentionCall, out: Tensor) -> Tensor:
     """The output [B, H, Q, E], with the rows computed again that NaN reached from a key that they may not see."""
-    if (call.mask is None and call.bias is None) or torch.compiler.is_compiling() or call.q.device.type != "cpu":
-        return out
     if _is_finite(out) and not (call.trains and not (_is_finite(call.k) and _is_finite(call.v))):
         return out  # (a gradient can meet a key that the output did not)
     if call.dropout:  # which weights were dropped is not known
@@ -79,7 +75,8 @@ def contained(call: AttentionCall, out: Tensor) -> Tensor:
 
 def _is_finite(x: Tensor) -> bool:
     """Whether all numbers are finite. Their sum tells, if it is finite itself."""
-    return math.isfinite(x.detach().sum().item()) or bool(x.isfinite().all())
+    x = x.detach() if x.requires_grad else x
+    return math.isfinite(x.sum().item()) or bool(x.isfinite().all())
 
 
 def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None) -> Tensor:

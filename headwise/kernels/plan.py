@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from headwise.call import AttentionCall, as_written
+from headwise.call import AttentionCall
 from headwise.errors import ArgumentError, KernelRefused
 from headwise.kernels import decode, exact, flex, reference, sdpa, tiled
 from headwise.kernels.kernel import Blocks, Cost, Kernel, matrix_flops, refusal
@@ -53,17 +53,20 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
 
 def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
     """The output [B, H, Q, E] by the kernel that `choose` takes; NaN and infinity reach only rows that may see them."""
-    call = exact.usable(call)
+    if torch.compiler.is_compiling() or call.q.device.type != "cpu":
+        call = exact.usable(call)
+        return choose(call, kernel).run(call)
     wide = exact.widened(call)
-    with as_written(call.q.device):  # autocast would lower what was widened
-        out = exact.contained(wide, choose(call, kernel).run(wide))
-    return out.to(call.q.dtype)
+    out = choose(call, kernel).run(wide)
+    if call.mask is not None or call.bias is not None:
+        out = exact.contained(wide, out)
+    return out if wide is call else out.to(call.q.dtype)
 
 
 def _cheapest(call: AttentionCall) -> Kernel:
     if refusal(sdpa, call) is None and (sdpa.sees_all(call) or sdpa.cost(call).time < WORTH_PLANNING):
         # Nothing can be skipped, or too little to be worth a look.
-        return sdpa if refusal(decode, call) else decode
+        return decode if call.shape[2] == 1 and refusal(decode, call) is None else sdpa
     ready = [candidate for candidate in KERNELS.values() if refusal(candidate, call) is None]
     return min(ready, key=lambda candidate: candidate.cost(call).time)
 
