@@ -103,7 +103,7 @@ class TestCapacity:
 
     def test_it_holds_with_gradients_too(self) -> None:
         cache = Cache(capacity=1)
-        with pytest.raises(CacheError, match="capacity = 1"):
+        with pytest.raises(CacheError, match=r"this cache holds 0 of capacity=1. Received: 2 more"):
             cache.append(tokens(1, 2).requires_grad_())
 
 

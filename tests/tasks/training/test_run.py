@@ -133,7 +133,7 @@ class TestWhatCannotBeLoaded:
         assert "\n" not in str(caught.value)
 
     def test_options_of_another_version(self, folder: Path) -> None:
-        change_config(folder, options={"width": 3})
+        change_config(folder, options={"wings": 3})
         with pytest.raises(CheckpointError, match=r"config\.yaml: unknown option 'width'"):
             MiniTask.load(folder)
 
