@@ -395,5 +395,5 @@ def test_a_record_has_no_layers_and_weights_are_no_record(seen: Seen) -> None:
         heatmap(seen[0].weights())  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="nothing to draw"):
         heatmap(make_record(0, 6))
-    with pytest.raises(ArgumentError, match="but nothing was recorded"):
+    with pytest.raises(ArgumentError, match="layer: expected at least one recorded layer"):
         heatmap(Seen())

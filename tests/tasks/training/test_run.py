@@ -134,7 +134,7 @@ class TestWhatCannotBeLoaded:
 
     def test_options_of_another_version(self, folder: Path) -> None:
         change_config(folder, options={"wings": 3})
-        with pytest.raises(CheckpointError, match=r"config\.yaml: unknown option 'width'"):
+        with pytest.raises(CheckpointError, match=r"config\.yaml: unknown option 'wings'"):
             MiniTask.load(folder)
 
     def test_a_state_that_lacks_something(self, folder: Path) -> None:
