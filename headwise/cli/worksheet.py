@@ -33,7 +33,7 @@ _MASKS = {
     "causal": ("multi-head", "mla"),
     "window:LEFT,RIGHT": ("multi-head", "mla"),
     "prefix:N": ("multi-head", "mla"),
-    "padding:N": KINDS,
+    "lengths:N": KINDS,
     "none": KINDS,
 }
 
@@ -44,7 +44,7 @@ _MASKS = {
 )
 @click.option("--tokens", metavar="TEXT", default=TOKENS, show_default=True, help="The text; each word is one token.")
 @click.option("--memory", metavar="TEXT", help="A second text for cross-attention: it gives the keys and values.")
-@click.option("--mask", metavar="MASK", help="none, causal, window:LEFT,RIGHT, prefix:N or padding:N (N real tokens).")
+@click.option("--mask", metavar="MASK", help="none, causal, window:LEFT,RIGHT, prefix:N or lengths:N (N real tokens).")
 @click.option("--heads", type=click.IntRange(1, 8), help="Number of heads. Default: 2.")
 @click.option("--kv-heads", type=click.IntRange(1, 8), help="Number of key and value heads. Default: as --heads.")
 @click.option("--positions", type=click.Choice(SCHEMES), help="The position scheme. Default: none.")

@@ -126,7 +126,9 @@ class Builder:
 def check_heads(count: int) -> None:
     """Raise WorksheetError for more heads than a worksheet shows."""
     if count > MOST_HEADS:
-        raise WorksheetError(f"too many heads to follow: expected at most {MOST_HEADS}. Received: {count}. {FITS}")
+        raise WorksheetError(
+            f"too many heads to follow: expected at most {MOST_HEADS} heads. Received: {count} heads. {FITS}"
+        )
 
 
 def side_by_side(groups: Iterable[Sequence[Matrix]]) -> list[list[Matrix]]:

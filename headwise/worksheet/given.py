@@ -122,7 +122,9 @@ def dense(mask: Any, real: Tensor | None, query: Tensor, heads: int | None, keys
 def check_width(name: str, width: int) -> None:
     """Raise WorksheetError for a model that is too wide, before its weights are read."""
     if width > LONGEST:
-        raise WorksheetError(f"{name} is too wide to follow: expected at most {LONGEST}. Received: {width}. {FITS}")
+        raise WorksheetError(
+            f"{name} is too wide to follow: expected a width of at most {LONGEST}. Received: {width}. {FITS}"
+        )
 
 
 def _batched(name: str, value: Any) -> Any:
@@ -148,11 +150,13 @@ def _batched(name: str, value: Any) -> Any:
 def _named(name: str, names: Sequence[str] | None, count: int, default: str) -> tuple[str, ...]:
     """The name of each token."""
     if count > LONGEST:
-        raise WorksheetError(f"too many tokens to follow: expected at most {LONGEST}. Received: {count}. {FITS}")
+        raise WorksheetError(
+            f"too many tokens to follow: expected at most {LONGEST} tokens. Received: {count} tokens. {FITS}"
+        )
     if names is None:
         return tuple(f"{default} {i}" for i in range(1, count + 1))
     if isinstance(names, str) or not all(isinstance(each, str) for each in names):
         raise ArgumentError(f"{name}: expected {count} strings, one for each token. Received: {names!r:.80}")
     if len(names) != count:
-        raise ArgumentError(f"{name}: expected {count}, one for each token. Received: {len(names)}")
+        raise ArgumentError(f"{name}: expected {count} names, one for each token. Received: len({name})={len(names)}")
     return tuple(names)

@@ -100,9 +100,9 @@ def test_every_option_reaches_the_steps(
         (["--kind", "mla", "--mask", "none"], "111 111 111"),
         (["--mask", "window:0,1"], "110 011 001"),
         (["--mask", "prefix:2"], "110 110 111"),
-        (["--mask", "padding:1"], "100 100 100"),
-        (["--kind", "latent", "--mask", "padding:2"], "110 110"),
-        (["--kind", "bert", "--mask", "padding:4"], "11110 11110 11110 11110 11110"),
+        (["--mask", "lengths:1"], "100 100 100"),
+        (["--kind", "latent", "--mask", "lengths:2"], "110 110"),
+        (["--kind", "bert", "--mask", "lengths:4"], "11110 11110 11110 11110 11110"),
     ],
 )
 def test_masks(run: Run, made: list[Worksheet], arguments: list[str], rows: str) -> None:
@@ -111,7 +111,7 @@ def test_masks(run: Run, made: list[Worksheet], arguments: list[str], rows: str)
 
 
 def test_a_small_checkpoint_in_place_of_made_up_numbers(run: Run, made: list[Worksheet], tiny_bert: Path) -> None:
-    arguments = ["--kind", "bert", "--model", str(tiny_bert), "--tokens", "the cat sat", "--mask", "padding:4"]
+    arguments = ["--kind", "bert", "--model", str(tiny_bert), "--tokens", "the cat sat", "--mask", "lengths:4"]
     assert run("worksheet", *arguments, "--out", "steps.md").code == 0
     (sheet,) = made
     assert sheet["Word"].rows.labels == ("[CLS]", "the", "cat", "sat", "[SEP]")
@@ -128,9 +128,9 @@ def test_a_small_checkpoint_in_place_of_made_up_numbers(run: Run, made: list[Wor
         (["--tokens", " "], "tokens must hold at least one word. Received: none"),
         (["--memory", ""], "tokens must hold at least one word"),
         (["--tokens", "a " * 17], "17 tokens. A worksheet shows up to 16 tokens"),
-        (["--tokens", "a " * 15, "--kind", "bert"], "at most 16. Received: 17"),
+        (["--tokens", "a " * 15, "--kind", "bert"], "at most 16 tokens. Received: 17 tokens"),
         (["--heads", "9"], "9 is not in the range"),
-        (["--heads", "2", "--kv-heads", "3"], "heads: expected a multiple of kv_heads=3, received 2"),
+        (["--heads", "2", "--kv-heads", "3"], "heads: expected a multiple of kv_heads=3. Received: heads=2"),
         (
             ["--kind", "mla", "--kv-heads", "1"],
             "--kv-heads: only --kind multi-head has this option. Received: --kind=mla",
@@ -140,9 +140,9 @@ def test_a_small_checkpoint_in_place_of_made_up_numbers(run: Run, made: list[Wor
         (["--mask", "causual"], "--mask: with --kind multi-head expected one of causal, window:LEFT,RIGHT"),
         (["--mask", "causal:3"], "Received: --mask='causal:3'"),
         (["--mask", "window:3"], "--mask: expected window:LEFT,RIGHT. Received: --mask='window:3'"),
-        (["--mask", "padding:-1"], "Received: --mask='padding:-1'"),
-        (["--kind", "latent", "--mask", "causal"], "--mask: with --kind latent expected one of padding:N, none."),
-        (["--mask", "padding:9"], "padding: lengths must not exceed the 5 keys. Received: [9]"),
+        (["--mask", "lengths:-1"], "Received: --mask='lengths:-1'"),
+        (["--kind", "latent", "--mask", "causal"], "--mask: with --kind latent expected one of lengths:N, none."),
+        (["--mask", "lengths:9"], "lengths: n must not exceed the 5 keys. Received: n=[9]"),
     ],
 )
 def test_what_it_refuses(run: Run, tmp_path: Path, arguments: list[str], said: str) -> None:
@@ -162,7 +162,7 @@ def test_a_checkpoint_that_is_too_wide_is_not_even_read(run: Run, tiny_bert: Pat
     config.write_text(config.read_text().replace('"hidden_size": 16', '"hidden_size": 768'))
     result = run("worksheet", "--kind", "bert", "--model", str(folder))
     assert result.code == 2
-    assert "too wide to follow: expected at most 16. Received: 768" in result.err
+    assert "too wide to follow: expected a width of at most 16. Received: 768" in result.err
 
 
 def test_without_openpyxl(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

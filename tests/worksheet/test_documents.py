@@ -49,7 +49,7 @@ def test_markdown_as_it_stands(tmp_path: Path) -> None:
     small().write(tmp_path / "steps.md")
     text = (tmp_path / "steps.md").read_text("utf-8")
     assert text.startswith("# Multi-head attention, step by step\n")
-    assert "\n## 5. Scores\n\nEach query meets each key" in text
+    assert "\n## 5. Scores\n\nThe dot product of each query and each key is large" in text
     assert "\n`Sₕ = Qₕ Kₕᵀ`\n" in text
     assert (
         "**Scores\\_1** [Q × K] = [3 × 3] = `MMULT(Q_1, TRANSPOSE(K_1))`\n\n| Q ╲ K | a | b | c |\n|---|---:|" in text

@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "too many tokens": (
         lambda: make(attention(), x(17, 4)),
         WorksheetError,
-        "at most 16. Received: 17.*up to 16 tokens",
+        "at most 16 tokens. Received: 17 tokens.*up to 16 tokens",
     ),
     "too wide": (
         lambda: make(attention(dim=24), x(3, 24)),
@@ -71,7 +71,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "too many heads": (
         lambda: make(attention(dim=9, num_heads=9), x(3, 9)),
         WorksheetError,
-        "at most 8. Received: 9",
+        "at most 8 heads. Received: 9 heads",
     ),
     "far too large": (
         lambda: make(attention(dim=1200), x(3, 1200)),
