@@ -146,7 +146,7 @@ def _records(what: Seen | AttentionRecord, layers: Layer | slice | Sequence[Laye
         records = what.only(*([layers] if isinstance(layers, (int, str)) else layers)).records
     records = [record for record in records if 0 not in record.shape]
     if not records:
-        raise ArgumentError("layers: expected at least one layer. Received: none")
+        raise ArgumentError("layers: expected at least one recorded layer. Received: none")
     return records
 
 

@@ -108,8 +108,11 @@ def find_record(what: Seen | AttentionRecord, layer: Layer | None) -> tuple[Atte
     if not isinstance(what, Seen):
         raise DtypeError(f"plot: expected a Seen or an AttentionRecord. Received: {type(what).__name__}")
     if layer is None and len(what) != 1:
-        there = f"layer=0 … {len(what.layers) - 1}, or a name" if len(what) else "but nothing was recorded"
-        raise ArgumentError(f"layer: choose one of the {len(what.layers)} layers: {there}")
+        if not len(what):
+            raise ArgumentError("layer: expected at least one recorded layer. Received: none")
+        raise ArgumentError(
+            f"layer: choose one of the {len(what.layers)} layers: layer=0 … {len(what.layers) - 1}, or a name"
+        )
     record = what.records[0] if layer is None else what[layer]
     if not isinstance(record, AttentionRecord):
         raise ArgumentError(f"layer: expected the number or name of one layer. Received: layer={layer!r}")
@@ -151,12 +154,12 @@ def make_axis(
 ) -> Axis:
     """The rows or the columns: `choice` of `size`, with the names `given`, or else `labels`."""
     if given is not None:
-        name = {"rows": "row_labels", "cols": "col_labels"}[argument]
+        name, of = {"rows": ("row_labels", "row"), "cols": ("col_labels", "column")}[argument]
         if isinstance(given, str) or not all(isinstance(each, str) for each in given):
             raise DtypeError(f"{name}: expected a list of strings. Received: {given!r:.80}")
         if len(given) != size:
             raise ShapeError(
-                f"{name}: expected {size} names, one for each of all {argument}. Received: {len(given)} names"
+                f"{name}: expected {size} names, one for each {of}, drawn or not. Received: len({name})={len(given)}"
             )
         labels, tokens = tuple(given), None
     return Axis(word, size, _places(argument, choice, size), labels, tokens)

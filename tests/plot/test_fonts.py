@@ -69,7 +69,7 @@ def test_what_no_font_has_is_named_once_with_what_to_install(no_other_fonts: Non
     (warning,) = (each for each in caught if each.category is UserWarning)
     assert str(warning.message) == (
         "no installed font has 你 (U+4F60), 好 (U+597D), 🐈 (U+1F408), drawn as code points. "
-        "Install a font that has them: "
+        "Install a font with them: "
         "Noto Sans CJK (Debian and Ubuntu: apt install fonts-noto-cjk); "
         "Noto Emoji from fonts.google.com, or Symbola (Debian and Ubuntu: apt install fonts-symbola)"
     )

@@ -113,8 +113,8 @@ def test_everything_lies_inside_the_figure(seen: Seen) -> None:
     ("options", "error", "message"),
     [
         ({"layers": 7}, RecordError, "layers are numbered 0 … 2. Received: 7"),
-        ({"layers": slice(5, 9)}, ArgumentError, "layers: expected at least one layer"),
-        ({"example": 3}, ArgumentError, "example must lie in 0 … 0. Received: 3"),
+        ({"layers": slice(5, 9)}, ArgumentError, "layers: expected at least one recorded layer"),
+        ({"example": 3}, ArgumentError, "example must be in 0 … 0. Received: example=3"),
         ({"width": 0.9}, ArgumentError, "too many maps: 3 × 4 heads do not fit into 0.9 × 8.5 inches"),
         ({"scale": "cubic"}, ArgumentError, "scale: expected"),
     ],
@@ -132,5 +132,5 @@ def test_only_what_was_seen_can_be_drawn(seen: Seen) -> None:
         heads(seen[0], layers=0)
     with pytest.raises(DtypeError, match="Received: list"):
         heads(WORDS)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="nothing to draw"):
+    with pytest.raises(ArgumentError, match=r"layers: expected at least one recorded layer. Received: none"):
         heads(Seen())

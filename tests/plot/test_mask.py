@@ -151,16 +151,28 @@ def test_a_users_style_does_not_change_a_figure() -> None:
 
 
 BAD: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
-    "no length": (masks.causal(), (), {}, ArgumentError, r"q_len: expected how many queries to draw, causal\(\) may"),
-    "a length of 0": (masks.causal(), (0,), {}, ArgumentError, r"q_len: expected a whole number of at least 1. .* 0"),
-    "a length that is none": (masks.causal(), (4, 2.5), {}, ArgumentError, r"k_len: expected a whole number.*2.5"),
+    "no length": (
+        masks.causal(),
+        (),
+        {},
+        ArgumentError,
+        r"q_len: expected the number of queries, because causal\(\) fits any",
+    ),
+    "a length of 0": (
+        masks.causal(),
+        (0,),
+        {},
+        ArgumentError,
+        r"q_len: expected an integer of at least 1. Received: q_len=0",
+    ),
+    "a length that is none": (masks.causal(), (4, 2.5), {}, ArgumentError, r"k_len: expected an integer .* k_len=2.5"),
     "lengths of another mask": (masks.documents([0, 1]), (3,), {}, MaskError, r"documents: expected an id for each"),
     "a float tensor": (torch.ones(2, 2), (2,), {}, DtypeError, r"expected a bool tensor, True = may attend"),
     "no mask": ("causal", (2,), {}, DtypeError, r"mask: expected a mask of headwise.masks or a bool tensor.*str"),
-    "an example": (masks.lengths([1, 2]), (2,), {"b": 2}, ArgumentError, r"b must lie in 0 … 1. Received: 2"),
-    "tokens": (masks.causal(), (4,), {"tokens": WORDS}, ShapeError, r"tokens: expected as many as the 4 rows"),
+    "an example": (masks.lengths([1, 2]), (2,), {"b": 2}, ArgumentError, r"b must be in 0 … 1. Received: b=2"),
+    "tokens": (masks.causal(), (4,), {"tokens": WORDS}, ShapeError, r"tokens: expected 4 \(rows\) or 4"),
     "labels": (masks.causal(), (4,), {"row_labels": ["a"]}, ShapeError, r"row_labels: expected 4"),
-    "a file": (masks.causal(), (4,), {"out": "a.jpg"}, ArgumentError, r"out: expected a name that ends in .png"),
+    "a file": (masks.causal(), (4,), {"out": "a.jpg"}, ArgumentError, r"out: expected a file name that ends in .png"),
 }
 
 

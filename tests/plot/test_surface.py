@@ -68,5 +68,7 @@ def test_a_single_row_has_a_surface_too() -> None:
 
 def test_width_has_a_least(seen: Seen) -> None:
     assert surface3d(seen, layer=0, width=3.3).get_size_inches()[0] == pytest.approx(3.3)
-    with pytest.raises(ArgumentError, match=r"width: expected at least 1\.\d inches for a surface. Received: 1.2"):
+    with pytest.raises(
+        ArgumentError, match=r"width: expected at least 1\.\d inches for a surface. Received: width=1.2"
+    ):
         surface3d(seen, layer=0, width=1.2)

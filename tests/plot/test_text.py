@@ -208,9 +208,9 @@ def test_everything_lies_inside_the_figure() -> None:
     ("options", "error", "message"),
     [
         ({}, ArgumentError, "expected exactly one of row= (a query and its keys) and col= (a key and its queries)"),
-        ({"row": 1, "col": 1}, ArgumentError, "expected row="),
-        ({"row": 6}, ArgumentError, "rows must lie in 0 … 5. Received: 6"),
-        ({"col": -7}, ArgumentError, "cols must lie in 0 … 5. Received: -7"),
+        ({"row": 1, "col": 1}, ArgumentError, "expected exactly one of row="),
+        ({"row": 6}, ArgumentError, "rows must be in 0 … 5. Received: rows=6"),
+        ({"col": -7}, ArgumentError, "cols must be in 0 … 5. Received: cols=-7"),
         ({"row": "cat"}, DtypeError, "row: expected a number. Received: 'cat'"),
         ({"row": 1, "rows": [2]}, ArgumentError, "with row=, choose a part of the text with cols="),
         ({"col": 1, "cols": [2]}, ArgumentError, "with col=, use rows="),
