@@ -311,5 +311,7 @@ def _names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ArgumentError(f"latent_names: expected {count} strings, one for each latent. Received: {names!r:.80}")
     if len(names) != count:
-        raise ArgumentError(f"latent_names: expected {count}, one for each latent. Received: {len(names)}")
+        raise ArgumentError(
+            f"latent_names: expected {count} names, one for each latent. Received: len(latent_names)={len(names)}"
+        )
     return tuple(names)

@@ -142,8 +142,8 @@ class Cache:
             check_alike(self._tensors(), tensors)
         if self.capacity is not None and self._length + count > self.capacity:
             raise CacheError(
-                f"append: this cache is full, expected at most capacity={self.capacity} slots. Received: {count} more, "
-                f"it holds {self._length}. Make a Cache with more capacity, or crop() or reset() this one"
+                f"append: not enough free slots, this cache holds {self._length} of capacity={self.capacity}. "
+                f"Received: {count} more. Make a Cache with more capacity, or crop() or reset() this one"
             )
         slots = self._slots = self._slots or Slots(tensors, self.capacity, self.window)
         device = tensors[0].device

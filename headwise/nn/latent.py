@@ -310,5 +310,7 @@ def _names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
             f"latent_names: expected {count} strings, one for each latent. Received: latent_names={names!r:.80}"
         )
     if len(names) != count:
-        raise ArgumentError(f"latent_names: expected {count} names, one for each latent. Received: {len(names)} names")
+        raise ArgumentError(
+            f"latent_names: expected {count} names, one for each latent. Received: len(latent_names)={len(names)}"
+        )
     return tuple(names)

@@ -315,7 +315,7 @@ def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) 
     if isinstance(names, str) or not all(isinstance(each, str) for each in names):
         raise ArgumentError(f"{name}: expected a name for each of the {count} {of}. Received: {names!r:.80}")
     if len(names) != count:
-        raise ArgumentError(f"{name}: expected a name for each of the {count} {of}. Received: {len(names)} names")
+        raise ArgumentError(f"{name}: expected a name for each of the {count} {of}. Received: len({name})={len(names)}")
     return tuple(names)
 
 

@@ -251,7 +251,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
         "output_dim: expected read_out=True, this option belongs to the read-out. Received: output_dim=4",
     ),
     ({"query_residual": False}, "query_residual: expected read_out=True"),
-    ({"latent_names": ["a", "b"]}, "latent_names: expected 3 names, one for each latent. Received: 2 names"),
+    ({"latent_names": ["a", "b"]}, "expected 3 names, one for each latent. Received: len(latent_names)=2"),
     ({"latent_names": "abc"}, "latent_names: expected 3 strings, one for each latent. Received: latent_names='abc'"),
     ({"latent_names": [1, 2, 3]}, "latent_names: expected 3 strings"),
 ]
@@ -295,7 +295,7 @@ def test_a_cache_of_another_module_or_batch_or_that_is_full() -> None:
         make()(X, cache=cache)
     with pytest.raises(CacheError, match="B"):
         module(X[:1], cache=cache)
-    with pytest.raises(CacheError, match="full"):
+    with pytest.raises(CacheError, match="not enough free slots"):
         module(X, cache=cache)
 
 

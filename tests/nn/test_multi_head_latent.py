@@ -397,7 +397,7 @@ class TestBadInput:
         m(x, cache=cache)
         with pytest.raises(CacheError, match="another module"):
             layer()(x, cache=cache)
-        with pytest.raises(CacheError, match="full"):
+        with pytest.raises(CacheError, match="not enough free slots"):
             m(x[:, :1], cache=cache)
         cache = Cache()
         m(x, cache=cache)

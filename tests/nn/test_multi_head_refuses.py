@@ -114,9 +114,7 @@ def test_what_a_call_refuses(args: tuple[Any, ...], options: dict[str, Any], err
 def test_what_a_cache_refuses() -> None:
     layer, cache = MultiHeadAttention(M, H), Cache(capacity=Q)
     layer(x(), cache=cache)
-    with pytest.raises(
-        CacheError, match=r"this cache is full, expected at most capacity=5 slots. Received: 1 more, it holds 5"
-    ):
+    with pytest.raises(CacheError, match=r"this cache holds 5 of capacity=5. Received: 1 more"):
         layer(x(B, 1, M), cache=cache)
     with pytest.raises(CacheError, match="Received: a cache of another module, MultiHeadAttention"):
         MultiHeadAttention(M, H)(x(), cache=cache)

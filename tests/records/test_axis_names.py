@@ -61,7 +61,9 @@ def test_names_are_labels_and_the_text_is_the_other_sides() -> None:
 
 def test_names_of_another_number_are_refused() -> None:
     kept = record("reads.0", "cross", 2, 4)
-    with pytest.raises(ArgumentError, match=r"row_names: expected a name for each of the 2 queries\. Received: 4"):
+    with pytest.raises(
+        ArgumentError, match=r"row_names: expected a name for each of the 2 queries\. Received: len\(row_names\)=4"
+    ):
         kept.row_names = WORDS
     with pytest.raises(ArgumentError, match=r"col_names: expected a name for each of the 4 keys\. Received: 'abcd'"):
         kept.col_names = "abcd"
