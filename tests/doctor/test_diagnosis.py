@@ -250,7 +250,7 @@ def test_several_sites_that_are_alike_are_one_line() -> None:
 
 
 def test_where_nothing_could_be_read_that_is_said() -> None:
-    assert any("could not be read" in line for line in understood(Patient(nn.Linear(8, 8))))
+    assert any("could not be traced" in line for line in understood(Patient(nn.Linear(8, 8))))
 
 
 def test_the_table_of_symptoms_speaks_of_findings_that_there_are() -> None:

@@ -49,7 +49,7 @@ class Arguments:
         if len(self._positional) > len(in_order) and not starred:
             raise DoctorError(
                 f"{self._name} takes at most {len(in_order)} arguments by position ({', '.join(in_order)}). "
-                f"Received: {len(self._positional)}"
+                f"Received: {len(self._positional)} arguments"
             )
         taken = set(in_order[: len(self._positional)])
         if twice := sorted(taken & given.keys()):

@@ -442,7 +442,7 @@ def test_what_it_says_goes_into_json_and_onto_a_terminal() -> None:
     assert len(told["rows"]) == len(found.rows)
     out = io.StringIO()
     Console(file=out, width=120).print(found)
-    text = out.getvalue()
+    text = " ".join(out.getvalue().split())  # where its lines end does not matter
     assert "They agree in queries, keys, values; they differ first in the scores" in text
     assert "those of the first are 0.5 times those of the second" in text
     assert "to_q.weight = in_proj_weight [1 of 3]" in text
