@@ -50,6 +50,6 @@ def test_two_workers_write_what_one_process_writes(
     assert (done.returncode, done.stdout) == (0, "Wrote ray.csv (30 rows).\n")
     assert done.stderr.splitlines()[-2:] == [  # Ray's C++ side may say something before
         "note: 6 rows without a prediction: no text (lines 2, 11, 20, 29, 38, 47)",
-        "note: 8 of the rows were there from before",
+        "note: 8 of the rows were finished before",
     ]
     assert (tmp_path / "ray.csv").read_bytes() == (tmp_path / "local.csv").read_bytes()

@@ -133,8 +133,8 @@ class TestWhatCannotBeLoaded:
         assert "\n" not in str(caught.value)
 
     def test_options_of_another_version(self, folder: Path) -> None:
-        change_config(folder, options={"width": 3})
-        with pytest.raises(CheckpointError, match=r"config\.yaml: unknown option 'width'"):
+        change_config(folder, options={"wings": 3})
+        with pytest.raises(CheckpointError, match=r"config\.yaml: unknown option 'wings'"):
             MiniTask.load(folder)
 
     def test_a_state_that_lacks_something(self, folder: Path) -> None:
