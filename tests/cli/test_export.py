@@ -68,7 +68,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(run: Run, reviews_run:
     (tmp_path / "out/diary.txt").write_text("mine", encoding="utf-8")
     found = run("export", reviews_run, "--to", "onnx", "--out", "out")
     assert found.code == 2
-    assert "out is not empty, and no export that could be replaced" in found.err
+    assert "out is not empty and not an export that could be replaced" in found.err
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["diary.txt"]
 
 

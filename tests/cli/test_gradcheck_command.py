@@ -83,7 +83,7 @@ def test_a_bar_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("mine.py:Nothing",), "mine.py has no class Nothing"),
+        (("mine.py:Nothing",), "mine.py has no such class. Received: Nothing"),
         (("mine.py:Right", "--set", "wide=8"), "wide"),
         (("mine.py:Strings",), "Strings"),
         (("mine.py:Right", "--samples", "0"), "--samples"),

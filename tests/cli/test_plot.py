@@ -143,7 +143,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a layer that is not there": (["run.hw", "--layer", "2"], "layers are numbered 0 … 1. Received: 2"),
     "a name that is not there": (
         ["run.hw", "--layer", "decoder"],
-        "no attention was seen at 'decoder'. Near it: encoder",
+        "no attention was seen at 'decoder'. The nearest: encoder",
     ),
     "layers that are not there": (["run.hw", "--kind", "heads", "--layers", "0-2"], "expected layers from 0 to 1"),
     "a head that is not there": (["run.hw", "--layer", "0", "--head", "2"], "head must be in 0 … 1. Received: head=2"),

@@ -142,7 +142,7 @@ def test_what_is_stopped_says_how_to_go_on_and_goes_on(
     monkeypatch.setattr(Work, "do", do)
     refused = run(*command[:-1], "3")
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)
-    assert "begun with --chunk 2" in refused.err
+    assert "computed with --chunk 2" in refused.err
     done = run(*command)
     assert (done.code, done.out) == (0, "Wrote out.csv (5 rows).\n")
     assert done.err == "note: 2 of the rows were finished before\n"
@@ -159,7 +159,7 @@ def test_what_is_stopped_says_how_to_go_on_and_goes_on(
         (["a text", "--engine", "ray"], "--engine ray: expected a file to read and a file to write"),
         (["--file", "in.csv", "--out", "b.json", "--engine", "ray"], "--engine ray: this file is not read in chunks"),
         (["--file", "in.json", "--out", "b.csv", "--chunk", "2"], "--chunk: this file is not read in chunks"),
-        (["--file", "in.csv.gz", "--out", "b.csv", "--engine", "ray"], "in.csv.gz: each worker of Ray"),
+        (["--file", "in.csv.gz", "--out", "b.csv", "--engine", "ray"], "in.csv.gz: Ray workers cannot read a gzipped file"),
         (["--file", "in.csv", "--out", "b.csv", "--chunk", "0"], "0 is not in the range x>=1"),
     ],
 )  # fmt: skip
