@@ -171,7 +171,7 @@ def test_a_mixed_policy() -> None:
         ({"self_layers": -1}, "self_layers"),
         ({"output_dim": 5}, "output_dim: is of the read-out"),
         ({"query_residual": False}, "query_residual: is of the read-out"),
-        ({"latent_names": ["a"]}, "latent_names: expected 3, one for each latent. Received: 1"),
+        ({"latent_names": ["a"]}, r"expected 3 names, one for each latent. Received: len\(latent_names\)=1"),
         ({"latent_names": "abc"}, "latent_names: expected 3 strings"),
     ],
 )
