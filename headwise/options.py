@@ -47,6 +47,8 @@ def check_scale(scale: float | None, q: Tensor | None = None, k_len: int | None 
     """`scale`, if it is finite; for None 1/√D. Else ArgumentError."""
     if scale is None:
         return None if q is None else q.shape[-1] ** -0.5
+    if isinstance(scale, Tensor) and scale.requires_grad:
+        raise DtypeError("scale must be a number, which gets no gradient. Received: scale=Tensor. Multiply q by it")
     if not -math.inf < scale < math.inf:
         raise ArgumentError(f"scale must be a finite number, or None for 1/sqrt(D). Received: scale={scale}")
     return float(scale)

@@ -320,11 +320,17 @@ def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) 
 
 
 def _versions(call: Scores) -> dict[str, object]:
-    """What changes when a tensor of the call is changed in place; inference tensors count no changes."""
+    """What changes when a tensor of the call is changed in place."""
     versions: dict[str, object] = {"mask": None if call.mask is None else call.mask.version}
     tensors = {"q": call.q, "k": call.k, **call.option_tensors()}
     return {**versions, **{name: _version(x) for name, x in tensors.items()}}
 
 
-def _version(x: Tensor | None) -> int | None:
-    return None if x is None or x.is_inference() else x._version
+def _version(x: Tensor | None) -> object:
+    """torch's count of changes. Inference tensors count none: on the CPU some of their numbers, evenly spread, tell."""
+    if x is None or not x.is_inference():
+        return None if x is None else x._version
+    if x.device.type != "cpu":
+        return None
+    some = x[tuple(slice(None, None, -(-size // 4) or 1) for size in x.shape)]
+    return some.double().numpy().tobytes()

@@ -114,9 +114,13 @@ class Seen:
             )
         return records[0]
 
-    def only(self, *layers: Layer) -> Seen:
-        """The layers that these numbers, paths or patterns ("*.self_attn") mean, in the order of `layers`."""
-        return self._some(self._names(layers) if layers else [])
+    def only(self, *layers: Layer | Sequence[Layer]) -> Seen:
+        """The layers that these numbers, paths or patterns ("*.self_attn") mean, in the order of `layers`.
+
+        Several may also be given as one list, as `watch(only=)` takes them.
+        """
+        each = [layer for given in layers for layer in ([given] if isinstance(given, str | int) else given)]
+        return self._some(self._names(each) if each else [])
 
     def call(self, number: int) -> Seen:
         """One call of each layer: 0 is the first forward pass. A negative number counts from each layer's last call.

@@ -34,7 +34,7 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
         rows = [_in_rows(0, q_len, runs_of(row, 0, k_len, 1), height) for row in real]
     else:
         documents, causal = found
-        rows = [list(_document_tiles(row, causal, q_len, k_len, height)) for row in documents.ids.tolist()]
+        rows = [list(_document_tiles(row, causal, q_len, documents.shift, height)) for row in documents.ids.tolist()]
     tiles = (dataclasses.replace(tile, b=b if mask.batch else None) for b, each in enumerate(rows) for tile in each)
     # All that is masked within a document is the diagonal, which looks the same from every tile.
     return TileList.of(tiles, matrices=mask.batch or 1, alike=True)
@@ -52,19 +52,21 @@ def _documents(mask: Mask) -> tuple[Documents, bool] | None:
     return documents[0], bool(causal)
 
 
-def _document_tiles(ids: list[int], causal: bool, q_len: int, k_len: int, height: int) -> Iterator[Tile]:
-    """The tiles of one row of packed documents; those of a document in pieces take the keys of all its pieces."""
+def _document_tiles(ids: list[int], causal: bool, q_len: int, offset: int, height: int) -> Iterator[Tile]:
+    """The tiles of one row of packed documents; those of a document in pieces take the keys of all its pieces.
+
+    Query q stands at key q + offset.
+    """
     pieces: dict[int, list[Run]] = {}
     lo = 0
-    for position in range(1, k_len + 1):
-        if position == k_len or ids[position] != ids[lo]:
+    for position in range(1, len(ids) + 1):
+        if position == len(ids) or ids[position] != ids[lo]:
             if ids[lo] >= 0:
                 pieces.setdefault(ids[lo], []).append(Run(lo, position, False))
             lo = position
-    offset = k_len - q_len
     for runs in pieces.values():
         for piece in runs:
-            q_lo, q_hi = max(0, piece.lo - offset), piece.hi - offset
+            q_lo, q_hi = max(0, piece.lo - offset), min(q_len, piece.hi - offset)
             whole = len(runs) == 1 and q_hi - q_lo == piece.hi - piece.lo <= height
             if causal and whole:
                 yield Tile(q_lo, q_hi, (piece,), causal=True)

@@ -238,3 +238,13 @@ def test_values_that_were_changed_in_place_are_noticed() -> None:
     torch.testing.assert_close(record.v, v)
     with pytest.raises(RecordError, match=r"does not have output gradients. Watch the model with gradients=True"):
         _ = record.grad
+
+
+def test_changing_inference_tensors_in_place_is_noticed() -> None:
+    with torch.inference_mode():
+        q, k = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
+        _, seen = headwise.attention(q, k, k, record=True)
+        seen.entropy()
+        k.mul_(-3)
+        with pytest.raises(RecordError, match="k was changed in place"):
+            seen.entropy()
