@@ -206,7 +206,7 @@ class TestFiles:
         assert data.columns["source"] == ["one", "three"]
         assert "line 2" in data.left_out[0]
         (tmp_path / "a.de").write_text("eins\nzwei\n")
-        with pytest.raises(ArgumentError, match=r"received 3 in a\.en and 2 in a\.de"):
+        with pytest.raises(ArgumentError, match=r"Received: 3 in a\.en and 2 in a\.de"):
             Translate.read(f"{tmp_path / 'a.en'},{tmp_path / 'a.de'}", make_options())
         with pytest.raises(FileError, match=r"b\.de"):
             Translate.read(f"{tmp_path / 'a.en'},{tmp_path / 'b.de'}", make_options())

@@ -112,10 +112,10 @@ class Masked:
             at = ids == self.subwords.mask
             wanted = text.count(MASK)
             if not wanted or int(at.sum()) < wanted:
-                said = f"received {text!r:.60}"
+                said = f"Received: {text!r:.60}"
                 if wanted:
                     said = f"the {MASK} at the end of this text is beyond the {self.block} tokens that are read"
-                raise ArgumentError(f"expected a text with {MASK} where a token is to be found, {said}")
+                raise ArgumentError(f"expected a text with {MASK} where a token is to be found. {said}")
             with torch.no_grad():
                 shares = model(ids, at=at).float().softmax(-1)[:, self._words.to(ids.device)]
             best = shares.topk(SHOWN)

@@ -25,7 +25,7 @@ def test_a_checkpoint_becomes_a_program_that_its_card_can_call(tiny_bert: Path, 
     (graph,) = manifest.graphs
     assert all(each.relative <= 1e-4 for each in graph.differences)
     assert "AOTInductor packages were not requested." in manifest.notes
-    assert "The axis length is at most 32." in manifest.notes
+    assert "The size of axis length is at most 32." in manifest.notes
     card = (found.folder / "card.md").read_text(encoding="utf-8")
     assert "| graph | batch | first input | PyTorch | torch.export |" in card
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
@@ -41,7 +41,7 @@ def test_without_a_compiler_it_says_so_and_refuses_only_where_it_must(monkeypatc
         False,
         "No AOTInductor package was made: no C++ compiler was found (g++, or the value of CXX).",
     )
-    with pytest.raises(ArgumentError, match=r"aoti: AOTInductor needs a C\+\+ compiler, and there is none"):
+    with pytest.raises(ArgumentError, match=r"aoti: AOTInductor needs a C\+\+ compiler, but none was found"):
         module._whether(True)
 
 
@@ -58,7 +58,9 @@ def test_a_program_that_computes_something_else_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("given", "said"), [("int8", "; int8 is there for onnx$"), ("fp8", "received 'fp8'$")])
+@pytest.mark.parametrize(
+    ("given", "said"), [("int8", "int8 is available for onnx$"), ("fp8", "Received: precision='fp8'$")]
+)
 def test_precisions_that_there_are_none_of(given: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=said):
         export(nn.Linear(2, 2), "torch", tmp_path / "out", precision=given)
