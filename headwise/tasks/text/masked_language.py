@@ -114,7 +114,7 @@ class Masked:
             if not wanted or int(at.sum()) < wanted:
                 said = f"Received: {text!r:.60}"
                 if wanted:
-                    said = f"the {MASK} at the end of this text is beyond the {self.block} tokens that are read"
+                    said = f"The {MASK} at the end of this text is beyond the {self.block} tokens that are read"
                 raise ArgumentError(f"expected a text with {MASK} where a token is to be found. {said}")
             with torch.no_grad():
                 shares = model(ids, at=at).float().softmax(-1)[:, self._words.to(ids.device)]
