@@ -291,7 +291,7 @@ def test_drawn_continuations_are_the_same_for_the_same_place() -> None:
     ("text", "said"),
     [
         ("nothing to fill", r"expected a text with \[MASK\] where a token is to be found. Received: 'nothing to fill'"),
-        ("word " * 40 + "[MASK]", r"the \[MASK\] at the end of this text is beyond the 16 tokens that are read"),
+        ("word " * 40 + "[MASK]", r"The \[MASK\] at the end of this text is beyond the 16 tokens that are read"),
     ],
 )
 def test_a_text_without_a_mask_that_can_be_read(text: str, said: str) -> None:

@@ -59,8 +59,6 @@ def test_a_program_that_computes_something_else_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize(("given", "said"), [("int8", "int8 is available for onnx$"), ("fp8", "precision='fp8'$")])
-    ("given", "said"), [("int8", "int8 is available for onnx$"), ("fp8", "Received: precision='fp8'$")]
-)
 def test_precisions_that_there_are_none_of(given: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=said):
         export(nn.Linear(2, 2), "torch", tmp_path / "out", precision=given)
