@@ -86,8 +86,8 @@ def attention(
 
     Returns:
         The output [B, H, Q, E] in q's dtype, or inside torch.autocast in that dtype; with `record=True` (output,
-        AttentionRecord). A query that may attend to nothing gets 0, and gradients of 0. A key that nobody may attend to
-        may hold NaN.
+        AttentionRecord). A query that may attend to nothing gets 0, and gradients of 0. NaN in a key or value reaches
+        only the queries that may attend to it. Second derivatives need kernel="reference".
 
     Raises:
         ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
