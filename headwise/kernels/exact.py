@@ -45,17 +45,6 @@ def usable(call: AttentionCall) -> AttentionCall:
     return dataclasses.replace(call, k=k, v=v)
 
 
-def widened(call: AttentionCall) -> AttentionCall:
-    """A call on the CPU in float32, if it is in half precision and trains.
-
-    Fused kernels round the output and the weights to the dtype before backward uses them. In float32 the gradients are
-    rounded once, and the CPU takes no longer (measured with AMX: bfloat16 is faster forward, slower backward).
-    """
-    if not call.trains or call.q.dtype == call.dtype:
-        return call
-    return dataclasses.replace(call, **{name: getattr(call, name).to(call.dtype) for name in ("q", "k", "v")})
-
-
 def contained(call: AttentionCall, out: Tensor) -> Tensor:
     """The output [B, H, Q, E], with the rows computed again that NaN reached from a key that they may not see."""
     if _is_finite(out) and not (call.trains and not (_is_finite(call.k) and _is_finite(call.v))):

@@ -56,11 +56,8 @@ def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
     if torch.compiler.is_compiling() or call.q.device.type != "cpu":
         call = exact.usable(call)
         return choose(call, kernel).run(call)
-    wide = exact.widened(call)
-    out = choose(call, kernel).run(wide)
-    if call.mask is not None or call.bias is not None:
-        out = exact.contained(wide, out)
-    return out if wide is call else out.to(call.q.dtype)
+    out = choose(call, kernel).run(call)
+    return out if call.mask is None and call.bias is None else exact.contained(call, out)
 
 
 def _cheapest(call: AttentionCall) -> Kernel:
