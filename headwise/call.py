@@ -144,15 +144,16 @@ class AttentionCall(Scores):
         """Whether a gradient will be asked of this call."""
         if not torch.is_grad_enabled():
             return False
-        inputs = (self.q, self.k, self.v, *self.option_tensors().values())
-        return any(x.requires_grad for x in inputs)
+        if self.q.requires_grad or self.k.requires_grad or self.v.requires_grad:
+            return True
+        return any(x.requires_grad for x in self.option_tensors().values())
 
     @property
     def kind(self) -> tuple[Hashable, ...]:
         """What a kernel's choice may depend on: calls of one kind, with one mask, are planned alike."""
-        tensors = ((name, x.shape, x.dtype, x.requires_grad) for name, x in self.option_tensors().items())
-        options = (*self.used_options(), self.scale > 0.0, self.trains)
-        return (self.q.shape, self.k.shape, self.v.shape, self.q.dtype, self.q.device, *tensors, *options)
+        options = [(name, x.shape, x.dtype, x.requires_grad) for name, x in self.option_tensors().items()]
+        shapes = (self.q.shape, self.k.shape, self.v.shape)
+        return (*shapes, self.q.dtype, self.q.device, self.scale > 0.0, self.trains, *self.used_options(), *options)
 
 
 def make_call(
@@ -204,7 +205,8 @@ def as_written(device: torch.device) -> AbstractContextManager[None]:
 
 
 def _autocasts(device: torch.device) -> bool:
-    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+    kind = device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
 def fit_mask(mask: object, like: Tensor, heads: int | None, q_len: int, k_len: int, *, name: str = "mask") -> Mask:

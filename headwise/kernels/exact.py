@@ -47,7 +47,7 @@ def usable(call: AttentionCall) -> AttentionCall:
 
 def contained(call: AttentionCall, out: Tensor) -> Tensor:
     """The output [B, H, Q, E], with the rows computed again that NaN reached from a key that they may not see."""
-    if _is_finite(out) and not (call.trains and not (_is_finite(call.k) and _is_finite(call.v))):
+    if _is_finite(out) and (not out.requires_grad or (_is_finite(call.k) and _is_finite(call.v))):
         return out  # (a gradient can meet a key that the output did not)
     if call.dropout:  # which weights were dropped is not known
         return out

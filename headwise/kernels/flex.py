@@ -58,8 +58,9 @@ def run(call: AttentionCall) -> Tensor:
             lambda: mask.to_block_mask(*call.shape[2:], block_size=BLOCK, device=device),
         )
     q, k, v = call.q, call.k, call.v
-    if q.device.type == "cpu":  # FlexAttention looks at requires_grad even under no_grad
-        q, k, v = q.detach(), k.detach(), v.detach()
+    if q.device.type == "cpu":
+        # FlexAttention looks at requires_grad even under no_grad; and it would round scores and output to half precision.
+        q, k, v = (x.detach().to(call.dtype) for x in (q, k, v))
     out, lse = _flex_attention(q.device.type)(
         q,
         k,
@@ -72,7 +73,7 @@ def run(call: AttentionCall) -> Tensor:
     )
     if call.sinks is not None:
         out, _ = add_sinks(out, lse, call.sinks)
-    return out
+    return out.to(call.q.dtype)
 
 
 def _score_mod(call: AttentionCall) -> Callable[..., Tensor] | None:
@@ -84,7 +85,6 @@ def _score_mod(call: AttentionCall) -> Callable[..., Tensor] | None:
     dtype = call.dtype
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        score = score.to(dtype)  # on the CPU it comes in half precision, in which finfo.min of float32 is -inf
         if softcap is not None:
             score = capped(score, softcap)
         if bias is not None and sizes is not None:

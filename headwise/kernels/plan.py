@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
@@ -25,8 +26,8 @@ KERNELS: dict[str, Kernel] = {
 # What torch.compile and torch.export can follow without looking at what a tensor holds; the first that can is taken.
 TRACEABLE = ("decode", "sdpa", "reference")
 
-# Nominal seconds of a call below which comparing the kernels would take longer than the best of them could save.
-WORTH_PLANNING = 2e-4
+# Cells of [B, H, Q, K], and numbers in k, below which comparing kernels takes longer than the best could save.
+WORTH_PLANNING = 2**17
 
 
 def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
@@ -46,14 +47,16 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
         return asked
     if torch.compiler.is_compiling():
         return next(KERNELS[name] for name in TRACEABLE if refusal(KERNELS[name], call) is None)
-    if call.mask is None or call.shape[2] == 1:  # a step's lengths do not come again: nothing to remember
+    if max(math.prod(call.shape), call.k.numel()) < WORTH_PLANNING and refusal(sdpa, call) is None:
+        return _dense(call)
+    if call.mask is None or call.q.shape[2] == 1:  # a step's lengths do not come again: nothing to remember
         return _cheapest(call)
     return call.mask.remember(("kernel", *call.kind), lambda: _cheapest(call))
 
 
 def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
     """The output [B, H, Q, E] by the kernel that `choose` takes; NaN and infinity reach only rows that may see them."""
-    if torch.compiler.is_compiling() or call.q.device.type != "cpu":
+    if torch.compiler.is_compiling() or not call.q.is_cpu:
         call = exact.usable(call)
         return choose(call, kernel).run(call)
     out = choose(call, kernel).run(call)
@@ -61,11 +64,14 @@ def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
 
 
 def _cheapest(call: AttentionCall) -> Kernel:
-    if refusal(sdpa, call) is None and (sdpa.sees_all(call) or sdpa.cost(call).time < WORTH_PLANNING):
-        # Nothing can be skipped, or too little to be worth a look.
-        return decode if call.shape[2] == 1 and refusal(decode, call) is None else sdpa
+    if refusal(sdpa, call) is None and sdpa.sees_all(call):  # nothing can be skipped
+        return _dense(call)
     ready = [candidate for candidate in KERNELS.values() if refusal(candidate, call) is None]
     return min(ready, key=lambda candidate: candidate.cost(call).time)
+
+
+def _dense(call: AttentionCall) -> Kernel:
+    return decode if call.q.shape[2] == 1 and refusal(decode, call) is None else sdpa
 
 
 def make_plan(call: AttentionCall, kernel: str = "auto") -> Plan:

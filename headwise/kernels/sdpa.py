@@ -77,7 +77,7 @@ def run(call: AttentionCall) -> Tensor:
     is_causal = _is_causal(call)
     q, k, v, scale = fused_inputs(call)
     mask = None if is_causal else dense_mask(call)
-    if call.trains and call.bias is not None and _is_fused(call):  # backward needs a log-sum-exp that is exact
+    if call.bias is not None and call.trains and _is_fused(call):  # backward needs a log-sum-exp that is exact
         out, lse = fused.attend(q, k, v, scale, mask)
         return exact.rounded_rows(call, cut_to_values(call, out), lse)
     shared = call.heads_per_key_head > 1

@@ -109,12 +109,13 @@ def test_gradients_of_queries_that_do_not_see_nan(kernel: str) -> None:
 
 
 @every
-def test_nan_in_padding_of_packed_documents(kernel: str) -> None:
+@pytest.mark.parametrize("scale", [None, 0.0, -1.0])
+def test_nan_in_padding_of_packed_documents(kernel: str, scale: float | None) -> None:
     ids = torch.tensor([-1] + [0] * 15 + [1] * 14 + [-1] * 3)
     real = (ids >= 0).float()
     q, k, v = torch.randn(1, 2, 33, 1), torch.randn(1, 1, 33, 1), torch.ones(1, 1, 33, 1)
     k[:, :, ids < 0] = v[:, :, ids < 0] = NAN
-    out = headwise.attention(q, k, v, mask=masks.documents(ids) & masks.causal(0), kernel=kernel)
+    out = headwise.attention(q, k, v, mask=masks.documents(ids) & masks.causal(0), scale=scale, kernel=kernel)
     torch.testing.assert_close(out, real[None, None, :, None].expand(1, 2, 33, 1))
 
 
