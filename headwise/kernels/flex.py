@@ -59,7 +59,7 @@ def run(call: AttentionCall) -> Tensor:
         )
     q, k, v = call.q, call.k, call.v
     if q.device.type == "cpu":
-        # FlexAttention looks at requires_grad even under no_grad; and it would round scores and output to half precision.
+        # FlexAttention looks at requires_grad even under no_grad, and rounds scores and output to half precision.
         q, k, v = (x.detach().to(call.dtype) for x in (q, k, v))
     out, lse = _flex_attention(q.device.type)(
         q,
