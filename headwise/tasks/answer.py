@@ -41,6 +41,7 @@ class Window(NamedTuple):
     ids: list[int]
     types: list[int]
     context: int  # index of the context's first token in the ids
+    low: int  # index of that token in the context
     offsets: list[tuple[int, int]]  # of the context's tokens in this window: context[start:end]
     start: int  # first and last token of the answer in the ids; both 0, [CLS], if the answer is not in this window
     end: int
@@ -128,7 +129,7 @@ class Answer(Task[AnswerOptions]):
             whole = answer is not None and low <= answer.start and answer.stop <= high
             start, end = (answer.start - low + begin, answer.stop - 1 - low + begin) if answer and whole else (0, 0)
             ids, types = self.subwords.pair(question, context.ids[low:high])
-            found.append(Window(row, ids, types, begin, context.offsets[low:high], start, end))
+            found.append(Window(row, ids, types, begin, low, context.offsets[low:high], start, end))
         return found
 
     @property
@@ -222,22 +223,19 @@ class Answer(Task[AnswerOptions]):
         have = "have" if long > 1 else "has"
         return (f"{long} of {len(lengths)} questions {have} more than {most} tokens: the rest was cut",)
 
-    def look(self, inputs: Sequence[str]) -> list[Seen]:
-        """The attention for each "question [SEP] context"; of a long context, for the window around the answer."""
-        pairs = [_pair(text) for text in inputs]
-        texts = [f"{question} {SEPARATOR} {context[self._begin(question, context) :]}" for question, context in pairs]
-        return [encoders.look(self.model, self.subwords, text, self.max_length) for text in texts]
-
-    def _begin(self, question: str, context: str) -> int:
-        """The index of the first character of the window whose middle is nearest to the answer."""
-        pair = [(question, context)]
-        (found,) = self.predict(pair)
-        if found["start"] is None:
-            return 0
-        middle = found["start"] + len(found["answer"]) / 2
-        windows = self.encode(self._inputs(pair), targets=False)
-        spans = [(each.offsets[0][0], each.offsets[-1][1]) for each in windows]
-        return min(spans, key=lambda span: abs(sum(span) / 2 - middle))[0]
+    def look(self, inputs: Any) -> list[Seen]:
+        """The attention for each question; of a long context, for the window whose middle is nearest to the answer."""
+        data = self._inputs(inputs)
+        windows = self.encode(data, targets=False)
+        found = []
+        for row, answer in enumerate(self.predict(data)):
+            middle = 0.0 if answer["start"] is None else answer["start"] + len(answer["answer"]) / 2
+            mine = [each for each in windows if each.row == row]
+            window = min(mine, key=lambda each: abs((each.offsets[0][0] + each.offsets[-1][1]) / 2 - middle))
+            kept = slice(window.context - 2), slice(window.low, window.low + len(window.offsets))
+            tokens = self.subwords.named((data.columns["question"][row], data.columns["context"][row]), kept)
+            found.append(encoders.look(self.model, tokens, window.types))
+        return found
 
     def state(self) -> dict[str, Any]:
         return {

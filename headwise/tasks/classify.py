@@ -24,6 +24,7 @@ from headwise.tasks.text import encoders
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.subwords import Subwords
 
+SEPARATOR = "[SEP]"  # separates the two texts of a pair in one string
 UNSEEN = -100  # the class of a label that is not in the training data; the loss ignores it
 
 
@@ -122,7 +123,8 @@ class Classify(Task[ClassifyOptions]):
         """The label of each text, and the probability of each label.
 
         Args:
-            inputs: a text, several texts, (text, text) pairs, or a table with the columns of texts.
+            inputs: a text, several texts, (text, text) pairs or strings "first [SEP] second", or a table with the
+                columns of texts.
 
         Returns:
             For each input "label", "probability" (of that label), and "probability of …" each label.
@@ -164,9 +166,15 @@ class Classify(Task[ClassifyOptions]):
             f"{long} of {len(lengths)} texts have more than {most} tokens, {max(lengths)} at most: the rest was cut",
         )
 
-    def look(self, inputs: Sequence[str]) -> list[Seen]:
-        """The attention for each text; a pair is "first [SEP] second"."""
-        return [encoders.look(self.model, self.subwords, text, self.max_length) for text in inputs]
+    def look(self, inputs: Any) -> list[Seen]:
+        data = self._inputs(inputs)
+        rows = zip(*(data.columns[name] for name in ("text", "pair") if name in data.columns), strict=True)
+        found = []
+        for texts, example in zip(rows, self.encode(data, targets=False), strict=True):
+            counts = example.types.count(0) - 2, example.types.count(1) - 1
+            tokens = self.subwords.named(texts, [slice(count) for count in counts[: len(texts)]])
+            found.append(encoders.look(self.model, tokens, example.types))
+        return found
 
     def state(self) -> dict[str, Any]:
         return {
@@ -207,12 +215,18 @@ class Classify(Task[ClassifyOptions]):
         texts = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
         if not isinstance(texts, list | tuple) or not texts or isinstance(texts[0], dict):
             return self.read(inputs, self.options, targets=False)
-        pairs = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
         names = ["text", "pair"][: 1 + (self.options.text_pair is not None)]
+        pairs = [self._pair(text) if isinstance(text, str) else tuple(text) for text in texts]
         if wrong := [pair for pair in pairs if len(pair) != len(names)]:
             expected = "a text" if len(names) == 1 else "two texts"
             raise ArgumentError(f"expected {expected} for each input. Received: {len(wrong[0])}: {wrong[0]!r:.80}")
         return Data("inputs", {name: [pair[i] for pair in pairs] for i, name in enumerate(names)}, [*range(len(pairs))])
+
+    def _pair(self, text: str) -> tuple[str, ...]:
+        """The texts of one string: of a task with pairs those before and after the first [SEP]."""
+        if self.options.text_pair is None:
+            return (text,)
+        return tuple(part.strip() for part in text.split(SEPARATOR, 1))
 
 
 def _labels(data: Data, options: ClassifyOptions) -> dict[str, int]:

@@ -116,7 +116,7 @@ class Language(Task[LanguageOptions]):
         self.eval()
         return self.objective.stream(cast(CausalLanguageModel, self.model), texts[0])
 
-    def look(self, inputs: Sequence[str]) -> list[Seen]:
+    def look(self, inputs: Any) -> list[Seen]:
         self.eval()
         return [self.objective.look(self.model, text) for text in self._texts(inputs)]
 

@@ -228,7 +228,7 @@ class Match(Task[MatchOptions]):
         for pair in self._pairs(inputs):
             assert pair.text is not None
             assert pair.pixels is not None
-            tokens = self.subwords.tokens(pair.text, self.options.max_length)
+            tokens = self.subwords.named([pair.text], [slice(self.options.max_length - 2)])
             grid = self.model.config.grid
             named = {"target": [tokens], "source": [Patches(grid, grid, prefix=()).tokens()]}
             pixels = batch_of_images([pair.pixels]).to(self.device)

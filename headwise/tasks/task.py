@@ -107,8 +107,11 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         """The scores on rows that have targets, beside those of a trivial baseline."""
 
     @abstractmethod
-    def look(self, inputs: Sequence[str]) -> list[Seen]:
-        """The attention for each input, run separately so that nothing is padded; for `headwise view`."""
+    def look(self, inputs: Any) -> list[Seen]:
+        """The attention for each of the inputs that `predict` takes, read as `predict` reads it.
+
+        Each is run separately, so that nothing is padded. For `headwise view`.
+        """
 
     @abstractmethod
     def state(self) -> dict[str, Any]:

@@ -246,14 +246,14 @@ class TextToText(Task[TextOptions]):
         part = "the rest" if self.keep == "beginning" else "the beginning"
         return (f"{long} of {len(lengths)} texts have more than {most} tokens, {max(lengths)} at most: {part} was cut",)
 
-    def look(self, inputs: Sequence[str]) -> list[Seen]:
+    def look(self, inputs: Any) -> list[Seen]:
         """The attention while each source and its generated text are read.
 
         The rows of a decoder are the tokens that it has read, [BOS] first: what it does in a row, it does to write the
         token after that.
         """
         seen_of_all = []
-        for text in inputs:
+        for text in self._inputs(inputs).sources:
             source = self.source_vocabulary.tokens(text, self.options.max_source_length, keep=self.keep)
             (written,) = self.write([Example(list(source.ids), [])])
             target = self.target_vocabulary.named([self.target_vocabulary.begin, *written.ids])

@@ -65,17 +65,16 @@ class Tokenizer:
         word_ids = [None if sign else word for word, sign in zip(encoding.word_ids, special, strict=True)]
         # Before cutting, so that a character cut in half still counts all its tokens: 🐈(1/3).
         labels = label(text, encoding.tokens, offsets, word_ids, special)
-        kept = _fit(encoding.special_tokens_mask, max_length)
-        return Tokens(
-            ids=tuple(ids[i] for i in kept),
-            labels=tuple(labels[i] for i in kept),
-            offsets=tuple(offsets[i] for i in kept),
-            special=tuple(special[i] for i in kept),
+        whole = Tokens(
+            ids=tuple(ids),
+            labels=tuple(labels),
+            offsets=tuple(offsets),
+            special=tuple(special),
             text=text,
-            cut=len(ids) - len(kept),
-            unknown=tuple(ids[i] == self._unknown_id for i in kept),
-            word_ids=tuple(word_ids[i] for i in kept),
+            unknown=tuple([id_ == self._unknown_id for id_ in ids]),
+            word_ids=tuple(word_ids),
         )
+        return whole.take(_fit(encoding.special_tokens_mask, max_length))
 
 
 def check_text(text: object) -> None:

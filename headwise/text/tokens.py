@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
 from headwise.text import groups
@@ -43,6 +44,14 @@ class Tokens:
             raise ArgumentError(f"tokens: expected tuples of one length. Received: lengths {sorted(counts)}")
         if self.patches is not None and len(self.patches) not in counts:
             raise ArgumentError(f"tokens: expected {len(self.patches)}, one a patch. Received: {len(self.ids)}")
+
+    def take(self, places: Sequence[int]) -> Tokens:
+        """Some of the tokens; `cut` grows by the number of the others."""
+        fields = ("ids", "labels", "offsets", "special", "unknown", "word_ids")
+        kept: dict[str, Any] = {
+            name: tuple([values[i] for i in places]) for name in fields if (values := getattr(self, name))
+        }
+        return replace(self, cut=self.cut + len(self.ids) - len(places), **kept)
 
     def words(self) -> groups.Groups:
         """The tokens grouped into words. The rules are those of `headwise.text.groups`."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headwise.server.interface import Column, Description, Row
 from headwise.server.interfaces.cells import text_of
 from headwise.server.interfaces.task_interface import TaskInterface
-from headwise.tasks.answer import SEPARATOR, Answer
+from headwise.tasks.answer import Answer
 from headwise.viewer import Input, inputs_of
 
 NO_ANSWER = -1  # the start when the context has no answer
@@ -51,4 +51,4 @@ class AnswerInterface(TaskInterface[Answer, tuple[str, str]]):
         return [{**each, "start": NO_ANSWER if each["start"] is None else each["start"]} for each in found]
 
     def look(self, asked: tuple[str, str]) -> list[Input]:
-        return inputs_of(self.task.look([f" {SEPARATOR} ".join(asked)]))
+        return inputs_of(self.task.look([asked]))

@@ -63,7 +63,7 @@ class ClassifyInterface(TaskInterface[Classify, dict[str, str]]):
         ]
 
     def look(self, asked: dict[str, str]) -> list[Input]:
-        return inputs_of(self.task.look([" [SEP] ".join(asked.values())]))
+        return inputs_of(self.task.look([tuple(asked.values())]))
 
     def _logits(self, examples: Sequence[Example]) -> Tensor:
         """[N, C] on the CPU."""

@@ -113,8 +113,9 @@ class Causal:
         )
 
     def look(self, model: CausalLanguageModel, text: str) -> Seen:
-        """What the heads do with the first `block` tokens of a text."""
-        tokens = self.vocabulary.tokens(text, self.options.block)
+        """What the heads do with what `predict` reads: [BOS] and the text, its last `block` tokens."""
+        whole = self.vocabulary.tokens(text)
+        tokens = whole.take(range(len(whole.ids) - 1)[-self.options.block :])
         with torch.no_grad(), watch(model, tokens=[tokens]) as seen:
             model(torch.tensor([tokens.ids], device=model.embedding.weight.device))
         return seen

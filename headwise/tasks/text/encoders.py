@@ -24,6 +24,7 @@ from headwise.tasks.options.classify import ClassifyOptions
 from headwise.tasks.options.encoder import EncoderOptions
 from headwise.tasks.text.subwords import Subwords
 from headwise.tasks.training.run import CONFIG, load
+from headwise.text import Tokens
 
 AnyEncoder = Bert | SmallEncoder | LatentEncoder
 
@@ -114,14 +115,12 @@ def make_latent(texts: Sequence[str], options: ClassifyOptions) -> tuple[LatentE
     return LatentEncoder(config), subwords
 
 
-def look(model: nn.Module, subwords: Subwords, text: str, most: int | None) -> Seen:
-    """What the heads of a model with such an encoder do with a text, or with "first [SEP] second"; `most` tokens."""
-    tokens = subwords.tokens(text, most)
+def look(model: nn.Module, tokens: Tokens, types: Sequence[int]) -> Seen:
+    """The attention of a model with such an encoder, for the tokens of one text (types 0) or two (types 0 and 1)."""
     device = next(model.parameters()).device
-    ids, types = (torch.tensor([row], device=device) for row in (tokens.ids, subwords.types(tokens.ids)))
     model.eval()
     with torch.no_grad(), watch(model, tokens=[tokens]) as seen:
-        model(ids, token_type_ids=types)
+        model(torch.tensor([tokens.ids], device=device), token_type_ids=torch.tensor([types], device=device))
     return seen
 
 

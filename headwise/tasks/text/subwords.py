@@ -13,7 +13,7 @@ import tokenizers.models
 from headwise.errors import CheckpointError
 from headwise.files import replacing
 from headwise.tasks.text.wordpieces import BEGIN, END, MASK, PAD, SIGNS, UNKNOWN, train_wordpieces
-from headwise.text import Tokenizer, Tokens
+from headwise.text import Tokenizer, Tokens, as_tokens
 from headwise.text.tokenizer import check_text
 
 FILE = "tokenizer.json"
@@ -99,10 +99,21 @@ class Subwords:
             ids, types = [*ids, *second, self.sep], types + [1] * (len(second) + 1)
         return ids, types
 
-    def types(self, ids: Sequence[int]) -> list[int]:
-        """Which text of a pair each token is from, as `pair` has it."""
-        end = list(ids).index(self.sep) if self.sep in ids else len(ids)
-        return [int(place > end) for place in range(len(ids))]
+    def named(self, texts: Sequence[str], kept: Sequence[slice]) -> Tokens:
+        """What `pair` makes of some pieces of one or two texts, with labels that a person can read.
+
+        Args:
+            texts: one text, or two.
+            kept: which pieces of each.
+        """
+        first, second = texts if len(texts) == 2 else (texts[0], None)
+        encoding = self._backend.encode(first, second)
+        (tokens,) = as_tokens(encoding, first if second is None else (first, second))
+        signs, *pieces = ([i for i, of in enumerate(encoding.sequence_ids) if of == n] for n in (None, 0, 1))
+        places = signs[:1]
+        for some, part, sign in zip(pieces, kept, signs[1:], strict=False):
+            places += [*some[part], sign]
+        return tokens.take(places)
 
     def extended(self, texts: Iterable[str], least: int = 2) -> Subwords:
         """With the characters that stand in `least` of the texts and in no token yet: these get the last ids."""

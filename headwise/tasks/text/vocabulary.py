@@ -140,17 +140,7 @@ class Vocabulary:
     ) -> Tokens:
         """One text as `encode` has it, with labels that a person can read."""
         whole = self._tokenizer.encode(text)
-        kept = _kept(len(whole.ids), max_length, keep)
-        return replace(
-            whole,
-            ids=tuple(whole.ids[i] for i in kept),
-            labels=tuple(whole.labels[i] for i in kept),
-            offsets=tuple(whole.offsets[i] for i in kept),
-            special=tuple(whole.special[i] for i in kept),
-            unknown=tuple(whole.unknown[i] for i in kept),
-            word_ids=tuple(whole.word_ids[i] for i in kept),
-            cut=len(whole.ids) - len(kept),
-        )
+        return whole.take(_kept(len(whole.ids), max_length, keep))
 
     def named(self, ids: Sequence[int]) -> Tokens:
         """Ids that a model wrote, with labels that a person can read."""
