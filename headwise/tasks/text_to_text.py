@@ -111,10 +111,6 @@ class TextToText(Task[TextOptions]):
     @classmethod
     def _made(cls, options: TextOptions, source: Vocabulary, target: Vocabulary, bert: Bert | None) -> Self:
         Decoding(**_decoding(options))  # reports invalid options before the training
-        if options.label_smoothing >= 1:
-            raise ArgumentError(
-                f"label_smoothing: expected less than 1. Received: label_smoothing={options.label_smoothing}"
-            )
         reader = None if bert is None else bert.config
         writer = reader if options.shared_vocabulary else None  # whose embeddings serve both sides
         config = EncoderDecoderConfig(

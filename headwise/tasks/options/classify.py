@@ -25,7 +25,9 @@ class ClassifyOptions(EncoderOptions):
     )
     latents: int = option(16, 'With "latent": number of latents.', least=1)
     pooling: Literal["mean", "cls"] = option("mean", "The vector of a text: the mean of its tokens, or [CLS].")
-    word_dropout: float = option(None, "Share of tokens masked in training. Default: 0, from scratch 0.4.", least=0)
+    word_dropout: float = option(
+        None, "Share of tokens masked in training. Default: 0, from scratch 0.4.", least=0, below=1
+    )
 
     @property
     def is_pretrained(self) -> bool:

@@ -23,7 +23,7 @@ class LanguageOptions(TrainOptions):
         None, "masked: a BERT to start from: hub id or folder. Default: a small one from scratch.", metavar="MODEL"
     )
     block: int = option(128, "Tokens per example: longer documents are cut into pieces of this size.", least=8)
-    mask_share: float = option(0.15, "masked: the share of tokens to predict.", least=0)
+    mask_share: float = option(0.15, "masked: the share of tokens to predict.", least=0, most=1)
     vocab_size: int = option(8000, "From scratch: most subwords learned from the corpus.", least=300)
     lowercase: bool = option(True, "masked, from scratch: ignore case.")
     dim: int = option(256, "From scratch: the dimension of the model.", least=8)
@@ -33,7 +33,9 @@ class LanguageOptions(TrainOptions):
     sample: bool = option(False, "causal: sample tokens instead of taking the most probable one.")
     temperature: float = option(1.0, "With sample: above 1 flattens the distribution, below 1 sharpens it.", least=0)
     top_k: int = option(0, "With sample: use only this many most probable tokens; 0 = all.", least=0)
-    top_p: float = option(1.0, "With sample: use only the most probable tokens with this total probability.", least=0)
+    top_p: float = option(
+        1.0, "With sample: use only the most probable tokens with this total probability.", least=0, most=1
+    )
 
     lr: float = option(1e-3, "The highest learning rate.", least=0)
 

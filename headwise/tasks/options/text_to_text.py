@@ -35,11 +35,13 @@ class TextToTextOptions(TrainOptions):
     lr: float = option(1.2e-3, "The highest learning rate.", least=0)
     warmup: float = option(0.08, "The share of steps in which the learning rate rises.", least=0)
     batch_tokens: int = option(3000, "Tokens of both sides per batch, including padding, over all devices.", least=1)
-    label_smoothing: float = option(0.1, "Label smoothing: the probability spread over all tokens.", least=0)
+    label_smoothing: float = option(0.1, "Label smoothing: the probability spread over all tokens.", least=0, below=1)
     beams: int = option(4, "Hypotheses in beam search; 1 = greedy.", least=1)
     length_penalty: float = option(0.6, "How strongly beam search prefers longer texts; 0 = not at all.", least=0)
     no_repeat: int = option(0, "No sequence of this many tokens is generated twice; 0 = no limit.", least=0)
     sample: bool = option(False, "Sample tokens instead of beam search.")
     temperature: float = option(1.0, "With sample: above 1 flattens the distribution, below 1 sharpens it.", least=0)
     top_k: int = option(0, "With sample: use only this many most probable tokens; 0 = all.", least=0)
-    top_p: float = option(1.0, "With sample: use only the most probable tokens with this total probability.", least=0)
+    top_p: float = option(
+        1.0, "With sample: use only the most probable tokens with this total probability.", least=0, most=1
+    )

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from headwise.errors import ArgumentError, DtypeError
 
 
-def option(default: Any, says: str, *, metavar: str | None = None, least: float | None = None) -> Any:
-    """A field of the options: its default, its text in `--help`, and its smallest value.
+def option(
+    default: Any,
+    says: str,
+    *,
+    metavar: str | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """A field of the options: its default, its text in `--help`, its least and its most value, or what it is below.
 
-    With MISSING as default, the option is required.
+    With MISSING as default, the option is required. Limits hold for subclasses that only change the default.
     """
-    return field(default=default, metadata={"help": says, "metavar": metavar, "least": least})
+    limits = {"at least": least, "at most": most, "less than": below}
+    return field(default=default, metadata={"help": says, "metavar": metavar, "limits": limits})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,18 +39,18 @@ class TrainOptions:
     validation: str | None = option(
         None, "A file with validation data, to select the best weights. Default: a share of the data."
     )
-    validation_share: float = option(0.1, "The share of the data held out for validation.", least=0)
+    validation_share: float = option(0.1, "The share of the data held out for validation.", least=0, below=1)
     epochs: int = option(10, "Number of epochs.", least=1)
     batch_tokens: int = option(4096, "Tokens per batch, including padding, over all devices.", least=1)
     batch_size: int | None = option(None, "Most examples in a batch.", least=1)
     lr: float = option(5e-4, "The highest learning rate.", least=0)
-    warmup: float = option(0.06, "The share of steps in which the learning rate rises.", least=0)
+    warmup: float = option(0.06, "The share of steps in which the learning rate rises.", least=0, most=1)
     schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = option(
         "linear", "How the learning rate falls after the warmup."
     )
     weight_decay: float = option(0.01, "Weight decay of AdamW, except for biases, norms and embeddings.", least=0)
     clip: float = option(1.0, "Clip gradients to this norm; 0 = never.", least=0)
-    dropout: float = option(0.1, "Dropout in training.", least=0)
+    dropout: float = option(0.1, "Dropout in training.", least=0, below=1)
     patience: int = option(0, "Stop after this many epochs without improvement; 0 = never.", least=0)
     time_limit: float | None = option(None, "Stop after this many minutes.", metavar="MINUTES", least=0)
     precision: Literal["32", "bf16-mixed", "16-mixed"] = option("32", "The precision of the computation.")
@@ -55,9 +66,7 @@ class TrainOptions:
         kinds = get_type_hints(type(self))
         for each in fields(self):
             value = _checked(each.name, getattr(self, each.name), kinds[each.name])
-            least = each.metadata.get("least")
-            if least is not None and value is not None and value < least:
-                raise ArgumentError(f"{each.name}: expected at least {least}. Received: {each.name}={value!r}")
+            _check_limits(each.name, value, type(self))
             object.__setattr__(self, each.name, value)
 
 
@@ -79,6 +88,29 @@ def make(options: type[TrainOptions], given: dict[str, Any]) -> TrainOptions:
     if missing := [name for name in required(options) if given.get(name) is None]:
         raise ArgumentError(f"{missing[0]}: this option is required, but was not given")
     return options(**given)
+
+
+_WITHIN: dict[str, Callable[[float, float], bool]] = {
+    "at least": operator.ge,
+    "at most": operator.le,
+    "less than": operator.lt,
+}
+
+
+def _check_limits(name: str, value: Any, options: type) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ArgumentError(f"{name}: expected a finite number. Received: {name}={value!r}")
+    if not isinstance(value, int | float):
+        return
+    declared = [known[name] for kind in options.__mro__ if name in (known := _fields_of(kind))]
+    for words, is_within in _WITHIN.items():
+        limits = [limit for each in declared if (limit := each.metadata["limits"][words]) is not None]
+        if limits and not is_within(value, limits[0]):
+            raise ArgumentError(f"{name}: expected {words} {limits[0]:g}. Received: {name}={value!r}")
+
+
+def _fields_of(kind: type) -> dict[str, Any]:
+    return getattr(kind, "__dataclass_fields__", {})
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:

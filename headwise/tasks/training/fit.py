@@ -17,7 +17,7 @@ from pytorch_lightning import Callback, Trainer
 from pytorch_lightning.loggers import TensorBoardLogger
 
 from headwise import capture
-from headwise.errors import ArgumentError, CheckpointError, FileError
+from headwise.errors import ArgumentError, FileError
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.training import processes, run, strategies
 from headwise.tasks.training.batches import Examples
@@ -75,14 +75,22 @@ def _fit(
     Args:
         keep: whether the folder is to stay. One that is not has the weights alone.
     """
+    begun = resume and (folder / run.LAST).is_file()
     if resume:
-        task, training, held_out = _resumed(kind, folder, source, validation, given)
+        config = run.read_config(folder, kind)
+        options = make(kind.options_type, {**config["options"], **given})
+        training, held_out = _read(kind, source, validation, options)
+        run.check_same(folder, config, options, set(given), training, held_out)
     else:
         options = make(kind.options_type, given)
         training, held_out = _read(kind, source, validation, options)
+    if begun:
+        task = run.rebuild(folder, config, kind)
+        task.options = replace(task.options, **{name: getattr(options, name) for name in run.MAY_CHANGE})
+    else:  # also where the training was stopped before its first epoch ended: there is nothing to go on from
         torch.manual_seed(options.seed)
         task = kind.learn(training, options)
-    _train(task, folder, training, held_out, keep=keep, resume=resume)
+    _train(task, folder, training, held_out, keep=keep, resume=begun)
     if strategies.first():
         trained = run.restore(folder, kind)
         run.save_files(trained, folder)  # again: some have weights in them
@@ -95,8 +103,6 @@ def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tupl
     data = kind.read(source, options)
     if validation is not None or options.validation is not None:
         return data, kind.read(validation if validation is not None else options.validation, options)
-    if options.validation_share >= 1:
-        raise ArgumentError(f"validation_share: expected less than 1. Received: {options.validation_share}")
     if not options.validation_share:
         if options.patience:
             raise ArgumentError(
@@ -104,24 +110,6 @@ def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tupl
             )
         return data, None
     return kind.split(data, options)
-
-
-def _resumed(
-    kind: type[TaskT], folder: Path, source: Any, validation: Any, given: dict[str, Any]
-) -> tuple[TaskT, Data, Data | None]:
-    """The task of a run that was stopped, and its data again."""
-    config = run.read_config(folder, kind)
-    if not (folder / run.LAST).is_file():
-        raise CheckpointError(
-            f"{folder} has no {run.LAST}: its training was stopped before its first epoch ended. Delete it, and train "
-            "anew"
-        )
-    task = run.rebuild(folder, config, kind)
-    options = make(kind.options_type, {**config["options"], **given})
-    training, held_out = _read(kind, source, validation, options)
-    run.check_same(folder, config, options, set(given), training, held_out)
-    task.options = replace(task.options, **{name: getattr(options, name) for name in run.MAY_CHANGE})
-    return task, training, held_out
 
 
 def _check_new(folder: Path) -> None:

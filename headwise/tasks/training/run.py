@@ -65,7 +65,7 @@ def restore(folder: Path, kind: type[TaskT]) -> TaskT:
     folder = folder.expanduser()
     config = read_config(folder, kind)
     if not (folder / WEIGHTS).is_file():
-        why = ""
+        why = ": its training was stopped before its first epoch ended. Begin it again: resume=True, or --resume"
         if (folder / LAST).is_file():
             why = ": its training was stopped before its first validation. Go on with it: resume=True, or --resume"
         elif (folder / "export.json").is_file():

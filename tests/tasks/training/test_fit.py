@@ -222,17 +222,22 @@ class TestResume:
         with pytest.raises(ArgumentError, match="resume: expected out"):
             MiniTask.fit(ROWS, resume=True)
 
-    def test_a_run_that_never_saved_cannot_go_on(self, tmp_path: Path, before_step: Any) -> None:
+    def test_a_run_that_was_killed_before_its_first_epoch_begins_again(
+        self, whole: Path, tmp_path: Path, before_step: Any
+    ) -> None:
         def kill() -> None:
             raise RuntimeError("power failure")
 
         before_step(1, kill)
         with pytest.raises(RuntimeError):
             fit(tmp_path / "run")
-        with pytest.raises(
-            CheckpointError, match=r"has no last\.ckpt: its training was stopped before its first epoch"
-        ):
-            MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
+        with pytest.raises(CheckpointError, match=r"before its first epoch ended. Begin it again: resume=True"):
+            MiniTask.load(tmp_path / "run")
+        before_step(-1, kill)
+        with pytest.raises(CheckpointError, match="cannot go on with another lr"):
+            MiniTask.fit(ROWS, out=tmp_path / "run", resume=True, lr=0.5)
+        MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
+        assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
 
 
 class TestStopping:
@@ -359,6 +364,10 @@ class TestWhatIsRefused:
             ({"lr": "high"}, DtypeError, "lr: expected float. Received: lr='high'"),
             ({"epochs": 0}, ArgumentError, "epochs: expected at least 1. Received: epochs=0"),
             ({"validation_share": 1.0}, ArgumentError, "validation_share: expected less than 1"),
+            ({"lr": float("nan")}, ArgumentError, "lr: expected a finite number. Received: lr=nan"),
+            ({"lr": -1}, ArgumentError, "lr: expected at least 0. Received: lr=-1.0"),
+            ({"warmup": 7}, ArgumentError, "warmup: expected at most 1. Received: warmup=7.0"),
+            ({"time_limit": float("inf")}, ArgumentError, "time_limit: expected a finite number"),
             ({"validation_share": 0.0, "patience": 1}, ArgumentError, "patience=1: expected data to validate on"),
         ],
     )
