@@ -16,7 +16,7 @@ from headwise.errors import ArgumentError
 from headwise.models.text_classifier import TextClassifier
 from headwise.records import Seen
 from headwise.tasks.options.classify import LATENT, ClassifyOptions
-from headwise.tasks.rows.tables import Data, read_table
+from headwise.tasks.rows.tables import Data, check_filled, read_table
 from headwise.tasks.scores import Scores
 from headwise.tasks.scoring.class_scores import class_scores
 from headwise.tasks.task import Batch, Task
@@ -220,7 +220,10 @@ class Classify(Task[ClassifyOptions]):
         if wrong := [pair for pair in pairs if len(pair) != len(names)]:
             expected = "a text" if len(names) == 1 else "two texts"
             raise ArgumentError(f"expected {expected} for each input. Received: {len(wrong[0])}: {wrong[0]!r:.80}")
-        return Data("inputs", {name: [pair[i] for pair in pairs] for i, name in enumerate(names)}, [*range(len(pairs))])
+        columns = {name: [pair[i] for pair in pairs] for i, name in enumerate(names)}
+        for texts in columns.values():
+            check_filled(texts)
+        return Data("inputs", columns, [*range(len(pairs))])
 
     def _pair(self, text: str) -> tuple[str, ...]:
         """The texts of one string: of a task with pairs those before and after the first [SEP]."""

@@ -15,7 +15,7 @@ from headwise.models.language_model import CausalLanguageModel
 from headwise.records import Seen
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.rows.corpus import read_corpus
-from headwise.tasks.rows.tables import Data
+from headwise.tasks.rows.tables import Data, check_filled
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text.causal_language import Causal
@@ -161,6 +161,7 @@ class Language(Task[LanguageOptions]):
         if isinstance(inputs, str) and not Path(inputs).is_file():
             inputs = [inputs]
         if isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs):
+            check_filled(inputs)
             return list(inputs)
         return list(self.read(inputs, self.options, targets=False).columns["text"])
 

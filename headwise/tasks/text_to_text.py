@@ -21,7 +21,7 @@ from headwise.models.bert import Bert, BertConfig
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.records import Seen
 from headwise.tasks.options.text_to_text import TextToTextOptions
-from headwise.tasks.rows.tables import Data
+from headwise.tasks.rows.tables import Data, check_filled
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
@@ -286,6 +286,7 @@ class TextToText(Task[TextOptions]):
         if isinstance(texts, list | tuple) and texts and not isinstance(texts[0], dict):
             if odd := [each for each in texts if not isinstance(each, str)]:
                 raise ArgumentError(f"expected a text for each input. Received: {type(odd[0]).__name__} {odd[0]!r:.80}")
+            check_filled(texts)
             return Pairs(list(texts), [])
         return self.pairs(self.read(inputs, self.options, targets=False), self.options, targets=False)
 

@@ -27,7 +27,7 @@ def label(
     character_at = characters(text)
     # The whole characters of each token, even if it holds only some bytes of one.
     touched = [
-        [] if sign or added else list(dict.fromkeys(character_at[start:end]))
+        [] if sign or added else list(dict.fromkeys(character_at[start : min(end, start + _LONGEST)]))
         for (start, end), sign, added in zip(offsets, special, _added_spaces(names, offsets), strict=True)
     ]
     sharing = Counter(span for spans in touched for span in spans)
@@ -42,6 +42,7 @@ def label(
             name = _trim(names[i].translate(_SPACES))
         else:
             name = _trim("".join(_visible(text[slice(*span)]) + _part(seen[span], sharing[span]) for span in spans))
+            name = name if offsets[i][1] - offsets[i][0] <= _LONGEST else f"{name[:_LONGEST]}…"
             start = spans[0][0]
             continues = (
                 word is not None
@@ -62,6 +63,7 @@ def shown(text: str) -> str:
     return _trim("".join(_visible(text[slice(*span)]) for span in seen))
 
 
+_LONGEST = 64  # code points of a token that its label shows; an [UNK] may stand for a word of any length
 _SPACES = str.maketrans("▁Ġ", "  ")  # spaces in the vocabularies of sentencepiece and GPT-2
 
 
@@ -89,25 +91,26 @@ def characters(text: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     start = 0
     for end in range(1, len(text) + 1):
-        if end < len(text) and _joins(text[start:end], text[end]):
+        if end < len(text) and _joins(text, start, end):
             continue
         spans += [(start, end)] * (end - start)
         start = end
     return spans
 
 
-def _joins(character: str, following: str) -> bool:
-    """Whether a code point belongs to the character before it."""
-    if character in _PICTURES or _is_loose_byte(character):
+def _joins(text: str, start: int, end: int) -> bool:
+    """Whether text[end] belongs to the character text[start:end] before it."""
+    first, last, following = text[start], text[end - 1], text[end]
+    if first in _PICTURES or _is_loose_byte(first):
         return False
     category = unicodedata.category(following)
     return (
         category in ("Mn", "Mc", "Me")  # accents, vowel signs, variation selectors
         or following == _ZERO_WIDTH_JOINER
-        or (character[-1] == _ZERO_WIDTH_JOINER and category == "So")  # the next person of 👨‍👩‍👧
+        or (last == _ZERO_WIDTH_JOINER and category == "So")  # the next person of 👨‍👩‍👧
         or "\U0001f3fb" <= following <= "\U0001f3ff"  # skin tones
         or "\U000e0020" <= following <= "\U000e007f"  # tags, which spell the flag of Scotland
-        or (len(character) == 1 and _is_regional(character) and _is_regional(following))  # two letters make a flag
+        or (end - start == 1 and _is_regional(first) and _is_regional(following))  # two letters make a flag
     )
 
 

@@ -23,6 +23,7 @@ class Tokens:
         🐈(2/3)    three tokens share this character, and this is the second
         ⏎ ⇥ ␣      a newline, a tab, a token that is only a space
         <0xE7>     a byte of a character whose other bytes are missing
+        aaaa…      the beginning of a token of more than 64 code points
 
     A special token shows its name, [CLS]. An [UNK] shows the text behind it, if that is known, and is flagged in
     `unknown`.

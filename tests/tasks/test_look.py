@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise import tasks
+from headwise.errors import ArgumentError
 from headwise.tasks.answer import Answer
 from headwise.tasks.classify import Classify
 from headwise.tasks.forecast import Forecast
@@ -125,6 +126,15 @@ def test_the_second_text_of_a_pair_is_shown_as_it_was_read() -> None:
     assert seen.tokens is not None
     assert seen.tokens[0].labels[0] == "[CLS]"
     assert "".join(seen.tokens[0].labels).replace("##", "").endswith("[SEP]short[SEP]")
+
+
+@pytest.mark.parametrize("case", ["classify", "classify pairs", "answer", "language causal", "translate"])
+def test_an_empty_text_is_refused_as_the_server_refuses_it(case: str) -> None:
+    task = CASES[case][0]()
+    empty = ("text", " ") if case in ("classify pairs", "answer") else " "
+    for act in (task.predict, task.look):
+        with pytest.raises(ArgumentError, match=r"Received: an empty text|non-empty"):
+            act([empty])
 
 
 def ids_read(task: Task[Any], act: Callable[[], object]) -> list[list[int]]:

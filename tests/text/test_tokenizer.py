@@ -49,6 +49,10 @@ def byte_level() -> Tokenizer:
 class TestLabels:
     """Of WordPiece, which has a token for a character or has none."""
 
+    def test_a_word_of_any_length_has_a_short_label(self, minilm: Tokenizer) -> None:
+        assert minilm.encode("b" * 1000).labels[1] == "b" * 64 + "…"
+        assert minilm.encode("e" + "\u0301" * 1000 + " x").labels[-2] == "x"
+
     def test_words_and_their_pieces(self, minilm: Tokenizer) -> None:
         tokens = minilm.encode("The animal was unrelatably tired.")
         assert tokens.labels == (

@@ -9,6 +9,10 @@ from headwise.errors import HeadwiseError, RequestRefused
 from headwise.server.halving import by_halves
 from headwise.server.interface import Interface, Row
 
+# A row with more characters than this for each of `max_tokens` is refused before it is tokenized: one word of any
+# length is a single token, but takes time in proportion to its characters.
+CHARACTERS_PER_TOKEN = 32
+
 Log = Callable[[str, BaseException], None]
 Value = TypeVar("Value")
 
@@ -39,6 +43,10 @@ def too_long(model: Interface, row: Row, max_tokens: int | None, log: Log) -> Re
     """The error if a row has too many tokens or is invalid; otherwise None."""
     if max_tokens is None:
         return None
+    most = CHARACTERS_PER_TOKEN * max_tokens
+    characters = sum(len(cell) for cell in row.values() if isinstance(cell, str))
+    if characters > most:
+        return RequestRefused("too_large", f"expected at most {most} characters. Received: {characters} characters")
     try:
         tokens = model.tokens(row)
     except HeadwiseError as error:

@@ -19,7 +19,7 @@ from headwise.server.settings import Settings
 
 _TRIES = 5  # failed starts of one worker in a row before it is given up
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between two starts; doubles each time
-_PATIENCE = 120.0  # seconds beyond a request's timeout that a busy worker may be silent
+_PATIENCE = 10.0  # seconds beyond a request's timeout that a busy worker may be silent, before it is replaced
 
 
 class Crew:

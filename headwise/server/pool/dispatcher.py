@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from headwise.errors import RefusalKind, RequestRefused
+from headwise.errors import RequestRefused
 from headwise.server.logs import told
 from headwise.server.pool.crew import Crew
 from headwise.server.pool.messages import Message
@@ -24,6 +24,7 @@ from headwise.server.settings import Settings
 
 _STREAMS = 8  # streams per worker; a batch waits for one step of each
 _FADE = 0.9  # decay of the moving average `Model.level`
+_REPLACED_AFTER = 1.0  # seconds after which a client may try again when a worker died
 _DIED = "the worker process died while it computed this request; it is being replaced"
 _UNSENT = "the request cannot be sent to a worker; see the server's log"
 
@@ -39,7 +40,7 @@ class Dispatcher:
         self, settings: Settings, opener: str, statistics: Statistics, settled: Callable[[Model], None]
     ) -> None:
         self._settings, self._settled = settings, settled
-        self.crew = Crew(settings, opener, statistics, self._receive, self.wake, self._fail)
+        self.crew = Crew(settings, opener, statistics, self._receive, self.wake, self._lose)
         self._woken = False
         self._timer: asyncio.TimerHandle | None = None
         self._number = 0
@@ -107,7 +108,7 @@ class Dispatcher:
             worker.send(kind, batch.number, model.key, given)
         except Exception as error:
             told(logging.ERROR, "rows cannot be sent to a worker", error, model=model.name)
-            self._refuse(model, rows, "failed", _UNSENT)
+            self._refuse(model, rows, RequestRefused("failed", _UNSENT))
             return
         worker.batch, worker.heard = batch, now
         model.give(len(rows))
@@ -167,10 +168,10 @@ class Dispatcher:
                 request.take(waiting.at, answer)
         self._check_settled(model)
 
-    def _refuse(self, model: Model, rows: list[Waiting], kind: RefusalKind, why: str) -> None:
+    def _refuse(self, model: Model, rows: list[Waiting], refusal: RequestRefused) -> None:
         for request in {waiting.request: None for waiting in rows}:
             if not request.future.done():
-                request.future.set_exception(RequestRefused(kind, why))
+                request.future.set_exception(refusal)
         self._check_settled(model)
 
     def _end_stream(self, stream: Stream, error: RequestRefused | None) -> None:
@@ -197,24 +198,27 @@ class Dispatcher:
     def refuse_all(self, why: str) -> None:
         """Refuse all waiting rows and all rows in workers."""
         for worker in self.crew.workers:
-            self._fail(worker, why)
+            self._fail(worker, RequestRefused("unavailable", why))
         for model in list(self.crew.models.values()):
             for stream in list(model.streams):
                 model.remove_stream(stream)
                 stream.pieces.put_nowait(RequestRefused("unavailable", why))
             rows = list(model.queue)
             model.remove(rows)
-            self._refuse(model, rows, "unavailable", why)
+            self._refuse(model, rows, RequestRefused("unavailable", why))
 
-    def _fail(self, worker: Worker, why: str = _DIED) -> None:
+    def _lose(self, worker: Worker) -> None:
+        self._fail(worker, RequestRefused("unavailable", _DIED, retry_after=_REPLACED_AFTER))
+
+    def _fail(self, worker: Worker, refusal: RequestRefused) -> None:
         """Refuse the work of a dead worker. It is not given to another worker, which it might kill too."""
         batch, worker.batch = worker.batch, None
         if batch is not None:
             batch.model.give(-len(batch.rows))
-            self._refuse(batch.model, batch.rows, "unavailable", why)
+            self._refuse(batch.model, batch.rows, refusal)
         streams, worker.streams = worker.streams, {}
         for stream in streams.values():
-            self._end_stream(stream, RequestRefused("unavailable", why))
+            self._end_stream(stream, refusal)
         self.wake()
 
     def _check_settled(self, model: Model) -> None:

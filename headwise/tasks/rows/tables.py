@@ -136,6 +136,13 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
     return data.without(empty)
 
 
+def check_filled(texts: Sequence[str]) -> None:
+    """Raise ArgumentError if one of the texts given to `predict` or `look` is empty: tables leave such rows out."""
+    for number, text in enumerate(texts):
+        if isinstance(text, str) and not text.strip():
+            raise ArgumentError(f"inputs[{number}]: expected a text. Received: an empty text")
+
+
 def find_column(table: Table, column: str) -> str:
     """The name of a column, if there is one. Raises ArgumentError that says which there are."""
     if column in table.columns:

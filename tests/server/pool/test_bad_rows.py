@@ -34,6 +34,14 @@ def test_only_the_rows_fail_that_are_to_blame(start: Start, run: Run, caplog: py
     assert "secret" not in str(record.__dict__)
 
 
+def test_a_row_of_too_many_characters_is_refused_before_it_is_tokenized(start: Start, run: Run) -> None:
+    pool = start(max_tokens=3)
+    (answer,) = run(pool.answer("m", None, [{"text": "a" * 97}]))
+    assert (answer.kind, str(answer)) == ("too_large", "expected at most 96 characters. Received: 97 characters")
+    (answer,) = run(pool.answer("m", None, [{"text": "a" * 96}]))
+    assert answer["text"] == "a" * 96
+
+
 def test_the_requests_beside_a_bad_one_are_answered(start: Start, run: Run) -> None:
     pool = start()
 

@@ -52,6 +52,7 @@ def test_only_what_a_dead_worker_had_fails_and_it_is_replaced(start: Start, run:
         (error,) = [asking.exception() for asking in done]
         assert isinstance(error, RequestRefused)
         assert (error.kind, "died while it computed this request" in str(error)) == ("unavailable", True)
+        assert error.retry_after == 1.0
         assert len(pending) == workers - 1
         gate.open()
         assert [(await asking)[0]["text"] for asking in queued] == ["another"] * 5
