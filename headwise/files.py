@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import re
+import shutil
 import time
 import zlib
 from collections.abc import Iterator
@@ -29,10 +30,7 @@ def replacing(path: Path) -> Iterator[Path]:
     OSError passes through, for the caller to say what could not be written. On Windows this is a PermissionError where
     another program holds `path` open for longer than a second.
     """
-    machine = f"{zlib.crc32(node().encode()):08x}"
-    _remove_left_behind(path, machine)
-    part = path.with_name(f".{path.name}.{machine}-{os.getpid()}-{next(_count)}.part")
-    _writing.add(part.name)
+    part = _beside(path, "part")
     try:
         yield part
         _replace(part, path)
@@ -40,6 +38,54 @@ def replacing(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         _writing.discard(part.name)
+
+
+@contextlib.contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """As `replacing`, with a new folder to write to. A folder at `path` is first renamed, then removed.
+
+    A process that is killed between the two renames leaves nothing at `path`: `restore_folder` gives the old one back.
+    """
+    restore_folder(path)
+    part, old = _beside(path, "part"), _beside(path, "old")
+    try:
+        part.mkdir(parents=True)
+        yield part
+        if path.exists():
+            os.replace(path, old)
+        try:
+            os.replace(part, path)
+        except OSError:
+            if old.exists():
+                os.replace(old, path)
+            raise
+    finally:
+        for each in (part, old):
+            shutil.rmtree(each, ignore_errors=True)
+            _writing.discard(each.name)
+
+
+def restore_folder(path: Path) -> None:
+    """Give `path` back its old folder, if a process was killed while it replaced it. Does nothing if `path` exists."""
+    if path.exists():
+        return
+    path = path.resolve()
+    for left in _left_behind(path, "old")[:1]:
+        os.replace(left, path)
+
+
+def _beside(path: Path, kind: str) -> Path:
+    """A new path beside `path`, after those that killed processes left there were removed."""
+    for left in _left_behind(path, kind):
+        with contextlib.suppress(OSError):
+            left.unlink() if left.is_file() else shutil.rmtree(left)
+    beside = path.with_name(f"{_prefix(path)}{os.getpid()}-{next(_count)}.{kind}")
+    _writing.add(beside.name)
+    return beside
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name}.{zlib.crc32(node().encode()):08x}-"
 
 
 def _replace(part: Path, path: Path) -> None:
@@ -50,15 +96,16 @@ def _replace(part: Path, path: Path) -> None:
     os.replace(part, path)
 
 
-def _remove_left_behind(path: Path, machine: str) -> None:
-    """Remove the parts of `path` whose writers, processes of this machine, do not run any more."""
-    prefix = f".{path.name}.{machine}-"
+def _left_behind(path: Path, kind: str) -> list[Path]:
+    """The parts of `path` whose writers, processes of this machine, do not run any more."""
+    found, prefix = [], _prefix(path)
     with contextlib.suppress(OSError):  # no such folder, or one that cannot be read: writing says so
         for name in os.listdir(path.parent):
             if name.startswith(prefix) and name not in _writing:
-                process = re.fullmatch(r"(\d+)-\d+\.part", name.removeprefix(prefix))
+                process = re.fullmatch(rf"(\d+)-\d+\.{kind}", name.removeprefix(prefix))
                 if process and not _runs(int(process[1])):
-                    path.with_name(name).unlink(missing_ok=True)
+                    found.append(path.with_name(name))
+    return found
 
 
 def _runs(process: int) -> bool:

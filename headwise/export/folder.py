@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headwise.errors import ArgumentError, CheckpointError, FileError
+from headwise import files
+from headwise.errors import ArgumentError, CheckpointError, FileError, HeadwiseError
 from headwise.export.manifest import NAME, read
 
 
@@ -37,25 +36,14 @@ def replacing_folder(out: Path) -> Iterator[Path]:
 
     Raises:
         ArgumentError: see `check_free`.
-        FileError: the folder cannot be made or renamed.
+        FileError: something cannot be written.
     """
     check_free(out)
     out = out.resolve()  # a symbolic link stays; its target is replaced
-    part, old = (out.with_name(f".{out.name}.{os.getpid()}.{word}") for word in ("part", "old"))
     try:
-        try:
-            part.mkdir(parents=True)
-        except OSError as cause:
-            raise FileError(f"cannot write into {out.parent}: {cause.strerror or cause}") from cause
-        yield part
-        try:
-            if out.exists():
-                os.replace(out, old)
-            os.replace(part, out)
-        except OSError as cause:
-            if old.exists():
-                os.replace(old, out)
-            raise FileError(f"cannot write {out}: {cause.strerror or cause}") from cause
-    finally:
-        for each in (part, old):
-            shutil.rmtree(each, ignore_errors=True)
+        with files.replacing_folder(out) as part:
+            yield part
+    except HeadwiseError:
+        raise
+    except OSError as cause:
+        raise FileError(f"cannot write {out}: {cause}") from cause

@@ -12,7 +12,7 @@ import torch
 from headwise.errors import CheckpointError, FileError
 from headwise.export.comparing import Difference
 from headwise.export.graph import Value
-from headwise.files import replacing
+from headwise.files import replacing, restore_folder
 
 NAME = "export.json"
 Kind = Literal["onnx", "torch", "savedmodel"]
@@ -66,6 +66,7 @@ class Manifest:
 
 def is_export(folder: Path) -> bool:
     """Whether a folder is an export of headwise: whether it has an export.json."""
+    restore_folder(folder)
     return (folder / NAME).is_file()
 
 
@@ -76,7 +77,7 @@ def read(folder: Path) -> Manifest:
         CheckpointError: the folder or its export.json is missing, or cannot be read.
     """
     path = folder / NAME
-    if not path.is_file():
+    if not is_export(folder):
         what = f"it has no {NAME}" if folder.is_dir() else "it is not a folder"
         raise CheckpointError(f"{folder} is not an export: {what}. `headwise export ... --out {folder}` writes one")
     try:

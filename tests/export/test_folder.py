@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from headwise.errors import ArgumentError, CheckpointError
+from headwise.errors import ArgumentError, CheckpointError, FileError
 from headwise.export import manifest
 from headwise.export.comparing import Difference
 from headwise.export.folder import replacing_folder
@@ -68,9 +70,34 @@ def test_what_fails_leaves_the_older_one_and_nothing_else(tmp_path: Path) -> Non
     out = tmp_path / "export"
     with replacing_folder(out) as part:
         manifest.write(part, SOME)
-    with pytest.raises(FileNotFoundError), replacing_folder(out) as part:
+    with pytest.raises(FileError, match=r"cannot write .*half"), replacing_folder(out) as part:
         (part / "half" / "way").touch()
     assert [path.name for path in tmp_path.rglob("*")] == ["export", "export.json"]
+
+
+def test_a_kill_between_the_two_renames_leaves_an_export_that_opens(tmp_path: Path) -> None:
+    out = tmp_path / "export"
+    killed = f"""
+import os, signal
+from pathlib import Path
+from headwise import files
+replace = os.replace
+def kill(old, new):
+    if str(new) == {str(out)!r}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(old, new)
+os.replace = kill
+with files.replacing_folder(Path({str(out)!r})) as part:
+    (part / "export.json").write_text("new")
+"""
+    with replacing_folder(out) as part:
+        manifest.write(part, SOME)
+    assert subprocess.run([sys.executable, "-c", killed], check=False).returncode < 0
+    assert not out.exists()
+    assert manifest.read(out) == SOME
+    with replacing_folder(out) as part:
+        manifest.write(part, SOME)
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
 def test_nothing_but_an_export_is_replaced(tmp_path: Path) -> None:
