@@ -9,9 +9,10 @@ import re
 import shutil
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from platform import node
+from typing import Any
 
 _count = itertools.count()
 _writing: set[str] = set()  # the names of the parts that this process is writing
@@ -86,6 +87,14 @@ def _beside(path: Path, kind: str) -> Path:
 
 def _prefix(path: Path) -> str:
     return f".{path.name}.{zlib.crc32(node().encode()):08x}-"
+
+
+def parsed(load: Callable[[str], Any], text: str) -> Any:
+    """What `json.loads` or `yaml.safe_load` makes of a text. ValueError, too, for what is nested too deeply."""
+    try:
+        return load(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _replace(part: Path, path: Path) -> None:

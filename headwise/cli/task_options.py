@@ -13,6 +13,7 @@ import click
 
 from headwise.cli.files import reason
 from headwise.errors import ArgumentError, FileError
+from headwise.files import parsed
 from headwise.renamed import renamed
 from headwise.tasks.options.train import TrainOptions
 
@@ -85,10 +86,10 @@ def read_config(path: Path, word: str, options: type[TrainOptions]) -> dict[str,
     import yaml
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parsed(yaml.safe_load, path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileError(f"--config {path}: {reason(error)}. Expected a YAML file of options") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise FileError(f"--config {path}: not YAML: {' '.join(str(error).split())}") from error
     content = {} if content is None else content
     if isinstance(content, dict) and isinstance(content.get("options"), dict) and "task" in content:

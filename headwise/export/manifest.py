@@ -12,7 +12,7 @@ import torch
 from headwise.errors import CheckpointError, FileError
 from headwise.export.comparing import Difference
 from headwise.export.graph import Value
-from headwise.files import replacing, restore_folder
+from headwise.files import parsed, replacing, restore_folder
 
 NAME = "export.json"
 Kind = Literal["onnx", "torch", "savedmodel"]
@@ -81,7 +81,7 @@ def read(folder: Path) -> Manifest:
         what = f"it has no {NAME}" if folder.is_dir() else "it is not a folder"
         raise CheckpointError(f"{folder} is not an export: {what}. `headwise export ... --out {folder}` writes one")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parsed(json.loads, path.read_text(encoding="utf-8"))
         graphs = tuple(_graph(each) for each in found.pop("graphs"))
         return Manifest(graphs=graphs, notes=tuple(found.pop("notes")), **found)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as cause:

@@ -127,6 +127,7 @@ class Bert(nn.Module):
         if dropout is not None:
             config = replace(config, dropout=dropout, attention_dropout=dropout)
         tensors = _encoder_tensors(checkpoint.load_tensors(folder))
+        _check_sizes(config, tensors)
         with torch.device("meta"), _NoInitialisation():  # no memory and no numbers for what is about to be replaced
             bert = cls(replace(config, pooler="pooler.dense.weight" in tensors))
         bert.load_state_dict({name: t.to(dtype) for name, t in _match(bert, tensors).items()}, assign=True)
@@ -308,6 +309,29 @@ def _encoder_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     parts = ("embeddings.", "encoder.", "pooler.")
     buffers = {"embeddings.position_ids", "embeddings.token_type_ids"}  # 0, 1, 2... and 0, 0, 0...: nothing to learn
     return {name: tensor for name, tensor in named.items() if name.startswith(parts) and name not in buffers}
+
+
+def _check_sizes(config: BertConfig, tensors: dict[str, Tensor]) -> None:
+    """CheckpointError if the config speaks of a model of another size, before one of that size is built."""
+    layers = {name.split(".")[2] for name in tensors if name.startswith("encoder.layer.")}
+    sizes = {"num_layers": (config.num_layers, len(layers))}
+    for name, attributes in _SIZES.items():
+        if name in tensors and tensors[name].ndim == len(attributes):
+            sizes |= {
+                attribute: (getattr(config, attribute), size)
+                for attribute, size in zip(attributes, tensors[name].shape, strict=True)
+            }
+    for attribute, (said, size) in sizes.items():
+        if said != size:
+            raise CheckpointError(f"config.json: expected {attribute}={size}, as the tensors have. Received: {said}")
+
+
+_SIZES = {  # tensors -> what their dimensions are called in the config
+    "embeddings.word_embeddings.weight": ("vocab_size", "dim"),
+    "embeddings.position_embeddings.weight": ("max_positions", "dim"),
+    "embeddings.token_type_embeddings.weight": ("num_token_types", "dim"),
+    "encoder.layer.0.intermediate.dense.weight": ("ffn_dim", "dim"),
+}
 
 
 def _match(bert: Bert, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

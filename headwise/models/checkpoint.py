@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from headwise.errors import CheckpointError
+from headwise.files import parsed
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"  # of a checkpoint in several files: which tensor lies in which
@@ -127,7 +128,7 @@ def _load(path: Path) -> dict[str, Tensor]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parsed(json.loads, path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as cause:  # ValueError: bytes that are not UTF-8, or text that is not JSON
         raise CheckpointError(f"cannot read {path}: expected JSON ({cause})") from cause
     if not isinstance(content, dict):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, CheckpointError, DtypeError
+from headwise.files import parsed
 from headwise.text.labels import label
 from headwise.text.tokens import Tokens
 
@@ -153,7 +154,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings = parsed(json.loads, path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as cause:
         raise CheckpointError(f"cannot read {path}: {cause}. Expected JSON") from cause
     if not isinstance(settings, dict):

@@ -124,6 +124,7 @@ def test_bad_input_is_one_line(run: Run, tmp_path: Path, arguments: list[str], s
         ("epochs: many", "epochs: expected int. Received: epochs='many' (str)"),
         ("- epochs", "expected lines such as epochs: 3. Received: list"),
         ("a: [", "not YAML: while parsing"),
+        ("a: " + "[" * 2000, "not YAML: it is nested too deeply"),
         ("task: match\noptions: {}", "expected the options of classify. Received: task='match'"),
         (None, "no such file or directory. Expected a YAML file of options"),
     ],

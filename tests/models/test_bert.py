@@ -353,14 +353,28 @@ class TestCheckpointsRefused:
         with pytest.raises(CheckpointError, match=rf"lacks 4 tensors \({names}, .*, \.\.\.\)"):
             Bert.from_pretrained(tiny)
 
-    def test_config_with_more_layers_than_weights(self, tiny: Path) -> None:
-        edit_config(tiny, num_hidden_layers=3)
-        with pytest.raises(CheckpointError, match=r"lacks 16 tensors \(encoder\.layer\.2\..*a BERT with 3 layers"):
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"num_hidden_layers": 3}, "expected num_layers=2, as the tensors have. Received: 3"),
+            ({"num_hidden_layers": 1}, "expected num_layers=2, as the tensors have. Received: 1"),
+            ({"num_hidden_layers": 10**9}, "expected num_layers=2"),  # it would take hours to build
+            ({"vocab_size": 41}, "expected vocab_size=40, as the tensors have. Received: 41"),
+            ({"vocab_size": 10**30}, "expected vocab_size=40"),
+            ({"hidden_size": 12 * 10**12}, "expected dim=12"),
+            ({"intermediate_size": 10**12}, "expected ffn_dim="),
+            ({"max_position_embeddings": 10**12}, "expected max_positions="),
+        ],
+    )
+    def test_config_of_another_size_than_the_tensors(self, tiny: Path, changes: dict[str, Any], message: str) -> None:
+        edit_config(tiny, **changes)
+        with pytest.raises(CheckpointError, match=f"^config.json: {message}"):
             Bert.from_pretrained(tiny)
 
-    def test_config_with_fewer_layers_than_weights(self, tiny: Path) -> None:
-        edit_config(tiny, num_hidden_layers=1)
-        with pytest.raises(CheckpointError, match=r"has 16 tensors \(encoder\.layer\.1\..* config\.json"):
+    @pytest.mark.parametrize("text", ["[" * 100_000, '{"vocab_size": ' + "9" * 5000 + "}"], ids=["deep", "long"])
+    def test_json_that_python_cannot_take(self, tiny: Path, text: str) -> None:
+        (tiny / "config.json").write_text(text)
+        with pytest.raises(CheckpointError, match=r"cannot read .*config\.json: expected JSON"):
             Bert.from_pretrained(tiny)
 
     def test_half_a_pooler(self, tiny: Path) -> None:
@@ -369,8 +383,10 @@ class TestCheckpointsRefused:
             Bert.from_pretrained(tiny)
 
     def test_tensors_of_another_shape(self, tiny: Path) -> None:
-        edit_config(tiny, vocab_size=41)
-        message = r"word_embeddings\.weight: config\.json makes it \[41, 12\] .* the checkpoint has \[40, 12\]"
+        tensors = load_file(tiny / "model.safetensors")
+        tensors["encoder.layer.1.output.dense.bias"] = torch.zeros(11)
+        save_file(tensors, tiny / "model.safetensors")
+        message = r"output\.dense\.bias: config\.json makes it \[12\] .* the checkpoint has \[11\]"
         with pytest.raises(CheckpointError, match=message):
             Bert.from_pretrained(tiny)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, DtypeError, FileError
+from headwise.files import parsed
 from headwise.tasks.rows import separated
 
 if TYPE_CHECKING:
@@ -204,9 +205,11 @@ def _as_row(row: Any, name: str, unit: str, number: int) -> dict[Any, Any]:
 
 def _parse(text: str, name: str, line: int) -> Any:
     try:
-        found = json.loads(text)
+        found = parsed(json.loads, text)
     except json.JSONDecodeError as error:
         raise FileError(f"{name}: line {line + error.lineno - 1} is not JSON: {error.msg.lower()}") from error
+    except ValueError as error:  # nested too deeply, or a number of thousands of digits
+        raise FileError(f"{name}: line {line}: cannot be read: {error}") from error
     if "\\ud" in text.lower():  # maybe half a pair: no character, which nothing can read or write
         try:
             json.dumps(found, ensure_ascii=False).encode()

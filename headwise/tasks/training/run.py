@@ -25,7 +25,7 @@ import torch
 import yaml
 
 from headwise.errors import CheckpointError, FileError, HeadwiseError
-from headwise.files import replacing
+from headwise.files import parsed, replacing
 from headwise.renamed import renamed
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.scores import Scores
@@ -111,7 +111,7 @@ def read_config(folder: Path, kind: type[Task[Any]] | None = None) -> dict[str, 
             f"{folder} {what}: expected a run folder, as `headwise train ... --out {folder}` writes it"
         )
     try:
-        config = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+        config = parsed(yaml.safe_load, (folder / CONFIG).read_text(encoding="utf-8"))
     except FileNotFoundError as cause:
         raise CheckpointError(f"{folder} is no run folder: there is no {CONFIG} in it") from cause
     except (OSError, ValueError, yaml.YAMLError) as cause:
@@ -189,7 +189,7 @@ def read_scores(folder: Path) -> Scores | None:
     if not path.is_file():
         return None
     try:
-        return Scores.from_json(json.loads(path.read_text(encoding="utf-8")))
+        return Scores.from_json(parsed(json.loads, path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as cause:
         raise CheckpointError(f"cannot read {path}: {type(cause).__name__}: {cause}") from cause
 

@@ -232,6 +232,8 @@ def test_a_split_is_drawn_by_the_seed_and_loses_nothing() -> None:
         ("a.csv", b"text,label\n", ArgumentError, "no rows"),
         ("a.csv", b"", ArgumentError, "no column 'text'. The columns are: none"),
         ("a.jsonl", b'{"text": 1}\n{"text": \n', FileError, "line 2 is not JSON: expecting value"),
+        ("a.jsonl", b'{"text": 1}\n' + b"[" * 100_000, FileError, "line 2: cannot be read: it is nested too deeply"),
+        ("a.json", b'[{"text": ' + b"9" * 5000 + b"}]", FileError, "line 1: cannot be read: Exceeds the limit"),
         ("a.jsonl", b'{"text": 1}\n3\n', FileError, "line 2: expected an object, .* Received: 3"),
         ("a.json", b'"text"', FileError, "expected a list of objects. Received: str"),
         ("a.csv.gz", b"text,label\n", FileError, "not a whole gzip file"),
