@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sys
 import tempfile
+import types
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -153,6 +154,7 @@ def _train(task: Task[Any], folder: Path, training: Data, held_out: Data | None,
         ]
         if keep and options.monitor_every:
             callbacks.insert(0, capture.monitor(task.model, every=options.monitor_every).lightning())
+        _keep_tensorflow_out()
         machines = strategies.make(options)
         machines["plugins"].append(AtomicCheckpoints())
         trainer = Trainer(
@@ -186,6 +188,13 @@ def _train(task: Task[Any], folder: Path, training: Data, held_out: Data | None,
             if isinstance(stopped.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from None
             raise
+
+
+def _keep_tensorflow_out() -> None:
+    """TensorBoard writes its files without TensorFlow, whose import takes seconds and prints six lines."""
+    name = "tensorboard.compat.notf"  # TensorBoard's own sign to do without
+    if "tensorflow" not in sys.modules:
+        sys.modules.setdefault(name, types.ModuleType(name))
 
 
 @contextlib.contextmanager

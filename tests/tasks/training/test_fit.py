@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +352,18 @@ class TestFullDisk:
             fit(tmp_path / "run", validation_share=0.0)
         monkeypatch.undo()
         MiniTask.load(tmp_path / "run")
+
+
+def test_training_does_not_import_tensorflow(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from tests.tasks.training.test_fit import MiniTask, ROWS
+MiniTask.fit(ROWS, out={str(tmp_path / "run")!r}, accelerator="cpu", epochs=1)
+assert "tensorflow" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, "oneDNN" in done.stderr) == (0, False), done.stderr
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
 
 
 class TestWhatIsRefused:
