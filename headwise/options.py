@@ -49,15 +49,14 @@ def check_scale(scale: float | None, q: Tensor | None = None, k_len: int | None 
         return None if q is None else q.shape[-1] ** -0.5
     if isinstance(scale, Tensor) and scale.requires_grad:
         raise DtypeError("scale must be a number, which gets no gradient. Received: scale=Tensor. Multiply q by it")
-    if not -math.inf < scale < math.inf:
-        raise ArgumentError(f"scale must be a finite number, or None for 1/sqrt(D). Received: scale={scale}")
+    _check("scale", scale, lambda x: -math.inf < x < math.inf, "a finite number, or None for 1/sqrt(D)")
     return float(scale)
 
 
 def check_softcap(softcap: float | None, q: Tensor | None = None, k_len: int | None = None) -> float | None:
     """`softcap`, if it is None or a finite number above 0; else ArgumentError."""
-    if softcap is not None and not 0.0 < softcap < math.inf:
-        raise ArgumentError(f"softcap must be a finite number above 0, or None. Received: softcap={softcap}")
+    if softcap is not None:
+        _check("softcap", softcap, lambda x: 0.0 < x < math.inf, "a finite number above 0, or None")
     return softcap
 
 
@@ -78,9 +77,17 @@ def check_sinks(sinks: Any, q: Tensor, k_len: int) -> Tensor | None:
 
 def check_dropout(dropout: float, q: Tensor | None = None, k_len: int | None = None) -> float:
     """`dropout`, if it is a probability below 1; else ArgumentError."""
-    if not 0.0 <= dropout < 1.0:
-        raise ArgumentError(f"dropout must be a probability in [0, 1). Received: dropout={dropout}")
+    _check("dropout", dropout, lambda x: 0.0 <= x < 1.0, "a probability in [0, 1)")
     return dropout
+
+
+def _check(name: str, value: Any, is_valid: Callable[[Any], Any], expected: str) -> None:
+    try:
+        valid = bool(is_valid(value))
+    except (TypeError, RuntimeError):  # a string; a tensor of several numbers
+        valid = False
+    if not valid:
+        raise ArgumentError(f"{name} must be {expected}. Received: {name}={value!r}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -306,3 +306,12 @@ class Cache:
                 f"crop({length}): the next token would see the {self.window} before it, and this cache with window = "
                 f"{self.window} has let go of all before {first}. Use a Cache without a window, or reset() this one"
             )
+
+
+def bind(cache: Cache | None, owner: nn.Module) -> None:
+    """`cache.bind(owner)`, if there is a cache. DtypeError for what is no cache."""
+    if cache is None:
+        return
+    if not isinstance(cache, Cache):
+        raise DtypeError(f"cache: expected a headwise.nn.Cache or None. Received: cache={type(cache).__name__}")
+    cache.bind(owner)

@@ -14,7 +14,7 @@ from torch import Tensor
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.nn import options
-from headwise.nn.cache import Cache
+from headwise.nn.cache import Cache, bind
 from headwise.nn.feed_forward import Activation
 from headwise.nn.inputs import check_input, check_value
 from headwise.nn.multi_head import MultiHeadAttention
@@ -141,8 +141,7 @@ class CrossLayer(ResidualLayer):
         check_value(key, value)
         check_input("query", query, self.dim)
         check_input("key", key, self.memory_dim, batch=query.shape[0])
-        if cache is not None:
-            cache.bind(self)
+        bind(cache, self)
         memory = key if self.memory_norm is None else self.memory_norm(key)
         given = {"mask": mask, "cache": part_of(cache, "attention"), "real": real}
         read = partial(trace, self.attention, "attention", key=memory, **given)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.nn import options
-from headwise.nn.cache import Cache
+from headwise.nn.cache import Cache, bind
 from headwise.nn.cache_storage import Make
 from headwise.nn.cross import CrossLayer
 from headwise.nn.feed_forward import Activation
@@ -232,7 +232,7 @@ class LatentAttention(nn.Module):
 
     def _grown(self, x: Tensor, cache: Cache, real: Tensor | None) -> list[Cache | None]:
         """The keys and values of all that was read so far, for each read."""
-        cache.bind(self)
+        bind(cache, self)
         new: list[Tensor] = []
         for read in self.reads:
             assert isinstance(read, _Read)

@@ -13,7 +13,7 @@ from headwise.errors import ArgumentError, ShapeError
 from headwise.kernels import KERNELS
 from headwise.masks import Mask
 from headwise.nn import options
-from headwise.nn.cache import Cache
+from headwise.nn.cache import Cache, bind
 from headwise.nn.head_sizes import HeadSizes
 from headwise.nn.inputs import check_input, check_mask, positions_of, with_real
 from headwise.nn.norm import NORMS
@@ -212,8 +212,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             raise ArgumentError(
                 "position_ids: expected a module that was made with positions=. Received: a module without positions"
             )
-        if cache is not None:
-            cache.bind(self)
+        bind(cache, self)
         if reads_itself:
             if cache is not None:
                 check_mask(mask, query, self.num_heads, cache.size + query.shape[1])

@@ -12,7 +12,7 @@ from headwise.errors import ArgumentError, CheckpointError
 from headwise.kernels import KERNELS
 from headwise.masks import Mask
 from headwise.nn import options
-from headwise.nn.cache import Cache
+from headwise.nn.cache import Cache, bind
 from headwise.nn.inputs import check_input, check_mask, positions_of, with_real
 from headwise.nn.norm import RMSNorm
 from headwise.nn.positions import Rope, Yarn
@@ -248,8 +248,8 @@ class MultiHeadLatentAttention(nn.Module):
                 )
         real = as_real(real, *query.shape[:2])
         path = self._asked_for(path)
+        bind(cache, self)
         if cache is not None:
-            cache.bind(self)
             check_mask(mask, query, self.num_heads, cache.size + query.shape[1])
 
         ids = positions_of(query, cache, real, position_ids)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Integral
 
 from headwise.errors import ArgumentError
 
 
 def whole(name: str, value: object, least: int = 1) -> int:
-    """`value`, if it is an int of at least `least`; else ArgumentError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    """`value`, if it is an integer, of NumPy too, of at least `least`; else ArgumentError."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ArgumentError(f"{name}: expected a whole number of at least {least}. Received: {name}={value!r}")
-    return value
+    return int(value)
 
 
 def positive(name: str, value: float) -> float:

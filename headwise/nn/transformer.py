@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.nn import options
-from headwise.nn.cache import Cache
+from headwise.nn.cache import Cache, bind
 from headwise.nn.inputs import check_alone, check_input, check_memory, positions_of, with_real
 from headwise.nn.real import as_real
 from headwise.nn.residual import has_positions, part_of, reset_parts
@@ -81,8 +81,8 @@ class _Stack(nn.Module):
         """All layers. Mask, real tokens and positions are prepared once, for all of them."""
         real = as_real(real, *x.shape[:2])
         knows = [layer.has_positions for layer in self.layers]
-        if cache is not None:
-            cache.bind(self)  # each layer's child remembers which tokens are real
+        bind(cache, self)
+        if cache is not None:  # each layer's child remembers which tokens are real
             mask = with_real(mask, None)
         else:
             if real is not None and any(knows):

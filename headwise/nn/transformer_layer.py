@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
-from headwise.nn.cache import Cache
+from headwise.nn.cache import Cache, bind
 from headwise.nn.feed_forward import Activation
 from headwise.nn.inputs import check_alone, check_input, check_mask, check_memory, positions_of
 from headwise.nn.multi_head import MultiHeadAttention
@@ -133,8 +133,7 @@ class EncoderLayer(ResidualLayer):
         """
         check_alone(key, value)
         check_input("query", query, self.dim)
-        if cache is not None:
-            cache.bind(self)
+        bind(cache, self)
         trace = Trace(record)
         given = {"mask": mask, "real": real, "position_ids": position_ids}
         attend = partial(trace, self.attention, "attention", cache=part_of(cache, "attention"), **given)
@@ -254,8 +253,8 @@ class DecoderLayer(ResidualLayer):
         memory = check_memory(key)
         real = as_real(real, *query.shape[:2])
         memory_real = as_real(memory_real, *memory.shape[:2], name="memory_real")
+        bind(cache, self)
         if cache is not None:
-            cache.bind(self)
             # What cross-attention will refuse is refused before self-attention's cache has taken the query's tokens.
             width, heads = getattr(self.cross_attention, "kdim", memory.shape[-1]), _heads_of(self.cross_attention)
             check_input("key", memory, width, batch=query.shape[0])

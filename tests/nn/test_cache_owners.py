@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import headwise
 from headwise.errors import ArgumentError, CacheError, DtypeError, ShapeError
 from headwise.nn.cache import Cache
 from tests.nn.slots import CPU, numbers, rows, shown, tokens
@@ -218,3 +221,14 @@ class TestRefusals:
             Cache(capacity=8, window=4)
         with pytest.raises(ArgumentError, match=r"at least 0. Received: length=-1"):
             Cache().crop(-1)
+
+
+@pytest.mark.parametrize("cache", [3, "cache", {}])
+def test_what_is_no_cache_is_refused_by_name(cache: Any) -> None:
+    with pytest.raises(DtypeError, match=r"cache: expected a headwise\.nn\.Cache or None\. Received: cache="):
+        headwise.nn.MultiHeadAttention(16, 2)(torch.randn(1, 3, 16), cache=cache)
+
+
+def test_sizes_may_be_integers_of_numpy() -> None:
+    module = headwise.nn.MultiHeadAttention(np.int64(16), np.int32(2))
+    assert type(module.dim) is type(module.num_heads) is int
