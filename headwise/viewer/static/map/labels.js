@@ -29,7 +29,7 @@ export function drawRows(context, axis, side, edge, marks, style) {
   }
 }
 
-// level: the pixels that a label takes, if they are written from left to right; 0 = they are turned.
+// level: the pixels of a label if labels are horizontal; 0 = they are rotated.
 export function drawColumns(context, axis, side, edge, marks, style, level) {
   const [room, foot] = [edge - GAP - 4, edge - GAP];
   for (const i of drawn(side, marks, level || LINE)) {
