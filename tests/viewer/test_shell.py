@@ -241,8 +241,8 @@ def test_the_table_of_keys_lists_those_of_the_view_too(tab: Page, tmp_path: Path
     dialog = tab.get_by_role("dialog", name="Keys")
     text = re.sub(r"\s+", " ", dialog.inner_text())
     assert "[ ] previous layer, next layer" in text
-    assert "In Model ↑ ↓ ← → from head to head Enter look at this head" in text
-    assert "the cell; with Shift" not in text  # the arrows do something else here
+    assert "In Model ↑ ↓ ← → next head in this direction Enter open this head" in text
+    assert "move the cell; with Shift" not in text  # the arrows do something else here
     tab.keyboard.press("]")  # nothing moves behind the table
     tab.keyboard.press("Escape")
     assert not dialog.is_visible()
