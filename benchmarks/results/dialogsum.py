@@ -34,11 +34,12 @@ def run(source: Path, folder: Path, *, quick: bool) -> Result:
         name="dialogsum",
         title="summaries of dialogues, and replies",
         data=(
-            "The 500 dialogues of the dev part are learned, the 500 of the test part are scored: summaries against "
-            "three of people's, of which the nearest counts, and every turn but the first as a reply to those before "
-            "it. What summarises reads with MiniLM, and writes MiniLM's subwords or copies the dialogue's; its decoder "
-            "begins from nothing. What replies begins from nothing altogether, and 500 dialogues do not teach English: "
-            "this shows that attention to the dialogue is worth more than what is trivial."
+            "The 500 dialogues of the dev part are for training, the 500 of the test part for the test. A summary is "
+            "compared with three human summaries, and the best score counts. Every turn except the first is also a "
+            "reply to the turns before it. The summary model uses MiniLM as encoder; its decoder is trained from "
+            "scratch, and writes MiniLM's subwords or copies those of the dialogue. The reply model is trained from "
+            "scratch. 500 dialogues are too few to learn English: this shows only that attention to the dialogue is "
+            "better than the trivial baselines."
         ),
         commands=(summary_trained.command, summary.ran.command, reply_trained.command, reply.ran.command),
         goals=(

@@ -41,8 +41,9 @@ def run(source: Path, folder: Path, *, quick: bool) -> Result:
         name="digits",
         title="handwritten digits and what they are called",
         data=(
-            "1,797 pictures of 8 × 8 pixels, four fifths to learn from and one fifth to test, each with “the "
-            "handwritten digit three” or “手写的数字三”. Any picture of a three is right for that text."
+            "1,797 images of 8 × 8 pixels, four fifths for training and one fifth for the test. The text of an image "
+            "is, for example, “the handwritten digit three” or “手写的数字三”. Any image of a three is correct "
+            "for that text."
         ),
         commands=tuple(written),
         goals=tuple(goals),

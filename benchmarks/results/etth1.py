@@ -26,9 +26,10 @@ def run(source: Path, folder: Path, *, quick: bool) -> Result:
         name="etth1",
         title="seven series of a power transformer, 336 hours to 96",
         data=(
-            "The standard split, 12 months to learn, 4 to choose the best epoch and 4 to test; all seven columns, each "
-            f"from its own past, standardised by the training part. {found.rows:,} windows, one at every hour of the "
-            "test part. `val.csv` and `test.csv` begin with the 336 hours that their first window reads."
+            "The standard split: 12 months for training, 4 for choosing the best epoch and 4 for the test. Each of "
+            "the seven columns is predicted from its own past, standardised with the statistics of the training part. "
+            f"The test part gives {found.rows:,} windows, one per hour. `val.csv` and `test.csv` begin with the 336 "
+            "hours that their first window reads."
         ),
         commands=(trained.command, found.ran.command),
         goals=(

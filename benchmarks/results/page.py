@@ -16,16 +16,16 @@ from headwise.files import replacing
 
 INTRO = """# Results
 
-What `headwise train` reaches on real data, with the commands that reach it. `scripts/results` runs them and writes this
-page; `scripts/results NAME` runs one experiment again and rewrites its section and its rows. All numbers are also in
-[results.json](results.json). Times are of whole commands, start and saving included, on the machine that each section
-names.
+Scores of `headwise train` on real data, and the commands that produce them. `scripts/results` runs the commands and
+writes this page; `scripts/results NAME` runs one experiment again and replaces its section and rows. All numbers are
+also in [results.json](results.json). Times are of whole commands, with startup and saving, on the machine that the
+section names.
 """
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure that was wanted, and the one that was reached."""
+    """The goal for one number, and the number that was reached."""
 
     what: str
     wanted: str
@@ -35,7 +35,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells are written as they are: the numbers are rounded by who made them."""
+    """Cells are text: numbers are already rounded."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -44,17 +44,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Result:
-    """What an experiment found.
+    """The result of an experiment.
 
     Args:
         name: of the experiment, the word that `scripts/results` takes.
         title: what it is about, in a few words.
-        data: which rows were learned and which were scored, in sentences.
-        commands: what a reader can type to repeat it.
+        data: which rows were used for training and for the test, in sentences.
+        commands: the commands that repeat it.
         goals: rows of the table at the top.
         tables: scores beside baselines and beside what others published.
         figures: every number, for results.json.
-        notes: what a reader should know, a sentence each: why a goal was missed, for one.
+        notes: remarks, one sentence each, such as why a goal was missed.
         about: seed, date, machine and versions, as `machine.about` has them.
     """
 
@@ -122,7 +122,7 @@ def goal_table(results: dict[str, Any]) -> str:
 
 
 def section(result: Result) -> str:
-    """The section of one experiment, from its heading to the line that says where and when."""
+    """The section of one experiment, from its heading to the line with date and machine."""
     about = dict(result.about)
     seed, date, where = about.pop("seed"), about.pop("date"), ", ".join(f"{k} {v}".strip() for k, v in about.items())
     commands = "\n".join(["```sh", *result.commands, "```\n"])
@@ -133,12 +133,12 @@ def section(result: Result) -> str:
 
 
 def anchor(name: str, title: str) -> str:
-    """What a browser calls the heading of a section."""
+    """The anchor of the heading of a section."""
     return re.sub(r"[^\w\- ]", "", f"{name}: {title}".lower()).replace(" ", "-")
 
 
 def table(given: Table) -> str:
-    """A table in Markdown; columns that hold nothing but numbers are put right."""
+    """A table in Markdown; columns of numbers are right-aligned."""
     lines = [given.header, *given.rows]
     widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(given.header))]
     columns = [[line[i] for line in given.rows] for i in range(len(given.header))]

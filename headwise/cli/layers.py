@@ -28,6 +28,6 @@ def choose_layers(ranges: Sequence[LayerRange] | None, num_layers: int) -> list[
         return list(range(num_layers))
     if beyond := [last for _, last in ranges if last >= num_layers]:
         raise ArgumentError(
-            f"--layers: expected layers from 0 to {num_layers - 1} for this model. Received: {beyond[0]}"
+            f"--layers: expected layers from 0 to {num_layers - 1} for this model. Received: layer {beyond[0]}"
         )
     return sorted({layer for first, last in ranges for layer in range(first, last + 1)})

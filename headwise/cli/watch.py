@@ -135,12 +135,16 @@ def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int 
     """The tokens of each text, cut to the maximum length; prints what was cut."""
     longest = pretrained.max_length
     if max_length is not None and longest is not None and max_length > longest:
-        raise ArgumentError(f"--max-length: expected at most {longest}, the model's limit. Received: {max_length}")
+        raise ArgumentError(
+            f"--max-length: expected at most {longest}, the model's limit. Received: --max-length={max_length}"
+        )
     limit = max_length if longest is None else min(max_length or longest, longest)
     if limit is not None and longest is not None and generate and not pretrained.writes_apart:
         limit = min(limit, longest - generate)
         if limit < 1:
-            raise ArgumentError(f"--generate: expected less than {longest}, the model's limit. Received: {generate}")
+            raise ArgumentError(
+                f"--generate: expected less than {longest}, the model's limit. Received: --generate={generate}"
+            )
     encoded = []
     for each in named:
         tokens = pretrained.encode(each.text, limit)

@@ -5,7 +5,7 @@
     layer = headwise.keras.MultiHeadAttention(512, 8)
     y = layer(x, attention_mask=masks.causal())
 
-Importing it registers the layers, so that models which were saved with them load.
+Importing it registers the layers, so that saved models with them can be loaded.
 """
 
 from __future__ import annotations

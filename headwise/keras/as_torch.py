@@ -1,4 +1,4 @@
-"""A Keras layer as a torch module, whatever backend it runs on: for the doctor, and for comparing with torch's layers.
+"""A Keras layer as a torch module, for any backend: for the doctor, and to compare it with torch modules.
 
 module = headwise.keras.as_torch(layer)
 y = module(torch.randn(2, 5, 16))        # computed by the layer, on TensorFlow or JAX; gradients come through it
@@ -20,23 +20,23 @@ from headwise.keras.autograd import Call, Compiled, Made, Plan, from_torch
 from headwise.keras.to_torch import to_torch
 from headwise.keras.watching.paths import paths
 
-Tensor = Any  # of the backend
+Tensor = Any  # a tensor of the backend
 
 
 def as_torch(layer: keras.layers.Layer) -> nn.Module:
-    """A layer that has its weights, as a module of torch tensors. Where Keras runs on torch it is one: itself.
+    """A built layer as a module of torch tensors. If Keras runs on torch, the layer itself is returned.
 
-    The module's Parameters start as copies of the layer's weights, under the layers' paths ("qkv.kernel"), and are what
-    it computes with; so copies of the module are independent, and the layer itself is never changed: `store(module)`
-    writes the Parameters into it. What is not trained is a buffer. `module.train()` and `.eval()` say `training=`, and
-    in training seeds are drawn from torch's generator. The arguments are those of the layer's call.
+    The module's Parameters start as copies of the layer's weights, under the layers' paths ("qkv.kernel"). The module
+    computes with these copies, so copies of it are independent and the layer does not change; `store(module)` writes
+    the Parameters into the layer. Weights that are not trained are buffers. `module.train()` and `.eval()` set
+    `training=`; in training, seeds are drawn from torch's generator. The arguments are those of the layer's call.
 
-    What the layer computes is not seen by torch: only its output is, and its gradients (`tf.GradientTape`, `jax.vjp`;
-    once, not those of gradients). It computes in the layer's own dtype.
+    torch sees only the layer's output and its gradients (`tf.GradientTape`, `jax.vjp`; first derivatives only), not
+    its operations. It computes in the layer's own dtype.
 
     Raises:
-        DtypeError: no Keras layer.
-        ArgumentError: a layer without weights yet.
+        DtypeError: not a Keras layer.
+        ArgumentError: the layer is not built.
     """
     if not isinstance(layer, keras.layers.Layer):
         raise DtypeError(f"layer: expected a Keras layer or model. Received: {type(layer).__name__}")
@@ -44,38 +44,38 @@ def as_torch(layer: keras.layers.Layer) -> nn.Module:
         return layer
     if not _is_built(layer):
         raise ArgumentError(
-            f"layer: expected one that has its weights. Received: a {type(layer).__name__} that was never called. Call "
-            "it once, or build it with the shape of its inputs"
+            f"layer: expected a built layer. Received: a {type(layer).__name__} that was never called. Call it once, "
+            "or build it with the shape of its inputs"
         )
     return _module_class(type(layer))(layer)
 
 
 def store(module: nn.Module) -> None:
-    """Write the Parameters and buffers of what `as_torch` made into the Keras layer that it was made of."""
+    """Write the Parameters and buffers of a module of `as_torch` into its Keras layer."""
     if not isinstance(module, KerasModule):
-        raise DtypeError(f"module: expected what as_torch made. Received: {type(module).__name__}")
+        raise DtypeError(f"module: expected a module that as_torch returned. Received: {type(module).__name__}")
     for variable, value in zip(module.variables, module.values(), strict=True):
         variable.assign(from_torch(value, variable.dtype))
 
 
 def _is_built(layer: keras.layers.Layer) -> bool:
-    """Whether a layer has its weights; one whose weights need no shapes makes them now."""
+    """Whether a layer is built; a layer that can be built without input shapes is built now."""
     if not layer.built and type(layer).__module__.startswith("headwise.keras."):
         layer.build()
     return bool(layer.built) and all(part.built for part in layer._flatten_layers(include_self=False))
 
 
 class _Held:
-    """What copies of a module have in common."""
+    """The state shared by copies of a module."""
 
     def __init__(self, layer: keras.layers.Layer) -> None:
         self.layer = layer
         self._compiled: dict[Any, Compiled] = {}
 
     def compiled(self, plan: Plan) -> Plan | Compiled:
-        """What computes a plan; on JAX compiled, once for all calls that differ in their tensors alone.
+        """The function that computes a plan; on JAX compiled once for all calls that differ only in their tensors.
 
-        (Run one operation at a time, JAX would compile each of them for each shape.)
+        (Eagerly, JAX would compile each operation for each shape.)
         """
         if keras.backend.backend() != "jax":
             return plan
@@ -86,7 +86,7 @@ class _Held:
 
 
 class _Part(nn.Module):
-    """A layer within a layer: its weights, and what it says of its sizes."""
+    """A layer within a layer: its weights, and its plain options."""
 
     def __init__(self, layer: keras.layers.Layer) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class _Part(nn.Module):
 
 
 class KerasModule(_Part):
-    """What `as_torch` makes. `runs_on` says that torch does not see its operations, and where they are done."""
+    """The module of `as_torch`. `runs_on` is the backend of its operations, which torch does not see."""
 
     runs_on: str
 
@@ -153,7 +153,7 @@ class KerasModule(_Part):
         return tree.pack_sequence_as(made.structure, list(found))
 
     def _keep_state(self, state: Sequence[Tensor]) -> None:
-        """What training moves without a gradient: the means of a batch norm."""
+        """Variables that training changes without a gradient, such as the means of a batch norm."""
         with torch.no_grad():
             for variable, value, moved in zip(self.variables, self.values(), state, strict=True):
                 if not variable.trainable:
@@ -161,7 +161,7 @@ class KerasModule(_Part):
 
 
 def _module_class(of: type[keras.layers.Layer]) -> type[KerasModule]:
-    """A class with the name, the text and the arguments of a layer's, for whoever reads those."""
+    """A class with the name, docstring and signature of the layer's class."""
     call = inspect.signature(of.call)
 
     def forward(self: KerasModule, *args: Any, **kwargs: Any) -> Any:
@@ -176,7 +176,7 @@ def _module_class(of: type[keras.layers.Layer]) -> type[KerasModule]:
 
 
 def _at(path: str, layer: keras.layers.Layer, parts: dict[str, nn.Module]) -> nn.Module:
-    """The part at a path, made with all that lies above it."""
+    """The part at a path; missing parts on the way are created."""
     if path not in parts:
         above, _, name = path.rpartition(".")
         owner = _at(above, layer, parts)
@@ -201,7 +201,7 @@ def _free(owner: nn.Module, name: str) -> str:
 
 
 def _is_option(name: str, value: Any) -> bool:
-    """Whether an attribute is a plain option: heads, widths, flags."""
+    """Whether an attribute is a plain option, such as heads, widths, flags."""
     return (
         isinstance(value, (bool, int, float, str))
         and not name.startswith("__")
@@ -210,7 +210,7 @@ def _is_option(name: str, value: Any) -> bool:
 
 
 def _drawn(seed: keras.Variable) -> Tensor:
-    """A seed that torch's generator has drawn."""
+    """A seed drawn from torch's generator."""
     return ops.convert_to_tensor(
         torch.randint(2**31 - 1, tuple(seed.shape)).numpy().astype(seed.dtype), dtype=seed.dtype
     )

@@ -1,4 +1,4 @@
-"""A call of a Keras layer as one operation of torch's autograd: its gradients are those that the backend works out."""
+"""A call of a Keras layer as one operation of torch's autograd, with gradients computed by the backend."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from keras import ops, tree
 
 from headwise.keras.to_torch import to_torch
 
-Tensor = Any  # of the backend
+Tensor = Any  # a tensor of the backend
 
 
 def from_torch(x: torch.Tensor, dtype: str | None = None) -> Tensor:
-    """A torch tensor as one of the backend, a copy."""
+    """A copy of a torch tensor as a tensor of the backend."""
     x = x.detach().cpu()
     if x.dtype == torch.bfloat16:
         x = x.float()
@@ -25,7 +25,7 @@ def from_torch(x: torch.Tensor, dtype: str | None = None) -> Tensor:
 
 
 class Plan:
-    """A call of a layer without its tensors: what is computed with them."""
+    """A call of a layer without its tensors."""
 
     def __init__(self, layer: keras.layers.Layer, given: Any, flat: list[Any], variables: list[keras.Variable]) -> None:
         self._layer, self._variables = layer, variables
@@ -34,7 +34,7 @@ class Plan:
         self._structure = tree.map_structure(lambda x: None, given)
         known = {v.path for v in variables}
         self.seeds = [v for v in (*layer.trainable_variables, *layer.non_trainable_variables) if v.path not in known]
-        # As Keras casts what a layer is called with. Tensors of whole numbers stay what they are.
+        # As Keras casts the arguments of a layer. Integer tensors are not cast.
         floats = layer.compute_dtype if layer.autocast else None
         self.dtypes = [floats if x.is_floating_point() else None for x in flat if isinstance(x, torch.Tensor)]
         self.dtypes += [v.dtype for v in variables]
@@ -42,7 +42,7 @@ class Plan:
         self.key = (str(self._structure), plain, tuple(self._places))
 
     def run(self, tensors: Sequence[Any], weights: Sequence[Any], seeds: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Call the layer with these tensors, as if its variables were those, and leave it as it is."""
+        """Call the layer with these tensors and values of its variables, without changing the layer."""
         filled = list(self._flat)
         for i, x in zip(self._places, tensors, strict=True):
             filled[i] = x
@@ -54,14 +54,14 @@ class Plan:
 
 
 class Compiled:
-    """A plan as functions that JAX compiles, and the gradients of it, where they are asked for."""
+    """A plan and its gradients as functions that JAX compiles."""
 
     def __init__(self, plan: Plan) -> None:
         import jax
 
         self._plan = plan
         self._structure: Any = None  # of the output
-        # Each shape is computed a few times, so compiling it quickly is all that counts.
+        # Each shape is computed only a few times, so fast compilation matters most.
         options = {"xla_backend_optimization_level": 0}
         self._run = jax.jit(self._flat, compiler_options=options)
         self._back = jax.jit(self._gradients, static_argnums=3, compiler_options=options)
@@ -72,7 +72,7 @@ class Compiled:
         return tree.pack_sequence_as(self._structure, list(out)), state
 
     def back(self, *given: Any) -> Any:
-        """The gradients by the tensors and weights at some places, of those by the outputs that are floats."""
+        """The gradients of some tensors and weights, given those of the floating-point outputs."""
         return self._either(self._back, self._gradients, *given)
 
     def _either(self, compiled: Callable[..., Any], plain: Callable[..., Any], *given: Any) -> Any:
@@ -107,7 +107,7 @@ class Compiled:
 
 
 class Made:
-    """One computation of the backend, and what goes back through it."""
+    """One computation of the backend, and its backward pass."""
 
     def __init__(
         self, computation: Plan | Compiled, seeds: list[Tensor], dtypes: list[str | None], inputs: int
@@ -119,7 +119,7 @@ class Made:
         self.pull: Callable[[list[torch.Tensor | None]], list[Tensor | None]] | None = None
 
     def run(self, tensors: Sequence[torch.Tensor], wanted: Sequence[bool]) -> list[Any]:
-        """The outputs, flat; `wanted` says by which of the tensors gradients will be asked for."""
+        """The outputs as a flat list; `wanted` says which tensors will need gradients."""
         given = [from_torch(x, dtype) for x, dtype in zip(tensors, self._dtypes, strict=True)]
         places = tuple(i for i, asked in enumerate(wanted) if asked)
         split = given[: self._inputs], given[self._inputs :], self._seeds

@@ -1,4 +1,4 @@
-"""BERT, the whole encoder, of this package's layers.
+"""The BERT encoder, made of this package's layers.
 
 Devlin et al. 2018, arXiv:1810.04805. The twin of `headwise.models.Bert`, which reads the checkpoint.
 Dimension letters: B batch, S sequence, M model.
@@ -27,23 +27,23 @@ from headwise.renamed import renamed
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class Bert(Layer):
-    """A BERT encoder. `Bert(config)` starts from random weights, `Bert.from_pretrained` from a checkpoint's.
+    """A BERT encoder. `Bert(config)` has random weights, `Bert.from_pretrained` those of a checkpoint.
 
     >>> bert = Bert.from_pretrained("minilm")
     >>> hidden = bert(input_ids, real=input_ids != 0)                  # [B, S] to [B, S, M]
 
-    It is a layer: what trains, is saved and exported is the model that it stands in.
+    It is a layer: train, save and export a model that contains it.
 
     >>> ids = keras.Input((None,), dtype="int32")
     >>> hidden, pooled = bert(ids, real=keras.ops.not_equal(ids, 0), return_pooled=True)
     >>> model = keras.Model(ids, keras.layers.Dense(2)(pooled))
 
     Args:
-        config: its shape, and how it begins.
-        seed: of what is dropped.
+        config: sizes and initialisation.
+        seed: for dropout.
 
-    Its parts are `embeddings` (with `word`, `position`, `token_type` and `norm`), `layers`, and `pooler`, which is None
-    where the config says so.
+    Its parts are `embeddings` (with `word`, `position`, `token_type` and `norm`), `layers`, and `pooler`, which may be
+    None (see the config).
     """
 
     def __init__(self, config: BertConfig, *, seed: int | None = None, **kwargs: Any) -> None:
@@ -54,7 +54,7 @@ class Bert(Layer):
         first, *others = seeds(seed, 1 + config.num_layers)
         self.embeddings = _Embeddings(config, seed=first, name="embeddings", dtype=self.dtype_policy)
         self.layers = [
-            # As in 2018 the norm comes after each sum, not before each branch.
+            # As in the paper, norms come after each sum, not before each branch.
             EncoderLayer(
                 *(config.dim, config.num_heads),
                 ffn_dim=config.ffn_dim,
@@ -78,24 +78,24 @@ class Bert(Layer):
 
     @classmethod
     def from_pretrained(cls, path_or_id: str | Path, *, dropout: float | None = None, **kwargs: Any) -> Bert:
-        """A checkpoint's encoder and pooler; what it has on top of them (`cls.*`) is left out.
+        """The encoder and pooler of a checkpoint; its heads (`cls.*`) are ignored.
 
         Args:
             path_or_id: a local folder with config.json and safetensors, the name of a model on the Hugging Face hub, or
                 "minilm", the one that comes with `headwise[demo]`.
-            dropout: of attention too, in place of what the checkpoint was trained with.
+            dropout: replaces the dropout rates of the checkpoint, including that of attention.
             kwargs: `name`, `dtype` (None = keras.config.dtype_policy()), `trainable`, `seed`.
 
         Raises:
-            ArgumentError: a dropout that is not from 0 to 1, 1 excluded.
-            CheckpointError: no such checkpoint, a damaged one, or one that is not a BERT encoder.
+            ArgumentError: a dropout outside of [0, 1).
+            CheckpointError: the checkpoint is missing, damaged, or not a BERT encoder.
         """
         kwargs["dtype"] = kwargs.get("dtype") or keras.config.dtype_policy()
         bert: Bert = cls.from_torch(models.Bert.from_pretrained(path_or_id, dropout=dropout), **kwargs)
         return bert
 
     def get_config(self) -> dict[str, Any]:
-        """Every option of the constructor, the config as a dict."""
+        """All options of the constructor, the config as a dict."""
         seed = self._given["seed"]
         return {**keras.layers.Layer.get_config(self), "config": dataclasses.asdict(self.config), "seed": seed}
 
@@ -105,7 +105,7 @@ class Bert(Layer):
         return cls(**{**config, "config": BertConfig(**renamed(config["config"]))})
 
     def build(self, input_shape: object = None) -> None:
-        """Make the weights, whose shapes follow from the config alone."""
+        """Create the weights. Their shapes depend only on the config."""
         for part in (self.embeddings, *self.layers):
             part.build()
         if self.pooler is not None:
@@ -124,12 +124,12 @@ class Bert(Layer):
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.
-            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, on either side: what a
-                tokenizer of Hugging Face calls attention_mask. None = all tokens are real. The hidden states *at*
-                padding are unspecified: do not read them.
+            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, on either side: the
+                attention_mask of a Hugging Face tokenizer. None = all tokens are real. The hidden states *at* padding
+                are unspecified: do not read them.
             token_type_ids: [B, S], which sentence of a pair each token is from. Default: all 0.
-            return_pooled: also return what `pool` makes of it, which is how a functional model has it.
-            training: whether something is dropped.
+            return_pooled: also return the output of `pool`. Functional models need this instead of `pool`.
+            training: whether dropout is active.
 
         Returns:
             [B, S, M]; with `return_pooled=True` (hidden, pooled [B, M]).
@@ -137,9 +137,9 @@ class Bert(Layer):
         Raises:
             ShapeError: an argument of another shape, or more than `config.max_positions` tokens.
             DtypeError: an argument of another dtype.
-            ArgumentError: an id that has no embedding, or values of `real` other than 0 and 1. What is traced has no
-                values to look at.
-            CheckpointError: `return_pooled` of a model that came without a pooler.
+            ArgumentError: an id without an embedding, or values of `real` other than 0 and 1. Not checked during
+                tracing, when tensors have no values.
+            CheckpointError: `return_pooled` with a model without a pooler.
         """
         self._check_inputs(input_ids, real, token_type_ids, return_pooled)
         _check_values("input_ids", input_ids, self.config.vocab_size)
@@ -159,7 +159,7 @@ class Bert(Layer):
         return_pooled: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """The shapes of what `call` returns, without calling it."""
+        """The shapes of the outputs of `call`, without calling it."""
         self._check_inputs(input_ids, real, token_type_ids, return_pooled)
         width = self.config.dim
         hidden = keras.KerasTensor((*input_ids.shape, width), dtype=self.compute_dtype)
@@ -170,8 +170,8 @@ class Bert(Layer):
         """The output of the pooler, [B, M], from the hidden state at position 0, which is [CLS].
 
         Raises:
-            CheckpointError: this model came without a pooler.
-            ArgumentError: a functional model is being made, see `return_pooled` of the call.
+            CheckpointError: the model has no pooler.
+            ArgumentError: a functional model is being built; use `return_pooled` of the call.
         """
         self._check_pooler()
         if isinstance(hidden, keras.KerasTensor):
@@ -202,12 +202,13 @@ class Bert(Layer):
         length, most = input_ids.shape[1], self.config.max_positions
         if length is not None and length > most:
             raise ShapeError(
-                f"input_ids: this model reads at most {most} tokens. Received: {length}. Cut the text or split it"
+                f"input_ids: expected at most {most} tokens, the model's limit. Received: {length} tokens. "
+                "Cut or split the text"
             )
 
     def _check_pooler(self) -> None:
         if self.pooler is None:
-            raise CheckpointError("this checkpoint has no pooler: average the hidden states, or take those of [CLS]")
+            raise CheckpointError("the checkpoint has no pooler. Use the mean of the hidden states, or that of [CLS]")
 
 
 class _Embeddings(Layer):
@@ -234,11 +235,11 @@ class _Embeddings(Layer):
 
 
 def _normal(config: BertConfig) -> keras.initializers.Initializer:
-    return keras.initializers.RandomNormal(stddev=config.initializer_range)  # a new one draws other numbers
+    return keras.initializers.RandomNormal(stddev=config.initializer_range)  # a new initializer draws other numbers
 
 
 def _check_values(name: str, x: Tensor | None, size: int) -> None:
-    """Raise unless all are from 0 to size - 1: where they are not, JAX gives NaN and a GPU anything."""
+    """Raise unless all ids are from 0 to size - 1: for others JAX returns NaN, and a GPU any values."""
     values = None if x is None else _values(x)
     if values is None or not values.size or (values.min() >= 0 and values.max() < size):
         return
@@ -252,10 +253,10 @@ def _check_values(name: str, x: Tensor | None, size: int) -> None:
 
 
 def _values(x: Tensor) -> np.ndarray | None:
-    """A tensor's values; None where it is being traced."""
+    """A tensor's values; None during tracing."""
     if keras.backend.backend() == "torch" and torch.compiler.is_compiling():
         return None
     try:
         return np.asarray(ops.convert_to_numpy(x)).astype(np.int64)
-    except Exception:  # each backend has its own for what has no values yet
+    except Exception:  # each backend has its own error for a tensor without values
         return None

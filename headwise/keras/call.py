@@ -21,13 +21,13 @@ from keras import ops
 from headwise.keras import masking
 from headwise.masks import Mask
 
-Tensor = Any  # of the backend
+Tensor = Any  # a tensor of the backend
 Bias = Callable[..., Tensor]  # (q of the rows, rows, cols, whole=) -> float [B|1, H, r, c]; see `attend`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Call:
-    """q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] and all that decides what becomes of them."""
+    """q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] and all options of the computation."""
 
     q: Tensor
     k: Tensor
@@ -42,7 +42,7 @@ class Call:
 
     @property
     def lengths(self) -> tuple[int | None, int | None]:
-        """Q and K, None where they are not known before the call."""
+        """Q and K; None = unknown before the call."""
         return self.q.shape[2], self.k.shape[2]
 
     def usable(self) -> Call:
@@ -77,11 +77,11 @@ def attend(
     seed: Tensor | None = None,
     weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """What rows of queries make of the keys and values that they are given: output [B, H, …, r, E], and if wanted the
+    """The attention of some rows of queries over some keys and values: output [B, H, …, r, E], and on request the
     weights [B, H, …, r, c] before dropout.
 
     q [B, H, …, r, D], k [B, G, …, c, D] and v [B, G, …, c, E] are those of the positions rows […, r] and cols […, c],
-    where … is nothing or n blocks; None = all there are. `valid` […, c] says which columns there are.
+    where … is nothing or n blocks; None = all. `valid` […, c] says which columns exist.
     """
     whole = rows is None
     if rows is None and (call.mask is not None or callable(call.bias)):
@@ -134,7 +134,7 @@ def products_with(weights: Tensor, v: Tensor) -> Tensor:
 
 
 def _softmax(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None) -> Tensor:
-    """exp(s - lse) of whole rows. What is forbidden gets exactly 0, but in a row that may attend to nothing."""
+    """exp(s - lse) of whole rows. Forbidden cells get exactly 0, except in an empty row."""
     if allowed is not None:
         lowest = np.finfo(keras.backend.standardize_dtype(scores.dtype)).min
         scores = ops.where(allowed, scores, ops.cast(lowest, scores.dtype))
@@ -149,7 +149,7 @@ def _softmax(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None) -> Te
 
 
 def _tile(bias: Tensor, rows: Tensor, cols: Tensor, whole: bool) -> Tensor:
-    """The part of a bias that falls on a tile."""
+    """The part of a bias for a tile."""
     while len(bias.shape) < 4:
         bias = bias[None]
     if whole:
@@ -164,7 +164,7 @@ def _tile(bias: Tensor, rows: Tensor, cols: Tensor, whole: bool) -> Tensor:
 
 
 class _Drawn(keras.random.SeedGenerator):
-    """A seed drawn before: it stays the same, so that a second computation gives the same numbers."""
+    """A fixed seed, so that a second computation gives the same numbers."""
 
     _initial_seed = 0  # not None, or Keras drops by PyTorch's own seed
 
@@ -176,7 +176,7 @@ class _Drawn(keras.random.SeedGenerator):
 
 
 def runs_now(x: Tensor) -> bool:
-    """Whether operations on x run at once, and are not written down to be compiled."""
+    """Whether operations on x run eagerly instead of being traced."""
     match keras.backend.backend():
         case "tensorflow":
             import tensorflow as tf

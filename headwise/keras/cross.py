@@ -1,6 +1,6 @@
-"""One layer in which a sequence reads another one: attention to it, then a feed-forward network.
+"""A layer of attention to another sequence (the memory), followed by a feed-forward network.
 
-The part that Perceivers and Set Transformers are built of, and a decoder's layer without its self-attention.
+Perceivers and Set Transformers are made of it. It is a decoder layer without self-attention.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class CrossLayer(ResidualLayer):
         memory_dim: dimensions of the memory; None = M.
         head_dim, value_head_dim: D and E of the heads; None = M / H, and D.
         ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, if gated 8/3 M (see `FeedForward`).
-        norm_first: whether norms stand before each branch, one for the memory too, or after each sum.
-        query_residual: whether x is added to what it reads. False where queries say only what is wanted, such as a
-            position (Perceiver IO, section 3.2).
+        norm_first: whether norms are before each branch (and the memory), or after each sum.
+        query_residual: whether x is added to the output of attention. False if queries only say what to read, such as
+            a position (Perceiver IO, section 3.2).
         activation: of the feed-forward network.
-        dropout: of the attention's weights, in the feed-forward network and of what each branch adds; in training only.
+        dropout: of attention weights, in the feed-forward network, and of each branch's output; in training only.
         scale: factor on q kᵀ; None = 1/√D.
         norm_eps: the epsilon of the norms.
         bias: whether attention, feed-forward network and LayerNorm have biases.
         kernel: "auto", or the name of a kernel, as for `scaled_dot_product_attention`.
-        seed: of what is dropped.
+        seed: for dropout.
 
     Its parts are `attention`, `attention_norm`, `memory_norm` (None unless norm_first), `mlp` and `mlp_norm`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an unknown option.
+        ArgumentError: dimensions that are not divisible, or an unknown option.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class CrossLayer(ResidualLayer):
         self._make_mlp(ffn_dim, activation, norm, bias, seed=between, dropout=dropout)
 
     def build(self, input_shape: object = None) -> None:
-        """Make the weights, whose shapes follow from the options alone."""
+        """Create the weights. Their shapes depend only on the options."""
         memory = {} if self.memory_norm is None else {self.memory_norm: self.memory_dim}
         self._build({self.attention: self.dim, self.attention_norm: self.dim, **memory})
 
@@ -110,23 +110,23 @@ class CrossLayer(ResidualLayer):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        """The output of the layer for queries that read a memory.
+        """The output of the layer for queries and a memory.
 
         Args:
             query: [B, Q, M].
             value: [B, K, memory_dim], the memory.
-            query_mask: [B, Q], True = a real token; it is the output's too. Keras passes it, and
-            value_mask: [B, K], True = a real token of the memory, which alone is read.
-            attention_mask: which query may read which position, True or 1 = may: of `headwise.masks`, or a tensor
-                [Q, K], [B, Q, K] or [B, H, Q, K].
+            query_mask: [B, Q], True = a real token; also the mask of the output. Keras passes it.
+            value_mask: [B, K], True = a real token of the memory; only these are read. Keras passes it.
+            attention_mask: which query may attend to which position, True or 1 = may: a mask of `headwise.masks`, or a
+                tensor [Q, K], [B, Q, K] or [B, H, Q, K].
             return_attention_scores: also return the weights.
-            training: whether something is dropped.
+            training: whether dropout is active.
 
         Returns:
             [B, Q, M]; with `return_attention_scores=True` (output, weights [B, H, Q, K]).
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
         """
         self._check_inputs(query, value)
         memory = value if self.memory_norm is None else self.memory_norm(value)
@@ -137,12 +137,12 @@ class CrossLayer(ResidualLayer):
         return (y, read.weights) if return_attention_scores else y
 
     def compute_output_spec(self, query: Any, value: Any, return_attention_scores: bool = False, **kwargs: Any) -> Any:
-        """The shapes of what `call` returns, without calling it."""
+        """The shapes of the outputs of `call`, without calling it."""
         self._check_inputs(query, value)
         return self.attention.compute_output_spec(query, value, return_attention_scores=return_attention_scores)
 
     def _check_inputs(self, query: Any, value: Any) -> None:
         if value is None:
-            raise ArgumentError("value: expected the sequence [B, K, memory_dim] that is read. Received: None")
+            raise ArgumentError("value: expected the memory [B, K, memory_dim]. Received: value=None")
         check_input("query", query, self.dim)
         check_input("value", value, self.memory_dim, batch=query.shape[0])

@@ -1,4 +1,4 @@
-"""Stochastic depth: in training, a branch of a residual network is left out for some examples."""
+"""Stochastic depth: in training, a branch of a residual network is skipped for some examples."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headwise.nn import options
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class DropPath(Layer):
-    """Drops a whole branch, for each example by itself. Huang et al. 2016 (Deep Networks with Stochastic Depth), eq. 2.
+    """Drops a whole branch, separately for each example. Huang et al. 2016 (Stochastic Depth), equation 2.
 
-    x + DropPath(p)(branch(x)) is x with probability p, else x + branch(x) / (1 - p): the expectation is that of
-    inference, where nothing is dropped. (The paper scales in inference instead, equation 5.)
+    x + DropPath(p)(branch(x)) is x with probability p, else x + branch(x) / (1 - p). Its expectation equals the output
+    in inference, where nothing is dropped. (The paper scales in inference instead, equation 5.)
 
     Args:
-        probability: p, with which an example's branch is dropped.
-        seed: of what is drawn.
+        probability: p, the probability of dropping an example's branch.
+        seed: for the random choice.
 
     Raises:
         ArgumentError: a probability outside of [0, 1).
@@ -42,5 +42,5 @@ class DropPath(Layer):
         return ops.where(drawn < kept, inputs / kept, ops.zeros_like(inputs))
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> keras.KerasTensor:
-        """As the input."""
+        """The shape of the input."""
         return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)

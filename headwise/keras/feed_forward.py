@@ -1,4 +1,4 @@
-"""The feed-forward network of a transformer's layer, plain or gated: what happens at each position by itself."""
+"""The feed-forward network of a transformer layer, plain or gated, applied to each position separately."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class FeedForward(Layer):
 
     Args:
         dim: M, of input and output.
-        hidden_dim: the hidden dimension. None = 4 M; if gated 8/3 M, so that three matrices are as large as two of 4 M,
-            rounded up to a multiple of 64.
+        hidden_dim: the hidden dimension. None = 4 M; if gated 8/3 M, rounded up to a multiple of 64, so that three
+            matrices have about the size of two with 4 M.
         activation: "relu", "gelu" (exact), "gelu_tanh" (the approximation by tanh; GPT-2), "silu"; gated: "swiglu"
             (Llama), "geglu", "geglu_tanh" (Gemma, T5 1.1).
-        dropout: of what W_down reads, in training only.
-        bias: whether the linear maps have one.
-        seed: of the dropout.
+        dropout: of the input of W_down, in training only.
+        bias: whether the linear maps have a bias.
+        seed: for dropout.
 
-    Its parts are `up`, `down` and, where gated, `gate`.
+    Its parts are `up`, `down` and, if gated, `gate`.
 
     Raises:
         ArgumentError: a dimension below 1, an unknown activation, a dropout outside of [0, 1).
@@ -76,7 +76,7 @@ class FeedForward(Layer):
         self._act = _GATED[activation] if is_gated else _PLAIN[activation]
 
     def build(self, input_shape: object = None) -> None:
-        """Make the weights, whose shapes follow from the options alone."""
+        """Create the weights. Their shapes depend only on the options."""
         for part, width in ((self.gate, self.dim), (self.up, self.dim), (self.down, self.hidden_dim)):
             if part is not None:
                 part.build((None, width))
@@ -86,7 +86,7 @@ class FeedForward(Layer):
         """[..., M] to [..., M].
 
         Raises:
-            ShapeError, DtypeError: the input is not as wide, or no tensor.
+            ShapeError, DtypeError: the input has another width, or is not a tensor.
         """
         self._check(inputs)
         up = self.up(inputs)

@@ -45,7 +45,7 @@ def scaled_dot_product_attention(
     kernel: str = "auto",
     return_attention_scores: bool = False,
 ) -> Any:
-    """softmax(scale · q kᵀ) v. Vaswani et al. 2017, equation 1. What `headwise.attention` is to torch tensors.
+    """softmax(scale · q kᵀ) v. Vaswani et al. 2017, equation 1. `headwise.attention` for tensors of Keras.
 
     Args:
         q: queries [B, H, Q, D].
@@ -53,25 +53,25 @@ def scaled_dot_product_attention(
         v: values [B, G, K, E].
         mask: which query may attend to which key, True or 1 = may: of `headwise.masks`, or a tensor [Q, K], [B, Q, K]
             (as in Keras) or [B, H, Q, K], of which B, H and Q may be 1. Causal and window masks of `headwise.masks`
-            put the last query at the last key.
+            align the last query with the last key.
         bias: added to the scores; float, broadcasts to [B, H, Q, K].
         scale: factor on q kᵀ; None = 1/√D.
         softcap: s becomes softcap · tanh(s / softcap), before the bias (Gemma 2).
-        sinks: [H], one logit a head that takes its share of the softmax and gives nothing (gpt-oss).
-        dropout: probability with which a weight is dropped, now: pass 0.0 when evaluating.
-        seed: of the dropout, an int or a keras.random.SeedGenerator. Expected where there is dropout.
-        kernel: "auto"; "plain"; "chunked", whose memory is linear in the length, in training too; "banded" and
-            "block_sparse", whose cost follows the mask; "torch", headwise.attention, where Keras runs on PyTorch.
-        return_attention_scores: also return the weights, before dropout. They are then computed, by whatever kernel.
+        sinks: [H], one logit per head, a key with this score and the value 0 (gpt-oss).
+        dropout: probability of dropping a weight in this call: pass 0.0 for evaluation.
+        seed: for the dropout, an int or a keras.random.SeedGenerator. Required with dropout.
+        kernel: "auto"; "plain"; "chunked", whose memory is linear in the length, also in training; "banded" and
+            "block_sparse", whose cost depends on the mask; "torch", headwise.attention, if Keras runs on PyTorch.
+        return_attention_scores: also return the weights before dropout. This works with every kernel.
 
     Returns:
         The output [B, H, Q, E] in v's dtype; with `return_attention_scores=True` (output, weights [B, H, Q, K], float32
-        or better). The softmax is computed in float32 or better, its maximum subtracted. A query that may attend to
-        nothing gets 0, and gradients of 0. A key that nobody may attend to may hold NaN.
+        or better). The softmax is computed in float32 or better. A query that may attend to nothing gets output 0 and
+        gradient 0. NaN in a key that no query may attend to has no effect.
 
     Raises:
-        ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
-        KernelRefused: the kernel that was asked for cannot compute this.
+        ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
+        KernelRefused: the requested kernel cannot compute this.
     """
     q, k, v = (ops.convert_to_tensor(x) for x in (q, k, v))
     _check(q, k, v, bias, sinks)
@@ -108,7 +108,7 @@ def attend(
     kernel: str = "auto",
     return_attention_scores: bool = False,
 ) -> Any:
-    """`scaled_dot_product_attention` for layers: the mask is `masking.resolve`d, the bias may be a function."""
+    """`scaled_dot_product_attention` for layers: the mask is from `masking.resolve`, the bias may be a function."""
     if kernel not in ALL_KERNELS:
         raise ArgumentError(f"kernel: expected one of {', '.join(ALL_KERNELS)}. Received: kernel={kernel!r}")
     if dropout and seed is None:
@@ -124,7 +124,7 @@ def attend(
         )
     if kernel == "torch" and dropout:
         raise KernelRefused(
-            "kernel: \"torch\" drops by PyTorch's own seed, not the layer's. Received: "
+            "kernel: \"torch\" uses PyTorch's own seed for dropout, not the layer's. Received: "
             f"dropout={dropout}. Use another kernel, or dropout=0.0"
         )
     weights = None
@@ -142,7 +142,7 @@ def attend(
 
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Inside this context every computation of this thread hands itself and its output to `listener`."""
+    """Within the context, `listener` receives every computation of this thread and its output."""
     token = _listeners.set((*_listeners.get(), listener))
     try:
         yield
@@ -151,7 +151,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def _by_torch(call: Call) -> torch.Tensor:
-    """`headwise.attention`, which has kernels of its own."""
+    """`headwise.attention`, with its own kernels."""
     bias = call.bias
     if callable(bias):
         rows, cols = (torch.arange(x.shape[2], device=call.q.device) for x in (call.q, call.k))
@@ -162,7 +162,7 @@ def _by_torch(call: Call) -> torch.Tensor:
 
 
 def _torch_mask(mask: Mask, q_len: int) -> Mask:
-    """The mask with the tensors that were given, which are torch's here."""
+    """The mask with the original tensors, which are torch tensors here."""
     if isinstance(mask, (And, Or)):
         return type(mask)(tuple(_torch_mask(part, q_len) for part in mask.parts))
     if isinstance(mask, Not):
@@ -176,7 +176,7 @@ def _torch_mask(mask: Mask, q_len: int) -> Mask:
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None) -> None:
-    """Raise unless the tensors belong together, as far as their sizes are known."""
+    """Raise unless the known sizes of the tensors fit together."""
     received = f"Received: q.shape={tuple(q.shape)}, k.shape={tuple(k.shape)}, v.shape={tuple(v.shape)}"
     for name, x, dims in (("q", q, "[B, H, Q, D]"), ("k", k, "[B, G, K, D]"), ("v", v, "[B, G, K, E]")):
         if len(x.shape) != 4:
@@ -184,13 +184,15 @@ def _check(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor |
         if "float" not in keras.backend.standardize_dtype(x.dtype):
             raise DtypeError(f"{name}: expected a float tensor {dims}. Received: {name}.dtype={x.dtype}")
     if len({keras.backend.standardize_dtype(x.dtype) for x in (q, k, v)}) > 1:
-        raise DtypeError(f"q, k, v: expected one dtype. Received: {q.dtype}, {k.dtype}, {v.dtype}")
+        raise DtypeError(
+            f"q, k, v: expected one dtype. Received: q.dtype={q.dtype}, k.dtype={k.dtype}, v.dtype={v.dtype}"
+        )
     if None in (q.shape[1], k.shape[1], q.shape[3], v.shape[3]):
-        raise ShapeError(f"q, k, v: expected heads and widths that are known before the call. {received}")
+        raise ShapeError(f"q, k, v: expected static numbers of heads and widths. {received}")
     if k.shape[1] != v.shape[1] or q.shape[1] % k.shape[1]:
-        raise ShapeError(f"k, v: expected as many heads G, of which the query heads H are a multiple. {received}")
+        raise ShapeError(f"k, v: expected the same number of heads G, a divisor of the query heads H. {received}")
     if q.shape[3] != k.shape[3]:
-        raise ShapeError(f"k: expected as many dimensions D as q has. {received}")
+        raise ShapeError(f"k: expected the same number of dimensions D as q. {received}")
     for dim in (0, 2):
         if len({x.shape[dim] for x in ((q, k, v) if dim == 0 else (k, v))} - {None}) > 1:
             raise ShapeError(f"q, k, v: expected one {'batch size B' if dim == 0 else 'length K'}. {received}")
@@ -198,8 +200,9 @@ def _check(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor |
         sizes = (1,) * (4 - len(bias.shape)) + tuple(bias.shape)
         target = (*q.shape[:3], k.shape[2])
         if len(sizes) != 4 or any(s not in (1, None, t) and t is not None for s, t in zip(sizes, target, strict=True)):
-            raise ShapeError(f"bias: expected to broadcast to [B, H, Q, K] = {target}. Received: {tuple(bias.shape)}")
+            shape = tuple(bias.shape)
+            raise ShapeError(f"bias: expected to broadcast to [B, H, Q, K] = {target}. Received: bias.shape={shape}")
         if "float" not in keras.backend.standardize_dtype(bias.dtype):
-            raise DtypeError(f"bias: expected a float tensor. Received: {bias.dtype}. A bool mask goes in mask=")
+            raise DtypeError(f"bias: expected a float tensor. Received: bias={bias.dtype}. A bool mask goes in mask=")
     if sinks is not None and tuple(sinks.shape) != (q.shape[1],):
-        raise ShapeError(f"sinks: expected [H] = [{q.shape[1]}]. Received: {tuple(sinks.shape)}")
+        raise ShapeError(f"sinks: expected [H] = [{q.shape[1]}]. Received: sinks.shape={tuple(sinks.shape)}")

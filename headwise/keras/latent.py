@@ -1,6 +1,6 @@
-"""Attention through a few learned latents: they read an input of any length, and may be read out again.
+"""Attention through a few learned latents, which read an input of any length and may be read by other queries.
 
-What a Perceiver and a Set Transformer have in common. The cost is linear in the input.
+Perceivers and Set Transformers are made of this. The cost is linear in the input.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LatentAttention(Layer):
 
     With `norm_first=False` CrossLayer is MAB, and this is the Set Transformer's pooling, MAB(latents, X),
     or with `read_out=True` its inducing points, ISAB(X) = MAB(X, MAB(latents, X)) (Lee et al. 2019, equations 6, 7 and
-    9 to 11). The order of the input does not matter: where it should, add positions to the input. The twin of
+    9 to 11). The order of the input has no effect; if it should have one, add positions to the input. The twin of
     `headwise.nn.LatentAttention`.
 
     >>> pool = LatentAttention(1, 256)                               # input [B, S, 256] to [B, 1, 256]
@@ -48,34 +48,34 @@ class LatentAttention(Layer):
         num_latents: N.
         latent_dim: M, of the latents.
         input_dim: dimensions of the input; None = M.
-        num_heads: H, of those that read and read out.
+        num_heads: H of the reads and the read-out.
         num_reads: how often the latents read the input.
-        share_reads: whether the second read and all after it are one, used again. The first has its own weights
-            (Jaegle et al. 2021 found training unstable if it is shared too).
-        self_layers: how many layers of self-attention among the latents follow each read.
-        self_heads: the heads of those; None = `num_heads`.
+        share_reads: whether all reads after the first share their weights. The first has its own (Jaegle et al. 2021
+            found training unstable if it is shared too).
+        self_layers: number of self-attention layers among the latents after each read.
+        self_heads: the heads of these layers; None = `num_heads`.
         read_out: whether other queries read the latents at the end.
-        output_dim: dimensions of those queries and of the output; None = `input_dim`.
-        query_residual: whether the read-out adds the queries to what they read.
-        latent_names: what the latents are called in records and views; None = "latent 0", "latent 1" …
-        head_dim, value_head_dim: D and E of the heads that read and read out; None = width / H, and D.
+        output_dim: dimensions of these queries and of the output; None = `input_dim`.
+        query_residual: whether the read-out adds the queries to its output.
+        latent_names: names of the latents in records and views; None = "latent 0", "latent 1" …
+        head_dim, value_head_dim: D and E of the heads of the reads and the read-out; None = width / H, and D.
         ffn_dim: the hidden dimension of the feed-forward networks; None = 4 times the layer's (see `FeedForward`).
         norm_first: norms before each branch (Perceiver), or after each sum (Set Transformer).
         activation: of the feed-forward networks.
-        dropout: of attention weights, in feed-forward networks and of what each branch adds; in training only.
-        scale: of the reads and the read-out; None = 1/√D, as in both papers. The Set Transformer's authors' code
-            divides by the root of the model's width instead.
+        dropout: of attention weights, in feed-forward networks, and of each branch's output; in training only.
+        scale: of the reads and the read-out; None = 1/√D, as in both papers. The code of the Set Transformer divides
+            by the root of the model's width instead.
         norm_eps: the epsilon of the norms.
         bias: whether attention, feed-forward networks and LayerNorm have biases.
         kernel: "auto", or the name of a kernel, as for `scaled_dot_product_attention`.
-        seed: of what is dropped.
+        seed: for dropout.
 
-    Its parts are the weight `latents` [N, M], which begins normal with deviation 0.02 (Perceiver), or without
-    `norm_first` by Glorot's uniform distribution (Set Transformer); `reads` (each a `CrossLayer` with `layers`), and
+    Its parts are the weight `latents` [N, M], with a normal initialisation of standard deviation 0.02 (Perceiver), or
+    without `norm_first` with Glorot's uniform one (Set Transformer); `reads` (each a `CrossLayer` with `layers`), and
     `read_out`, a `CrossLayer` or None.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an unknown option, names that are not N.
+        ArgumentError: dimensions that are not divisible, an unknown option, or a number of names other than N.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class LatentAttention(Layer):
         self.latent_names = names = _names(latent_names, num_latents)
         if not read_out and (output_dim is not None or not query_residual):
             name, given = ("query_residual", query_residual) if output_dim is None else ("output_dim", output_dim)
-            raise ArgumentError(f"{name}: is of the read-out, so expected read_out=True with it. Received: {given}")
+            raise ArgumentError(f"{name}: expected read_out=True with it. Received: {name}={given!r}, read_out=False")
         default = self.input_dim if read_out else latent_dim
         self.output_dim = options.whole("output_dim", default if output_dim is None else output_dim)
         options.whole("self_layers", self_layers, 0)
@@ -155,7 +155,7 @@ class LatentAttention(Layer):
         self.latents: Any = None
 
     def build(self, input_shape: object = None) -> None:
-        """Make the weights, whose shapes follow from the options alone."""
+        """Create the weights. Their shapes depend only on the options."""
         kinds = keras.initializers
         initializer = kinds.RandomNormal(stddev=0.02) if self.norm_first else kinds.GlorotUniform()
         self.latents = self.add_weight(
@@ -175,27 +175,28 @@ class LatentAttention(Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        """The latents after they have read the input; with `read_out`, the output for the queries that read them.
+        """The latents after reading the input; with `read_out`, the output for the queries that read the latents.
 
         Args:
-            query: without `read_out` the input [B, S, input_dim]. With it what reads the latents, [B, Q, output_dim].
+            query: without `read_out` the input [B, S, input_dim]; with it the queries of the read-out,
+                [B, Q, output_dim].
             value: with `read_out` the input [B, S, input_dim]; None = `query`. Without it None.
-            query_mask: of `query`, True = a real token. Keras passes it. Where the query is the input, the latents read
-                its real tokens alone.
-            value_mask: of `value`, True = a real token of the input, which alone is read. Keras passes it.
-            attention_mask: which latent may read which position of the input, True or 1 = may: of `headwise.masks`, or
-                a tensor [N, S], [B, N, S] or [B, H, N, S].
+            query_mask: of `query`, True = a real token. Keras passes it. If the query is the input, the latents read
+                only its real tokens.
+            value_mask: of `value`, True = a real token of the input; only these are read. Keras passes it.
+            attention_mask: which latent may attend to which position of the input, True or 1 = may: a mask of
+                `headwise.masks`, or a tensor [N, S], [B, N, S] or [B, H, N, S].
             return_attention_scores: also return the weights.
-            training: whether something is dropped.
+            training: whether dropout is active.
 
         Returns:
-            The latents [B, N, latent_dim], which no mask is of, or with `read_out` [B, Q, output_dim], which the
-            queries' mask is of. With `return_attention_scores=True` (output, a dict of weights): "reads.0.attention"
+            The latents [B, N, latent_dim], without a mask; or with `read_out` [B, Q, output_dim], with the mask of the
+            queries. With `return_attention_scores=True` (output, a dict of weights): "reads.0.attention"
             [B, H, N, S], "reads.0.layers.0.attention" [B, H, N, N], "read_out.attention" [B, H, Q, N].
-            A latent that may read nothing reads 0.
+            A latent that may attend to nothing reads 0.
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
         """
         x = self._input(query, value)
         padding = both(query_mask, value_mask) if x is query else value_mask
@@ -217,13 +218,13 @@ class LatentAttention(Layer):
         return (z, found) if return_attention_scores else z
 
     def compute_mask(self, query: Tensor, previous_mask: Tensor | None = None) -> Tensor | None:
-        """Latents are all real; what reads them out is as real as it was."""
+        """None for latents, which are all real; with `read_out` the mask of the queries."""
         return None if self.read_out is None else previous_mask
 
     def compute_output_spec(
         self, query: Any, value: Any = None, return_attention_scores: bool = False, **kwargs: Any
     ) -> Any:
-        """The shapes of what `call` returns, without calling it."""
+        """The shapes of the outputs of `call`, without calling it."""
         x = self._input(query, value)
         z = keras.KerasTensor((x.shape[0], self.num_latents, self.latent_dim), dtype=self.compute_dtype)
         wanted = {"return_attention_scores": return_attention_scores}
@@ -241,7 +242,7 @@ class LatentAttention(Layer):
         if self.read_out is None:
             if value is not None and value is not query:
                 raise ArgumentError(
-                    "value: expected None, since without read_out the latents alone read and query is the input. "
+                    "value: expected None without read_out, because query is the input. "
                     "Received: another sequence. Make the layer with read_out=True for queries that read the latents"
                 )
             check_input("query", query, self.input_dim)
@@ -249,8 +250,8 @@ class LatentAttention(Layer):
         check_input("query", query, self.output_dim)
         if value is None and self.output_dim != self.input_dim:
             raise ArgumentError(
-                f"value: expected the input [B, S, {self.input_dim}] that the latents read, as the queries are "
-                f"{self.output_dim} wide. Received: None"
+                f"value: expected the input [B, S, {self.input_dim}], because query has "
+                f"{self.output_dim} dimensions. Received: value=None"
             )
         x = query if value is None else value
         check_input("value", x, self.input_dim, batch=query.shape[0])
@@ -258,7 +259,7 @@ class LatentAttention(Layer):
 
 
 class _Read(CrossLayer):
-    """One read of the input, and the layers of self-attention among the latents after it."""
+    """One read of the input, and the self-attention layers among the latents after it."""
 
     layers: Sequence[EncoderLayer] = ()
 
@@ -299,7 +300,7 @@ class _Read(CrossLayer):
 
 
 def _name(attention: MultiHeadAttention, **names: tuple[str, ...]) -> None:
-    """Let the layer say what its rows or columns stand for, to records. No attributes that Keras tracks."""
+    """Give the layer names of its rows or columns for records, in attributes that Keras does not track."""
     object.__setattr__(attention, "row_names", names.get("rows"))
     object.__setattr__(attention, "col_names", names.get("cols"))
 

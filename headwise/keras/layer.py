@@ -1,4 +1,4 @@
-"""What every Keras layer of this package has in common: its options are its config, its call may be given masks."""
+"""The base of every Keras layer of this package: its options are its config, and its call accepts masks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import nn
 from headwise.errors import DtypeError, ShapeError
 from headwise.keras import saving
 
-Tensor = Any  # of the backend
+Tensor = Any  # a tensor of the backend
 
 # () -> the package `headwise.keras.convert`, which imports every layer. `headwise/keras/__init__.py` sets it.
 conversions: Any = None
 
 
 class Layer(keras.layers.Layer):
-    """A layer whose config is what its constructor was given."""
+    """A layer whose config consists of its constructor's arguments."""
 
     _given: dict[str, Any]
 
@@ -40,12 +40,12 @@ class Layer(keras.layers.Layer):
         self.supports_masking = True
 
     def get_config(self) -> dict[str, Any]:
-        """Every option of the constructor."""
+        """All options of the constructor."""
         return {**super().get_config(), **{name: saving.to_config(value) for name, value in self._given.items()}}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """The layer that `get_config` described."""
+        """The layer with this config."""
         return cls(**{name: value if name == "dtype" else saving.from_config(value) for name, value in config.items()})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -58,67 +58,67 @@ class Layer(keras.layers.Layer):
         return super().__call__(*args, **kwargs)
 
     def compute_mask(self, query: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
-        """The output stands where the queries stand, so their mask is its mask."""
+        """The mask of the queries, because the output has the same positions."""
         return kwargs.get("query_mask", kwargs.get("previous_mask", args[0] if len(args) == 1 else None))
 
     @classmethod
     def from_torch(cls, module: nn.Module, *, kernel: str | None = None, dtype: Any = None, **kwargs: Any) -> Any:
-        """The same as a module of `headwise.nn`, a position scheme or `headwise.models.Bert`: its options and weights.
+        """A built layer with the options and weights of a module of `headwise.nn`, a position scheme or `Bert`.
 
-        The layer is built. What `headwise.nn` converts of PyTorch's own modules is converted too.
+        Modules of PyTorch that `headwise.nn` converts are converted too.
 
         Args:
-            module: of the class that this layer is the twin of, or nn.MultiheadAttention, nn.TransformerEncoderLayer
-                or nn.TransformerDecoderLayer.
-            kernel: the kernel of every attention in it; None = the module's, if there is one of that name here.
+            module: an instance of this layer's twin, or nn.MultiheadAttention, nn.TransformerEncoderLayer or
+                nn.TransformerDecoderLayer.
+            kernel: the kernel of every attention in it; None = the module's, if it exists here.
             dtype: of the layer, or its policy; None = that of the module's parameters.
             kwargs: `name`, `trainable`.
 
         Raises:
             DtypeError: a module of another class.
-            ArgumentError: an option that there is nothing like here, a kernel or a dtype that there is not, weights
-                that are quantised or have LoRA.
-            CheckpointError: a weight that has no place here, or a module of which a part was replaced.
+            ArgumentError: an option without an equivalent here, an unknown kernel or dtype, or weights that are
+                quantised or have LoRA.
+            CheckpointError: a weight without a place here, or a module with a replaced part.
         """
         return conversions().from_torch(cls, module, kernel=kernel, dtype=dtype, **kwargs)
 
     def to_torch(self, *, kernel: str | None = None) -> nn.Module:
-        """The PyTorch module that this layer is the twin of, with its options and weights, on the default device.
+        """The PyTorch twin of this layer, with its options and weights, on the default device.
 
-        It is in eval mode, as Keras calls a layer outside of `fit`. Its dtype is that of the weights: under a mixed
-        policy float32. PyTorch has one generator for all modules, so the `seed` stays behind.
+        It is in eval mode, like a Keras layer outside of `fit`. Its dtype is that of the weights: float32 for a mixed
+        policy. The `seed` is not converted, because PyTorch has one generator for all modules.
 
         Args:
-            kernel: the kernel of every attention in it; None = the layer's, if there is one of that name there.
+            kernel: the kernel of every attention in it; None = the layer's, if PyTorch has it.
 
         Raises:
-            ArgumentError: a layer without weights yet, an option or a kernel that there is nothing like there, weights
-                that are quantised or have LoRA.
-            CheckpointError: a weight that has no place there.
+            ArgumentError: a layer that is not built, an option or kernel without an equivalent, or weights that are
+                quantised or have LoRA.
+            CheckpointError: a weight without a place in the module.
         """
         return conversions().to_torch(self, kernel=kernel)
 
     @classmethod
     def from_keras(cls, layer: keras.layers.Layer) -> Any:
-        """A `MultiHeadAttention` that computes what Keras's own MultiHeadAttention or GroupQueryAttention does.
+        """A `MultiHeadAttention` equivalent to a MultiHeadAttention or GroupQueryAttention of Keras.
 
-        It has their weights, name, dtype and seed. Two things differ: a query that may attend to nothing gives 0 (and
-        the output's bias), where Keras averages all values unless it returns scores or drops some; and queries of
-        padding attend as all others do, where to Keras they are such queries.
+        It has the same weights, name, dtype and seed. Two things differ. For a query that may attend to nothing the
+        heads' output is 0; Keras uses the mean of all values, unless it returns scores or uses dropout. Queries that
+        are padding attend like all others; in Keras they may attend to nothing.
 
         Raises:
             DtypeError: a layer of another class.
-            ArgumentError: a layer without weights yet; an option that there is nothing like here: a sliding window
-                (here it is a mask), a gate with a bias, a regularizer or constraint, several attention axes, an output
-                of another shape than the query's.
+            ArgumentError: a layer that is not built, or an option without an equivalent: a sliding window (here it is
+                a mask), a gate with a bias, a regularizer or constraint, several attention axes, an output of another
+                shape than the query.
         """
         return conversions().from_keras(layer, cls)
 
     def to_keras(self) -> keras.layers.Layer:
-        """This `MultiHeadAttention` as Keras's own, or as its GroupQueryAttention where heads share keys.
+        """This `MultiHeadAttention` as the one of Keras, or as its GroupQueryAttention if heads share keys.
 
         Raises:
-            ArgumentError: a layer of another kind, without weights yet, or with an option that Keras's has not.
+            ArgumentError: another kind of layer, a layer that is not built, or an option that Keras does not have.
         """
         return conversions().to_keras(self)
 
@@ -139,7 +139,7 @@ def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None) -
 
 
 def positions_of(x: Tensor, padding: Tensor | None, given: Tensor | None) -> Tensor:
-    """Where the tokens x [B, S, M] stand, int32 [S] or [B, S]: as given, or counted, padding left out."""
+    """The positions of the tokens x [B, S, M], int32 [S] or [B, S]: as given, or counted without padding."""
     if given is not None:
         return ops.cast(ops.convert_to_tensor(given), "int32")
     if padding is not None:
@@ -148,7 +148,7 @@ def positions_of(x: Tensor, padding: Tensor | None, given: Tensor | None) -> Ten
 
 
 def both(*masks: Tensor | None) -> Tensor | None:
-    """The tokens [B, K] that are real in all of these; None if none is given."""
+    """The tokens [B, K] that are real in all given masks; None without any."""
     found = [ops.cast(mask, "bool") for mask in masks if mask is not None]
     if not found:
         return None

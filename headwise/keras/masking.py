@@ -1,7 +1,7 @@
-"""Masks among Keras tensors: the same predicates as in PyTorch, asked with the backend's own index tensors.
+"""Masks with Keras tensors: the same predicates as in PyTorch, evaluated with index tensors of the backend.
 
-A mask of `headwise.masks` keeps its tables as torch tensors; here they become tensors of the backend (`Table`). A
-tensor that was given as a mask, and Keras's own padding, become masks too, so that there is one to ask: `cells`.
+The tables of a mask of `headwise.masks` are torch tensors; here they become tensors of the backend (`Table`). Tensors
+passed as masks, and the padding masks of Keras, become masks too, so `cells` evaluates all of them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headwise.masks.mask import And, Not, Or
 from headwise.masks.padding import PaddingKeys
 from headwise.shapes import check_fits
 
-Tensor = Any  # of the backend
+Tensor = Any  # a tensor of the backend
 Sizes = tuple[int | None, int | None, int | None, int | None]  # of [B, H, Q, K], None where unknown before the call
 
 
 class Table:
-    """A table of the backend, looked up as a torch tensor is: `table[b, k]` with index tensors that broadcast."""
+    """A table of the backend, indexed like a torch tensor: `table[b, k]` with index tensors that broadcast."""
 
     def __init__(self, values: Tensor) -> None:
         self.values = values
@@ -60,8 +60,8 @@ def resolve(
         given: masks of `headwise.masks`, or tensors [Q, K], [B, Q, K] or [B, H, Q, K] (B, H and Q may be 1), True or
             1 = may; None is no mask.
         padding: [B, K], True or 1 = a real token.
-        sizes: (B, H, Q, K), each None where it is not known before the call.
-        same: whether queries and keys are the same positions, so that Q == K even where neither is known.
+        sizes: (B, H, Q, K); None = unknown before the call.
+        same: whether queries and keys have the same positions, so that Q == K even if both are unknown.
     """
     parts: list[Mask] = []
     for mask in given:
@@ -81,19 +81,19 @@ def resolve(
 
 
 def _aligned(mask: Mask, q_len: int | None, k_len: int | None, *, same: bool) -> Mask:
-    """The mask for these lengths, the last query at the last key."""
+    """The mask for these lengths, with the last query aligned with the last key."""
     if q_len is not None and k_len is not None:
         return mask.aligned(q_len, k_len)
     if same or _is_fixed(mask):
         return mask
     raise MaskError(
-        f"attention_mask: {mask!r} puts the last query at the last key, so it needs to know both lengths. Received: "
-        f"Q={q_len}, K={k_len}. Give the inputs a fixed length, or the mask an offset"
+        f"attention_mask: {mask!r} aligns the last query with the last key, so it needs both lengths. Received: "
+        f"Q={q_len}, K={k_len}. Use inputs of fixed length, or a mask with an offset"
     )
 
 
 def _is_fixed(mask: Mask) -> bool:
-    """Whether a mask says the same whatever the lengths are."""
+    """Whether a mask does not depend on the lengths."""
     if isinstance(mask, (And, Or)):
         return all(_is_fixed(part) for part in mask.parts)
     if isinstance(mask, Not):
@@ -120,7 +120,7 @@ def _as_bool(name: str, mask: Tensor, sizes: Sizes, dims: str) -> Tensor:
     if "float" in dtype or "complex" in dtype:
         raise DtypeError(
             f"{name}: expected bool, or whole numbers 1 = may attend and 0 = may not. Received: dtype={mask.dtype}. "
-            "What is added to the scores is a bias"
+            "A tensor that is added to the scores is a bias"
         )
     known = dict(zip("BHQK", sizes, strict=True))
     expected = [known[dim] for dim in dims]
@@ -139,14 +139,14 @@ def _as_bool(name: str, mask: Tensor, sizes: Sizes, dims: str) -> Tensor:
     return ops.cast(mask, "bool")
 
 
-# --- Asking -----------------------------------------------------------------------------------------------------------
+# --- Evaluation -------------------------------------------------------------------------------------------------------
 
 
 def cells(mask: Mask, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Tensor:
     """Whether queries `rows` may attend to keys `cols`: bool [B|1, H|1, r, c], or for rows [n, r] and cols [n, c]
     bool [B|1, H|1, n, r, c].
 
-    `whole` says that rows and cols are all there are, in order: nothing then needs to be looked up.
+    `whole` says that rows and cols are all rows and columns in order, so no lookup is needed.
     """
     if isinstance(mask, And):
         return functools.reduce(operator.and_, (cells(part, rows, cols, whole=whole) for part in mask.parts))
@@ -167,7 +167,7 @@ def cells(mask: Mask, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Ten
 
 
 def tensor_of(mask: Mask) -> Tensor | None:
-    """The tensor that a mask was given as, bool [B|1, H|1, Q|1, K]; None for one of `headwise.masks`."""
+    """The tensor of a mask that was passed as one, bool [B|1, H|1, Q|1, K]; None for a mask of `headwise.masks`."""
     table: Any = mask.allowed if isinstance(mask, Dense) else mask.real if isinstance(mask, PaddingKeys) else None
     if not isinstance(table, Table):
         return None
@@ -213,10 +213,10 @@ def _convert(table: torch.Tensor) -> Tensor:
 
 
 def used_keys(mask: Mask, q_len: int | None, k_len: int | None) -> Tensor | None:
-    """The keys that some query may attend to, bool [B|1, H|1, K]; None = all, as far as is known.
+    """The keys that some query may attend to, bool [B|1, H|1, K]; None = all, or unknown.
 
-    Exact for one mask or one tensor; where several must allow a pair, a key that each of them shows to some query
-    counts as used.
+    Exact for one mask or one tensor. If several masks are combined, a key counts as used if each of them alone allows
+    it for some query.
     """
     parts = mask.parts if isinstance(mask, And) else (mask,)
     found: list[Tensor] = []
@@ -232,7 +232,7 @@ def used_keys(mask: Mask, q_len: int | None, k_len: int | None) -> Tensor | None
 
 
 def has_tables(mask: Mask) -> bool:
-    """Whether some part of a mask was given as a tensor of the backend."""
+    """Whether a part of a mask was passed as a tensor of the backend."""
     if isinstance(mask, (And, Or)):
         return any(has_tables(part) for part in mask.parts)
     if isinstance(mask, Not):
@@ -241,7 +241,7 @@ def has_tables(mask: Mask) -> bool:
 
 
 def reach(mask: Mask | None) -> tuple[float, float]:
-    """(lowest, highest) k - q that may be allowed; infinite where nothing is known."""
+    """(lowest, highest) k - q that may be allowed; infinite if unknown."""
     low, high = -math.inf, math.inf
     for part in mask.parts if isinstance(mask, And) else [] if mask is None else [mask]:
         band = part.band()
@@ -251,7 +251,7 @@ def reach(mask: Mask | None) -> tuple[float, float]:
 
 
 def sees_all(mask: Mask, q_len: int | None, k_len: int | None) -> bool:
-    """Whether every key is surely seen by some query: a band that ends with the last key and has no beginning."""
+    """Whether every key is certainly allowed for some query: a band up to the last key, without a lower limit."""
     if not isinstance(mask, Band):
         return False
     low, high = mask.band() or (0, 0)
@@ -259,7 +259,7 @@ def sees_all(mask: Mask, q_len: int | None, k_len: int | None) -> bool:
 
 
 def never_empty(mask: Mask | None, q_len: int | None, k_len: int | None) -> bool:
-    """Whether every query surely sees some key: a band around its own position, which there is."""
+    """Whether every query may certainly attend to some key: a band around its own position, if that key exists."""
     if not isinstance(mask, Band):
         return False
     low, high = mask.band() or (1, 0)

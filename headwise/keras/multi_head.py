@@ -27,7 +27,7 @@ from headwise.options import check_scale, check_softcap
 class MultiHeadAttention(HeadSizes, Layer):
     """Several attention heads over the same sequence. Vaswani et al. 2017, section 3.2.2.
 
-    The twin of `headwise.nn.MultiHeadAttention`; called as `keras.layers.MultiHeadAttention` is.
+    The twin of `headwise.nn.MultiHeadAttention`, with the call arguments of `keras.layers.MultiHeadAttention`.
 
     >>> layer = MultiHeadAttention(512, 8, num_kv_heads=2, positions=positions.Rope(64))
     >>> y = layer(x, attention_mask=masks.causal())                  # x, y: [B, S, M]
@@ -37,28 +37,29 @@ class MultiHeadAttention(HeadSizes, Layer):
     Args:
         dim: M, of the queries and of the output.
         num_heads: H.
-        num_kv_heads: G, of which H is a multiple; 1 is multi-query, between is grouped-query attention. None = H.
+        num_kv_heads: G, a divisor of H; 1 = multi-query attention, between 1 and H = grouped-query attention. None = H.
         head_dim: D, of queries and keys; None = M / H. (Keras calls it key_dim.)
         value_head_dim: E, of values; None = D.
         kdim, vdim: dimensions of `key` and `value` if they are not M.
-        bias: whether the projections of queries, keys and values have one.
-        output_bias: whether the output projection has one; None = as `bias`.
-        qk_norm: "rms" or "layer", over D, of queries and keys after their projection.
+        bias: whether the projections of queries, keys and values have a bias.
+        output_bias: whether the output projection has a bias; None = as `bias`.
+        qk_norm: "rms" or "layer": a norm over D of the projected queries and keys.
         norm_eps: the epsilon of that norm.
         softcap: bounds the scores by softcap · tanh(s / softcap) (Gemma 2).
-        sinks: one learned logit a head that takes its share of the softmax and gives nothing (gpt-oss).
-        gate: a sigmoid of a projection of the query, times the heads' output (Qiu et al. 2025, equation 5).
-        dropout: of the weights, in training only.
+        sinks: one learned logit per head, a key with this score and the value 0 (gpt-oss).
+        gate: multiply the heads' output by a sigmoid of a projection of the query (Qiu et al. 2025, equation 5).
+        dropout: of the attention weights, in training only.
         scale: factor on q kᵀ; None = 1/√D.
         positions: the position scheme of the heads: one of `headwise.keras.positions`.
-        projection: "per_head" as in the paper; "shared": one D × D matrix each for all heads.
+        projection: "per_head" as in the paper; "shared": all heads share one D × D matrix for queries, one for keys and
+            one for values.
         kernel: as for `scaled_dot_product_attention`.
-        seed: of the dropout.
+        seed: for dropout.
 
-    Its parts are `qkv` (or `q`, `k`, `v` where widths differ), `out`, `gate`, and the weight `sinks`.
+    Its parts are `qkv` (or `q`, `k`, `v` if widths differ), `out`, `gate`, and the weight `sinks`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, or an unknown option.
+        ArgumentError: dimensions that are not divisible, or an unknown option.
     """
 
     def __init__(
@@ -110,7 +111,9 @@ class MultiHeadAttention(HeadSizes, Layer):
                 )
             positions.check(self.num_heads, self.head_dim)
             if positions.uses_values and dropout:
-                raise ArgumentError(f"dropout: expected 0 with positions that add to the values. Received: {dropout}")
+                raise ArgumentError(
+                    f"dropout: expected 0 with positions that add to the values. Received: dropout={dropout}"
+                )
         self.positions = positions
 
         if self.is_fused:
@@ -130,7 +133,7 @@ class MultiHeadAttention(HeadSizes, Layer):
         self.sinks: Any = None
 
     def build(self, input_shape: object = None) -> None:
-        """Make the weights, whose shapes follow from the options alone: `layer.build()` will do."""
+        """Create the weights. Their shapes depend only on the options, so `layer.build()` works."""
         if self.is_fused:
             self.qkv.build((None, self.head_dim if self.projection == "shared" else self.dim))
         else:
@@ -167,20 +170,21 @@ class MultiHeadAttention(HeadSizes, Layer):
             value: [B, K, vdim]; None = the query's own sequence. It comes before `key`, as in Keras.
             key: [B, K, kdim], what is attended to; None = `value`.
             query_mask, value_mask, key_mask: [B, Q] and [B, K], True = a real token. Keras passes those of
-                `Embedding(mask_zero=True)` and `Masking` itself. Keys of padding are not attended to; what the
-                queries of padding make of the others is computed like all else.
+                `Embedding(mask_zero=True)` and `Masking` itself. No query attends to padding. Queries that are
+                padding are computed like the others.
             attention_mask: which query may attend to which key, True or 1 = may: a mask of `headwise.masks`, or a
                 tensor [Q, K], [B, Q, K] or [B, H, Q, K], of which B, H and Q may be 1.
             return_attention_scores: also return the weights.
-            training: whether weights are dropped.
-            use_causal_mask: also let no query see a later key, the first query at the first key, as in Keras.
-            position_ids: [Q] or [B, Q], where the queries stand, if not at 0, 1, 2 … (padding does not count).
+            training: whether dropout is active.
+            use_causal_mask: also forbid every query to attend to later keys; the first query is at the first key, as in
+                Keras.
+            position_ids: [Q] or [B, Q], the positions of the queries, if not 0, 1, 2 … (padding does not count).
 
         Returns:
             [B, Q, M]; with `return_attention_scores=True` (output, weights [B, H, Q, K]).
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
         """
         self._check_inputs(query, value, key, position_ids)
         reads_itself = (value is None or value is query) and (key is None or key is query)
@@ -229,7 +233,7 @@ class MultiHeadAttention(HeadSizes, Layer):
     def compute_output_spec(
         self, query: Any, value: Any = None, key: Any = None, return_attention_scores: bool = False, **kwargs: Any
     ) -> Any:
-        """The shapes of what `call` returns, without calling it."""
+        """The shapes of the outputs of `call`, without calling it."""
         self._check_inputs(query, value, key, kwargs.get("position_ids"))
         out = keras.KerasTensor(query.shape, dtype=self.compute_dtype)
         if not return_attention_scores:
@@ -241,14 +245,16 @@ class MultiHeadAttention(HeadSizes, Layer):
     def _check_inputs(self, query: Any, value: Any, key: Any, position_ids: Any) -> None:
         check_input("query", query, self.dim)
         if value is None and key is not None:
-            raise ArgumentError("key: expected a value with it. Pass both, or neither for self-attention")
+            raise ArgumentError(
+                "key: expected a value too. Received: value=None. Pass both, or neither for self-attention"
+            )
         value = query if value is None else value
         key = value if key is None else key
         check_input("value", value, self.vdim, batch=query.shape[0])
         check_input("key", key, self.kdim, batch=query.shape[0])
         if None not in (value.shape[1], key.shape[1]) and value.shape[1] != key.shape[1]:
             raise ShapeError(
-                f"value: expected as many positions as key. Received: key.shape={tuple(key.shape)}, "
+                f"value: expected the same number of positions as key. Received: key.shape={tuple(key.shape)}, "
                 f"value.shape={tuple(value.shape)}"
             )
         if position_ids is not None and self.positions is None:
@@ -265,14 +271,14 @@ class MultiHeadAttention(HeadSizes, Layer):
             found = [getattr(self, name)(x) for name, x in zip("qkv", inputs, strict=True)]
         elif not (query is key and key is value):
             found = self._columns(inputs)
-        elif self.projection == "shared" or keras.backend.backend() == "torch":  # where parts are no copies
+        elif self.projection == "shared" or keras.backend.backend() == "torch":  # a split is a view there
             found = _split(self.qkv(inputs[0]), self.projection_sizes)
         elif runs_now(query) and len(set(self.projection_sizes)) == 1:
-            # Few operations: each that runs at once costs as much as a small product.
+            # Few operations: an eager operation costs as much as a small product.
             y = self.qkv(ops.reshape(query, (-1, self.dim)))
             y = ops.reshape(y, (-1, ops.shape(query)[1], 3, self.num_heads, self.head_dim))
             return list(ops.unstack(ops.transpose(y, (2, 0, 3, 1, 4)), 3))
-        else:  # in a compiled program three products cost less than one and its parts
+        else:  # compiled, three products cost less than one product and a split
             found = self._columns(inputs)
         return [
             ops.transpose(ops.reshape(x, (-1, ops.shape(x)[1], n, width)), (0, 2, 1, 3))
@@ -280,8 +286,8 @@ class MultiHeadAttention(HeadSizes, Layer):
         ]
 
     def _columns(self, inputs: list[Tensor]) -> list[Tensor]:
-        """The projections of three sequences by the one matrix, each by its own columns."""
-        if self.qkv.quantization_mode is not None:  # whose matrix is not the one that it multiplies by
+        """The projections of three sequences, each by its own columns of the common matrix."""
+        if self.qkv.quantization_mode is not None:  # the stored matrix is quantised
             return [_split(self.qkv(x), self.projection_sizes)[i] for i, x in enumerate(inputs)]
         kernels = _split(ops.cast(self.qkv.kernel, self.compute_dtype), self.projection_sizes)
         found = [ops.matmul(x, kernel) for x, kernel in zip(inputs, kernels, strict=True)]
@@ -292,11 +298,11 @@ class MultiHeadAttention(HeadSizes, Layer):
 
 
 class _Bias:
-    """A scheme's bias of any rows and columns."""
+    """The bias of a position scheme, for any rows and columns."""
 
     def __init__(self, scheme: Positions, query_ids: Tensor, key_ids: Tensor, scale: float | None, mask: Any) -> None:
         self.scheme, self.query_ids, self.key_ids, self.scale, self.mask = scheme, query_ids, key_ids, scale, mask
-        self.variables = scheme.variables  # what `chunked` hands over to what it computes again
+        self.variables = scheme.variables  # `chunked` passes them to its recomputation
 
     def __call__(self, q: Tensor, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Tensor:
         given: dict[str, Any] = {"mask": self.mask if whole else None, "scale": self.scale}
@@ -313,7 +319,7 @@ def _split(x: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
     """The parts of the last axis."""
     if len(set(sizes)) == 1:
         return list(ops.split(x, len(sizes), axis=-1))
-    ends = list(accumulate(sizes))  # ops.split at indices loses what TensorFlow knows of the sizes
+    ends = list(accumulate(sizes))  # ops.split at indices loses TensorFlow's static sizes
     return [x[..., end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 

@@ -1,5 +1,5 @@
-"""Multi-head latent attention (MLA), DeepSeek's, as a Keras layer: keys and values of all heads are made of one short
-latent a token."""
+"""Multi-head latent attention (MLA, DeepSeek) as a Keras layer: keys and values of all heads come from one short
+latent per token."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class MultiHeadLatentAttention(Layer):
         c' = norm(W_DQ x),   q_h = [W_UQ_h c'; rope(W_QR_h c')]
         out = W_O Concat(softmax(scale · q_h k_hᵀ) v_h)
 
-    The twin of `headwise.nn.MultiHeadLatentAttention`, without a cache. Two paths lead to the same output and weights,
-    and both train:
+    The twin of `headwise.nn.MultiHeadLatentAttention`, without a cache. Two paths give the same output and weights, and
+    both can be trained:
 
-    - expand: k_h and v_h of all S keys are made. Multiplications, for each example and head:
+    - expand: k_h and v_h of all S keys are computed. Multiplications, for each example and head:
       S · R · (nope_dim + E)  +  S · S · (nope_dim + rope_dim + E).
     - absorb: q_nope · (W_UK c) = (W_UKᵀ q_nope) · c, and Σ a W_UV c = W_UV Σ a c: the heads attend to the latents
       themselves, as one key head: S · R · (nope_dim + E)  +  S · S · (2R + rope_dim).
 
-    "auto" takes the fewer: expand where nope_dim + E <= 2R.
+    "auto" takes the path with fewer multiplications: expand if nope_dim + E <= 2R.
 
     >>> layer = MultiHeadLatentAttention(
     ...     2048, 16, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_head_dim=128
@@ -51,17 +51,17 @@ class MultiHeadLatentAttention(Layer):
         num_heads: H.
         q_rank: dimensions of the queries' latent c'; None = queries are projected from the input directly (V2-Lite).
         kv_rank: R, dimensions of c.
-        nope_dim: dimensions of queries and keys of a head without positions.
-        rope_dim: dimensions that are rotated, behind those; even.
+        nope_dim: dimensions of queries and keys of a head that are not rotated.
+        rope_dim: dimensions that are rotated, after those; even.
         value_head_dim: E.
-        bias: whether `q_down`, `kv_down` and `out` have one (Hugging Face's `attention_bias`).
+        bias: whether `q_down`, `kv_down` and `out` have a bias (Hugging Face's `attention_bias`).
         norm_eps: the epsilon of the norms of the latents.
-        dropout: of the weights, in training only.
+        dropout: of the attention weights, in training only.
         scale: factor on q kᵀ; None = 1/√(nope_dim + rope_dim), times the `softmax_factor` of a Rope with YaRN.
-        positions: a Rope of rope_dim; None = Rope(rope_dim, interleaved=True), as DeepSeek's.
-        path: "auto", "expand" or "absorb", if a call does not say which.
+        positions: a Rope of rope_dim; None = Rope(rope_dim, interleaved=True), as in DeepSeek.
+        path: "auto", "expand" or "absorb": the default of calls.
         kernel: as for `scaled_dot_product_attention`.
-        seed: of the dropout.
+        seed: for dropout.
 
     Its parts are `q_down`, `q_norm`, `q_up` (or `q`), `kv_down`, `kv_norm`, `kv_up` and `out`.
 
@@ -97,17 +97,19 @@ class MultiHeadLatentAttention(Layer):
         self.nope_dim = options.whole("nope_dim", nope_dim)
         self.rope_dim = options.whole("rope_dim", rope_dim)
         if rope_dim % 2:
-            raise ArgumentError(f"rope_dim: expected an even number, dimensions turn in pairs. Received: {rope_dim}")
+            raise ArgumentError(
+                f"rope_dim: expected an even number, because pairs are rotated. Received: rope_dim={rope_dim}"
+            )
         self.value_head_dim = options.whole("value_head_dim", value_head_dim)
         self.dropout = options.probability("dropout", dropout)
         options.one_of("path", path, PATHS)
         options.one_of("kernel", kernel, ALL_KERNELS)
         check_scale(scale)
-        self.default_path, self.kernel = path, kernel  # `path` is what Keras calls where a layer stands
+        self.default_path, self.kernel = path, kernel  # Keras uses `path` for the place of a layer
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
         self.positions = _checked(positions, num_heads, rope_dim, self.dtype_policy)
         scaling = self.positions.scaling
-        # The one place where YaRN's mscale enters the softmax: both paths use this scale as it is.
+        # YaRN's mscale enters the softmax only here: both paths use this scale.
         factor = scaling.softmax_factor if isinstance(scaling, Yarn) else 1.0
         self.scale = self.head_dim**-0.5 * factor if scale is None else scale
 
@@ -128,7 +130,7 @@ class MultiHeadLatentAttention(Layer):
         return self.nope_dim + self.rope_dim
 
     def build(self, input_shape: object = None) -> None:
-        """Make the weights, whose shapes follow from the options alone: `layer.build()` will do."""
+        """Create the weights. Their shapes depend only on the options, so `layer.build()` works."""
         if self.q_rank is None:
             self.q.build((None, self.dim))
         else:
@@ -162,17 +164,17 @@ class MultiHeadLatentAttention(Layer):
                 itself. Padding is not attended to.
             attention_mask: which query may attend to which key, True or 1 = may: a mask of `headwise.masks`, or a
                 tensor [Q, K], [B, Q, K] or [B, H, Q, K], of which B, H and Q may be 1.
-            return_attention_scores: also return the weights; they are the same by both paths.
-            training: whether weights are dropped.
-            use_causal_mask: also let no query see a later key.
-            position_ids: [S] or [B, S], where the tokens stand, if not at 0, 1, 2 … (padding does not count).
+            return_attention_scores: also return the weights, which are the same for both paths.
+            training: whether dropout is active.
+            use_causal_mask: also forbid every query to attend to later keys.
+            position_ids: [S] or [B, S], the positions of the tokens, if not 0, 1, 2 … (padding does not count).
             path: "auto", "expand" or "absorb" for this call; None = the layer's.
 
         Returns:
             [B, S, M]; with `return_attention_scores=True` (output, weights [B, H, S, S]).
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
         """
         check_input("query", query, self.dim)
         absorb = self._absorbs(path)
@@ -208,7 +210,7 @@ class MultiHeadLatentAttention(Layer):
         return (out, weights) if return_attention_scores else out
 
     def compute_output_spec(self, query: Any, return_attention_scores: bool = False, **kwargs: Any) -> Any:
-        """The shapes of what `call` returns, without calling it."""
+        """The shapes of the outputs of `call`, without calling it."""
         check_input("query", query, self.dim)
         self._absorbs(kwargs.get("path"))
         out = keras.KerasTensor(query.shape, dtype=self.compute_dtype)
@@ -239,22 +241,22 @@ class MultiHeadLatentAttention(Layer):
         return _split(ops.reshape(weight, (self.kv_rank, self.num_heads, -1)), self.nope_dim)
 
     def _absorbs(self, path: Path | None) -> bool:
-        """Whether a call takes the absorb path, checked before anything is done."""
+        """Whether a call takes the absorb path; raises if it cannot."""
         path = self.default_path if path is None else path
         options.one_of("path", path, PATHS)
         if path == "absorb" and not self._can_absorb:
             raise ArgumentError(
-                'path: "absorb" multiplies by the kernel of kv_up itself, expected it to be a keras.layers.Dense '
+                'path: "absorb" reads the kernel of kv_up. Expected a keras.layers.Dense '
                 f"without LoRA and not quantised. Received: {type(self.kv_up).__name__}, "
                 f"lora_enabled={getattr(self.kv_up, 'lora_enabled', None)}, "
                 f'quantization_mode={getattr(self.kv_up, "quantization_mode", None)!r}. Use path="expand"'
             )
-        fewer = 2 * self.kv_rank < self.nope_dim + self.value_head_dim  # there are as many keys as queries
+        fewer = 2 * self.kv_rank < self.nope_dim + self.value_head_dim  # as many keys as queries
         return path == "absorb" or (path == "auto" and fewer and self._can_absorb)
 
     @property
     def _can_absorb(self) -> bool:
-        """A replacement of the linear layer (LoRA, quantised weights) computes more than its weight."""
+        """Whether the linear layer is only its weight: LoRA and quantised weights compute more."""
         up = self.kv_up
         return type(up) is keras.layers.Dense and not up.lora_enabled and up.quantization_mode is None
 
@@ -265,7 +267,7 @@ class MultiHeadLatentAttention(Layer):
 
 
 def _split(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """The first so many columns, and the others."""
+    """The columns before `first`, and the others."""
     return x[..., :first], x[..., first:]
 
 
@@ -278,8 +280,8 @@ def _checked(positions: Rope | None, num_heads: int, rope_dim: int, dtype: Any) 
         )
     if isinstance(positions.scaling, DynamicNTK):
         raise ArgumentError(
-            "positions: expected frequencies that do not change with the length, as in headwise.nn, whose cache holds "
-            f"rotated keys. Received: {positions.scaling}. Use Yarn, as DeepSeek does"
+            "positions: expected frequencies that do not depend on the length, because the cache of headwise.nn holds "
+            f"rotated keys. Received: scaling={positions.scaling}. Use Yarn, as DeepSeek does"
         )
     positions.check(num_heads, rope_dim)
     return positions

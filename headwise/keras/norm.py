@@ -1,4 +1,4 @@
-"""The two norms of transformers, as Keras has them."""
+"""The two norms of transformers, from Keras."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def make_norm(norm: str, *, eps: float, bias: bool = True, **kwargs: Any) -> ker
     one_of("norm", norm, ("rms", "layer"))
     if norm == "rms":
         layer = keras.layers.RMSNormalization(epsilon=eps, **kwargs)
-        layer.supports_masking = True  # each token is by itself; Keras forgot it, and would warn of a lost mask
+        layer.supports_masking = True  # tokens are independent; Keras does not set this, and would warn of a lost mask
         return layer
     return keras.layers.LayerNormalization(epsilon=eps, center=bias, **kwargs)

@@ -1,5 +1,4 @@
-"""The parts that all transformer layers share: branches with a residual sum, the last one a
-feed-forward network."""
+"""The common base of transformer layers: branches with residual connections, the last one a feed-forward network."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from headwise.nn.feed_forward import Activation
 
 
 class ResidualLayer(Layer):
-    """A layer of branches, each added to what it read. A subclass makes its attention, then calls `_make_mlp`.
+    """A layer of branches, each added to its input. A subclass creates its attention, then calls `_make_mlp`.
 
     Its last parts are `mlp`, `mlp_norm`, `dropout` and `drop_path`.
     """
@@ -61,7 +60,7 @@ class ResidualLayer(Layer):
         return make_norm(**norm, name=name, dtype=self.dtype_policy)
 
     def _build(self, parts: dict[keras.layers.Layer, int]) -> None:
-        """Build parts that read so many dimensions each, and the last ones."""
+        """Build parts with these input widths, and the last parts."""
         for part, width in {**parts, self.mlp: self.dim, self.mlp_norm: self.dim}.items():
             if not part.built:
                 part.build((None, None, width))
@@ -88,7 +87,7 @@ class ResidualLayer(Layer):
 
 
 class Attend:
-    """A branch: an attention layer with all but its queries. It keeps the weights, if they are wanted."""
+    """A branch: an attention layer and its arguments except the queries. It keeps the weights if requested."""
 
     def __init__(self, attention: keras.layers.Layer, wants_weights: bool, **given: Any) -> None:
         self.attention, self.wants_weights, self.given = attention, wants_weights, given
@@ -102,7 +101,7 @@ class Attend:
 
 
 def seeds(seed: int | None, count: int) -> list[int | None]:
-    """As many seeds as there are parts that draw: what one drops says nothing about what another does."""
+    """Independent seeds for all parts with dropout."""
     if seed is None:
         return [None] * count
     drawn = np.random.SeedSequence(options.whole("seed", seed, 0)).generate_state(count)

@@ -1,6 +1,6 @@
-"""What a layer was made with, as plain data and back: `get_config` of every layer of this package.
+"""Constructor arguments as plain data and back: `get_config` of every layer of this package.
 
-Masks and RoPE scalings are no Keras objects, so they are written as the names and numbers that they are made of.
+Masks and RoPE scalings are not Keras objects, so they are stored as names and numbers.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ _CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in (*KINDS.values(),
 
 
 def to_config(value: Any) -> Any:
-    """A constructor's argument as data that JSON can hold."""
+    """A constructor's argument as JSON data."""
     if isinstance(value, (Mask, RopeScaling)):
         return _to_data(value)
     if isinstance(value, (list, tuple)):
         return [to_config(each) for each in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    # Twice: what a file already has of an object is only then marked as shared, and stays one object when it is loaded
-    # (two layers with one table). The first description of it is copied by Keras before it gets its mark.
+    # Twice: Keras marks an object as shared (two layers with one table) only when it meets it again, and copies the
+    # first description before it gets the mark. A shared object stays one object when the file is loaded.
     keras.saving.serialize_keras_object(value)
-    # Twice: inside `model.save` Keras marks an object as shared (two layers with one T5Buckets) when it meets it again,
-    # and by then what it made of it the first time has been copied without the mark.
+    # The same inside `model.save`, such as for two layers with one T5Buckets.
     keras.saving.serialize_keras_object(value)
     return keras.saving.serialize_keras_object(value)
 
 
 def from_config(value: Any) -> Any:
-    """What `to_config` wrote."""
+    """The argument from the data of `to_config`."""
     if isinstance(value, dict) and "headwise" in value:
         return _from_data(value)
     if isinstance(value, dict) and "class_name" in value:
@@ -59,7 +58,7 @@ def _to_data(value: Any) -> Any:
     name = type(value).__name__
     if name not in _CLASSES:
         raise ArgumentError(
-            f"{value!r}: a mask that is code cannot be saved. Save one of headwise.masks, or "
+            f"{value!r}: a mask defined by code cannot be saved. Use a mask of headwise.masks, or "
             "masks.from_tensor(mask.to_bool(length)). Received: " + name
         )
     return {"headwise": name} | {f.name: _to_data(getattr(value, f.name)) for f in dataclasses.fields(cast(Any, value))}
@@ -74,13 +73,13 @@ def _from_data(data: Any) -> Any:
         return data
     name = data["headwise"]
     if not isinstance(name, str) or name not in _CLASSES:
-        raise ArgumentError(f"config: expected one of {', '.join(_CLASSES)}. Received: {name!r}")
+        raise ArgumentError(f"config: expected one of {', '.join(_CLASSES)}. Received: class={name!r}")
     return _CLASSES[name](**{key: _from_data(value) for key, value in data.items() if key != "headwise"})
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class MaskArgument:
-    """A mask of `headwise.masks` as an argument of a layer's call, where a functional model is saved with it."""
+    """A mask of `headwise.masks` as an argument of a layer's call, so that a functional model can be saved with it."""
 
     def __init__(self, mask: Any) -> None:
         self.mask = from_config(mask)
@@ -91,15 +90,15 @@ class MaskArgument:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> MaskArgument:
-        """The argument that `get_config` described."""
+        """The argument with this config."""
         return cls(**config)
 
 
 def wrapped(value: Any) -> Any:
-    """A mask as an argument that a model can be saved with; anything else as it is."""
+    """A mask wrapped so that a model can be saved with it; anything else unchanged."""
     return MaskArgument(value) if isinstance(value, Mask) else value
 
 
 def unwrapped(value: Any) -> Any:
-    """What `wrapped` was given."""
+    """The argument of `wrapped`."""
     return value.mask if isinstance(value, MaskArgument) else value

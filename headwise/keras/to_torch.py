@@ -1,4 +1,4 @@
-"""Tensors, masks and computations of the backend as torch's: what records, which are of torch tensors, are made of."""
+"""Tensors, masks and computations of the backend converted to torch, for records."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from headwise.keras.masking import tensor_of
 from headwise.masks import Mask
 from headwise.masks.mask import And
 
-# A dense mask of more cells than these is kept as it is: looking for what it is would take longer than the call.
+# Dense masks with more cells are not recognised, because that would take longer than the call.
 LOOKED_AT = 2**24
 
 
 class Symbolic(RecordError):  # noqa: N818 (an answer, not a failure)
-    """A tensor holds no numbers, because a compiled function is being traced."""
+    """A tensor has no values, because a compiled function is being traced."""
 
     def __init__(self) -> None:
         super().__init__(
-            "it ran inside a compiled function (tf.function, jax.jit, torch.compile), whose tensors hold no numbers "
-            "while it is traced. Call the model itself, or compile with run_eagerly=True"
+            "it ran inside a compiled function (tf.function, jax.jit, torch.compile), whose tensors have no values "
+            "during tracing. Call the model itself, or compile with run_eagerly=True"
         )
 
 
 def to_torch(x: Any) -> torch.Tensor:
-    """A tensor of the backend, or a NumPy array, as a torch tensor: a copy, but of torch's own. Raises Symbolic."""
+    """A tensor of the backend, or a NumPy array, as a torch tensor: a copy, unless it is one. Raises Symbolic."""
     if isinstance(x, torch.Tensor):
         if x.is_meta or type(x).__name__ == "FakeTensor":
             raise Symbolic
@@ -44,7 +44,7 @@ def to_torch(x: Any) -> torch.Tensor:
 
 
 def _concrete(x: Any) -> Any:
-    """What a tensor holds. jax.grad follows tensors that hold numbers, jax.jit such that do not."""
+    """The values of a tensor. Tensors traced by jax.grad have values, those of jax.jit do not."""
     if isinstance(x, keras.Variable):
         x = x.value
     backend = keras.backend.backend()
@@ -64,7 +64,7 @@ def _concrete(x: Any) -> Any:
 
 
 def mask_to_torch(mask: Mask, q_len: int) -> Mask | None:
-    """A mask that `masking.resolve` made, its tensors recognised where they are small; None if it forbids nothing."""
+    """A mask from `masking.resolve`, with small tensors recognised; None if it forbids nothing."""
     if isinstance(mask, And):
         parts = [part for part in (mask_to_torch(part, q_len) for part in mask.parts) if part is not None]
         return And(tuple(parts)) if len(parts) > 1 else parts[0] if parts else None
@@ -73,9 +73,9 @@ def mask_to_torch(mask: Mask, q_len: int) -> Mask | None:
 
 
 def dense_mask(allowed: torch.Tensor, q_len: int) -> Mask | None:
-    """The mask of a bool tensor [B|1, H|1, Q|1, K], by its smallest name; None if it forbids nothing."""
+    """The mask of a bool tensor [B|1, H|1, Q|1, K], in its simplest form; None if it forbids nothing."""
     batch, heads, rows, _ = allowed.shape
-    if rows == heads == 1 and q_len > 1:  # the same for every query: padding, whatever a single row might look like
+    if rows == heads == 1 and q_len > 1:  # the same for every query: padding, even if a single row looks different
         return None if bool(allowed.all()) else masks.padding(allowed[:, 0, 0].clone())
     allowed = allowed.expand(batch, heads, q_len, -1)
     return masks.recognise(allowed) if allowed.numel() <= LOOKED_AT else masks.from_tensor(allowed)

@@ -21,7 +21,7 @@ from headwise.nn.feed_forward import Activation
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class EncoderLayer(ResidualLayer):
-    """Attention within one sequence, then a feed-forward network. Vaswani et al. 2017, figure 1, on the left.
+    """Self-attention, then a feed-forward network. Vaswani et al. 2017, figure 1, left.
 
         norm_first       x = x + Attention(Norm(x)),   y = x + FFN(Norm(x))      Xiong et al. 2020, figure 1 b
         not norm_first   x = Norm(x + Attention(x)),   y = Norm(x + FFN(x))      as in 2017
@@ -34,25 +34,25 @@ class EncoderLayer(ResidualLayer):
 
     Args:
         dim: M.
-        num_heads: H, of a `MultiHeadAttention` that is made here. Pass this or `attention`.
-        attention: any layer that is called as those of `headwise.keras` are.
+        num_heads: H, of a new `MultiHeadAttention`. Pass this or `attention`.
+        attention: any layer with the same call arguments as those of `headwise.keras`.
         ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, if gated 8/3 M (see `FeedForward`).
         norm: "layer", or "rms" (Zhang & Sennrich 2019).
-        norm_first: whether the norm stands before each branch, or after each sum.
+        norm_first: whether norms are before each branch, or after each sum.
         activation: of the feed-forward network: "relu", "gelu", "gelu_tanh", "silu"; gated "swiglu", "geglu" (Shazeer
             2020), "geglu_tanh".
-        dropout: of what each branch adds, in training only.
-        attention_dropout: of the attention's weights; None = `dropout`. A ready `attention` has its own.
+        dropout: of each branch's output, in training only.
+        attention_dropout: of the attention weights; None = `dropout`. A ready `attention` has its own.
         ffn_dropout: between the feed-forward network's linear maps; None = `dropout`.
-        drop_path: with this probability a branch is left out for an example, in training only (see `DropPath`).
+        drop_path: probability of skipping a branch for an example, in training only (see `DropPath`).
         norm_eps: the epsilon of the norms.
         bias: whether attention, feed-forward network and LayerNorm have biases.
-        seed: of what is dropped. A ready `attention` has its own.
+        seed: for dropout. A ready `attention` has its own seed.
 
     Its parts are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an unknown option, num_heads and attention both.
+        ArgumentError: dimensions that are not divisible, an unknown option, or both num_heads and attention.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class EncoderLayer(ResidualLayer):
         self._make_mlp(ffn_dim, activation, normed, bias, seed=between, **drops)
 
     def build(self, input_shape: object = None) -> None:
-        """Make the weights, whose shapes follow from the options alone."""
+        """Create the weights. Their shapes depend only on the options."""
         self._build({self.attention: self.dim, self.attention_norm: self.dim})
 
     def call(
@@ -103,20 +103,20 @@ class EncoderLayer(ResidualLayer):
 
         Args:
             query: [B, S, M].
-            query_mask: [B, S], True = a real token, which alone is attended to. Keras passes that of
+            query_mask: [B, S], True = a real token; only these are attended to. Keras passes that of
                 `Embedding(mask_zero=True)` and `Masking` itself, and it is the output's too.
-            attention_mask: which position may attend to which, True or 1 = may: of `headwise.masks`, or a tensor
+            attention_mask: which position may attend to which, True or 1 = may: a mask of `headwise.masks`, or a tensor
                 [Q, K], [B, Q, K] or [B, H, Q, K].
             return_attention_scores: also return the weights.
-            training: whether something is dropped.
-            use_causal_mask: also let no position see a later one.
-            position_ids: [S] or [B, S], where the tokens stand, if not at 0, 1, 2 … (padding does not count).
+            training: whether dropout is active.
+            use_causal_mask: also forbid every position to attend to later ones.
+            position_ids: [S] or [B, S], the positions of the tokens, if not 0, 1, 2 … (padding does not count).
 
         Returns:
             [B, S, M]; with `return_attention_scores=True` (output, weights [B, H, S, S]).
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
         """
         check_input("query", query, self.dim)
         given = {"query_mask": query_mask, "attention_mask": attention_mask, "use_causal_mask": use_causal_mask}
@@ -128,7 +128,7 @@ class EncoderLayer(ResidualLayer):
     def compute_output_spec(
         self, query: Any, return_attention_scores: bool = False, position_ids: Any = None, **kwargs: Any
     ) -> Any:
-        """The shapes of what `call` returns, without calling it."""
+        """The shapes of the outputs of `call`, without calling it."""
         check_input("query", query, self.dim)
         given = {"position_ids": position_ids, "return_attention_scores": return_attention_scores}
         return self.attention.compute_output_spec(query, **given)
@@ -136,17 +136,17 @@ class EncoderLayer(ResidualLayer):
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class DecoderLayer(ResidualLayer):
-    """Attention within one sequence, attention to another one, then a feed-forward network.
+    """Self-attention, attention to another sequence (the memory), then a feed-forward network.
 
-    Vaswani et al. 2017, figure 1, on the right. The other sequence, the memory, is what an encoder made of the source;
-    it is not normalised here. Norms stand as in `EncoderLayer`. The twin of `headwise.nn.DecoderLayer`.
+    Vaswani et al. 2017, figure 1, right. The memory is the output of an encoder; it is not normalised here. Norms are
+    placed as in `EncoderLayer`. The twin of `headwise.nn.DecoderLayer`.
 
     >>> layer = DecoderLayer(512, 8)
     >>> y = layer(x, memory, use_causal_mask=True)                   # x, y: [B, Q, M]; memory: [B, K, M]
 
     Args:
         memory_dim: dimensions of the memory; None = M.
-        self_attention, cross_attention: instead of those that are made with `num_heads`, ready layers; either or both.
+        self_attention, cross_attention: ready layers instead of new ones with `num_heads`; either or both.
         dim, num_heads, ffn_dim, norm, norm_first, activation, dropout, attention_dropout, ffn_dropout, drop_path,
             norm_eps, bias, seed: as for `EncoderLayer`.
 
@@ -154,7 +154,7 @@ class DecoderLayer(ResidualLayer):
     `mlp_norm`, `dropout` and `drop_path`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an unknown option.
+        ArgumentError: dimensions that are not divisible, or an unknown option.
     """
 
     def __init__(
@@ -188,8 +188,7 @@ class DecoderLayer(ResidualLayer):
         self.self_attention_norm = self._norm("self_attention_norm", normed)
         if cross_attention is not None and memory_dim is not None:
             raise ArgumentError(
-                "memory_dim: expected None with a ready cross_attention, which knows its own. Received: "
-                f"memory_dim={memory_dim}"
+                f"memory_dim: expected None with a ready cross_attention. Received: memory_dim={memory_dim}"
             )
         heads |= {"kdim": memory_dim, "seed": other}
         self.cross_attention = _attention("cross_attention", cross_attention, dim, num_heads, **heads)
@@ -198,7 +197,7 @@ class DecoderLayer(ResidualLayer):
         self._make_mlp(ffn_dim, activation, normed, bias, seed=between, **drops)
 
     def build(self, input_shape: object = None) -> None:
-        """Make the weights, whose shapes follow from the options alone."""
+        """Create the weights. Their shapes depend only on the options."""
         norms = (self.self_attention_norm, self.cross_attention_norm)
         self._build(dict.fromkeys((self.self_attention, self.cross_attention, *norms), self.dim))
 
@@ -222,20 +221,20 @@ class DecoderLayer(ResidualLayer):
             value: [B, K, memory_dim], the memory.
             query_mask: [B, Q], True = a real token of the sequence. Keras passes it, and it is the output's too.
             value_mask: [B, K], True = a real token of the memory. Keras passes it.
-            attention_mask: within the sequence: which position may attend to which, True or 1 = may: of
+            attention_mask: which position of the sequence may attend to which, True or 1 = may: a mask of
                 `headwise.masks`, or a tensor [Q, Q], [B, Q, Q] or [B, H, Q, Q].
-            memory_mask: which position may attend to which of the memory: likewise, [Q, K] and so on.
+            memory_mask: which position may attend to which position of the memory, in the same form, with K columns.
             return_attention_scores: also return the weights.
-            training: whether something is dropped.
-            use_causal_mask: also let no position of the sequence see a later one.
-            position_ids: [Q] or [B, Q], where the tokens stand, if not at 0, 1, 2 … (padding does not count).
+            training: whether dropout is active.
+            use_causal_mask: also forbid every position of the sequence to attend to later ones.
+            position_ids: [Q] or [B, Q], the positions of the tokens, if not 0, 1, 2 … (padding does not count).
 
         Returns:
             [B, Q, M]; with `return_attention_scores=True` (output, self-attention's weights [B, H, Q, Q],
             cross-attention's [B, H, Q, K]).
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
         """
         self._check_inputs(query, value)
         only_other = has_positions(self.cross_attention) and not has_positions(self.self_attention)
@@ -243,7 +242,7 @@ class DecoderLayer(ResidualLayer):
         given |= {"position_ids": None if only_other else position_ids, "use_causal_mask": use_causal_mask}
         attend = Attend(self.self_attention, return_attention_scores, **given)
         ids = None
-        if has_positions(self.cross_attention):  # which does not know which of the queries are padding
+        if has_positions(self.cross_attention):  # it does not know which queries are padding
             ids = positions_of(query, query_mask, position_ids)
         given = {"attention_mask": memory_mask, "value_mask": value_mask, "position_ids": ids, "training": training}
         read = Attend(self.cross_attention, return_attention_scores, value=value, **given)
@@ -255,7 +254,7 @@ class DecoderLayer(ResidualLayer):
     def compute_output_spec(
         self, query: Any, value: Any, return_attention_scores: bool = False, position_ids: Any = None, **kwargs: Any
     ) -> Any:
-        """The shapes of what `call` returns, without calling it."""
+        """The shapes of the outputs of `call`, without calling it."""
         self._check_inputs(query, value)
         only_other = has_positions(self.cross_attention) and not has_positions(self.self_attention)
         ids, wanted = None if only_other else position_ids, {"return_attention_scores": return_attention_scores}
@@ -266,7 +265,7 @@ class DecoderLayer(ResidualLayer):
     def _check_inputs(self, query: Any, value: Any) -> None:
         check_input("query", query, self.dim)
         if value is None:
-            raise ArgumentError("value: expected the memory [B, K, memory_dim] that is read. Received: None")
+            raise ArgumentError("value: expected the memory [B, K, memory_dim]. Received: value=None")
         width = getattr(self.cross_attention, "kdim", None)
         check_input("value", value, value.shape[-1] if width is None else width, batch=query.shape[0])
 
@@ -275,9 +274,7 @@ def _check_ready(num_heads: int | None, attention_dropout: float | None, *ready:
     if all(layer is not None for layer in ready):
         for name, option in (("num_heads", num_heads), ("attention_dropout", attention_dropout)):
             if option is not None:
-                raise ArgumentError(
-                    f"{name}: expected None with ready attention layers, which have their own. Received: {option!r}"
-                )
+                raise ArgumentError(f"{name}: expected None with ready attention layers. Received: {name}={option!r}")
 
 
 def _attention(name: str, ready: Any, dim: int, num_heads: int | None, **made: Any) -> Any:

@@ -155,8 +155,8 @@ class Bert(nn.Module):
         check_ids("input_ids", input_ids, config.vocab_size)
         if input_ids.shape[1] > config.max_positions:
             raise ShapeError(
-                f"input_ids: this model reads at most {config.max_positions} tokens. Received: "
-                f"input_ids={list(input_ids.shape)}. Cut the text or split it"
+                f"input_ids: expected at most {config.max_positions} tokens, the model's limit. Received: "
+                f"input_ids={list(input_ids.shape)}. Cut or split the text"
             )
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(input_ids)
@@ -183,7 +183,7 @@ class Bert(nn.Module):
             CheckpointError: this model came without a pooler.
         """
         if self.pooler is None:
-            raise CheckpointError("this checkpoint has no pooler: average the hidden states, or take those of [CLS]")
+            raise CheckpointError("the checkpoint has no pooler. Use the mean of the hidden states, or that of [CLS]")
         return torch.tanh(self.pooler(hidden_BSM[:, 0]))
 
 
@@ -341,7 +341,7 @@ def _match(bert: Bert, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     if missing := [name for name in wanted if name not in tensors]:
         raise CheckpointError(f"the checkpoint lacks {_some(missing)} of a BERT with {bert.config.num_layers} layers")
     if extra := [name for name in tensors if name not in set(wanted)]:
-        raise CheckpointError(f"the checkpoint has {_some(extra)}, which its config.json does not speak of")
+        raise CheckpointError(f"the checkpoint has {_some(extra)}, which the model of its config.json does not have")
     for ours, parameter in bert.named_parameters():
         rows, *others = parameter.shape
         shape = [rows // len(places[ours]), *others]

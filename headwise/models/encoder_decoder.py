@@ -86,7 +86,7 @@ class EncoderDecoderConfig:
             )
         if self.bert is not None and self.source_vocab_size is not None:
             raise ArgumentError(
-                f"source_vocab_size: expected None with bert, which has its own. Received: {self.source_vocab_size}"
+                f"source_vocab_size: expected None with bert. Received: source_vocab_size={self.source_vocab_size}"
             )
         if self.copies and not self.is_shared:
             raise ArgumentError(

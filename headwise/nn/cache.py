@@ -42,7 +42,7 @@ class Cache:
         if capacity is not None and window is not None:
             raise ArgumentError(
                 f"capacity, window: expected one of the two. Received: capacity={capacity}, window={window}. "
-                "A window bounds the memory by itself"
+                "A window already limits the memory"
             )
         self.capacity, self.window = capacity, window
         self._children: dict[str, Cache] = {}
@@ -189,7 +189,9 @@ class Cache:
             CacheError: a window let go of tokens that the next token would have to see; the cache is unchanged.
         """
         if not isinstance(length, int) or length < 0:
-            raise ArgumentError(f"length: expected how many tokens to keep, at least 0. Received: length={length!r}")
+            raise ArgumentError(
+                f"length: expected the number of tokens to keep, at least 0. Received: length={length!r}"
+            )
         cropped = [part for part in self._parts() if part._slots is not None and part._length > length]
         for part in cropped:
             part._check_crop(length)
@@ -304,7 +306,7 @@ class Cache:
         if self.window is not None and length and max(length - self.window, 0) < first:
             raise CacheError(
                 f"crop({length}): the next token would see the {self.window} before it, and this cache with window = "
-                f"{self.window} has let go of all before {first}. Use a Cache without a window, or reset() this one"
+                f"{self.window} has dropped all before {first}. Use a Cache without a window, or reset() this one"
             )
 
 

@@ -137,7 +137,7 @@ class CrossLayer(ResidualLayer):
     ) -> Tensor:
         """`forward`, inside a trace."""
         if key is None:
-            raise ArgumentError("key: expected the sequence [B, K, memory_dim] that is read. Received: key=None")
+            raise ArgumentError("key: expected the memory [B, K, memory_dim]. Received: key=None")
         check_value(key, value)
         check_input("query", query, self.dim)
         check_input("key", key, self.memory_dim, batch=query.shape[0])

@@ -163,7 +163,7 @@ def _activation(act: object) -> Activation:
         return "silu"
     name = getattr(act, "__name__", None) or type(act).__name__
     raise ArgumentError(
-        f"from_torch: expected an activation that is relu, gelu or silu of torch.nn or its functional. Received: {name}"
+        f"from_torch: expected the activation relu, gelu or silu of torch.nn or torch.nn.functional. Received: {name}"
     )
 
 

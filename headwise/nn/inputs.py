@@ -30,22 +30,24 @@ def check_alone(key: object, value: object) -> None:
     if given is not None:
         raise ArgumentError(
             f"{name}: expected None, an encoder reads one sequence. Received: {name}={type(given).__name__}. "
-            "To read another one use a decoder"
+            "To read a second one, use a decoder"
         )
 
 
 def check_value(key: Tensor, value: Tensor | None) -> None:
     """Raise ArgumentError if the values are another sequence than the keys."""
     if value is not None and value is not key:
-        raise ArgumentError("value: expected None, what is read is one sequence: pass it as key")
+        raise ArgumentError(
+            "value: expected None, because the memory is one sequence. Received: another tensor. Pass the memory as key"
+        )
 
 
 def check_memory(key: Tensor | None) -> Tensor:
     """The memory [B, K, ·] of a decoder; an error if it is missing or not a memory."""
     if key is None:
         raise ArgumentError(
-            "key: expected the memory [B, K, memory_dim] that a decoder reads. Received: key=None. "
-            "A model without one is an encoder with mask=masks.causal()"
+            "key: expected the memory [B, K, memory_dim]. Received: key=None. "
+            "For a model without memory use an encoder with mask=masks.causal()"
         )
     if not isinstance(key, Tensor):
         raise DtypeError(f"key: expected the memory, a tensor [B, K, memory_dim]. Received: key={type(key).__name__}")

@@ -113,10 +113,7 @@ class LatentAttention(nn.Module):
         self.latent_names = names = _names(latent_names, num_latents)
         if not read_out and (output_dim is not None or not query_residual):
             name, given = ("query_residual", query_residual) if output_dim is None else ("output_dim", output_dim)
-            raise ArgumentError(
-                f"{name}: expected read_out=True, this option belongs to the read-out. "
-                f"Received: {name}={given}, read_out=False"
-            )
+            raise ArgumentError(f"{name}: expected read_out=True with it. Received: {name}={given}, read_out=False")
         default = self.input_dim if read_out else latent_dim
         self.output_dim = options.whole("output_dim", default if output_dim is None else output_dim)
 

@@ -205,13 +205,12 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         check_input("value", value, self.vdim, batch=query.shape[0])
         if value.shape[1] != key.shape[1]:
             raise ShapeError(
-                f"value: expected as many positions as key. Received: key={list(key.shape)}, value={list(value.shape)}"
+                f"value: expected the same number of positions as key. Received: key={list(key.shape)}, "
+                f"value={list(value.shape)}"
             )
         real = as_real(real, *key.shape[:2])
         if position_ids is not None and self.positions is None:
-            raise ArgumentError(
-                "position_ids: expected a module that was made with positions=. Received: a module without positions"
-            )
+            raise ArgumentError("position_ids: expected a module with positions=. Received: a module without positions")
         bind(cache, self)
         if reads_itself:
             if cache is not None:

@@ -117,7 +117,7 @@ class MultiHeadLatentAttention(nn.Module):
         self.rope_dim = options.whole("rope_dim", rope_dim)
         if rope_dim % 2:
             raise ArgumentError(
-                f"rope_dim: expected an even number, dimensions turn in pairs. Received: rope_dim={rope_dim}"
+                f"rope_dim: expected an even number, because pairs are rotated. Received: rope_dim={rope_dim}"
             )
         self.value_head_dim = options.whole("value_head_dim", value_head_dim)
         self.dropout = options.probability("dropout", dropout)
@@ -303,9 +303,8 @@ class MultiHeadLatentAttention(nn.Module):
         options.one_of("path", path, PATHS)
         if path == "absorb" and not self._can_absorb:
             raise ArgumentError(
-                'path: "absorb" multiplies by the weight of kv_up itself, expected it to be an nn.Linear. '
-                "Received: path="
-                f'{type(self.kv_up).__name__}. Use path="expand", or merge what was put around it'
+                'path: "absorb" reads the weight of kv_up. Expected an nn.Linear. '
+                f'Received: kv_up={type(self.kv_up).__name__}. Use path="expand", or merge adapters and wrappers'
             )
         return path
 
@@ -355,7 +354,7 @@ def _checked(positions: Rope | None, num_heads: int, rope_dim: int) -> Rope:
         )
     if positions.depends_on_length:
         raise ArgumentError(
-            f"positions: expected frequencies that do not change with the length, the cache holds rotated keys. "
+            f"positions: expected frequencies that do not depend on the length, because the cache holds rotated keys. "
             f"Received: positions={positions.scaling}. Use Yarn, as DeepSeek does"
         )
     positions.check(num_heads, rope_dim)

@@ -41,7 +41,7 @@ class _Stack(nn.Module):
             raise ArgumentError("layers: expected one or more. Received: layers=[]")
         widths = [layer.dim for layer in layers]
         if len(set(widths)) > 1:
-            raise ArgumentError(f"layers: expected the same dim in all. Received: layers with dim {widths}")
+            raise ArgumentError(f"layers: expected the same dim in all layers. Received: layers with dim {widths}")
         self.dim = widths[0]
         self.layers = nn.ModuleList(layers)
         self.norm = norm

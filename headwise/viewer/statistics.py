@@ -1,4 +1,4 @@
-"""The numbers of each head on the page: the statistics with a column, for each example, and two that need more."""
+"""The numbers of each head on the page: the statistics with a column, induction and importance, for each example."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from headwise.records.statistics import columns
 from headwise.records.summary import ask, numbers
 from headwise.text import Tokens
 
-Numbers = dict[str, list[float | None]]  # by key: a number for each head, None where there is none
+Numbers = dict[str, list[float | None]]  # by key: a number for each head; None = undefined
 
 
-# The statistics beyond the list of `headwise.records.statistics`: they need tokens or gradients.
+# Statistics that are not in `headwise.records.statistics`, because they need tokens or gradients.
 _OF_THE_PAGE = [
     {
         "key": "induction",
         "name": "induction",
         "unit": "share",
-        "about": "The weight on what followed the query's token earlier in this text, over the queries whose token "
-        "came before (prefix matching, Olsson et al. 2022).",
+        "about": "The weight on tokens that followed earlier occurrences of the query's token, mean over queries with "
+        "such occurrences (prefix matching, Olsson et al. 2022).",
     },
     {
         "key": "importance",
         "name": "importance",
         "unit": "score",
-        "about": "How much the loss depends on the head, over the batch: |Σ O · ∂L/∂O| (Michel et al. 2019).",
+        "about": "The dependence of the loss on the head, over the batch: |Σ O · ∂L/∂O| (Michel et al. 2019).",
     },
 ]
 
 
 def descriptions() -> list[dict[str, str]]:
-    """What each number of `statistics_of` is: its key, its name and unit, and a sentence about it."""
+    """The key, name, unit and description of each number of `statistics_of`."""
     listed = [
         {"key": each.name, "name": each.title, "unit": each.unit, "about": each.sentence} for each in columns().values()
     ]
@@ -46,19 +46,19 @@ def descriptions() -> list[dict[str, str]]:
 
 
 def cost(record: AttentionRecord) -> int:
-    """How many weights the statistics of a record are made from."""
+    """The number of weights from which the statistics of a record are computed."""
     return math.prod(record.shape)
 
 
 def statistics_of(
     record: AttentionRecord, tokens: Mapping[int, Tokens], *, kind: str, rows: int | None = None
 ) -> dict[int, Numbers]:
-    """The statistics of every head, for each example in `tokens`, which has the tokens of its columns.
+    """The statistics of every head, for each example in `tokens`, the tokens of the columns.
 
-    They are estimated from about so many `rows`, evenly spread; None = made from all.
+    They are estimated from about `rows` rows, evenly spread; None = computed from all rows.
 
-    Those without meaning are None: distances between two texts, induction where no token comes twice, importance where
-    values and gradients were not kept.
+    Undefined statistics are None: distances between two texts, induction without repeated tokens, importance without
+    values and gradients.
     """
     means = numbers(ask(record, rows=rows), kind, (2,))
     square = kind == "self" and record.shape[2] == record.shape[3]
@@ -80,12 +80,13 @@ def statistics_of(
 def _induction(
     record: AttentionRecord, tokens: Mapping[int, Tokens], looked_at: int | None
 ) -> dict[int, list[float | None]]:
-    """Prefix matching: the weight on what followed a query's token earlier, its mean over the queries that have such.
+    """Prefix matching: the weight on tokens that followed earlier occurrences of the query's token, mean over queries
+    with such occurrences.
 
-    What followed is a token before the query itself. Special tokens, which come often and say little, do not count.
+    Only tokens before the query count. Special tokens are ignored, because they are frequent and mean little.
     """
     batch, heads, length, _ = record.shape
-    words = torch.arange(-batch * length, 0).view(batch, length)  # no two alike
+    words = torch.arange(-batch * length, 0).view(batch, length)  # all different
     counts = {}
     for b, each in tokens.items():
         first: dict[int | str, int] = {}
@@ -111,5 +112,5 @@ def _induction(
 
 
 def _numbers(x: Tensor) -> list[float | None]:
-    """The numbers of the heads to five digits, which is more than anybody reads."""
+    """The numbers of the heads, rounded to five digits."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in x.tolist()]

@@ -87,7 +87,7 @@ class Builder:
         rows = tuple(tuple(row) for row in grid if row)
         self.steps.append(Step(title, sentence, symbols, rows, self._part))
         if len(self.steps) > MOST_STEPS:
-            raise WorksheetError(f"this module takes more than {MOST_STEPS} steps: take one of its layers. {FITS}")
+            raise WorksheetError(f"the module needs more than {MOST_STEPS} steps. Use one of its layers. {FITS}")
 
     def finish(self, title: str, about: str, output: Matrix) -> Worksheet:
         """The complete worksheet."""

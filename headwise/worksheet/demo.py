@@ -56,7 +56,7 @@ def demo(
     one_of("kind", kind, KINDS)
     one_of("positions", scheme, SCHEMES)
     if not tokens or (memory is not None and not memory):
-        raise ArgumentError("tokens must hold at least one word. Received: none. Pass a text")
+        raise ArgumentError("tokens: expected at least one word. Received: tokens=[]. Pass a text")
     whole("heads", heads)
     if max(heads * HEAD_DIM, len(tokens), len(memory or ())) > LONGEST:
         most = f"{LONGEST // HEAD_DIM} heads and {LONGEST} tokens"

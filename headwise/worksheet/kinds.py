@@ -30,7 +30,9 @@ def _multi_head(b: Builder, module: MultiHeadAttention, given: Given) -> Matrix:
     if given.get("value") is not None and given.batched["value"] is not given.batched.get("key"):
         source = given.get("value")
         if other is None:
-            raise ArgumentError("value was passed without key. Pass both, or neither for self-attention")
+            raise ArgumentError(
+                "value: expected a key too. Received: key=None. Pass both, or neither for self-attention"
+            )
         values = b.given("input", "Values", source, other.rows, numbered("Mᵥ", source.shape[-1]))
         shown.append(values)
     _show_inputs(b, shown)

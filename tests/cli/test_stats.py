@@ -121,7 +121,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "a text": (["words.txt"], "words.txt is not a file of records"),
     "a file cut short": (["short.hw"], "short.hw is cut short"),
     "layers that are no numbers": (["run.hw", "--layers", "x"], "--layers", "'x'"),
-    "a layer that there is not": (["run.hw", "--layers", "0,4"], "--layers", "0 to 3", "Received: 4"),
+    "a layer that there is not": (["run.hw", "--layers", "0,4"], "--layers", "0 to 3", "Received: layer 4"),
     "a table in no folder": (
         ["run.hw", "--csv", "nowhere/a.csv"],
         "--csv nowhere/a.csv",

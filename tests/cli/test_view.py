@@ -110,7 +110,7 @@ BAD = {  # arguments -> what the line must say
     "layers that are no numbers": (["the", "--layers", "0,x"], "--layers", "0,2-4", "'0,x'"),
     "layers that run backwards": (["the", "--layers", "2-1"], "--layers", "'2-1'"),
     "layers below zero": (["the", "--layers", "-1"], "--layers", "'-1'"),
-    "a layer the model does not have": (["the", "--layers", "0,2-3"], "--layers", "0 to 2", "Received: 3"),
+    "a layer the model does not have": (["the", "--layers", "0,2-3"], "--layers", "0 to 2", "Received: layer 3"),
     "a very long range of layers": (["the", "--layers", "0-99999999999"], "--layers", "0 to 2"),
     "a page in no folder": (
         ["the", "--out", "nowhere/a.html"],

@@ -137,7 +137,7 @@ BAD = {  # arguments -> what the line must say
     ),
     "a text file beside a file": (["run.hw", "--file", "notes.txt"], "expected no texts in addition", "'notes.txt'"),
     "a model for a file": (["run.hw", "--model", "bert"], "run.hw", "Leave --model out"),
-    "a layer that it does not have": (["run.hw", "--layers", "3"], "--layers", "0 to 2", "Received: 3"),
+    "a layer that it does not have": (["run.hw", "--layers", "3"], "--layers", "0 to 2", "Received: layer 3"),
     "a page over the records": (["run.hw", "--out", "run.hw"], "--out run.hw", "Choose another file"),
     "a page beside a server": (["run.hw", "--serve", "--out", "a.html"], "--out a.html", "Leave --out or --serve out"),
     "a port without a server": (["run.hw", "--port", "80"], "--port 80", "only --serve"),

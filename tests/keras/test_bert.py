@@ -145,7 +145,7 @@ def test_bad_input() -> None:
         (ShapeError, r"input_ids: expected \[B, S\]", lambda: bert(ids[0])),
         (ShapeError, r"real: expected \(2, 7\)", lambda: bert(ids, real=tensor(REAL[:, :3]))),
         (ShapeError, "token_type_ids: expected", lambda: bert(ids, token_type_ids=tensor(TYPES[:, :3]))),
-        (ShapeError, "at most 9 tokens. Received: 14", lambda: bert(ops.concatenate([ids, ids], 1))),
+        (ShapeError, "at most 9 tokens, the model's limit. Received: 14", lambda: bert(ops.concatenate([ids, ids], 1))),
         (CheckpointError, "has no pooler", lambda: without(ids, return_pooled=True)),
         (CheckpointError, "has no pooler", lambda: without.pool(without(ids))),
         (ArgumentError, "pass return_pooled=True", lambda: bert.pool(bert(symbolic))),

@@ -183,7 +183,7 @@ def test_a_fit_that_fails_leaves_nothing_half_written(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras's own
 def test_a_model_without_attention_is_told_of_once(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"AttentionEntropy: nothing was seen") as told:
+    with pytest.warns(UserWarning, match=r"AttentionEntropy: no head was recorded") as told:
         line(0.0).fit(X, Y, epochs=2, verbose=0, callbacks=[AttentionEntropy(X, tmp_path / "a")])
     assert len([each for each in told if each.category is UserWarning]) == 1
     assert not (tmp_path / "a").exists()
@@ -222,5 +222,5 @@ def test_bad_options_of_one(tmp_path: Path) -> None:
     frozen = line(0.0)
     frozen.trainable = False
     frozen.compile("sgd", "mse")
-    with pytest.raises(ArgumentError, match="weights that train"):
+    with pytest.raises(ArgumentError, match="trainable weights"):
         frozen.fit(X, Y, verbose=0, callbacks=[GradientNorms(tmp_path, X, Y)])

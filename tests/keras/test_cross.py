@@ -84,7 +84,7 @@ def test_a_mixed_policy() -> None:
 
 def test_bad_input() -> None:
     layer, x = CrossLayer(8, 2, memory_dim=6), tensor(draw(2, Q, 8))
-    with pytest.raises(ArgumentError, match="value: expected the sequence"):
+    with pytest.raises(ArgumentError, match="value: expected the memory"):
         layer(x, None)
     with pytest.raises(ShapeError, match=r"query: expected \[B, S, 8\]"):
         layer(tensor(draw(2, Q, 6)), tensor(draw(2, K, 6)))

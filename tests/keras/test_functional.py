@@ -230,9 +230,9 @@ class TestBadInput:
         q, k, v = map(tensor, qkv())
         with pytest.raises(ShapeError, match=r"q: expected \[B, H, Q, D\].*Received: q.shape=\(4, 67, 8\)"):
             scaled_dot_product_attention(q[0], k, v)
-        with pytest.raises(ShapeError, match="of which the query heads H are a multiple"):
+        with pytest.raises(ShapeError, match="a divisor of the query heads H"):
             scaled_dot_product_attention(q[:, :3], k, v)
-        with pytest.raises(ShapeError, match="as many dimensions D"):
+        with pytest.raises(ShapeError, match="the same number of dimensions D"):
             scaled_dot_product_attention(q, k[..., :4], v)
         with pytest.raises(ShapeError, match="one length K"):
             scaled_dot_product_attention(q, k, v[:, :, :9])
@@ -277,7 +277,7 @@ class TestBadInput:
     def test_an_additive_mask_is_a_bias(self) -> None:
         q, k, v = map(tensor, qkv())
         additive = np.where(masks.causal().to_bool(S).numpy(), 0.0, -np.inf).astype(np.float32)
-        with pytest.raises(DtypeError, match="What is added to the scores is a bias"):
+        with pytest.raises(DtypeError, match="A tensor that is added to the scores is a bias"):
             scaled_dot_product_attention(q, k, v, tensor(additive))
         got = scaled_dot_product_attention(q, k, v, bias=tensor(additive))
         np.testing.assert_allclose(array(got), array(scaled_dot_product_attention(q, k, v, masks.causal())), atol=1e-6)

@@ -169,8 +169,8 @@ def test_a_mixed_policy() -> None:
         ({"num_heads": 3}, "num_heads"),
         ({"num_reads": 0}, "num_reads: expected a whole number"),
         ({"self_layers": -1}, "self_layers"),
-        ({"output_dim": 5}, "output_dim: is of the read-out"),
-        ({"query_residual": False}, "query_residual: is of the read-out"),
+        ({"output_dim": 5}, "output_dim: expected read_out=True"),
+        ({"query_residual": False}, "query_residual: expected read_out=True"),
         ({"latent_names": ["a"]}, r"expected 3 names, one for each latent. Received: len\(latent_names\)=1"),
         ({"latent_names": "abc"}, "latent_names: expected 3 strings"),
     ],
@@ -184,7 +184,7 @@ def test_bad_input() -> None:
     pool, out, x = make(), make(read_out=True, output_dim=4), tensor(draw(2, S, 6))
     with pytest.raises(ShapeError, match=r"query: expected \[B, S, 6\]"):
         pool(tensor(draw(2, S, 8)))
-    with pytest.raises(ArgumentError, match="value: expected None, since without read_out"):
+    with pytest.raises(ArgumentError, match="value: expected None without read_out"):
         pool(x, tensor(draw(2, S, 6, seed=1)))
     with pytest.raises(ArgumentError, match=r"value: expected the input \[B, S, 6\]"):
         out(tensor(draw(2, 3, 4)))

@@ -170,9 +170,9 @@ class TestBadInput:
 
         with pytest.raises(ShapeError, match=r"query: expected \[B, S, 24\]. Received: query.shape=\((None|2), 7, 8\)"):
             layer(given(2, S, 8))
-        with pytest.raises(ShapeError, match="value: expected as many positions as key"):
+        with pytest.raises(ShapeError, match="value: expected the same number of positions as key"):
             layer(given(2, S, M), given(2, 5, M), given(2, 6, M))
-        with pytest.raises(ArgumentError, match="key: expected a value with it"):
+        with pytest.raises(ArgumentError, match="key: expected a value too"):
             layer(given(2, S, M), key=given(2, 5, M))
         with pytest.raises(ArgumentError, match="position_ids: expected a layer with positions="):
             layer(given(2, S, M), position_ids=np.arange(S))
@@ -185,7 +185,7 @@ class TestBadInput:
             layer(x, attention_mask=tensor(np.ones((2, S), bool)))
         with pytest.raises(ShapeError, match=r"padding: expected \[B, K\]"):
             layer(x, query_mask=tensor(np.ones((2, S - 1), bool)))
-        with pytest.raises(DtypeError, match="What is added to the scores is a bias"):
+        with pytest.raises(DtypeError, match="A tensor that is added to the scores is a bias"):
             layer(x, attention_mask=tensor(np.zeros((S, S), np.float32)))
         with pytest.raises(MaskError, match="must not exceed the 7 keys"):
             layer(x, attention_mask=masks.lengths([S, 99]))

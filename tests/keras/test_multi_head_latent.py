@@ -154,7 +154,7 @@ def test_lora_is_not_passed_by() -> None:
     layer.kv_up.lora_kernel_b.assign(np.ones(layer.kv_up.lora_kernel_b.shape))
     x = tensor(torch.randn(1, 4, M))
     assert np.array_equal(array(layer(x)), array(layer(x, path="expand")))  # "auto"
-    with pytest.raises(ArgumentError, match=r'path: "absorb" multiplies by the kernel of kv_up.*lora_enabled=True'):
+    with pytest.raises(ArgumentError, match=r'path: "absorb" reads the kernel of kv_up.*lora_enabled=True'):
         layer(x, path="absorb")
 
 
@@ -232,7 +232,7 @@ def test_weights_begin_small() -> None:
         ({"dropout": 1.0}, "dropout"),
         ({"positions": Alibi(H)}, "positions: expected a headwise.keras.positions.Rope"),
         ({"positions": Rope(6)}, "head_dim"),
-        ({"positions": Rope(4, scaling=DynamicNTK(2.0, 8))}, "do not change with the length"),
+        ({"positions": Rope(4, scaling=DynamicNTK(2.0, 8))}, "do not depend on the length"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )

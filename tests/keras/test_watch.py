@@ -204,7 +204,7 @@ def test_additive_attention_is_refused() -> None:
     with headwise.watch(layer) as seen:
         layer([x, x])
     (site,) = seen.coverage().refused
-    assert "no product q kᵀ" in site.how
+    assert "not a product q kᵀ" in site.how
     with pytest.raises(RecordError, match="1 place that computes it was not"):
         _ = seen[0]
 

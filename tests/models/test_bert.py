@@ -158,7 +158,7 @@ class TestInputs:
 
     def test_more_tokens_than_positions(self, bert: Bert) -> None:
         assert bert(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 16, 12)
-        with pytest.raises(ShapeError, match=r"at most 16 tokens. Received: input_ids="):
+        with pytest.raises(ShapeError, match=r"at most 16 tokens, the model.s limit. Received: input_ids="):
             bert(torch.zeros(1, 17, dtype=torch.long))
 
     @pytest.mark.parametrize("outside", [-1, 40])

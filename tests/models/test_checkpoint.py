@@ -92,7 +92,7 @@ class TestHub:
         # The variables are read when huggingface_hub is imported; these are what they set.
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-        with raises("no folder 'bert-base-uncased' here, .* cannot be reached .*: give a local folder"):
+        with raises("'bert-base-uncased' is not a folder, .* cannot be reached .* Pass a local folder"):
             checkpoint.resolve("bert-base-uncased")
 
     @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ class TestHub:
             raise RepositoryNotFoundError.__new__(RepositoryNotFoundError)  # its __init__ wants an HTTP response
 
         monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-        with raises("no folder 'org/bert' here, and no such model"):
+        with raises("'org/bert' is neither a folder nor a model"):
             checkpoint.resolve("org/bert")
 
     def test_name_that_the_hub_forbids(self) -> None:
-        with raises("no such model"):
+        with raises("neither a folder nor a model"):
             checkpoint.resolve("org/two--dashes")
 
 
@@ -143,11 +143,11 @@ class TestConfig:
             checkpoint.read_config(tmp_path / "absent")
 
     def test_no_config(self, tmp_path: Path) -> None:
-        with raises("no config.json in .* found nothing"):
+        with raises("no config.json in .* Received: nothing"):
             checkpoint.read_config(tmp_path)
         for name in "abcdefgh":
             (tmp_path / name).touch()
-        with raises(r"found a, b, c, d, e, f, \.\.\."):
+        with raises(r"Received: a, b, c, d, e, f, \.\.\."):
             checkpoint.read_config(tmp_path)
 
     @pytest.mark.parametrize("content", [b"{'model_type'", b"\xff\xfe", b""], ids=["not JSON", "not UTF-8", "empty"])
@@ -184,13 +184,13 @@ class TestTensors:
     def test_a_file_of_several_is_missing(self, tmp_path: Path) -> None:
         save_file({"a": self.A}, tmp_path / "one.safetensors")
         self.shard(tmp_path, a="one.safetensors", b="two.safetensors")
-        with raises("two.safetensors is missing from"):
+        with raises("two.safetensors is missing, but"):
             checkpoint.load_tensors(tmp_path)
 
     def test_a_tensor_of_the_index_is_in_no_file(self, tmp_path: Path) -> None:
         save_file({"a": self.A}, tmp_path / "one.safetensors")
         self.shard(tmp_path, a="one.safetensors", b="one.safetensors")
-        with raises("1 tensors of .* are in no file, the first b"):
+        with raises("1 tensors of .* are in no file, such as b"):
             checkpoint.load_tensors(tmp_path)
 
     def test_index_may_not_point_outside_the_folder(self, tmp_path: Path) -> None:
@@ -219,5 +219,5 @@ class TestTensors:
 
     def test_only_a_pickle(self, tmp_path: Path) -> None:
         (tmp_path / "pytorch_model.bin").touch()
-        with raises("no weights in .* found pytorch_model.bin; .* must be converted to safetensors"):
+        with raises("no weights in .* Received: pytorch_model.bin. To convert a pytorch_model.bin to safetensors"):
             checkpoint.load_tensors(tmp_path)

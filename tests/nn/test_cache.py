@@ -149,7 +149,7 @@ class TestWindow:
     def test_crop_to_where_tokens_are_missing_is_refused(self) -> None:
         cache = Cache(window=3)
         cache.append(tokens(0, 1, 2, 3, 4))
-        with pytest.raises(CacheError, match=r"crop\(4\).*window = 3 has let go of all before 2"):
+        with pytest.raises(CacheError, match=r"crop\(4\).*window = 3 has dropped all before 2"):
             cache.crop(4)
         assert shown(cache.append(tokens(5))[0]) == [[2, 3, 4, 5]]
         cache.crop(0)  # nothing is needed for that
@@ -403,7 +403,7 @@ def test_any_sequence_of_calls_agrees_with_plain_lists(data: st.DataObject, opti
             if model.crop(length):
                 cache.crop(length)
             else:
-                with pytest.raises(CacheError, match="let go"):
+                with pytest.raises(CacheError, match="has dropped"):
                     cache.crop(length)
         elif what == "reorder" and model.rows is not None:
             order = data.draw(st.lists(st.integers(0, batch - 1), min_size=1, max_size=3))

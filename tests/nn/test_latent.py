@@ -248,7 +248,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"dropout": 1.0}, "dropout: expected a probability in [0, 1). Received: dropout=1.0"),
     (
         {"output_dim": 4},
-        "output_dim: expected read_out=True, this option belongs to the read-out. Received: output_dim=4",
+        "output_dim: expected read_out=True with it. Received: output_dim=4",
     ),
     ({"query_residual": False}, "query_residual: expected read_out=True"),
     ({"latent_names": ["a", "b"]}, "expected 3 names, one for each latent. Received: len(latent_names)=2"),
@@ -316,7 +316,7 @@ def test_a_cross_layer_reads_another_sequence() -> None:
     close(layer(X[:, :1], memory, cache=cache), layer(X[:, :1], memory))
     with pytest.raises(CacheError):
         layer(X, memory + 1, cache=cache)
-    with pytest.raises(ArgumentError, match="key: expected the sequence"):
+    with pytest.raises(ArgumentError, match="key: expected the memory"):
         layer(X)
     with pytest.raises(ShapeError, match=r"key: expected \[B, S, 8\]"):
         layer(X, X)

@@ -357,7 +357,7 @@ class TestBadInput:
             ({"scale": math.nan}, "scale must be a finite number"),
             ({"positions": Alibi(H)}, "positions: expected a headwise.nn.positions.Rope. Received: positions=Alibi"),
             ({"positions": Rope(N)}, "head_dim=8. Received: head_dim=6"),
-            ({"positions": Rope(P, scaling=DynamicNTK(2.0, 64))}, "do not change with the length"),
+            ({"positions": Rope(P, scaling=DynamicNTK(2.0, 64))}, "do not depend on the length"),
         ],
     )
     def test_constructor(self, options: dict[str, Any], message: str) -> None:

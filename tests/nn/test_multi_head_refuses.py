@@ -70,7 +70,7 @@ WRONG_CALLS: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] 
     ((x(B, Q, 8),), {}, ShapeError, r"query: expected \[B, S, 16\]. Received: query=\[2, 5, 8\]"),
     ((x(), x(B, K, 8)), {}, ShapeError, r"key: expected \[B, S, 16\]. Received: key=\[2, 6, 8\]"),
     ((x(), x(3, K, M)), {}, ShapeError, r"key: expected the batch size of query, B=2. Received: key=\[3, 6, 16\]"),
-    ((x(), x(B, K, M), x(B, 7, M)), {}, ShapeError, "value: expected as many positions as key"),
+    ((x(), x(B, K, M), x(B, 7, M)), {}, ShapeError, "value: expected the same number of positions as key"),
     ((x(), None, x()), {}, ArgumentError, "value: expected a key too"),
     (
         (x(),),
@@ -129,6 +129,6 @@ def test_what_a_cache_refuses() -> None:
 def test_positions_without_a_scheme_are_refused() -> None:
     with pytest.raises(
         ArgumentError,
-        match=r"position_ids: expected a module that was made with positions=. Received: a module without",
+        match=r"position_ids: expected a module with positions=. Received: a module without",
     ):
         MultiHeadAttention(M, H)(x(), position_ids=torch.arange(Q))

@@ -371,7 +371,7 @@ class TestBadInput:
         with pytest.raises(ArgumentError, match=r"layers: expected one or more. Received: layers="):
             Encoder.from_layers([])
         with pytest.raises(
-            ArgumentError, match=r"layers: expected the same dim in all. Received: layers with dim \[12, 8\]"
+            ArgumentError, match=r"layers: expected the same dim in all layers. Received: layers with dim \[12, 8\]"
         ):
             Encoder.from_layers([EncoderLayer(12, 2), EncoderLayer(8, 2)])
 

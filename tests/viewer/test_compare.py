@@ -240,7 +240,7 @@ def test_of_very_many_cells_only_the_middle_rows_are_looked_at_and_it_says_so(ta
     by = other[0].weights(rows=rows)[0, 0] - one[0].weights(rows=rows)[0, 0]
     expected = [[largest(row[70 * x : 70 * (x + 1)].numpy()) for x in range(30)] for row in by]
     np.testing.assert_allclose(np.abs(found), np.abs(expected), rtol=0, atol=2e-4)
-    assert "coarse: one row of every 105; zoom in for every cell" in tab.locator(".view-compare").inner_text()
+    assert "coarse: one of every 105 rows; zoom in for every cell" in tab.locator(".view-compare").inner_text()
 
 
 def test_two_heads_of_one_input(tab: Page, tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ def test_the_divergence_of_every_head_is_that_of_python(name: str, tab: Page, tm
 def test_what_has_nothing_to_compare_says_so(tab: Page, tmp_path: Path) -> None:
     write_page(tmp_path / "page.html", inputs_of(look(record(heads=1, kv_heads=1))), title="A page")
     tab.goto(f"{(tmp_path / 'page.html').as_uri()}#view=compare")
-    assert "one head only" in tab.get_by_role("tabpanel").inner_text()
+    assert "only one head" in tab.get_by_role("tabpanel").inner_text()
 
 
 def test_hostile_texts_are_only_text(tab: Page, tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def test_keys_walk_over_layers_and_tokens_and_follow_one(tab: Page, tmp_path: Pa
     wait(tab)
     assert tab.evaluate("headwise.app.view.flow.token") == 4
     tab.keyboard.press("e")
-    assert tab.get_by_role("button", name="all alike").get_attribute("aria-pressed") == "true"
+    assert tab.get_by_role("button", name="one scale").get_attribute("aria-pressed") == "true"
 
 
 def test_hiding_the_sink_hides_special_tokens_and_changes_no_value(tab: Page, tmp_path: Path) -> None:

@@ -240,9 +240,9 @@ def test_the_table_of_keys_lists_those_of_the_view_too(tab: Page, tmp_path: Path
     tab.keyboard.press("?")
     dialog = tab.get_by_role("dialog", name="Keys")
     text = re.sub(r"\s+", " ", dialog.inner_text())
-    assert "[ ] layer before, layer after" in text
-    assert "In Model ↑ ↓ ← → from head to head Enter look at this head" in text
-    assert "the cell; with Shift" not in text  # the arrows do something else here
+    assert "[ ] previous layer, next layer" in text
+    assert "In Model ↑ ↓ ← → next head in this direction Enter open this head" in text
+    assert "move the cell; with Shift" not in text  # the arrows do something else here
     tab.keyboard.press("]")  # nothing moves behind the table
     tab.keyboard.press("Escape")
     assert not dialog.is_visible()
@@ -604,11 +604,11 @@ def corrupted(folder: Path, part: str) -> Path:
 
 
 @pytest.mark.parametrize("part", ["numbers", "facts", "script", "facts cut out", "facts lost"])
-def test_a_file_that_is_not_whole_says_so(part: str, tab: Page, tmp_path: Path) -> None:
+def test_an_incomplete_file_says_so(part: str, tab: Page, tmp_path: Path) -> None:
     tab.goto(corrupted(tmp_path, part).as_uri())
     said = tab.locator("#page > p")
     said.wait_for()  # in sight
-    assert re.search(r"not whole|is damaged", said.inner_text())
+    assert re.search(r"incomplete|is damaged", said.inner_text())
 
 
 def damaged(folder: Path, change: Any, name: str = "group") -> Path:

@@ -270,7 +270,7 @@ def test_a_click_holds_a_token_and_escape_lets_it_go(tab: Page, tmp_path: Path) 
     tab.get_by_text("w2 2 → w6 6").first.wait_for()
     assert float(read.get_attribute("data-weight") or -1) == pytest.approx(seen.weights(2, 6, 0).item(), abs=WITHIN)
     assert tab.evaluate("[headwise.state.row, headwise.state.col]") == [2, 6]
-    told(tab, 2, "held: Esc lets go")
+    told(tab, 2, "pinned: Esc unpins")
     tab.keyboard.press("Escape")
     assert tab.evaluate("headwise.state.pinRow") is None
     point(tab, 4)
@@ -308,7 +308,7 @@ def test_two_texts_stand_side_by_side(tab: Page, tmp_path: Path) -> None:
     seen = Seen([record(4, 6, kind="cross")])
     seen.tokens = {"source": [list("abcdef")], "target": [list("uvwx")]}
     show(tab, tmp_path, seen)
-    assert tab.locator(".view-text h2").all_inner_texts() == ["looks from", "looks at"]
+    assert tab.locator(".view-text h2").all_inner_texts() == ["Queries", "Keys"]
     weights = seen[0].weights(heads=0)[0, 0]
     point(tab, 2)
     check(tab, told(tab, 2), weights[2], block=1)
@@ -491,7 +491,7 @@ def test_pointing_at_a_label_leaves_only_its_lines(tab: Page, tmp_path: Path) ->
     wait_for_lines(tab, range(6))
     canvas.click(position=at_label(tab, "rows", 1))
     tab.locator("h1").hover()
-    told(tab, 1, "held")
+    told(tab, 1, "pinned")
     wait_for_lines(tab, [1])
     tab.keyboard.press("Escape")
     tab.keyboard.press("ArrowDown")
@@ -526,9 +526,9 @@ def test_lines_are_for_short_texts(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, seen_of(record(len(pieces)), tokens=tokens_of(pieces)), "level=tokens")
     button = tab.get_by_role("button", name="lines", exact=True)
     assert button.is_disabled()
-    assert button.get_attribute("title") == "Lines are for up to 80 tokens a side: here are 92."
+    assert button.get_attribute("title") == "Lines are for up to 80 tokens per side. This text has 92."
     tab.keyboard.press("l")
-    assert tab.get_by_text("Lines are for up to 80 tokens a side: here are 92.").is_visible()
+    assert tab.get_by_text("Lines are for up to 80 tokens per side. This text has 92.").is_visible()
     tab.get_by_role("button", name="sentences").click()
     tab.keyboard.press("l")
     wait_for_lines(tab, range(2))

@@ -1,4 +1,4 @@
-"""What a Keras model's attention does while it trains, for TensorBoard: callbacks of `fit`, on each backend.
+"""Callbacks of `fit` that write a Keras model's attention to TensorBoard during training, on each backend.
 
     from headwise.keras import callbacks
 
@@ -8,7 +8,7 @@
         callbacks.AttentionPictures(x[:32], "logs"),
     ])
 
-The scalars are named as those of `headwise.capture.monitor`. TensorBoard: pip install "headwise[tensorboard]".
+The scalars have the names of `headwise.capture.monitor`. TensorBoard: pip install "headwise[tensorboard]".
 """
 
 from headwise.keras.callbacks.entropy import AttentionEntropy

@@ -1,4 +1,4 @@
-"""The entropy of each head while a Keras model trains."""
+"""The entropy of each head during the training of a Keras model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headwise.keras.callbacks.watching import Watching
 
 
 class AttentionEntropy(Watching):
-    """The mean entropy of each layer and head on a few examples at the end of each epoch, in nats, to TensorBoard.
+    """Write the mean entropy of each layer and head on a few examples to TensorBoard after each epoch, in nats.
 
         callbacks.AttentionEntropy(x[:32], "logs")
 
@@ -18,19 +18,19 @@ class AttentionEntropy(Watching):
         attention/encoder.attention/entropy/head_3   -Σ A log A, mean over the examples and the queries that attend to
                                                      anything
 
-    Log K is a head that looks at K keys all alike, 0 one that looks at a single key. Where entropies collapse, training
-    becomes unstable (Zhai et al. 2023, arXiv:2303.06296). The same numbers as `headwise.capture.monitor` gives; queries
-    of padding count too. The model runs in inference mode: the weights are those without dropout.
+    Log K = equal attention to K keys, 0 = attention to a single key. When entropies collapse, training becomes unstable
+    (Zhai et al. 2023, arXiv:2303.06296). The numbers are those of `headwise.capture.monitor`; queries that are padding
+    count too. The model runs in inference mode: the weights are those without dropout.
 
     Args:
         x: examples, as the model takes them: an array, or a list or dict of them. They are one batch.
         log_dir: the folder of the event file.
-        every: after each n-th epoch.
+        every: write after every n-th epoch.
         only: which layers, as for `headwise.watch`. None = all.
-        prefix: what the names begin with.
+        prefix: the beginning of the names.
 
     Raises:
-        ArgumentError, DtypeError: an option that makes no sense, named.
+        ArgumentError, DtypeError: an invalid option; the message names it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Norms of the gradient while a Keras model trains."""
+"""Norms of the gradient during the training of a Keras model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Values = dict[str, list[Tensor]]  # of the model's variables
 
 
 class GradientNorms(Logging):
-    """The L2 norm of the gradient, of all weights and of those of each layer, to TensorBoard.
+    """Write the L2 norms of the gradients of all weights, and of each layer's weights, to TensorBoard.
 
         callbacks.GradientNorms("logs", x[:32], y[:32])
 
@@ -29,26 +29,26 @@ class GradientNorms(Logging):
         attention/encoder/gradient_norm                 those of one layer, with all that is in it, by its path
         attention/encoder.attention.qkv/gradient_norm
 
-    Keras does not show its callbacks the gradients of a training step. These are computed for it: the gradient of the
-    model's loss, regularisation included, on these examples, in training mode, with the weights of that moment and the
-    dropout that comes next. The same examples each time, so that the numbers can be compared. It costs one more
-    forward and backward pass. Weights, optimiser, metrics, seeds and running means stay as they are. The loss is that
-    of `compute_loss`: a `train_step` of your own is not asked.
+    Keras callbacks cannot read the gradients of a training step, so this one computes its own: the gradient of the
+    model's loss, with regularisation, on these examples, in training mode, with the current weights and the next
+    dropout. The examples are always the same, so the numbers are comparable. Each time costs one forward and backward
+    pass. Weights, optimiser, metrics, seeds and running means do not change. The loss is that of `compute_loss`; a
+    custom `train_step` is not used.
 
     Under mixed precision the loss is scaled as the optimiser scales it, and the gradients are scaled back. Gradients
     are not clipped.
 
     Args:
         log_dir: the folder of the event file.
-        x, y: examples, as `fit` takes them: arrays, or lists or dicts of them. They are one batch. y may be None where
+        x, y: examples, as `fit` takes them: arrays, or lists or dicts of them. They are one batch. y may be None if
             the loss needs none.
         sample_weight: as `fit` takes it.
-        every: after each n-th epoch, or batch.
-        per: "epoch", whose number from 0 is the step; or "batch", and the step is the number of the optimiser's.
-        prefix: what the names begin with.
+        every: write after every n-th epoch or batch.
+        per: "epoch", with the epoch's number from 0 as the step; or "batch", with the optimiser's step.
+        prefix: the beginning of the names.
 
     Raises:
-        ArgumentError, DtypeError: an option that makes no sense, named; or a model without a loss, when the fit begins.
+        ArgumentError, DtypeError: an invalid option, named; or, at the start of fit, a model without a loss.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class GradientNorms(Logging):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
         if not self.model.trainable_variables:
-            raise ArgumentError("GradientNorms: expected a model with weights that train. Received: one without")
-        self._squares, self._batches = None, 0  # it may have been compiled anew
+            raise ArgumentError("GradientNorms: expected a model with trainable weights. Received: a model without any")
+        self._squares, self._batches = None, 0  # it may have been compiled again
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._of_epoch = 0
@@ -100,7 +100,7 @@ class GradientNorms(Logging):
         self.write(step, scalars=self.norms())
 
     def norms(self) -> dict[str, float]:
-        """The norms as of now, by the names they get after the prefix."""
+        """The current norms, by their names without the prefix."""
         model = self.model
         scale = float(ops.convert_to_numpy(model.optimizer.scale_loss(ops.ones(()))))
         if self._squares is None:
@@ -130,7 +130,7 @@ def _compiled(model: Any) -> Callable[..., list[Tensor]]:
 
 
 def _loss(model: Any, values: Values, batch: dict[str, Any], scale: Tensor) -> Tensor:
-    """The scaled loss of the model with these values of its variables, none of which changes."""
+    """The scaled loss of the model with these values of its variables; the variables do not change."""
     pairs = [pair for name, given in values.items() for pair in zip(getattr(model, name), given, strict=True)]
     x, y, sample_weight = (batch[name] for name in ("x", "y", "sample_weight"))
     with keras.StatelessScope(state_mapping=pairs, collect_losses=True):

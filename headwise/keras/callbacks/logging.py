@@ -1,4 +1,4 @@
-"""What the callbacks have in common: when they are due, and the event file that they write to."""
+"""The base of the callbacks: when they write, and the event file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import keras
 from headwise.errors import ArgumentError, DtypeError
 from headwise.nn import options
 
-Tensor = Any  # of the backend
+Tensor = Any  # a tensor of the backend
 
 
 class Logging(keras.callbacks.Callback):
-    """A callback that computes something now and then, then writes it: a fit that fails leaves nothing half written.
+    """A callback that computes something after some epochs and then writes it; a failing fit leaves no partial data.
 
     Args:
-        log_dir: the folder of the event file, which is made once there is something to write.
+        log_dir: the folder of the event file, created at the first write.
         every: write after each n-th epoch. Its number, from 0, is the step, as in keras.callbacks.TensorBoard.
-        prefix: what the names begin with.
+        prefix: the beginning of the names.
     """
 
     def __init__(self, log_dir: str | os.PathLike[str], *, every: int, prefix: str) -> None:
@@ -29,12 +29,12 @@ class Logging(keras.callbacks.Callback):
         if not isinstance(log_dir, (str, os.PathLike)):
             raise DtypeError(f"log_dir: expected the path of a folder. Received: {type(log_dir).__name__}")
         if not os.fspath(log_dir) or Path(log_dir).is_file():
-            raise ArgumentError(f"log_dir: expected the path of a folder, not a file. Received: {os.fspath(log_dir)!r}")
+            raise ArgumentError(f"log_dir: expected a folder, not a file. Received: log_dir={os.fspath(log_dir)!r}")
         if not isinstance(prefix, str) or not prefix.strip("/"):
-            raise ArgumentError(f"prefix: expected what the names begin with. Received: {prefix!r}")
+            raise ArgumentError(f"prefix: expected a string. Received: prefix={prefix!r}")
         if importlib.util.find_spec("tensorboard") is None:
             raise ArgumentError(
-                f'{type(self).__name__} needs TensorBoard, which is not here: pip install "headwise[tensorboard]"'
+                f'{type(self).__name__} needs TensorBoard, which is not installed: pip install "headwise[tensorboard]"'
             )
         self.log_dir = os.fspath(log_dir)
         self.every = options.whole("every", every)
@@ -42,7 +42,7 @@ class Logging(keras.callbacks.Callback):
         self._writer: Any = None
 
     def write(self, step: int, scalars: dict[str, float] | None = None, images: dict[str, Any] | None = None) -> None:
-        """Write all of one step, uint8 images [h, w]. They are in the file when this returns."""
+        """Write the data of one step; images are uint8 [h, w]. They are in the file when this returns."""
         if not scalars and not images:
             return
         if self._writer is None:
@@ -76,7 +76,7 @@ class Logging(keras.callbacks.Callback):
 
 
 def tensors(name: str, given: Any) -> Any:
-    """Examples as tensors of the backend, in the structure that they were given in; floats in Keras's float type."""
+    """Examples as tensors of the backend, in the same structure; floats in Keras's float type."""
 
     def convert(x: Any) -> Tensor:
         x = keras.ops.convert_to_tensor(x)
@@ -88,5 +88,5 @@ def tensors(name: str, given: Any) -> Any:
         raise DtypeError(f"{name}: expected arrays, as for model.fit. Received: {type(given).__name__}") from cause
     sizes = {int(x.shape[0]) if len(x.shape) else 0 for x in keras.tree.flatten(found)}
     if len(sizes) != 1 or sizes == {0}:
-        raise ArgumentError(f"{name}: expected examples, as many in each array. Received: {sorted(sizes)}")
+        raise ArgumentError(f"{name}: expected the same number of examples in each array. Received: {sorted(sizes)}")
     return found

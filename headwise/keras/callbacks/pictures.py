@@ -1,4 +1,4 @@
-"""Pictures of each head's attention while a Keras model trains."""
+"""Pictures of each head's attention during the training of a Keras model."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ ACROSS = 8  # heads in a row
 
 
 class AttentionPictures(Watching):
-    """The attention weights of each layer on a few examples at the end of each epoch, as pictures, to TensorBoard.
+    """Write pictures of the attention weights of each layer on a few examples to TensorBoard after each epoch.
 
         callbacks.AttentionPictures(x[:2], "logs", examples=2)
 
         attention/encoder.attention/weights/example_0     all heads of the layer, eight in a row
 
-    Queries run down, keys across. The darker, the larger: black is the head's largest weight, white is 0, and what is
-    between goes by the square root, so that small weights show. Where a matrix is larger than the picture each pixel
-    is the largest weight that it stands for.
+    Rows are queries, columns are keys. Black is the head's largest weight, white is 0, on a square-root scale, so that
+    small weights are visible. If a matrix is larger than the picture, each pixel is the largest weight of a block.
 
     Args:
         x: examples, as the model takes them: an array, or a list or dict of them. They are one batch.
         log_dir: the folder of the event file.
-        examples: how many of them are drawn, the first ones.
-        size: pixels of one head to each side, about.
-        every: after each n-th epoch.
+        examples: the number of examples to draw, from the first one.
+        size: the approximate side of one head, in pixels.
+        every: write after every n-th epoch.
         only: which layers, as for `headwise.watch`. None = all.
-        prefix: what the names begin with.
+        prefix: the beginning of the names.
 
     Raises:
-        ArgumentError, DtypeError: an option that makes no sense, named.
+        ArgumentError, DtypeError: an invalid option; the message names it.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class AttentionPictures(Watching):
 
 
 def _pictures(record: AttentionRecord, examples: int, size: int) -> list[np.ndarray]:
-    """One picture [h, w] for each of the first examples, its heads beside one another."""
+    """One picture [h, w] for each of the first examples, with its heads side by side."""
     weights = record.pooled(size, how="max")[:examples].cpu().double().numpy()  # [B, H, h, w]
     top = weights.max(axis=(2, 3), keepdims=True, initial=0.0)
     shades = np.rint(255 * (1 - np.sqrt(weights / np.where(top > 0, top, 1.0)))).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""What the model's attention does with a batch of examples, its weights as they are."""
+"""Records of the model's attention on a batch of examples, with the current weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwise.records.site import Site
 
 
 class Watching(Logging):
-    """A callback that looks at the attention of a few examples.
+    """A callback that records the attention of a few examples.
 
     Args:
         x: examples, as the model takes them: an array, or a list or dict of them. They are one batch.
@@ -33,7 +33,7 @@ class Watching(Logging):
         self._warned = set[str]()
 
     def records(self) -> list[tuple[Site, AttentionRecord]]:
-        """What is seen of the examples in inference mode. No variable of the model changes."""
+        """The records of the examples in inference mode. No variable of the model changes."""
         model = self.model
         gradients: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if keras.backend.backend() == "torch":
@@ -46,11 +46,11 @@ class Watching(Logging):
         for site in (*coverage.missed, *coverage.refused):
             self._warn(f"{site.name} was {site.status}: {site.how}")
         if not len(seen):
-            self._warn(f"nothing was seen of any head: {'. '.join(coverage.notes)}")
+            self._warn(f"no head was recorded: {'. '.join(coverage.notes)}")
         return [(record.site, record) for record in seen if record.site is not None]
 
     def _warn(self, message: str) -> None:
-        """Once: a training that lasts for days should neither fail because of its monitor nor fill its log."""
+        """Warn once: a long training should neither fail because of its monitor nor fill its log."""
         if message not in self._warned:
             self._warned.add(message)
             warnings.warn(f"{type(self).__name__}: {message}", stacklevel=2)

@@ -1,6 +1,6 @@
-"""Layers of `headwise.keras` made of others, and others made of them: the modules of PyTorch, and Keras's own layers.
+"""Conversion of layers of `headwise.keras` from and to PyTorch modules and layers of Keras.
 
-Reached by the methods of the layers: `from_torch`, `to_torch`, `from_keras`, `to_keras`.
+The methods of the layers call it: `from_torch`, `to_torch`, `from_keras`, `to_keras`.
 """
 
 from headwise.keras.convert.peers import from_keras, to_keras

@@ -1,7 +1,7 @@
-"""What a PyTorch module was made with, read from what it is: the constructor's arguments of its Keras twin.
+"""The constructor arguments of a PyTorch module's Keras twin, read from the module.
 
-Modules do not keep their arguments, so each kind has a reader here. An argument that is itself a module (positions,
-attention) is handed to `convert`.
+Modules do not keep their arguments, so each kind has a reader here. An argument that is a module itself (positions,
+attention) is passed to `convert`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def multi_head(module: torch_nn.MultiHeadAttention, convert: Convert) -> Options
     return {
         **_same(module, "dim", "num_heads", "num_kv_heads", "head_dim", "value_head_dim", "kdim", "vdim"),
         **_same(module, "softcap", "dropout", "scale", "projection", "kernel"),
-        # A shared projection has no biases, so there `bias` is only what `output_bias` is by default.
+        # A shared projection has no biases, so there `bias` is only the default of `output_bias`.
         "bias": (module.out if module.projection == "shared" else first).bias is not None,
         "output_bias": module.out.bias is not None,
         **({} if norm is None else {"qk_norm": _norm(norm), "norm_eps": _eps(norm)}),
@@ -66,7 +66,7 @@ def latent(module: torch_nn.LatentAttention, convert: Convert) -> Options:
     }
     parts = [first] if out is None else [first, cross(out, convert)]
     for name, default in (("head_dim", _own_head_dim), ("value_head_dim", _own_value_dim), ("ffn_dim", _own_ffn_dim)):
-        # None stands for another number in layers of another width.
+        # None means another number in layers of another width.
         found[name] = None if all(part[name] == default(part) for part in parts) else first[name]
     if out is not None:
         found |= {"output_dim": module.output_dim, "query_residual": out.query_residual}
@@ -170,7 +170,7 @@ READERS: dict[type[nn.Module], Callable[[Any, Convert], Options]] = {
 
 
 def _same(module: Any, *names: str) -> Options:
-    """The arguments that the module keeps under their own names."""
+    """The arguments that are attributes of the module with the same names."""
     return {name: getattr(module, name) for name in names}
 
 

@@ -23,12 +23,11 @@ def from_keras(layer: keras.layers.Layer, cls: type[Layer] = MultiHeadAttention)
     """See `Layer.from_keras`."""
     if not issubclass(cls, MultiHeadAttention):
         raise ArgumentError(
-            f"from_keras: keras.layers has nothing like {cls.__name__}, only MultiHeadAttention can be made of a layer "
-            "of it"
+            f"from_keras: keras.layers has no equivalent of {cls.__name__}. Expected headwise.keras.MultiHeadAttention"
         )
     if type(layer) not in (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention):
         raise DtypeError(
-            "from_keras: expected a keras.layers.MultiHeadAttention or GroupQueryAttention, and no subclass, which may "
+            "from_keras: expected a keras.layers.MultiHeadAttention or GroupQueryAttention, not a subclass, which may "
             f"compute something else. Received: {type(layer).__name__}"
         )
     _check_weights("from_keras", layer)
@@ -78,13 +77,13 @@ def to_keras(ours: Layer) -> keras.layers.Layer:
         "sinks": ours.sinks is not None,
         "scale": ours.scale is not None and abs(ours.scale * ours.head_dim**0.5 - 1) > 1e-6,
         "positions": ours.positions is not None,
-        "gate, which has a bias there where the others have one": ours.gate is not None and bias,
-        "value_head_dim, where key heads are shared": grouped and ours.value_head_dim != ours.head_dim,
+        "gate without a bias, because the other projections have one": ours.gate is not None and bias,
+        "value_head_dim with shared key heads": grouped and ours.value_head_dim != ours.head_dim,
         "kernel": ours.kernel != "auto",
     }
     for name, used in there_is_none.items():
         if used:
-            raise ArgumentError(f"to_keras: keras.layers has nothing like this layer's {name}")
+            raise ArgumentError(f"to_keras: keras.layers has no equivalent of this layer's {name}")
     options: dict[str, Any] = {
         "dropout": ours.dropout,
         "use_bias": bias,
@@ -113,9 +112,9 @@ def to_keras(ours: Layer) -> keras.layers.Layer:
 
 
 def _check_weights(what: str, layer: Any) -> None:
-    """Raise unless the weights are plain and train all or not at all: one part here is several there."""
+    """Raise unless the weights are plain, and all trainable or all frozen: one part here is several parts there."""
     if not layer.built:
-        raise ArgumentError(f"{what}: {layer.name!r} has no weights yet: call the layer once")
+        raise ArgumentError(f"{what}: {layer.name!r} is not built: call the layer once")
     parts = _parts(layer) if what == "from_keras" else {part.name: part for part, _ in _layout(layer)}
     for name, part in parts.items():
         check_plain_keras(part, name)
@@ -123,19 +122,19 @@ def _check_weights(what: str, layer: Any) -> None:
     if trained not in (0, len(layer.weights)):
         raise ArgumentError(
             f"{what}: expected all weights to be trainable, or none. Received: {trained} of {len(layer.weights)}. Set "
-            "layer.trainable first, and freeze parts of what it becomes"
+            "layer.trainable before, and freeze parts of the result"
         )
 
 
 def _parts(layer: Any) -> Parts:
-    """Keras has public names for them in one of the two layers only."""
+    """The parts; only one of the two Keras layers has public names for them."""
     found = {name: getattr(layer, f"_{name}_dense") for name in ("query", "key", "value", "output")}
     gate = getattr(layer, "_gate_dense", None)
     return found if gate is None else found | {"gate": gate}
 
 
 def _layout(ours: MultiHeadAttention) -> list[tuple[Any, tuple[str, ...]]]:
-    """Which of Keras's parts each of ours holds, side by side."""
+    """For each of our parts, the parts of Keras that it joins."""
     separate = [(getattr(ours, name[0]), (name,)) for name in ("query", "key", "value")] if not ours.is_fused else []
     found: list[tuple[Any, tuple[str, ...]]] = [*separate, (ours.out, ("output",))]
     if ours.is_fused:
@@ -146,22 +145,24 @@ def _layout(ours: MultiHeadAttention) -> list[tuple[Any, tuple[str, ...]]]:
 
 
 def _check_options(config: dict[str, Any], parts: Parts) -> None:
-    """Raise where Keras's layer does what ours does not."""
+    """Raise if the Keras layer has an option that ours does not have."""
     for name in ("kernel", "bias", "activity"):
         for kind in ("regularizer", "constraint"):
             if config.get(f"{name}_{kind}") is not None:
                 raise ArgumentError(
-                    f"{name}_{kind}: expected None, layers of headwise.keras have none. Received: "
+                    f"{name}_{kind}: expected None, because layers of headwise.keras have none. Received: "
                     f"{config[f'{name}_{kind}']['class_name']}"
                 )
     if config["sliding_window"] is not None:
         size = config["sliding_window"]
         raise ArgumentError(
-            f"sliding_window: expected None, here a window is a mask. Received: {size}. Take the layer without it, and "
+            f"sliding_window: expected None. Received: sliding_window={size}. Convert the layer without it, and "
             f"pass attention_mask=masks.window({size - 1}, {size - 1}, offset=0) to each call"
         )
     if config["use_gate"] and config["use_bias"]:
-        raise ArgumentError("use_gate: expected use_bias=False with it, the gate has no bias here. Received: True")
+        raise ArgumentError(
+            "use_gate: expected use_bias=False, because the gate has no bias here. Received: use_bias=True"
+        )
     ranks = {len(part.kernel.shape) for part in parts.values()}
     if tuple(config.get("attention_axes") or (1,)) != (1,) or ranks != {3} or _input_rank(parts["query"]) != 3:
         raise ArgumentError(

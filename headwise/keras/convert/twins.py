@@ -1,4 +1,4 @@
-"""Twins made of one another: a Keras layer of a PyTorch module, and back."""
+"""Conversion between twins: a PyTorch module to a Keras layer, and back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from headwise.kernels import KERNELS
 from headwise.nn import cross
 from headwise.nn import from_torch as ours_from
 
-# PyTorch's own modules, of which headwise.nn has a conversion.
+# Modules of PyTorch that headwise.nn converts.
 PYTORCH = {
     nn.MultiheadAttention: ours_from.attention_from_torch,
     nn.TransformerEncoderLayer: ours_from.encoder_layer_from_torch,
@@ -65,13 +65,13 @@ def from_torch(
         raise ArgumentError(f"from_torch: expected a layer that has a twin in PyTorch. Received: {cls.__name__}")
     if type(module) is not twin:
         raise DtypeError(
-            f"from_torch: expected a {_name(twin)}, and no subclass, which may compute something else. Received: "
+            f"from_torch: expected a {_name(twin)}, not a subclass, which may compute something else. Received: "
             f"{_name(type(module))}"
         )
     policy = (dtype_of(module) or keras.config.dtype_policy()) if dtype is None else dtype
     layer = _Maker(kernel, policy).layer(module, cls, **kwargs)
     layer.build(None)
-    # A variable says the dtype that was asked for, its value the one that it has.
+    # The dtype of a variable is the requested one, that of its value the actual one.
     made = {keras.backend.standardize_dtype(weight.value.dtype) for weight in layer.weights}
     wrong = made - {keras.dtype_policies.get(policy).variable_dtype}
     if wrong:
@@ -90,7 +90,7 @@ def to_torch(layer: Layer, *, kernel: str | None = None) -> nn.Module:
     """See `Layer.to_torch`."""
     if not layer.built:
         raise ArgumentError(
-            f"to_torch: {type(layer).__name__} {layer.name!r} has no weights yet: call layer.build(), or the layer once"
+            f"to_torch: {type(layer).__name__} {layer.name!r} is not built: call layer.build(), or the layer once"
         )
     module = _Twin(kernel).module(layer)
     places = match(module, layer)
@@ -104,7 +104,7 @@ def to_torch(layer: Layer, *, kernel: str | None = None) -> nn.Module:
 
 
 class _Maker:
-    """Keras layers of PyTorch modules, without their weights. A part that is used twice stays one."""
+    """Keras layers for PyTorch modules, without weights. A part that is used twice stays one part."""
 
     def __init__(self, kernel: str | None, dtype: Any) -> None:
         self.kernel, self.dtype = kernel, dtype
@@ -126,20 +126,20 @@ class _Maker:
 
 
 class _Twin:
-    """PyTorch modules of Keras layers, with weights of their own. A part that is used twice stays one."""
+    """PyTorch modules for Keras layers, with new weights. A part that is used twice stays one part."""
 
     def __init__(self, kernel: str | None) -> None:
         self.kernel = kernel
         self._made: dict[int, nn.Module] = {}
 
     def module(self, layer: Layer, cls: type[nn.Module] | None = None) -> nn.Module:
-        """The PyTorch module that a layer's options make: `cls`, or the twin of the layer's class."""
+        """The PyTorch module with a layer's options: `cls`, or the twin of the layer's class."""
         if id(layer) in self._made:
             return self._made[id(layer)]
         cls = TWINS.get(type(layer)) if cls is None else cls
         if cls is None:
             raise ArgumentError(
-                f"to_torch: expected a layer of headwise.keras, and no subclass, which may compute something else. "
+                f"to_torch: expected a layer of headwise.keras, not a subclass, which may compute something else. "
                 f"Received: {_name(type(layer))}"
             )
         accepted = inspect.signature(cls).parameters
@@ -161,14 +161,14 @@ def _kernel(what: str, own: str, asked: str | None, known: tuple[str, ...]) -> s
     kernel = own if asked is None else asked
     if kernel not in known:
         raise ArgumentError(
-            f"kernel: expected one that the other side has too: {', '.join(known)}. Received: kernel={kernel!r}. "
-            f'Choose, such as {what}(…, kernel="auto")'
+            f"kernel: expected a kernel that both sides have: {', '.join(known)}. Received: kernel={kernel!r}. "
+            f'Pass another one: {what}(…, kernel="auto")'
         )
     return kernel
 
 
 def _check_unchanged(module: nn.Module, layer: Layer) -> None:
-    """Raise unless the module is what its options make: somebody may have put another part into it."""
+    """Raise if a part of the module was replaced: it must equal the module that its options make."""
     with torch.device("meta"):
         made = _Twin("auto").module(layer, type(module))
     received, expected = (re.sub(r",? *kernel='\w+'", "", repr(x)).splitlines() for x in (module, made))
@@ -178,7 +178,7 @@ def _check_unchanged(module: nn.Module, layer: Layer) -> None:
             min(len(received), len(expected)) - 1,
         )
         raise CheckpointError(
-            f"from_torch: a part of the module is not what its options make. Expected {expected[n].strip()!r}. "
+            f"from_torch: a part of the module was replaced. Expected {expected[n].strip()!r}. "
             f"Received: {received[n].strip()!r}"
         )
 

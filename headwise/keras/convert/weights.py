@@ -1,4 +1,4 @@
-"""The weights of a PyTorch module beside those of its Keras twin: the same parts have the same names in both.
+"""Pairs of the weights of a PyTorch module and of its Keras twin: the parts have the same names in both.
 
 A linear map is [out, in] in PyTorch and [in, out] in Keras; the weights of norms and embeddings have other names.
 """
@@ -18,7 +18,7 @@ from torch import nn
 from headwise.errors import ArgumentError, CheckpointError
 from headwise.nn.norm import LayerNorm, RMSNorm
 
-# What a part is in Keras, and what its weights are called there.
+# The Keras class of a part, and the names of its weights there.
 PARTS: dict[type[nn.Module], tuple[type[keras.layers.Layer], dict[str, str]]] = {
     nn.Linear: (keras.layers.Dense, {"weight": "kernel", "bias": "bias"}),
     nn.Embedding: (keras.layers.Embedding, {"weight": "embeddings"}),
@@ -30,7 +30,7 @@ TORCH_DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "f
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A weight of both: its path in PyTorch, the parameter, and Keras's variable, turned or not."""
+    """A pair: the path in PyTorch, the parameter, and the Keras variable, transposed or not."""
 
     path: str
     parameter: nn.Parameter
@@ -38,7 +38,7 @@ class Place:
     transposed: bool
 
     def to_keras(self) -> None:
-        """Give the variable the parameter's numbers."""
+        """Copy the parameter to the variable."""
         x = self.parameter.detach().cpu()
         values = (x if x.dtype == torch.float64 else x.float()).numpy()
         self.variable.assign(values.T if self.transposed else values)
@@ -46,7 +46,7 @@ class Place:
             self.variable.trainable = False
 
     def to_torch(self, *, trained: bool) -> None:
-        """Give the parameter the variable's numbers."""
+        """Copy the variable to the parameter."""
         double = self.variable.dtype == "float64"
         values = np.array(ops.convert_to_numpy(ops.cast(self.variable, "float64" if double else "float32")))
         with torch.no_grad():
@@ -55,10 +55,10 @@ class Place:
 
 
 def match(module: nn.Module, layer: keras.layers.Layer) -> list[Place]:
-    """Every weight of both, each with exactly one of the other.
+    """All weights of both in pairs, one to one.
 
     Raises:
-        CheckpointError: a weight that has no place in the other, two places, or one of another shape.
+        CheckpointError: a weight that has no place in the other, two places, or a place of another shape.
         ArgumentError: a part that is quantised, or that has LoRA.
     """
     found = list(_places(module, layer, ""))
@@ -70,8 +70,8 @@ def match(module: nn.Module, layer: keras.layers.Layer) -> list[Place]:
         if one.variable is not place.variable or other.parameter is not place.parameter:
             twice = one if one.variable is not place.variable else other
             raise CheckpointError(
-                f"{place.path}: expected weights of its own. Received: it shares those of {twice.path} in one of the "
-                "two frameworks only"
+                f"{place.path}: expected separate weights. Received: weights shared with {twice.path} in one "
+                "framework only"
             )
     if lost := [name for name in module.state_dict() if name not in {place.path for place in found}]:
         raise CheckpointError(f"{', '.join(lost)}: there is no place for it in {type(layer).__name__} of Keras")
@@ -122,7 +122,7 @@ def _places(module: nn.Module, layer: Any, path: str) -> Iterator[Place]:
 
 
 def _check_plain(module: nn.Module, layer: Any, path: str) -> None:
-    """Raise where a part's weights are not all that it computes with."""
+    """Raise if a part computes with more than its weights."""
     where = path.rstrip(".") or type(module).__name__
     for parameter in module.parameters(recurse=False):
         if type(parameter) is not nn.Parameter or parameter.is_meta or parameter.dtype not in TORCH_DTYPES.values():
@@ -133,8 +133,8 @@ def _check_plain(module: nn.Module, layer: Any, path: str) -> None:
     for kind in PARTS:
         if isinstance(module, kind) and type(module) not in PARTS:
             raise ArgumentError(
-                f"{where}: expected a plain nn.{kind.__name__}, whose weight is all that it computes with. Received: "
-                f"{type(module).__name__}. Merge what was put around it first"
+                f"{where}: expected a plain nn.{kind.__name__}, which computes with its weight only. Received: "
+                f"{type(module).__name__}. Merge adapters and wrappers first"
             )
     wanted = PARTS[type(module)][0] if type(module) in PARTS else None
     if wanted is not None and type(layer) is not wanted:
@@ -145,7 +145,7 @@ def _check_plain(module: nn.Module, layer: Any, path: str) -> None:
 
 
 def check_plain_keras(layer: Any, where: str) -> None:
-    """Raise where a Keras layer is quantised, or has LoRA."""
+    """Raise if a Keras layer is quantised or has LoRA."""
     if getattr(layer, "quantization_mode", None):
         raise ArgumentError(
             f"{where}: expected weights of floats. Received: a layer quantised to {layer.quantization_mode}. Convert "
@@ -153,6 +153,6 @@ def check_plain_keras(layer: Any, where: str) -> None:
         )
     if getattr(layer, "lora_enabled", False):
         raise ArgumentError(
-            f"{where}: expected a layer without LoRA. Received: one of rank {layer.lora_rank}. Merge it first: what "
+            f"{where}: expected a layer without LoRA. Received: LoRA of rank {layer.lora_rank}. Merge it first: what "
             "save_weights wrote, a layer without LoRA loads merged"
         )

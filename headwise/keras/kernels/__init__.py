@@ -1,4 +1,4 @@
-"""Ways to compute attention with `keras.ops`: one file each, and what chooses among them."""
+"""Ways to compute attention with `keras.ops`, one file each, and the choice among them."""
 
 from headwise.keras.kernels.choice import KERNELS, choose
 

@@ -1,4 +1,4 @@
-"""Sliding windows: blocks of queries meet the few blocks of keys around them. Time and memory grow with Q · window."""
+"""Sliding windows: blocks of queries attend to the few neighbouring blocks of keys. Time and memory ∝ Q · window."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ PARTS = 32  # at most, or a compiled program becomes long
 
 
 def block_size(low: int, high: int) -> int:
-    """How many queries a block has: about a quarter as many as the window has keys."""
+    """The number of queries in a block: about a quarter of the window."""
     return max(BLOCK, (high - low + 1) // 4)
 
 
 def run(call: Call, low: int, high: int) -> Tensor:
-    """The output [B, H, Q, E], where only pairs with low <= k - q <= high may be allowed."""
+    """The output [B, H, Q, E], if only pairs with low <= k - q <= high may be allowed."""
     call = call.usable()
     size = block_size(low, high)
     q_len, k_len = ops.shape(call.q)[2], ops.shape(call.k)[2]
     count = (q_len + size - 1) // size
-    # Block i of queries stands at i · size …; the blocks of keys that it may see, counted from its own:
+    # Block i of queries begins at i · size; the blocks of keys that it may attend to, relative to its own:
     first, last = low // size, (size - 1 + high) // size
     before, after = max(0, -first), max(0, last)
     q = _blocks(call.q, q_len, 0, count, size)
@@ -50,7 +50,7 @@ def run(call: Call, low: int, high: int) -> Tensor:
 
 
 def _blocks(x: Tensor, length: Tensor, before: int, count: Tensor, size: int) -> Tensor:
-    """x [B, H, S, D] as [B, H, count, size, D]: `before` blocks of 0, then x, then 0 again, or what is too much cut."""
+    """x [B, H, S, D] as [B, H, count, size, D]: `before` blocks of 0, then x, padded with 0 or cut at the end."""
     missing = count * size - before * size - length
     end = max(missing, 0) if isinstance(missing, int) else ops.maximum(missing, 0)
     x = ops.pad(x, [(0, 0), (0, 0), (before * size, end), (0, 0)])[:, :, : count * size]

@@ -1,6 +1,6 @@
-"""Only the blocks of a mask that hold an allowed pair. Time grows with their number, memory too.
+"""Only the blocks of a mask with an allowed pair. Time and memory grow with their number.
 
-For masks of `headwise.masks` and lengths that are known before the call: which blocks those are is worked out then.
+For masks of `headwise.masks` and lengths known before the call, because the blocks are found then.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from headwise.masks import Mask
 
 
 def layout_of(mask: Mask, q_len: int, k_len: int, size: int) -> np.ndarray:
-    """Which blocks hold an allowed pair in some example and head: bool [⌈Q/size⌉, ⌈K/size⌉]."""
+    """Which blocks have an allowed pair in some example and head: bool [⌈Q/size⌉, ⌈K/size⌉]."""
     return np.asarray(mask.blocks(q_len, k_len, size).amax(dim=(0, 1)).cpu().numpy() > 0)
 
 
 def run(call: Call, layout: np.ndarray, size: int) -> Tensor:
-    """The output [B, H, Q, E]: rows of blocks that need as many blocks of keys are computed together."""
+    """The output [B, H, Q, E]: rows of blocks with similar numbers of blocks of keys are computed together."""
     call = call.usable()
     q_len, k_len = call.lengths
     if q_len is None or k_len is None:
-        raise ArgumentError("block_sparse: expected lengths that are known before the call")
+        raise ArgumentError(
+            "block_sparse: expected lengths that are known before the call. Received: an unknown length"
+        )
     q, k, v = (_blocks(x, length, size) for x, length in ((call.q, q_len), (call.k, k_len), (call.v, k_len)))
     alike: dict[int, list[int]] = defaultdict(list)
     for i, needed in enumerate(layout.sum(1)):
-        # Few groups: a row may bring blocks that it does not need, up to a quarter more.
+        # For few groups, a row may have up to a quarter more blocks than it needs.
         step = max(1, 1 << max(0, int(needed).bit_length() - 3))
         alike[min(-(-int(needed) // step) * step, layout.shape[1])].append(i)
     steps = np.arange(size, dtype=np.int32)
@@ -40,7 +42,7 @@ def run(call: Call, layout: np.ndarray, size: int) -> Tensor:
             shape = (ops.shape(call.q)[0], call.q.shape[1], len(blocks), size, call.v.shape[3])
             outs.append(ops.zeros(shape, dtype=call.v.dtype))
             continue
-        # The blocks that a row needs come first; what fills it up is masked like everything else.
+        # The blocks that a row needs come first; additional blocks are masked as usual.
         chosen = np.argsort(~layout[blocks], axis=1, kind="stable")[:, :needed]
         real = np.take_along_axis(layout[blocks], chosen, axis=1)
         rows = np.asarray(blocks, dtype=np.int32)[:, None] * size + steps

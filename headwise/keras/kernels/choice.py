@@ -1,4 +1,4 @@
-"""Which kernel a call gets: the one that was asked for, or the cheapest."""
+"""The choice of the kernel for a call: the requested one, or the cheapest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG = 2**28  # scores of an example above which rows are computed some at a tim
 
 
 def choose(call: Call, kernel: str) -> Callable[[Call], Tensor]:
-    """The function that computes a call. KernelRefused if the kernel that was asked for cannot."""
+    """The function that computes a call. Raises KernelRefused if the requested kernel cannot."""
     band, layout = _band(call), None
     if kernel == "block_sparse" or (kernel == "auto" and band is None):
         layout = _layout(call, only_blocks=kernel == "auto")
@@ -32,7 +32,7 @@ def choose(call: Call, kernel: str) -> Callable[[Call], Tensor]:
         )
     if kernel == "block_sparse" and layout is None:
         raise KernelRefused(
-            "kernel: block_sparse needs a mask of headwise.masks, and lengths that are known before. Received: "
+            "kernel: block_sparse needs a mask of headwise.masks, and lengths known before the call. Received: "
             f"attention_mask={call.mask!r}, Q={call.lengths[0]}, K={call.lengths[1]}"
         )
     if band is not None and (kernel == "banded" or (kernel == "auto" and _pays(call, band))):
@@ -45,19 +45,19 @@ def choose(call: Call, kernel: str) -> Callable[[Call], Tensor]:
 
 
 def _band(call: Call) -> tuple[int, int] | None:
-    """(lowest, highest) k - q that is allowed, where both are known: a window, or one and more conditions."""
+    """(lowest, highest) allowed k - q if both are known: for a window, or a window and other conditions."""
     low, high = masking.reach(call.mask)
     return None if low == -math.inf or high == math.inf or low > high else (int(low), int(high))
 
 
 def _pays(call: Call, band: tuple[int, int]) -> bool:
-    """Whether the blocks around a window are well below all keys."""
+    """Whether the blocks around a window are much fewer than all keys."""
     k_len = call.lengths[1]
     return k_len is None or (band[1] - band[0] + 1 + 2 * banded.block_size(*band)) * 2 <= k_len
 
 
 def _layout(call: Call, *, only_blocks: bool) -> np.ndarray | None:
-    """The blocks of a mask that is made of blocks; of any mask of `headwise.masks` if it was asked for."""
+    """The blocks of a block mask; on request of any mask of `headwise.masks`."""
     q_len, k_len = call.lengths
     if call.mask is None or q_len is None or k_len is None:
         return None
@@ -80,5 +80,5 @@ def _parts(mask: Mask | None) -> tuple[Mask, ...]:
 
 def _is_long(call: Call) -> bool:
     q_len, k_len = call.lengths
-    # (JAX has symbols for sizes that it does not know.)
+    # (JAX uses symbols for unknown sizes.)
     return isinstance(q_len, int) and isinstance(k_len, int) and q_len * k_len > LONG

@@ -1,4 +1,4 @@
-"""Some rows of queries at a time, forgotten and computed again for the gradient: memory is linear in Q and in K.
+"""A few rows of queries at a time, recomputed in the backward pass: memory is linear in Q and in K.
 
 Rabe & Staats 2021, "Self-attention Does Not Need O(n²) Memory", with whole rows of keys.
 """
@@ -26,15 +26,15 @@ def run(call: Call) -> Tensor:
     count = (q_len + size - 1) // size
     steps = ops.arange(size, dtype="int32")
 
-    # What gradients shall reach is handed over: TensorFlow's recomputation does not see what a function closes over.
-    # Of a variable it would see twice as much, so they are copied; and not in the dtype of the layer that reads them.
+    # Tensors that need gradients are passed as arguments: TensorFlow's recomputation ignores variables of closures. It
+    # would count the gradient of a variable twice, so variables are copied, and not in the dtype of the layer.
     given = {name: x for name in ("bias", "sinks") if (x := getattr(call, name)) is not None and not callable(x)}
     learned = list(getattr(call.bias, "variables", ())) if callable(call.bias) else []
     with AutocastScope(None):
         handed = [ops.copy(x) for x in (*given.values(), *(variable.value for variable in learned))]
 
     def rows_of(q: Tensor, index: Tensor, first: int = 0, end: Tensor = k_len) -> Tensor:
-        """The output of the rows of block `index`, which see the keys from `first` to before `end`."""
+        """The output of the rows of block `index`, which may attend to the keys from `first` to before `end`."""
         seed = None if call.seed is None else call.seed + ops.cast(ops.stack([0, index + 1]), call.seed.dtype)
         cols = ops.arange(first, end, dtype="int32")
 

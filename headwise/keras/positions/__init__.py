@@ -1,4 +1,4 @@
-"""Positions: what tells attention where a token stands. Twins of `headwise.nn.positions`.
+"""Position schemes, which tell attention the positions of tokens. Twins of `headwise.nn.positions`.
 
 Inside an attention layer (`MultiHeadAttention(..., positions=)`): `Rope`, `Alibi`, `T5Buckets`, `ShawRelative`. Added
 to the input, before the first layer: `Sinusoidal`, `Learned`.

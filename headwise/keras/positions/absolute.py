@@ -16,7 +16,7 @@ from headwise.keras.saving import PACKAGE
 from headwise.nn import positions as torch_positions
 from headwise.nn.options import positive, whole
 
-DIGIT = 10  # bits of a position that are turned at a time
+DIGIT = 10  # bits of a position that are processed at a time
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -25,14 +25,14 @@ class Sinusoidal(Layer):
 
         PE(p, 2i) = sin(p / base^(2i/M)),   PE(p, 2i + 1) = cos(p / base^(2i/M))
 
-    It has no weights and no last position. Float32 products p / base^(2i/M) would keep few digits behind the point at
-    far positions, and not every backend has float64. What is multiplied are turns, in parts whose products are exact.
+    It has no weights and no maximum position. Float32 products p / base^(2i/M) would lose digits at large positions,
+    and not every backend has float64. So turns are multiplied, in parts whose products are exact.
 
     Args:
         dim: M, even.
         base: of the wavelengths.
-        interleaved: sine and cosine take turns, as in the paper and in DistilBERT; where False the sines come first and
-            then the cosines, as in Marian.
+        interleaved: sine and cosine alternate, as in the paper and in DistilBERT; False = first all sines, then all
+            cosines, as in Marian.
 
     Raises:
         ArgumentError: dim is odd or not positive.
@@ -53,7 +53,7 @@ class Sinusoidal(Layer):
         ids = ops.expand_dims(ops.cast(position_ids, "int32"), -1)
         low, middle = (ops.bitwise_and(ops.right_shift(ids, DIGIT * j), 2**DIGIT - 1) for j in (0, 1))
         digits = [ops.cast(digit, "float32") for digit in (low, middle, ops.right_shift(ids, 2 * DIGIT))]
-        # 12 bits times 12 bits: exact in float32, and so is what is left of whole turns.
+        # 12 bits times 12 bits is exact in float32, and so is the fraction of a turn.
         turns = sum(_fraction(ops.multiply(digit, part)) for digit, part in zip(digits, self._coarse, strict=True))
         rest = sum(ops.multiply(digit, part) for digit, part in zip(digits, self._fine, strict=True))
         phases = _fraction(_fraction(turns) + rest) * (2.0 * math.pi)
@@ -78,15 +78,15 @@ class Learned(Layer):
     """A learned vector for each position. Gehring et al. 2017; Devlin et al. 2019 (BERT), §3; GPT-2.
 
     Args:
-        max_positions: rows of the table; there is nothing beyond.
+        max_positions: rows of the table, the largest number of positions.
         dim: M.
-        std: of the normal distribution that the table is drawn from; 0.02 in BERT and GPT-2.
+        std: standard deviation of the normal initialisation; 0.02 in BERT and GPT-2.
 
     The table is the weight `weight`, [max_positions, M].
 
     Raises:
-        ArgumentError: a size that is not positive; at the call, a position that the table does not have (not checked
-            inside tf.function, jax.jit and torch.compile, where a tensor's values are not known).
+        ArgumentError: a size that is not positive; in a call, a position outside of the table (not checked inside
+            tf.function, jax.jit and torch.compile, where values are unknown).
     """
 
     def __init__(self, max_positions: int, dim: int, *, std: float = 0.02, **kwargs: Any) -> None:
@@ -97,7 +97,7 @@ class Learned(Layer):
         self.weight: Any = None
 
     def build(self, input_shape: object = None) -> None:
-        """Make the table, whose shape follows from the options alone."""
+        """Create the table. Its shape depends only on the options."""
         drawn = keras.initializers.RandomNormal(stddev=self.std)
         self.weight = self.add_weight(shape=(self.max_positions, self.dim), initializer=drawn, name="weight")
         self.built = True
@@ -108,8 +108,8 @@ class Learned(Layer):
         known = _values(position_ids)
         if known is not None and known.size and not 0 <= known.min() <= known.max() < self.max_positions:
             raise ArgumentError(
-                f"position_ids: expected 0 to {self.max_positions - 1}, the table has no others. "
-                f"Received: {known.min()} to {known.max()}. Cut the input, or make the table longer"
+                f"position_ids: expected 0 to {self.max_positions - 1}, the rows of the table. "
+                f"Received: {known.min()} to {known.max()}. Cut the input, or use a longer table"
             )
         return ops.take(ops.convert_to_tensor(self.weight), position_ids, axis=0)
 
@@ -127,15 +127,15 @@ def check_integers(ids: Tensor) -> None:
 
 
 def _fraction(turns: Tensor) -> Tensor:
-    """Turns without whole ones, -1/2 to 1/2."""
+    """The fractions of turns, -1/2 to 1/2."""
     return turns - ops.round(turns)
 
 
 def _values(ids: Tensor) -> np.ndarray | None:
-    """The numbers in a tensor; None where there are none yet, in a graph."""
+    """The values of a tensor; None in a graph, where they are unknown."""
     if torch.compiler.is_compiling():
         return None
     try:
         return np.asarray(ops.convert_to_numpy(ids))
-    except (TypeError, NotImplementedError):  # what JAX's and TensorFlow's tensors of a graph raise
+    except (TypeError, NotImplementedError):  # raised by graph tensors of JAX and TensorFlow
         return None

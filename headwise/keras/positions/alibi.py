@@ -1,4 +1,4 @@
-"""ALiBi: scores are lowered in proportion to the distance, by a slope of each head's own."""
+"""ALiBi: scores decrease in proportion to the distance, with a different slope for each head."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ class Alibi(Positions):
 
         bias[h, i, j] = -m_h · |i - j|,   m_h = 2^(-max_bias · h / H),  h = 1 … H
 
-    Where the mask looks only backwards and the lengths are known before the call, the bias of all rows is
-    [1|B, H, 1, K], m_h · (j - last): each row of it differs from the above by a constant, which the softmax does not
-    see.
+    If the mask is causal and the lengths are known before the call, the bias of all rows is [1|B, H, 1, K],
+    m_h · (j - last): each row differs from the above by a constant, which does not change the softmax.
 
     Args:
         num_heads: H, any number.
@@ -51,7 +50,7 @@ class Alibi(Positions):
         mask: Mask | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """See `Positions.bias`; [1|B, H, 1, K] where the mask looks only backwards. Float32, float64 for float64 q."""
+        """See `Positions.bias`; [1|B, H, 1, K] if the mask is causal. Float32, float64 for float64 q."""
         apart = distances(q, query_ids, key_ids)
         q_len, k_len = q.shape[-2], key_ids.shape[-1]
         if None not in (q_len, k_len) and looks_backwards(mask, q_len, k_len):
@@ -59,7 +58,7 @@ class Alibi(Positions):
             distance = ops.max(keys, axis=-1, keepdims=True) - keys  # from the last key
         else:
             distance = ops.abs(apart)
-        # Integers up to here: a difference of far positions is exact.
+        # Integers up to here, so differences of large positions are exact.
         slopes = np.reshape(-self._slopes, (-1,) + (1,) * (len(q.shape) - 2))
         return ops.cast(distance, precision(q)) * ops.cast(slopes, precision(q))
 

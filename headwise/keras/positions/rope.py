@@ -1,4 +1,4 @@
-"""RoPE: queries and keys are turned by angles that grow with their position."""
+"""RoPE: queries and keys are rotated by angles proportional to their position."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Rope(Positions):
     Args:
         head_dim: D, of the queries and keys.
         base: of the frequencies θ_i = base^(-2i/D).
-        interleaved: which dimensions are a pair: (0, 1), (2, 3) … as in the paper; or, where False, (0, D/2) … as in
-            GPT-NeoX and Llama.
-        rotary_dim: only so many dimensions are turned, the first ones; None = D.
+        interleaved: the pairs of dimensions: (0, 1), (2, 3) … as in the paper; False = (0, D/2) … as in GPT-NeoX and
+            Llama.
+        rotary_dim: the number of rotated dimensions, the first ones; None = D.
         scaling: `Linear`, `DynamicNTK`, `Yarn` or `Llama3`.
 
     Raises:
@@ -54,7 +54,7 @@ class Rope(Positions):
         self._frequencies = twin.inverse_frequencies.cpu().numpy()
 
     def rotate(self, x: Tensor, position_ids: Tensor, length: Tensor | None = None) -> Tensor:
-        """Queries or keys [B, H, S, D] at positions [S] or [B, S], turned. The dtype stays."""
+        """Queries or keys [B, H, S, D] at positions [S] or [B, S], rotated, in the same dtype."""
         check_ids("position_ids", position_ids, x.shape[0], x.shape[2])
         phases = ops.expand_dims(ops.cast(position_ids, "float32"), -1) * self._at(length)
         return turn(x, phases, amplitude=self.amplitude, interleaved=self.interleaved)
@@ -64,11 +64,13 @@ class Rope(Positions):
         check_fits("head_dim", self.head_dim, head_dim)
 
     def _at(self, length: Tensor | None) -> Tensor:
-        """θ, [rotary_dim / 2]; of `DynamicNTK` for so many tokens."""
+        """θ, [rotary_dim / 2]; with `DynamicNTK` for `length` tokens."""
         if not isinstance(self.scaling, DynamicNTK):
             return ops.convert_to_tensor(self._frequencies)
         if length is None:
-            raise ArgumentError(f"length: expected the number of tokens, {self.scaling} depends on it. Received: None")
+            raise ArgumentError(
+                f"length: expected the number of tokens, {self.scaling} depends on it. Received: length=None"
+            )
         scaling, dim = self.scaling, self.rotary_dim
         if isinstance(length, int):  # the twin's own numbers
             return ops.convert_to_tensor(scaling.frequencies(dim, self.base, length, "cpu").numpy())

@@ -9,15 +9,15 @@ from headwise.keras.positions.scheme import precision
 
 
 def turn(x: Tensor, phases: Tensor, *, amplitude: float = 1.0, interleaved: bool = False) -> Tensor:
-    """x [B, H, S, D] with its first 2n dimensions turned by `phases`, [S, n] or [B, S, n], in float32 or better.
+    """x [B, H, S, D] with its first 2n dimensions rotated by `phases`, [S, n] or [B, S, n], in float32 or better.
 
-    The pairs are (0, n), (1, n + 1) …, or where `interleaved` (0, 1), (2, 3) …; what is left is
-    passed on. The dtype stays.
+    The pairs are (0, n), (1, n + 1) …, or if `interleaved` (0, 1), (2, 3) …; the other dimensions and the dtype do
+    not change.
 
         (a, b) → (a cos φ - b sin φ,  b cos φ + a sin φ)
     """
     if len(phases.shape) == 3:
-        phases = ops.expand_dims(phases, 1)  # the heads of a row stand at the same positions
+        phases = ops.expand_dims(phases, 1)  # all heads have the same positions
     cos, sin = (ops.cast(wave * amplitude, precision(x)) for wave in (ops.cos(phases), ops.sin(phases)))
     half = phases.shape[-1]
     turned, rest = ops.cast(x[..., : 2 * half], precision(x)), x[..., 2 * half :]
@@ -33,5 +33,5 @@ def turn(x: Tensor, phases: Tensor, *, amplitude: float = 1.0, interleaved: bool
 
 
 def _sizes(x: Tensor) -> tuple[object, ...]:
-    """The shape, of which the sizes that are not known are tensors."""
+    """The shape; unknown sizes are tensors."""
     return tuple(ops.shape(x))

@@ -1,5 +1,5 @@
-"""What a position scheme is to an attention layer: it may rotate queries and keys, add a bias to the scores, and add to
-the output. The same as `headwise.nn.positions.scheme` among Keras tensors.
+"""The interface of position schemes: one may rotate queries and keys, add a bias to the scores, and add to the output.
+`headwise.nn.positions.scheme` for Keras tensors.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ __all__ = ["Positions", "check_fits", "check_ids", "distances", "placed", "preci
 
 
 class Positions(Layer):
-    """A position scheme. This one does nothing: a scheme overrides what it does.
+    """A position scheme that does nothing. A subclass overrides the methods that it needs.
 
     Position ids are integer tensors [S], one for all rows, or [B, S].
 
     Attributes:
-        has_bias: `bias` gives something.
-        uses_values: `values` gives something, for which the weights must be made.
+        has_bias: whether `bias` is overridden.
+        uses_values: whether `values` is overridden; it needs the weights.
     """
 
     has_bias: bool = False
     uses_values: bool = False
 
     def rotate(self, x: Tensor, position_ids: Tensor, length: Tensor | None = None) -> Tensor:
-        """Queries or keys [B, H, S, D] for the scores: rotated to their positions. `length`: tokens there are."""
+        """Queries or keys [B, H, S, D] for the scores: rotated to their positions. `length`: number of tokens."""
         return x
 
     def bias(
@@ -41,23 +41,23 @@ class Positions(Layer):
         mask: Mask | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """What is added to the scaled scores of q [B, H, …, r, D] at query_ids and key_ids, […, r] and […, c]: float
+        """The bias of the scaled scores of q [B, H, …, r, D] at query_ids and key_ids, […, r] and […, c]: float
         [1|B, H, …, r, c], where … is nothing or n blocks. Ids may have a leading B, [B, …, r].
 
-        `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` is only looked at to save memory: rows may then
-        differ by a constant, which the softmax does not see. It is None where the ids are not all there are.
+        `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` is only used to save memory: rows may then
+        differ by a constant, which does not change the softmax. It is None if the ids are only a part.
         """
         raise NotImplementedError
 
     def values(self, weights: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-        """What is added to the output, [B, H, Q, E]; weights [B, H, Q, K], ids [S] or [B, S]."""
+        """The tensor to add to the output, [B, H, Q, E]; weights [B, H, Q, K], ids [S] or [B, S]."""
         raise NotImplementedError
 
     def check(self, num_heads: int, head_dim: int) -> None:
-        """Raise ArgumentError unless this scheme fits a layer of so many query heads of so many dimensions."""
+        """Raise ArgumentError unless this scheme fits a layer with these query heads and head dimensions."""
 
     def build(self, input_shape: object = None) -> None:
-        """Make the weights, whose shapes follow from the options alone."""
+        """Create the weights. Their shapes depend only on the options."""
         self.built = True
 
 
@@ -72,19 +72,19 @@ def check_ids(name: str, ids: Tensor, batch: int | None, length: int | None) -> 
 
 
 def placed(x: Tensor, ids: Tensor) -> Tensor:
-    """Ids […, r] or [B, …, r] as int32 [1|B, 1, …, r], to meet x [B, H, …, r, D]: as many of … as x has."""
+    """Ids […, r] or [B, …, r] as int32 [1|B, 1, …, r], for x [B, H, …, r, D]: with the same … as x."""
     alike = len(ids.shape) == len(x.shape) - 3  # one for all examples
     return ops.cast(ids[None, None] if alike else ops.expand_dims(ids, 1), "int32")
 
 
 def distances(x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
     """Key minus query, int32 [1|B, 1, …, r, c], of ids […, r] and […, c] (or B before them), for x [B, H, …, r, D]."""
-    if len(x.shape) == 4:  # no blocks: the ids are as a caller gave them
+    if len(x.shape) == 4:  # no blocks: the ids of the caller
         check_ids("query_ids", query_ids, x.shape[0], x.shape[2])
         check_ids("key_ids", key_ids, x.shape[0], key_ids.shape[-1])
     return ops.expand_dims(placed(x, key_ids), -2) - ops.expand_dims(placed(x, query_ids), -1)
 
 
 def precision(x: Tensor) -> str:
-    """The dtype in which something is computed that is added to scores: float32, float64 for float64 x."""
+    """The dtype of tensors that are added to scores: float32, float64 for float64 x."""
     return "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"

@@ -1,4 +1,4 @@
-"""Shaw's relative positions: a learned vector for each distance, beside the keys and, if asked for, the values."""
+"""Shaw's relative positions: a learned vector for each distance, added to the keys and, as an option, the values."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class ShawRelative(Positions):
 
         e_ij = scale · q_i · (k_j + a^K_(clip(j - i))),     z_i = Σ_j α_ij (v_j + a^V_(clip(j - i)))
 
-    `bias` gives scale · q_i · a^K, `values` gives Σ_j α_ij a^V. Neither holds a tensor of [Q, K, D]: queries meet the
-    table, and weights are summed by distance.
+    `bias` returns scale · q_i · a^K, `values` returns Σ_j α_ij a^V. No tensor [Q, K, D] is needed: queries are
+    multiplied with the table, and weights are summed by distance.
 
     Args:
         head_dim: D. All heads share the tables (§3.3).
-        max_distance: k, at which distances are clipped on both sides; or (left, right), as in Wav2Vec2-BERT.
-        values: whether there is a^V. It needs the weights themselves.
+        max_distance: k, the clipping limit of distances on both sides; or (left, right), as in Wav2Vec2-BERT.
+        values: whether to use a^V, which needs the weights.
         value_dim: E, if not D.
 
     The tables are `distance_embedding.embeddings` [left + right + 1, D] and `value_embedding.embeddings` [.., E], in
@@ -51,7 +51,7 @@ class ShawRelative(Positions):
         super().__init__(**kwargs)
         if isinstance(max_distance, list):  # of a config
             max_distance = tuple(max_distance)
-        with torch.device("meta"):  # no weights are drawn: it checks the options
+        with torch.device("meta"):  # without weights: it checks the options
             twin = torch_positions.ShawRelative(head_dim, max_distance, values, value_dim=value_dim)
         self.head_dim, self.value_dim = twin.head_dim, twin.value_dim
         self.left, self.right = twin.left, twin.right
@@ -99,7 +99,7 @@ class ShawRelative(Positions):
 
     @property
     def _all(self) -> Tensor:
-        """The number of every row of the tables."""
+        """The indices of all rows of the tables."""
         return ops.arange(self.left + self.right + 1, dtype="int32")
 
     def _rows(self, x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
@@ -107,8 +107,8 @@ class ShawRelative(Positions):
         return ops.clip(distances(x, query_ids, key_ids), -self.left, self.right) + self.left
 
     def _table(self, name: str, width: int) -> keras.layers.Embedding:
-        """A vector for each distance, drawn by Glorot's rule: what the authors' code (tensor2tensor) does."""
+        """A vector for each distance, with Glorot's initialisation, as in the authors' code (tensor2tensor)."""
         drawn = keras.initializers.GlorotUniform()
         count = self.left + self.right + 1
-        # Not in the compute dtype: what it gives is added to scores, which are float32 under mixed precision too.
+        # Not in the compute dtype: the result is added to scores, which are float32 also under mixed precision.
         return keras.layers.Embedding(count, width, embeddings_initializer=drawn, name=name, dtype=self.variable_dtype)

@@ -22,16 +22,16 @@ class T5Buckets(Positions):
 
         bias[h, i, j] = table[bucket(j - i), h]
 
-    T5 uses no scale: give the attention layer `scale=1.0`. The layers of a T5 stack share one table: give them one
-    object.
+    T5 uses no scale: use `scale=1.0` in the attention layer. The layers of a T5 stack share one table: pass the same
+    object to all of them.
 
     Args:
         num_heads: H.
         num_buckets: rows of the table.
-        max_distance: where the last bucket begins.
-        bidirectional: half of the buckets for keys before the query, half for those after (the encoder's). Where
-            False, all keys after it fall into bucket 0 (the decoder's, whose mask hides them).
-        std: of the normal distribution that the table is drawn from. T5's is 1/√M.
+        max_distance: the start of the last bucket.
+        bidirectional: half of the buckets for keys before the query, half for those after it (encoder). False = all
+            keys after it are in bucket 0 (decoder, whose mask forbids them).
+        std: standard deviation of the normal initialisation. T5 uses 1/√M.
 
     The table is `relative_attention_bias.embeddings`, [num_buckets, H].
 
@@ -53,11 +53,11 @@ class T5Buckets(Positions):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        with torch.device("meta"):  # no weights are drawn: it checks the options, and has the buckets
+        with torch.device("meta"):  # without weights: it checks the options, and computes the buckets
             twin = torch_positions.T5Buckets(num_heads, num_buckets, max_distance, bidirectional, std=std)
         self.num_heads, self.num_buckets = twin.num_heads, twin.num_buckets
         self.max_distance, self.bidirectional, self.std = twin.max_distance, twin.bidirectional, twin.std
-        # Of each distance, clipped: which bucket it is turns on the last digit of a logarithm, where backends differ.
+        # The bucket of each clipped distance. It depends on the last digit of a logarithm, in which backends differ.
         known = torch.arange(-max_distance, max_distance + 1, device="cpu")
         self._buckets = twin.buckets(known).numpy().astype(np.int32)
         self.relative_attention_bias = keras.layers.Embedding(
@@ -65,7 +65,7 @@ class T5Buckets(Positions):
             num_heads,
             embeddings_initializer=keras.initializers.RandomNormal(stddev=std),
             name="relative_attention_bias",
-            dtype=self.variable_dtype,  # what it gives is added to scores, which are float32 under mixed precision too
+            dtype=self.variable_dtype,  # the result is added to scores, which are float32 also under mixed precision
         )
 
     def build(self, input_shape: object = None) -> None:
@@ -82,7 +82,7 @@ class T5Buckets(Positions):
         mask: Mask | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """See `Positions.bias`; in the table's dtype, 1 example where all rows have the same positions."""
+        """See `Positions.bias`; in the table's dtype, with B = 1 if all rows have the same positions."""
         found = self.relative_attention_bias(self.buckets(distances(q, query_ids, key_ids)[:, 0]))
         return ops.moveaxis(found, -1, 1)
 

@@ -1,4 +1,4 @@
-"""`headwise.watch` for Keras models: what `headwise.capture` is to torch modules."""
+"""`headwise.watch` for Keras models, like `headwise.capture` for torch modules."""
 
 from headwise.keras.watching.context import watch
 

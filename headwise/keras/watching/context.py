@@ -34,29 +34,29 @@ def watch(
     max_bytes: int | Literal["half"] | None = "half",
     tokens: Any = None,
 ) -> Watch:
-    """`headwise.watch` of a Keras model or layer, on every backend: the same records, of torch tensors.
+    """`headwise.watch` for a Keras model or layer, on every backend: the same records, of torch tensors.
 
         with headwise.watch(model) as seen:
             model.predict(x)
         seen["encoder.0.attention"].weights(rows=5)
 
-    Seen are the layers of headwise.keras, keras.layers.MultiHeadAttention, GroupQueryAttention and Attention and what
-    derives from them, and keras.ops.dot_product_attention in any layer; on PyTorch also matmul, softmax, matmul. Other
-    layers that are called attention are listed by `seen.coverage()` as missed. Inside the context predict, evaluate and
-    fit run eagerly; a function that somebody else compiled shows nothing. Layers go by their names in functional and
-    sequential models, elsewhere by their attributes.
+    It records the layers of headwise.keras, keras.layers.MultiHeadAttention, GroupQueryAttention and Attention with
+    their subclasses, and keras.ops.dot_product_attention in any layer; on PyTorch also matmul, softmax, matmul. Other
+    layers called attention are listed by `seen.coverage()` as missed. Inside the context predict, evaluate and fit run
+    eagerly; nothing is recorded in functions that other code compiled. Layers are named by their names in functional
+    and sequential models, otherwise by their attributes.
 
-    On TensorFlow and JAX what is kept is copied. The options are those of `headwise.watch`; gradients needs PyTorch.
+    On TensorFlow and JAX, tensors are copied. The options are those of `headwise.watch`; gradients needs PyTorch.
 
     Raises:
-        DtypeError, ArgumentError: an argument that makes no sense, named.
+        DtypeError, ArgumentError: an invalid argument; the message names it.
     """
     if not isinstance(model, keras.layers.Layer):
         raise DtypeError(f"watch: expected a Keras model or layer. Received: {type(model).__name__}")
     backend = keras.backend.backend()
     if gradients and backend != "torch":
         raise ArgumentError(
-            "gradients: expected False, because only torch tells of a gradient as it passes. Received: gradients=True "
+            "gradients: expected False, because only torch has hooks for gradients. Received: gradients=True "
             f"with Keras on {backend}. Use KERAS_BACKEND=torch"
         )
     keeper = keepers(every, dtype, offload, max_bytes)
@@ -68,7 +68,7 @@ def watch(
 
 
 class LayerWatch(Watch):
-    """The context of `watch`. May be entered again once it was left, and then sees anew."""
+    """The context of `watch`. It can be entered again, and then starts new records."""
 
     def _listen(self, stack: contextlib.ExitStack, watcher: Watcher) -> None:
         assert isinstance(watcher, LayerWatcher)
@@ -100,7 +100,7 @@ def _listener(watcher: LayerWatcher) -> Any:
 
 
 def _output_kernel(watcher: LayerWatcher, call: Call) -> Any:
-    """W_O [H, E, M] of a layer of this package, where the heads' outputs go straight into it."""
+    """W_O [H, E, M] of a layer of this package, if the heads' outputs are its direct input."""
     place = watcher.here()
     layer = None if place is None else place.module
     kernel = getattr(getattr(layer, "out", None), "kernel", None)

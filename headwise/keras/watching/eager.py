@@ -1,4 +1,4 @@
-"""`predict`, `evaluate` and `fit` layer by layer: for as long as a model is watched, not as one compiled function."""
+"""Runs `predict`, `evaluate` and `fit` eagerly, layer by layer, while a model is watched."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTE = "predict, evaluate and fit ran eagerly, not as a compiled function: outpu
 
 @contextlib.contextmanager
 def eagerly(model: keras.layers.Layer) -> Iterator[Callable[[], Iterable[str]]]:
-    """Inside this context the model, and every model in it, runs layer by layer. Gives what there is to say of it."""
+    """Within the context, the model and every model in it run layer by layer. Yields the notes."""
     models = [layer for layer in model._flatten_layers() if isinstance(layer, keras.Model)]
     with contextlib.ExitStack() as stack:
         if keras.backend.backend() == "torch" and any(_compiles(each) for each in models):
@@ -30,7 +30,7 @@ def _changed(model: keras.Model) -> Iterator[Callable[[], bool]]:
     loss = getattr(model, "_compile_loss", None)
 
     def same() -> bool:
-        """Whether nobody has called `compile` since."""
+        """Whether `compile` was not called meanwhile."""
         return bool(model.run_eagerly) and getattr(model, "_compile_loss", None) is loss
 
     def ran() -> bool:
@@ -47,7 +47,7 @@ def _changed(model: keras.Model) -> Iterator[Callable[[], bool]]:
 
 
 def _compiles(model: keras.Model) -> bool:
-    """Whether the model would compile: on torch only where it was asked to."""
+    """Whether the model would compile: on torch only on request."""
     return keras.backend.backend() != "torch" or bool(model.jit_compile)
 
 

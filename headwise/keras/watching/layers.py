@@ -1,7 +1,7 @@
-"""Reads what the layers of Keras compute: MultiHeadAttention, GroupQueryAttention, Attention, and what derives from
-them; and keras.ops.dot_product_attention, wherever a layer calls it.
+"""Reads the computations of Keras layers: MultiHeadAttention, GroupQueryAttention, Attention and their subclasses; and
+keras.ops.dot_product_attention in any layer.
 
-What was read is kept only where it explains what the layer computed. Layers are changed for the time of a call.
+A result is kept only if it reproduces the layer's output. Layers are changed only during a call.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from headwise.keras.watching.running import Changed, Running
 from headwise.keras.watching.watcher import LayerWatcher
 from headwise.masks import Mask
 
-Tensor = Any  # of the backend
+Tensor = Any  # a tensor of the backend
 
 
 @contextlib.contextmanager
 def read_layers(watcher: LayerWatcher, call: Running) -> Iterator[None]:
-    """Inside this context the call of a layer of Keras tells the watcher what it computes."""
+    """Within the context, calls of Keras layers report their computation to the watcher."""
     layer = call.layer
     if not watcher.has(layer):
         yield
@@ -60,12 +60,12 @@ def _reading(original: Any, watchers: Callable[[], list[LayerWatcher]]) -> Any:
     return dot_product_attention
 
 
-# keras.ops looks it up there at each call, whoever makes it.
+# keras.ops looks it up there at each call.
 _operation = Changed(keras.src.backend.nn, "dot_product_attention", _reading)
 
 
 def read_operations(watcher: LayerWatcher) -> contextlib.AbstractContextManager[None]:
-    """Inside this context keras.ops.dot_product_attention tells the watcher what it computes."""
+    """Within the context, keras.ops.dot_product_attention reports its computation to the watcher."""
     return _operation.heard_by(watcher)
 
 
@@ -85,7 +85,7 @@ def _read_operation(watcher: LayerWatcher, given: Mapping[str, Any], out: Tensor
 
 @contextlib.contextmanager
 def _instead(layer: keras.layers.Layer, name: str, make: Callable[[Callable[..., Any]], Any]) -> Iterator[None]:
-    """A method of this one layer replaced, without its noticing: Keras tracks what is set as an attribute."""
+    """Replace a method of this layer without Keras tracking it as an attribute."""
     attributes = vars(layer)
     mine, before = name in attributes, attributes.get(name)
     attributes[name] = make(getattr(layer, name))
@@ -112,7 +112,7 @@ def _multi_head(watcher: LayerWatcher, layer: keras.layers.Layer) -> Callable[[C
             with watcher.trying(how):
                 given = inspect.signature(original).bind(*args, **kwargs).arguments
                 if len(given["query"].shape) != 4:
-                    raise RecordError("attention over several axes is no matrix of queries and keys")
+                    raise RecordError("attention over several axes has no matrix of queries and keys")
                 q, k, v = (_by_head(given[name]) for name in ("query", "key", "value"))
                 repeats = getattr(layer, "num_repeats", 1)  # grouped-query attention repeats the heads of its keys
                 scale = getattr(layer, "_inverse_sqrt_key_dim", getattr(layer, "_inverse_sqrt_head_dim", None))
@@ -134,20 +134,20 @@ def _multi_head(watcher: LayerWatcher, layer: keras.layers.Layer) -> Callable[[C
 
 
 def _library_name(layer: keras.layers.Layer) -> str:
-    """What Keras's own class is called that a layer is of, or derives from."""
+    """The name of the Keras class of a layer, or of its Keras base class."""
     name = next(cls for cls in type(layer).__mro__ if cls.__module__.startswith("keras.")).__name__
     return "GroupQueryAttention" if name == "GroupedQueryAttention" else name
 
 
 def _output_kernel(layer: keras.layers.Layer) -> Tensor | None:
-    """W_O [H, E, M], where the heads' outputs go straight into it."""
+    """W_O [H, E, M], if the heads' outputs are its direct input."""
     kernel = getattr(getattr(layer, "_output_dense", None), "kernel", None)
     gated = getattr(layer, "_use_gate", False) or getattr(layer, "use_gate", False)
     return kernel if kernel is not None and len(kernel.shape) == 3 and not gated else None
 
 
 def _by_head(x: Tensor) -> torch.Tensor:
-    """[B, S, H, D] as [B, H, S, D]; whether a gradient will be asked of it stays known."""
+    """[B, S, H, D] as [B, H, S, D], with the same `requires_grad`."""
     with torch.enable_grad():
         return to_torch(x).transpose(1, 2)
 
@@ -179,7 +179,7 @@ def _weighted(
                 result = original(*args, **kwargs)
             with watcher.trying(how):
                 if isinstance(layer, keras.layers.AdditiveAttention) or layer.score_mode != "dot":
-                    raise RecordError("its scores are a tanh of a sum, no product q kᵀ")
+                    raise RecordError("its scores are a tanh of a sum, not a product q kᵀ")
                 given = inspect.signature(original).bind(*args, **kwargs).arguments
                 q, k, v = (to_torch(x)[:, None] for x in (*pair, given["value"]))
                 dropout = float(layer.dropout) if given.get("training") else 0.0
@@ -199,7 +199,7 @@ def _weighted(
     return make
 
 
-# What all of them come to.
+# Common to all of them.
 
 
 def _read(
@@ -221,7 +221,7 @@ def _read(
     projection: Tensor | None = None,
     arrange: Callable[[torch.Tensor], torch.Tensor] = lambda x: x.transpose(1, 2),
 ) -> None:
-    """Tell the watcher of softmax(q kᵀ) v, if that is what the layer has computed."""
+    """Report softmax(q kᵀ) v to the watcher, if it reproduces the layer's output."""
     found = to_torch(out)
     given: dict[str, Any] = {
         "bias": None if bias is None else to_torch(bias),
@@ -246,7 +246,7 @@ def _read(
 def _readings(
     cells: torch.Tensor | None, causal: bool, shape: tuple[int, ...]
 ) -> Iterator[tuple[Mask | None, torch.Tensor | None]]:
-    """What a mask may mean: (mask, bias of rows). Rows that it forbids as a whole give 0, or attend to all alike."""
+    """The possible meanings of a mask: (mask, bias of rows). Empty rows give 0, or attend to all keys equally."""
     along = masks.causal(offset=0) if causal else None
     if cells is None:
         yield along, None
@@ -267,7 +267,7 @@ def _rank_4(allowed: torch.Tensor, keys_only: bool) -> torch.Tensor:
 
 
 def _wrong(call: AttentionCall, out: torch.Tensor, weights: torch.Tensor | None) -> str | None:
-    """Why this is not what the layer computed; None if it is."""
+    """The reason why this is not the layer's computation; None if it is."""
     if weights is not None:
         return wrong_weights(call, weights, call.q.dtype)
     return None if call.dropout else wrong_output(call, out)

@@ -1,4 +1,4 @@
-"""What the layers of a model are called: their paths, the same on every backend."""
+"""The paths of the layers of a model, the same on every backend."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import keras
 
 
 def paths(model: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
-    """Every layer by its path, the model itself by "". A layer that stands in several places has the first.
+    """Every layer by its path; that of the model is "". A layer in several places has its first path.
 
-    A layer of a functional or sequential model goes by its name, any other by the attribute that it is,
-    "encoder.0.mlp"; by its name too where that attribute is private.
+    A layer of a functional or sequential model is called by its name, any other by its attribute, "encoder.0.mlp", or
+    by its name if the attribute is private.
     """
     found: dict[int, str] = {}
     layers: dict[str, keras.layers.Layer] = {}
@@ -31,7 +31,7 @@ def paths(model: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
 
 
 def _parts(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers.Layer]]:
-    """The layers that a layer is made of, and what it calls them."""
+    """The sublayers of a layer, with their names."""
     if isinstance(layer, (keras.Sequential, keras.models.Model)) and _has_graph(layer):
         for part in layer.layers:
             yield _dotless(part.name), part
@@ -44,7 +44,7 @@ def _parts(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers.Layer]
 
 
 def _has_graph(layer: keras.layers.Layer) -> bool:
-    """Whether a model is sequential or functional: what it is made of has names, and is no attribute."""
+    """Whether a model is sequential or functional: its layers have names and are not attributes."""
     return isinstance(layer, keras.Sequential) or hasattr(layer, "_operations")
 
 

@@ -1,7 +1,7 @@
-"""Which layers are running: while something is watched, `keras.layers.Layer` says when a layer is called.
+"""Which layers are running: during a watch, `keras.layers.Layer` reports calls of layers.
 
-The class is changed, not the layers, so that those are seen that a model makes on its first call. The last watch that
-ends takes it back.
+The class is changed, not the layers, so that layers created in the first call are included. The last watch that ends
+undoes the change.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Running:
 
 
 class Changed:
-    """A function of Keras that is another one for as long as somebody wants to hear of it.
+    """A function of Keras that is replaced while there are listeners.
 
     Args:
-        owner: what has the function.
-        name: what it is called there.
-        make: the other function, made of the original and of what says who listens in this thread, the first first.
+        owner: the object with the function.
+        name: the name of the function.
+        make: returns the replacement, given the original and a function that returns this thread's listeners, in order.
     """
 
     def __init__(self, owner: Any, name: str, make: Callable[[Any, Callable[[], list[Any]]], Any]) -> None:
@@ -45,7 +45,7 @@ class Changed:
 
     @contextlib.contextmanager
     def heard_by(self, listener: Any) -> Iterator[None]:
-        """Inside this context `listener` is among those that the other function tells, in this thread."""
+        """Within the context, `listener` is a listener of this thread."""
         mine = (threading.get_ident(), listener)
         with self._lock:
             self._listeners.append(mine)
@@ -103,12 +103,12 @@ _calls = Changed(keras.layers.Layer, "__call__", _telling)
 
 
 def told_of_calls(before: Before) -> contextlib.AbstractContextManager[None]:
-    """Inside this context each call of a layer in this thread is made inside `before(call)`."""
+    """Within the context, each call of a layer in this thread runs inside `before(call)`."""
     return _calls.heard_by(before)
 
 
 def only_shapes() -> bool:
-    """Whether Keras is asking for shapes alone: it is building something, and nothing is computed."""
+    """Whether Keras only infers shapes while building, without computing."""
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
     return bool(in_symbolic_scope())

@@ -1,4 +1,4 @@
-"""The watcher of Keras layers: as of any model, with the paths of the layers and which of them runs."""
+"""The watcher of Keras models: adds the paths of layers and the running layer to the common watcher."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headwise.keras.watching.paths import paths
 from headwise.keras.watching.running import Running, only_shapes, running
 from headwise.records import Coverage
 
-# What a tensor of an unexpected kind or shape makes the backends and headwise raise.
+# Raised by the backends and headwise for tensors of an unexpected kind or shape.
 _UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
 _OTHER_SEQUENCE = ("value", "key", "encoder_sequence", "encoder_outputs", "memory", "context")
 
@@ -29,7 +29,7 @@ Arrange = Callable[[torch.Tensor], torch.Tensor]
 
 
 class LayerPlace(Place):
-    """A point in a model: the innermost of its layers that is running."""
+    """A place in a model: its innermost running layer."""
 
     def __init__(self, name: str, call: Running, around: Place | None) -> None:
         super().__init__(name, call.layer, call.arguments, call.keywords, around)
@@ -37,7 +37,7 @@ class LayerPlace(Place):
 
     @property
     def reads_another_sequence(self) -> bool | None:
-        """Whether the layer was called with a second sequence to read; None if it does not say."""
+        """Whether the layer was called with a second sequence; None if unknown."""
         given = self._given()
         first = next(iter(given.values()), None)
         if isinstance(first, (list, tuple)):  # keras.layers.Attention: [query, value, key]
@@ -68,21 +68,21 @@ class LayerWatcher(Watcher):
     ) -> None:
         self._layers: dict[str, keras.layers.Layer] = {}
         super().__init__(model, keeper, only=only, values=values, gradients=gradients, every=every)
-        self._strangers: dict[int, keras.layers.Layer] = {}  # layers that ran and are not the model's
-        self.is_reading = False  # what is computed now is part of what is read as a whole
-        self._changes: Callable[[], Iterable[str]] = tuple  # what the watch changed, if it came to that
+        self._strangers: dict[int, keras.layers.Layer] = {}  # layers that ran but do not belong to the model
+        self.is_reading = False  # the current computation is part of a layer that is read as a whole
+        self._changes: Callable[[], Iterable[str]] = tuple  # the object changed by the watch, if any
 
     def changes(self, told: Callable[[], Iterable[str]]) -> None:
-        """What to ask for notes when the coverage is asked for."""
+        """Set the source of notes for the coverage."""
         self._changes = told
 
     def settle(self) -> None:
-        """What was changed is about to be changed back: write down what came of it."""
+        """Store the notes before the change is undone."""
         self.notes += self._changes()
         self._changes = tuple
 
     def coverage(self) -> Coverage:
-        """Every place that computes attention, or looks as if it did."""
+        """Every place that computes attention, or may do so."""
         before = self.notes
         self.notes = [*before, *self._changes()]
         try:
@@ -91,7 +91,7 @@ class LayerWatcher(Watcher):
             self.notes = before
 
     def has(self, layer: keras.layers.Layer) -> bool:
-        """Whether a layer is the model's."""
+        """Whether a layer belongs to the model."""
         return self._name_of(layer) is not None
 
     @contextlib.contextmanager
@@ -103,11 +103,11 @@ class LayerWatcher(Watcher):
         yield
 
     def place(self) -> Place | None:
-        """The innermost of the model's layers that is running; None where what it computes is read already."""
+        """The innermost running layer of the model; None if its computation is already being read."""
         return None if self.is_reading or _tells_itself() else self.here()
 
     def here(self) -> LayerPlace | None:
-        """The innermost of the model's layers that is running."""
+        """The innermost running layer of the model."""
         if threading.get_ident() != self._thread or only_shapes():
             return None
         place: LayerPlace | None = None
@@ -126,7 +126,7 @@ class LayerWatcher(Watcher):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Inside, what the layer computes is read as a whole: nobody need recognise its parts."""
+        """Within the context, the layer is read as a whole, so its parts need not be recognised."""
         before, self.is_reading = self.is_reading, True
         try:
             yield
@@ -135,7 +135,7 @@ class LayerWatcher(Watcher):
 
     @contextlib.contextmanager
     def trying(self, how: str) -> Iterator[None]:
-        """What is read must never break the model: what cannot be read is refused."""
+        """Errors while reading must never break the model: a computation that cannot be read is refused."""
         with self.reading():
             try:
                 with torch.no_grad():
@@ -154,7 +154,7 @@ class LayerWatcher(Watcher):
         if entry is not None and self.values and weight is not None:
             entry.keep("output_weight", self._keeper.tensor(to_torch(weight)))
 
-    # What Watcher asks of the model.
+    # The interface that Watcher needs.
 
     def _paths(self) -> dict[int, str]:
         self._layers = paths(self._model)
@@ -178,6 +178,6 @@ class LayerWatcher(Watcher):
 
 
 def _tells_itself() -> bool:
-    """Whether the innermost running layer is one of this package, which tells of what it computes."""
+    """Whether the innermost running layer is of this package, and reports its computation itself."""
     calls = running()
     return bool(calls) and type(calls[-1].layer).__module__.startswith("headwise.keras.")

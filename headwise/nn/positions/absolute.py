@@ -29,7 +29,9 @@ class Sinusoidal(nn.Module):
     def __init__(self, dim: int, *, base: float = 10000.0, interleaved: bool = True) -> None:
         super().__init__()
         if whole("dim", dim, least=2) % 2:
-            raise ArgumentError(f"dim: expected an even number, a sine and a cosine each. Received: dim={dim}")
+            raise ArgumentError(
+                f"dim: expected an even number, because sines and cosines come in pairs. Received: dim={dim}"
+            )
         self.dim = dim
         self.base = float(positive("base", base))
         one_of("interleaved", interleaved, (False, True))
@@ -84,8 +86,8 @@ class Learned(nn.Module):
             lowest, highest = (int(x) for x in position_ids.aminmax())
             if lowest < 0 or highest >= self.max_positions:
                 raise ArgumentError(
-                    f"position_ids: expected 0 to {self.max_positions - 1}, the table has no others. "
-                    f"Received: position_ids from {lowest} to {highest}. Cut the input, or make the table longer"
+                    f"position_ids: expected 0 to {self.max_positions - 1}, the rows of the table. "
+                    f"Received: position_ids from {lowest} to {highest}. Cut the input, or use a longer table"
                 )
         return nn.functional.embedding(position_ids, self.weight)
 

@@ -56,7 +56,7 @@ class Rope(Positions):
         if self.rotary_dim % 2:
             name = "head_dim" if rotary_dim is None else "rotary_dim"
             raise ArgumentError(
-                f"{name}: expected an even number, dimensions turn in pairs. Received: {name}={self.rotary_dim}"
+                f"{name}: expected an even number, because pairs are rotated. Received: {name}={self.rotary_dim}"
             )
         if self.rotary_dim > head_dim:
             raise ArgumentError(

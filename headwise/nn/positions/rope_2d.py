@@ -35,7 +35,7 @@ class Rope2D(Positions):
         super().__init__()
         if whole("head_dim", head_dim) % 4:
             raise ArgumentError(
-                "head_dim: expected a multiple of 4, pairs for rows and as many for columns. "
+                "head_dim: expected a multiple of 4, for equal numbers of pairs for rows and columns. "
                 f"Received: head_dim={head_dim}"
             )
         self.head_dim = head_dim

@@ -73,7 +73,7 @@ class DynamicNTK(RopeScaling):
 
     def check(self, dim: int) -> None:
         if dim < 4:
-            raise ArgumentError(f"DynamicNTK: expected at least 4 rotated dimensions. Received: {dim}")
+            raise ArgumentError(f"DynamicNTK: expected at least 4 rotated dimensions. Received: rotary_dim={dim}")
 
     def frequencies(
         self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
@@ -138,7 +138,7 @@ class Yarn(RopeScaling):
 
     def check(self, dim: int) -> None:
         if dim < 2:
-            raise ArgumentError(f"Yarn: expected at least 2 rotated dimensions. Received: {dim}")
+            raise ArgumentError(f"Yarn: expected at least 2 rotated dimensions. Received: rotary_dim={dim}")
 
     def frequencies(
         self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None

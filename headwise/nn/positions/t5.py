@@ -53,12 +53,12 @@ class T5Buckets(Positions):
         self.num_buckets = whole("num_buckets", num_buckets, least=4 if bidirectional else 2)
         if bidirectional and num_buckets % 2:
             raise ArgumentError(
-                f"num_buckets: expected an even number where bidirectional. Received: num_buckets={num_buckets}"
+                f"num_buckets: expected an even number with bidirectional=True. Received: num_buckets={num_buckets}"
             )
         self.max_distance = whole("max_distance", max_distance)
         if max_distance <= self._exact:
             raise ArgumentError(
-                f"max_distance: expected more than {self._exact}, which have a bucket each. "
+                f"max_distance: expected more than {self._exact}, because smaller distances have a bucket each. "
                 f"Received: max_distance={max_distance}"
             )
         self.std = positive("std", std)

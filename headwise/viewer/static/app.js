@@ -1,7 +1,7 @@
-// The page around the views: what is looked at, what may be looked at, the look of it all, and which view is in sight.
+// The page around the views: the state, its limits, the style, and the active view.
 //
-// All of it lives in one shadow root, so that several can stand in one notebook. Around the view stand the header, the
-// tabs, the strip of heads and the footer, each in a file of its own.
+// Everything is in one shadow root, so that a notebook can hold several pages. Around the view are the header, the
+// tabs, the strip of heads and the footer, each in its own file.
 
 import CSS from "./page.css" with { type: "text" };
 import { ramp } from "./map/colour.js";
@@ -24,16 +24,16 @@ import { ModelView } from "./views/model.js";
 import { TextView } from "./views/text.js";
 
 const VIEWS = [ModelView, HeadView, TextView, CompareView, FlowView, ImageView];
-const MANY = 64; // in an input of more tokens most weights are small: it opens on a scale that shows them
-const KEEP_MS = 150; // the address follows so late, so that a pointer that moves does not write it all the time
+const MANY = 64; // with more tokens most weights are small, so the page opens on the square root scale
+const KEEP_MS = 150; // delay until the address is written, so that a moving pointer does not write it all the time
 const COLOURS = ["paper", "panel", "soft", "line", "ink", "faint", "accent", "accent-soft", "error"];
 
 export class App {
-  // host: the element to live in, in the document already. page: the document is ours, so its keys are, and its address
-  // keeps the state.
+  // host: the element for the page, already in the document. page: the document is ours, so we use its keys, and its
+  // address stores the state.
   constructor(host, source, { page = false } = {}) {
     this.host = host;
-    this.closing = new AbortController(); // its signal ends what listens outside of the host
+    this.closing = new AbortController(); // its signal removes listeners outside of the host
     const { signal } = this.closing;
     this.source = watched(source, { busy: (slow) => this.busy(slow), failed: (error) => this.fail(error) });
     addEventListener("unhandledrejection", this.source.silence, { signal });
@@ -43,7 +43,7 @@ export class App {
     });
     this.address = page && location.protocol !== "about:";
     this.element = element;
-    this.found = null; // what the search finds: { rows: Set, cols: Set, query }
+    this.found = null; // the matches of the search: { rows: Set, cols: Set, query }
     this.root = host.attachShadow({ mode: "open" });
     this.root.adoptedStyleSheets = [CSS, ...VIEWS.map((View) => View.css ?? "")].map((text) => {
       const sheet = new CSSStyleSheet();
@@ -55,7 +55,7 @@ export class App {
     this.restyle();
     if (this.address) {
       this.state.set(this.within(this.state.read(location.hash)));
-      // What was gone to, not location.hash: keepAddress may have written over that since.
+      // The address of the event, not location.hash: keepAddress may have overwritten that since.
       const follow = (event) => this.state.set(this.within(this.state.read(new URL(event.newURL).hash)));
       addEventListener("hashchange", follow, { signal });
     }
@@ -64,7 +64,7 @@ export class App {
     this.update(this.everything());
   }
 
-  // The host goes away: nothing of this must be left.
+  // The host is removed: remove all listeners and timers.
   close() {
     this.closing.abort();
     clearTimeout(this.keeping);
@@ -73,7 +73,7 @@ export class App {
     this.source.close?.();
   }
 
-  // ---- what is looked at
+  // ---- the selection
 
   get input() {
     return this.source.inputs[this.state.input];
@@ -87,7 +87,7 @@ export class App {
     return this.stack.layers[this.state.layer];
   }
 
-  // The kind of view that is chosen, and the view itself; null where it has nothing to show.
+  // The class of the chosen view, and the view itself; null if it has nothing to show.
   get View() {
     return VIEWS.find(({ id }) => id === this.state.view);
   }
@@ -112,9 +112,9 @@ export class App {
     return weight >= 1e-4 || weight === 0 ? weight.toPrecision(4) : weight.toExponential(3);
   }
 
-  // ---- going somewhere
+  // ---- changes of the selection
 
-  // Set the state, kept within what there is. Where the tokens are others than before, the cell in question is let go.
+  // Set the state, limited to what exists. If the tokens change, the current cell is cleared.
   go(given) {
     const next = this.within({ ...this.state, ...given });
     const [now, then] = [this.stack, this.source.inputs[next.input].stacks[next.stack]];
@@ -124,14 +124,14 @@ export class App {
     this.state.set(next);
   }
 
-  // Add a head to the further ones that are chosen, or take it away.
+  // Add a head to the chosen heads, or remove it.
   choose(layer, head) {
     const others = this.state.heads.filter((pair) => pair[0] !== layer || pair[1] !== head);
     const there = others.length < this.state.heads.length;
     this.go({ heads: there ? others : [...others, [layer, head]] });
   }
 
-  // A state that lies within what there is: heads, rows and so on that are not there are let go.
+  // A state limited to what exists: heads, rows and so on that do not exist are dropped.
   within(said) {
     const below = (number, count) => (number !== null && number < count ? number : null);
     const found = { ...said };
@@ -187,7 +187,7 @@ export class App {
     this.footer.say(sentence);
   }
 
-  // What went wrong, as a sentence. A question that was given up is nothing to speak of.
+  // Show an error as a sentence. An aborted question is not an error.
   fail(error) {
     if (error?.name !== "AbortError") this.footer.fail(String(error?.message ?? error));
   }
@@ -197,7 +197,7 @@ export class App {
     this.panel.ariaBusy = String(slow);
   }
 
-  // ---- the look
+  // ---- the style
 
   get theme() {
     const { theme } = this.state;
@@ -215,7 +215,7 @@ export class App {
     for (const name of COLOURS) this.style[name.replace(/-s/, "S")] = value(name);
   }
 
-  // ---- the view in sight
+  // ---- the active view
 
   everything() {
     return new Set([...Object.keys(this.state), "style", "found"]);
@@ -262,12 +262,12 @@ export class App {
     try {
       view.update(changed);
     } catch (error) {
-      this.fail(error); // the page stays, whatever is wrong in one view
+      this.fail(error); // the page stays usable if one view fails
       reportError(error);
     }
   }
 
-  // What the search finds has changed.
+  // The matches of the search have changed.
   mark(found) {
     this.found = found;
     if (this.view) this.tell(this.view, new Set(["found"]));
@@ -280,7 +280,7 @@ export class App {
       try {
         history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
       } catch {
-        this.address = false; // a page inside a page has no address of its own
+        this.address = false; // a page in a frame has no address of its own
       }
     }, KEEP_MS);
   }

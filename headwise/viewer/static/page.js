@@ -1,4 +1,4 @@
-// The entry of a page: one file with everything in it, or the page of the local server.
+// The entry point of a page: a self-contained file, or the page of the local server.
 
 import { App } from "./app.js";
 import { embeddedSource, serverSource } from "./data/source.js";
@@ -11,12 +11,12 @@ try {
   const base = location.pathname.replace(/[^/]*$/, "");
   const source = facts.source === "server" ? serverSource(facts, base) : embeddedSource(facts, blockOf);
   const host = document.createElement("div");
-  place.replaceChildren(host); // before the app, which reads its colours off it
+  place.replaceChildren(host); // before the app, which reads colours from its style
   const app = new App(host, source, { page: true });
   const follow = () => (document.documentElement.style.colorScheme = app.state.theme === "auto" ? "" : app.state.theme);
-  app.state.on(follow); // for what lies around the host: scroll bars, the bounce at an edge
+  app.state.on(follow); // for scroll bars and overscroll, which are outside of the host
   follow();
-  window.headwise = { source, app, state: app.state }; // for tests, and for a curious reader's console
+  window.headwise = { source, app, state: app.state }; // for tests and the console
 } catch (error) {
   const sentence = document.createElement("p");
   sentence.setAttribute("role", "alert");
@@ -25,7 +25,7 @@ try {
 }
 
 function factsOf(block) {
-  if (!block) throw new Error(`the file is not whole: it lacks its facts. ${AGAIN}`);
+  if (!block) throw new Error(`the file is incomplete: its facts are missing. ${AGAIN}`);
   try {
     return JSON.parse(block.textContent);
   } catch {
@@ -33,10 +33,10 @@ function factsOf(block) {
   }
 }
 
-// The bytes that the file carries under a name. They are taken out of the page when they are read.
+// The bytes of a block of the file. The block is removed from the page when it is read.
 function blockOf(name) {
   const block = document.getElementById(name);
-  if (!block) throw new Error(`The file is not whole: it lacks ${name}. ${AGAIN}`);
+  if (!block) throw new Error(`The file is incomplete: ${name} is missing. ${AGAIN}`);
   const text = block.textContent;
   block.remove();
   try {

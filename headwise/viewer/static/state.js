@@ -1,14 +1,14 @@
-// What is looked at. Every view reads it and sets it, and hears of what changed; a page keeps it in the address.
+// The state of the page. Every view reads and sets it, and is told what changed; a page stores it in the address.
 
 const FIELDS = {
-  // field: [name in the address, value at first]
+  // field: [name in the address, initial value]
   view: ["view", "head"],
   input: ["input", 0],
   stack: ["stack", 0],
   layer: ["layer", 0],
   head: ["head", 0],
-  heads: ["heads", []], // further heads chosen, [layer, head]
-  row: ["row", null], // the cell in question
+  heads: ["heads", []], // additionally chosen heads, [layer, head]
+  row: ["row", null], // the current cell
   col: ["col", null],
   pinRow: ["pinrow", null],
   pinCol: ["pincol", null],
@@ -20,13 +20,13 @@ const FIELDS = {
   sort: ["sort", "layers"],
   level: ["level", "tokens"],
   direction: ["look", "gives"],
-  sight: ["sight", null], // the part of the map in sight: row, past the last row, column, past the last column
-  other: ["other", null], // what it is compared with: {input, stack, layer, head}
+  sight: ["sight", null], // the visible part of the map: row, past the last row, column, past the last column
+  other: ["other", null], // the head on the right of Compare: {input, stack, layer, head}
   compare: ["compare", "side"],
   flow: ["flow", "rollout"],
   form: ["form", "text"], // of the Text view
   overlay: ["overlay", "cells"], // of the Image view
-  bands: ["bands", "each"], // of the Flow view: each layer on a scale of its own
+  bands: ["bands", "each"], // of the Flow view: one colour scale for each layer
   strip: ["strip", true], // the heads at the side
 };
 
@@ -49,7 +49,7 @@ export class State {
   #first;
   #listeners = new Set();
 
-  // first: what holds at first here, where that is not the same for every page.
+  // first: initial values that differ from page to page.
   constructor(first = {}) {
     this.#first = Object.fromEntries(Object.entries(FIELDS).map(([field, [, value]]) => [field, value]));
     Object.assign(this.#first, first);
@@ -61,7 +61,7 @@ export class State {
     return () => this.#listeners.delete(listener);
   }
 
-  // Take over what is given, and tell of what really changed.
+  // Set the given fields, and tell listeners which really changed.
   set(given) {
     const changed = new Set();
     for (const [field, value] of Object.entries(given)) {
@@ -71,7 +71,7 @@ export class State {
     if (changed.size) for (const listener of this.#listeners) listener(changed);
   }
 
-  // The address's part after the #: what differs from the beginning.
+  // The part of the address after the #: fields that differ from their initial values.
   write() {
     const parts = [];
     for (const [field, [name]] of Object.entries(FIELDS)) {
@@ -82,7 +82,7 @@ export class State {
     return parts.join("&");
   }
 
-  // What an address says, without what makes no sense: anyone may have written it. What it does not say is as at first.
+  // The state in an address. Invalid values are ignored, as anyone may have written them; the rest is initial.
   read(hash) {
     const said = new URLSearchParams(hash.replace(/^#/, ""));
     const found = { ...this.#first };
@@ -101,7 +101,7 @@ function written(field, value) {
   return String(value ?? "");
 }
 
-// The value of a field, or undefined where the text means none.
+// The value of a field, or undefined if the text is invalid.
 function parsed(field, text) {
   if (CHOICES[field]) return CHOICES[field].includes(text) ? text : undefined;
   if (field === "stat") return text;

@@ -1,18 +1,18 @@
-// The entry of a widget in a notebook (anywidget): the page, in the output of a cell, with its numbers from the kernel.
+// The entry point of the notebook widget (anywidget): the page in the output of a cell, with numbers from the kernel.
 
 import { App } from "./app.js";
 import { embeddedSource } from "./data/source.js";
 
 const HEIGHT = "min(640px, 92vh)";
 
-// model.get("facts"): the facts, as JSON; "blocks": all bytes in one; "places": where in them a block begins and ends.
+// model.get("facts"): the facts, as JSON; "blocks": the bytes of all blocks; "places": start and end of each block.
 export function render({ model, el }) {
   const host = document.createElement("div");
   host.style.height = HEIGHT;
-  host.dataset.lmSuppressShortcuts = "true"; // JupyterLab: its own keys rest while the focus is in here
+  host.dataset.lmSuppressShortcuts = "true"; // JupyterLab: no shortcuts of its own while the focus is here
   el.append(host);
   let app = null;
-  // A notebook may call this long before it shows the element, and may hold dozens: each starts when it comes near.
+  // A notebook may call this long before it shows the element, and may hold dozens: each starts when scrolled near.
   const observer = new IntersectionObserver(
     (entries) => {
       if (!entries.some((entry) => entry.isIntersecting)) return;
@@ -46,13 +46,13 @@ function blocksOf(model) {
   const bytes = model.get("blocks"); // a DataView, often on a part of a longer buffer
   const places = model.get("places");
   return (name) => {
-    if (!places[name]) throw new Error(`The output is not whole: it lacks ${name}. Run the cell again.`);
+    if (!places[name]) throw new Error(`The output is incomplete: ${name} is missing. Run the cell again.`);
     const [start, past] = places[name];
     return bytes.buffer.slice(bytes.byteOffset + start, bytes.byteOffset + past);
   };
 }
 
-// Notebooks have a theme of their own, whatever the system's: the lightness of what lies behind tells. null = nobody said.
+// The theme of the notebook, which may differ from the system's, from the lightness of the background. null = unknown.
 function themeAround(element) {
   for (let at = element.parentElement; at; at = at.parentElement ?? at.getRootNode().host) {
     const [red, green, blue, alpha = 1] = getComputedStyle(at).backgroundColor.match(/[\d.]+/g).map(Number);

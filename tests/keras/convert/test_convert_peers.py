@@ -125,7 +125,7 @@ def test_a_frozen_layer_stays_frozen_and_mixed_precision_stays() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sliding_window": 3}, r"sliding_window: .*Received: 3\. .*masks.window\(2, 2, offset=0\)"),
+        ({"sliding_window": 3}, r"sliding_window: .*Received: sliding_window=3\. .*masks.window\(2, 2, offset=0\)"),
         ({"use_gate": True}, "use_gate: expected use_bias=False"),
         ({"kernel_regularizer": "l2"}, "kernel_regularizer: expected None.*L2"),
         ({"bias_constraint": "non_neg"}, "bias_constraint: expected None.*NonNeg"),
@@ -164,7 +164,7 @@ def test_images_and_other_layers_are_refused() -> None:
     columns.build((None, 3, 3, 8), (None, 3, 3, 8))
     with pytest.raises(ArgumentError, match=r"inputs \[B, S, M\]"):
         hk.MultiHeadAttention.from_keras(columns)
-    with pytest.raises(ArgumentError, match="has no weights yet: call the layer once"):
+    with pytest.raises(ArgumentError, match="is not built: call the layer once"):
         hk.MultiHeadAttention.from_keras(OWN(2, 4))
 
     class Mine(OWN):
@@ -173,7 +173,7 @@ def test_images_and_other_layers_are_refused() -> None:
     for layer in (keras.layers.Dense(2), Mine(2, 4), hk.MultiHeadAttention(8, 2)):
         with pytest.raises(DtypeError, match=r"expected a keras.layers.MultiHeadAttention or GroupQueryAttention"):
             hk.MultiHeadAttention.from_keras(layer)
-    with pytest.raises(ArgumentError, match=r"keras.layers has nothing like Rope"):
+    with pytest.raises(ArgumentError, match=r"keras.layers has no equivalent of Rope"):
         hk.positions.Rope.from_keras(made("plain"))
     with pytest.raises(ArgumentError, match="Received: Rope"):
         hk.positions.Rope(4).to_keras()
@@ -211,20 +211,20 @@ def test_quantised_weights_are_refused() -> None:
         ({"sinks": True}, "sinks"),
         ({"scale": 0.3}, "scale"),
         ({"positions": hk.positions.Rope(4)}, "positions"),
-        ({"gate": True}, "gate, which has a bias there"),
-        ({"num_kv_heads": 1, "value_head_dim": 6}, "value_head_dim, where key heads are shared"),
+        ({"gate": True}, "gate without a bias"),
+        ({"num_kv_heads": 1, "value_head_dim": 6}, "value_head_dim with shared key heads"),
         ({"kernel": "chunked"}, "kernel"),
     ],
 )
 def test_what_keras_has_nothing_like(options: dict[str, Any], name: str) -> None:
     layer = hk.MultiHeadAttention(8, 2, **options)
     layer.build()
-    with pytest.raises(ArgumentError, match=f"keras.layers has nothing like this layer's {name}"):
+    with pytest.raises(ArgumentError, match=f"keras.layers has no equivalent of this layer's {name}"):
         layer.to_keras()
 
 
 def test_to_keras_without_weights_yet() -> None:
-    with pytest.raises(ArgumentError, match="has no weights yet"):
+    with pytest.raises(ArgumentError, match="is not built"):
         hk.MultiHeadAttention(8, 2).to_keras()
     layer = hk.MultiHeadAttention(8, 2, scale=0.5)  # 1 / √4 is Keras's own
     layer.build()

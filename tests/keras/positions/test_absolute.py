@@ -69,7 +69,7 @@ def test_inside_a_model_of_unknown_length(layer: keras.layers.Layer) -> None:
 
 @pytest.mark.parametrize("ids", [[0, 9], [-1, 0]], ids=str)
 def test_learned_has_no_others(ids: list[int]) -> None:
-    with pytest.raises(ArgumentError, match=r"position_ids: expected 0 to 8, the table has no others. Received: "):
+    with pytest.raises(ArgumentError, match=r"position_ids: expected 0 to 8, the rows of the table. Received: "):
         Learned(9, 4)(tensor(np.array(ids)))
 
 

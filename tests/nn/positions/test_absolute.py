@@ -75,7 +75,7 @@ def test_positions_beyond_the_table_are_refused() -> None:
     learned = Learned(4, 2)
     with pytest.raises(
         ArgumentError,
-        match=r"position_ids: expected 0 to 3, the table has no others. Received: position_ids from 0 to 4",
+        match=r"position_ids: expected 0 to 3, the rows of the table. Received: position_ids from 0 to 4",
     ):
         learned(torch.arange(5))
     with pytest.raises(ArgumentError, match="Received: position_ids from -1 to 0"):

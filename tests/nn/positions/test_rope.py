@@ -174,7 +174,7 @@ def test_partial_halves_equal_gpt_neox() -> None:
         ({"head_dim": 8, "base": 1.0}, "base: expected a number above 1. Received: base=1.0"),
         ({"head_dim": 8, "scaling": "yarn"}, "scaling: expected None or one of .*Received: scaling='yarn'"),
         ({"head_dim": 8, "interleaved": "no"}, "interleaved: expected one of False, True. Received: interleaved='no'"),
-        ({"head_dim": 2, "scaling": DynamicNTK(2.0, 8)}, "at least 4 rotated dimensions. Received: 2"),
+        ({"head_dim": 2, "scaling": DynamicNTK(2.0, 8)}, "at least 4 rotated dimensions. Received: rotary_dim=2"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(arguments: dict, message: str) -> None:

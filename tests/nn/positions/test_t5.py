@@ -116,7 +116,7 @@ def test_no_distance_is_outside_the_table(distance: int, bidirectional: bool) ->
         ({"num_heads": 0}, "num_heads: expected a whole number of at least 1. Received: num_heads=0"),
         (
             {"num_heads": 2, "num_buckets": 7},
-            "num_buckets: expected an even number where bidirectional. Received: num_buckets=7",
+            "num_buckets: expected an even number with bidirectional=True. Received: num_buckets=7",
         ),
         (
             {"num_heads": 2, "num_buckets": 2},

@@ -1,18 +1,18 @@
-// Where the page's numbers come from: the queries and keys that the file itself carries, or the local server.
+// The source of the page's numbers: the queries and keys in the file, or the local server.
 //
 // Both answer the same question,
 //
 //   await stack.tile(layer, head, [row, pastRow], [col, pastCol], height, width, how, { signal, idle })
 //
-// with height x width weights (Float32Array, by rows), each the "max" or "mean" of the block of cells that it stands
-// for, or the largest of the block's middle row ("sample", a coarse picture at little cost); NaN where the mask allows
-// none of them. Blocks are split evenly: height and width are at most the number of cells. `layer` is a place in
+// with height x width weights (Float32Array, by rows). Each is the "max" or "mean" of its block of cells, or the
+// largest of the block's middle row ("sample", a coarse picture at little cost); NaN where the mask forbids the whole
+// block. Blocks are split evenly: height and width are at most the number of cells. `layer` is an index into
 // stack.layers. A question that fails rejects with a sentence for the reader.
 
 import WORKER from "./worker.js" with { type: "text" };
 import { Weights } from "./weights.js";
 
-const SLICE_MS = 8; // without a worker: work this long, then let the browser breathe
+const SLICE_MS = 8; // without a worker: compute this long, then let the browser update
 
 // blockOf(name): the ArrayBuffer of a block, asked for once.
 export function embeddedSource(facts, blockOf) {
@@ -38,7 +38,7 @@ export function embeddedSource(facts, blockOf) {
 
 // base: the address of the server's page, with its token.
 export function serverSource(facts, base) {
-  const queue = new Queue(6); // as many as browsers open to one host
+  const queue = new Queue(6); // the number of connections that browsers open to one host
   return sourceOf(facts, 1e6, (stack, layer) => {
     const where = { input: stack.input, stack: stack.place, layer };
     return {
@@ -77,13 +77,13 @@ function sourceOf(facts, cells, answersOf) {
 
 // ---- in the page itself
 
-// A worker's {ask, stop}, once it runs. Rejects where the browser lets none run: a strict policy around the page.
+// A worker's {ask, stop}, once it runs. Rejects if the browser allows no worker because of a strict policy.
 async function startWorker(blockOf) {
   const address = URL.createObjectURL(new Blob([WORKER], { type: "text/javascript" }));
   try {
     const worker = new Worker(address);
     await new Promise((resolve, reject) => {
-      worker.onmessage = resolve; // its first word says that it runs
+      worker.onmessage = resolve; // the first message says that it runs
       worker.onerror = (event) => {
         event.preventDefault();
         reject(event);
@@ -148,7 +148,7 @@ function blocksOf({ heads, kvHeads, groups, planes, bias }, ask, [head]) {
   return names;
 }
 
-// The same without a worker, some rows at a time.
+// The same without a worker, a few rows at a time.
 function inSlices(blockOf) {
   const layers = new Map();
   let stopped = false;
@@ -180,7 +180,7 @@ async function fetchFrom(base, path, asked, options) {
     answer = await fetch(`${base}${path}?${new URLSearchParams(asked)}`, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The server does not answer: it was stopped, or is busy. Start it again: headwise view … --serve");
+    throw new Error("The server does not answer: it was stopped or is busy. Start it again with headwise view … --serve");
   }
   if (answer.ok) return answer;
   const { error } = await answer.json().catch(() => ({}));
@@ -189,9 +189,9 @@ async function fetchFrom(base, path, asked, options) {
 
 const numbers = async (answer) => new Float32Array(await (await answer).arrayBuffer());
 
-// ---- one thing after the other
+// ---- the queue
 
-// At most `lanes` questions at a time; idle ones after all others. One that is aborted before its turn is never asked.
+// At most `lanes` questions at a time; idle ones after all others. A question aborted before its turn is never asked.
 class Queue {
   constructor(lanes) {
     this.free = lanes;

@@ -1,7 +1,7 @@
-// The weights of one layer, computed from the queries and keys that the file carries: A = exp(s - lse).
+// The weights of one layer, computed from the queries and keys in the file: A = exp(s - lse).
 //
 // `facts` is a layer of the page's facts; `blockOf(name)` gives the bytes of a block. Every method is a generator that
-// pauses after each row, so that it can run in a worker at full speed, or in slices where there is no worker.
+// pauses after each row, so it runs at full speed in a worker, or in slices without one.
 
 export class Weights {
   constructor(facts, rows, cols, blockOf) {
@@ -72,7 +72,7 @@ export class Weights {
         const stop = Math.min(col1, runs[2 * run + 1]);
         for (let col = Math.max(col0, runs[2 * run]); col < stop; col++) {
           const key = col * dim;
-          let [a, b, c, e] = [0, 0, 0, 0]; // four sums do not wait for one another
+          let [a, b, c, e] = [0, 0, 0, 0]; // four independent sums are faster than one
           let d = 0;
           for (; d + 3 < dim; d += 4) {
             a += q[query + d] * k[key + d];
@@ -94,15 +94,15 @@ export class Weights {
     };
   }
 
-  // A block that has all its bytes; how many those are, its numbers may say.
+  // A block with a checked number of bytes, which its content may determine.
   whole(name, bytesOf) {
     const buffer = this.blockOf(name);
     const words = new Uint32Array(buffer, 0, buffer.byteLength >> 2);
     if (buffer.byteLength >= bytesOf(words)) return buffer;
-    throw new Error(`The file is damaged: ${name} is not whole. Write it again with headwise view.`);
+    throw new Error(`The file is damaged: ${name} is incomplete. Write it again with headwise view.`);
   }
 
-  // The query heads that read one key/value head: q [size, rows, dim], k [cols, dim], lse [size, rows].
+  // The query heads that share one key/value head: q [size, rows, dim], k [cols, dim], lse [size, rows].
   group(number, size) {
     if (this.groups.has(number)) return this.groups.get(number);
     const { dim, groups } = this.facts;
@@ -125,14 +125,14 @@ export class Weights {
     return made;
   }
 
-  // The keys each query may attend to: row i owns the runs from places[i] to places[i + 1], and run r is the keys from
+  // The keys each query may attend to: row i has the runs from places[i] to places[i + 1], and run r is the keys from
   // runs[2r] to runs[2r + 1].
   plane(number) {
     if (number === null) {
       const places = Uint32Array.from({ length: this.rows + 1 }, (_, row) => row);
       return { places, runs: new Uint32Array(2 * this.rows).map((_, i) => (i % 2) * this.cols) };
     }
-    const bytes = (words) => 4 * (this.rows + 1 + 2 * (words[this.rows] ?? 0)); // the last place is behind all runs
+    const bytes = (words) => 4 * (this.rows + 1 + 2 * (words[this.rows] ?? 0)); // the last place is the number of runs
     const numbers = new Uint32Array(this.whole(`plane${number}`, bytes));
     return { places: numbers.subarray(0, this.rows + 1), runs: numbers.subarray(this.rows + 1) };
   }
@@ -158,7 +158,7 @@ function upperHalves(halves) {
   return new Float32Array(Uint32Array.from(halves, (half) => half << 16).buffer);
 }
 
-// A function that gives the next of whole numbers of so many bits each, one behind the other from the lowest bits up.
+// A function that returns the next integer of `bits` bits; they are packed from the lowest bits up.
 function unpacked(bytes, bits) {
   let [held, have, at] = [0, 0, 0];
   return () => {
@@ -170,7 +170,7 @@ function unpacked(bytes, bits) {
   };
 }
 
-// Rows of whole numbers, each times the scale of its row.
+// Rows of integers, each times the scale of its row.
 function scaled(next, dim, scale) {
   const out = new Float32Array(scale.length * dim);
   for (let row = 0, at = 0; row < scale.length; row++) {

@@ -1,4 +1,4 @@
-// Computes weights beside the page, so that the page never waits. It is told of a layer once, then asked about it.
+// Computes weights in a thread of its own, so that the page never waits. It gets each layer once, then questions.
 
 import { Weights } from "./weights.js";
 

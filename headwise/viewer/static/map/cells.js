@@ -1,6 +1,6 @@
-// Draws the weights of a heat map: the pictures of its plates, what masked cells show instead, and a hidden sink.
+// Draws the weights of a heat map: the pictures of its plates, the pattern of masked cells, and a hidden sink.
 //
-// `map` is a HeatMap; `scale` is how many pixels of the picture there are to each of the page.
+// `map` is a HeatMap; `scale` is the number of pixels of the picture per pixel of the page.
 
 export function drawCells(context, map, scale) {
   const { rows, cols, style, plates, sink } = map;
@@ -12,7 +12,7 @@ export function drawCells(context, map, scale) {
   context.fillStyle = style.panel;
   area(0, rows.count, 0, cols.count);
   for (const { canvas, rows: [row, pastRow], cols: [col, pastCol], from, block, height, past } of plates.list()) {
-    context.fillStyle = style.hatch; // what masked cells let through
+    context.fillStyle = style.hatch; // masked cells are transparent and show this
     area(row, Math.min(pastRow, row + past * block), from, pastCol);
     const [left, top] = [snap(cols.place(col)), snap(rows.place(row))];
     const [width, fewer] = sized((pastCol - col) * cols.z, canvas.width, scale);
@@ -23,7 +23,7 @@ export function drawCells(context, map, scale) {
   if (sink !== null) drawSink(context, map, area);
 }
 
-// A hidden column: blank, with dots, so that it is not taken for small weights or for masked ones.
+// A hidden column: blank with dots, so that it looks like neither small weights nor masked cells.
 function drawSink(context, { rows, cols, style, sink }, area) {
   context.fillStyle = cols.z < 6 ? style.line : style.paper;
   area(0, rows.count, sink, sink + 1);
@@ -36,8 +36,8 @@ function drawSink(context, { rows, cols, style, sink }, area) {
   }
 }
 
-// How wide a picture of so many pixels is drawn, and whether it must be made smaller: one that was made for this zoom
-// keeps its pixels, since each that was left out would be a line of cells.
+// The width at which a picture is drawn, and whether it must be scaled down. A picture made for this zoom keeps its
+// pixels, because each dropped pixel would be a line of cells.
 function sized(wanted, pixels, scale) {
   const fits = Math.abs(wanted * scale - pixels) < 1.5;
   return [fits ? pixels / scale : wanted, !fits && wanted * scale < pixels];

@@ -1,5 +1,5 @@
-// Weight to colour. The lightness of every ramp changes evenly from the page's own to the farthest from it, so that it
-// reads the same to every eye and in grey. A ramp is a table of packed colours, made by `ramp` or `divergingRamp`.
+// Weight to colour. The lightness of every ramp changes evenly from that of the page to the opposite end, so that it is
+// readable with colour blindness and in grey. A ramp is a table of packed colours, made by `ramp` or `divergingRamp`.
 
 const STEPS = 512;
 const DECADES = 4; // the log scale spans this many powers of ten below the largest weight
@@ -17,7 +17,7 @@ const PUBLISHED = {
     "8c8878 9b9476 aba072 bcae6c cdbb63 dec958 f0d846 fee838",
 };
 
-// The colours for weights: a small one is close to the page, whether that is dark or light.
+// The colours for weights: small weights are close to the page's colour, dark or light.
 export function ramp(dark, colours = "ember") {
   const from = dark ? 0.2 : 0.985;
   if (colours === "grey") return table((t) => oklch(from + ((dark ? 0.98 : 0.15) - from) * t, 0, 0));
@@ -27,7 +27,7 @@ export function ramp(dark, colours = "ember") {
     return table((t) => between(points, dark ? t : 1 - t));
   }
   return table((t) => {
-    const hue = dark ? 290 + 170 * t : 95 - 175 * t; // violet, red, orange, yellow; the other way round on paper
+    const hue = dark ? 290 + 170 * t : 95 - 175 * t; // violet, red, orange, yellow; reversed on a light page
     const chroma = dark ? 0.02 + 0.16 * Math.sin(Math.PI * t ** 0.8) : 0.012 + 0.17 * Math.sin(Math.PI * t ** 0.9);
     return oklch(from + ((dark ? 0.95 : 0.25) - from) * t, chroma, hue);
   });
@@ -69,7 +69,7 @@ function between(points, t) {
   return from.map((c, i) => c + (to[i] - c) * (place % 1));
 }
 
-// How far along the ramp a weight stands, 0 to 1, where `top` is the largest weight shown, and back again. On the scale
+// The place of a weight on the ramp, 0 to 1, where `top` is the largest weight shown, and the inverse. On the scale
 // "row" every row has its own `top`.
 export const SCALES = {
   linear: { name: "linear", along: (share) => share, back: (t) => t },
@@ -86,11 +86,11 @@ export function along(weight, top, scale, signed = false) {
 
 export function largest(weights) {
   let top = 0;
-  for (let i = 0; i < weights.length; i++) if (weights[i] > top) top = weights[i]; // never where it is NaN
+  for (let i = 0; i < weights.length; i++) if (weights[i] > top) top = weights[i]; // false for NaN
   return top;
 }
 
-// A picture of height x width weights; masked ones (NaN) stay clear, so that what lies behind shows through.
+// A picture of height x width weights; masked ones (NaN) are transparent and show the background.
 export function picture(weights, height, width, top, scale, table, signed = false) {
   const image = new ImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);
@@ -103,10 +103,10 @@ export function picture(weights, height, width, top, scale, table, signed = fals
   return image;
 }
 
-const INFINITY = 0x7f800000; // the bits of a float32 above which only NaN lies
+const INFINITY = 0x7f800000; // the bits of a float32 infinity; larger ones are NaN
 const MANTISSA = Float64Array.from({ length: 2048 }, (_, i) => Math.log2(1 + (i + 0.5) / 2048));
 
-// One pass and no function call a pixel: a map of 1,024 x 1,024 is painted between two frames.
+// One pass without function calls per pixel: a map of 1,024 x 1,024 is painted between two frames.
 function paint(weights, pixels, top, scale, table, signed) {
   const count = weights.length;
   const past = STEPS - 1;
@@ -141,8 +141,7 @@ function paint(weights, pixels, top, scale, table, signed) {
   }
 }
 
-// The colour of one weight, and of a text that stands on it: the one of black and white that contrasts more (4.5 : 1 at
-// least).
+// The colour of one weight, and of text on it: black or white, whichever has more contrast (at least 4.5 : 1).
 export function css(weight, top, scale, table, signed = false) {
   const packed = table[Math.round(along(weight, top, scale, signed) * (STEPS - 1))];
   const [r, g, b] = [packed & 255, (packed >> 8) & 255, (packed >> 16) & 255];

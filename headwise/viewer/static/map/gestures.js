@@ -1,10 +1,10 @@
-// What mouse, finger and wheel mean on a map: point, tap, pan, zoom, draw a frame around what to zoom to.
+// Gestures of mouse, finger and wheel on a map: point, tap, pan, zoom, draw a frame to zoom to.
 
-const STILL = 4; // pixels that a finger may move and still tap
+const STILL = 4; // a movement of fewer pixels is a tap
 
 // on: { point(at), tap(at), double(at), pan(by) , zoom(factor, at), frame(from, to), framed(from, to), pans(),
-// zoomsOut() }, where `at`, `from`, `to` and `by` are { x, y } in pixels of the element. frame(null) takes a frame
-// away.
+// zoomsOut() }, where `at`, `from`, `to` and `by` are { x, y } in pixels of the element. frame(null)
+// removes the frame.
 export function listen(element, on) {
   const fingers = new Map();
   let start = null; // where a drag began
@@ -66,7 +66,7 @@ export function listen(element, on) {
   element.addEventListener(
     "wheel",
     (event) => {
-      if (event.deltaY > 0 && !event.ctrlKey && !on.zoomsOut()) return; // nothing farther off: the page may scroll
+      if (event.deltaY > 0 && !event.ctrlKey && !on.zoomsOut()) return; // fully zoomed out: the page may scroll
       event.preventDefault();
       const pixels = event.deltaMode ? event.deltaY * 16 : event.deltaY;
       on.zoom(Math.exp(-pixels / (event.ctrlKey ? 100 : 400)), at(event)); // ctrl: a pinch on a touchpad

@@ -1,30 +1,30 @@
-// The map of one head: a canvas in which every cell of Q x K can be looked at, from the whole matrix down to one cell.
+// The map of one head: a canvas for every cell of Q x K, from the whole matrix down to one cell.
 //
 //   map = new HeatMap({ onPoint(row, col), onPin(row, col), onSight(sight), onTop(top), onNote(text), onDrawn() })
-//   map.element                to be put into a box that has a size; the map fills it and follows it
+//   map.element                to be put into a box that has a size; the map fills the box and follows its size
 //   map.restyle({ style, scale, sink })    style: app.style; sink: hide it. Before the first show, then on every change
 //                              (signed maps know "linear" and "root"; other scales are drawn as linear)
 //   map.show({ rows, cols, tile, cells, masked, signed, name })
-//       What to draw from now on. rows, cols: axes (labels; special, unknown and generated where there are).
+//       What to draw. rows, cols: axes (labels; optionally special, unknown and generated).
 //       tile(rows, cols, height, width, how, { signal }): as stack.tile, of one layer and head. cells: stack.cells.
 //       masked: whether there may be masked cells. signed: values from -1 to 1 (a difference), on the diverging ramp.
-//       name: for screen readers. Where the axes are those of before, zoom and marks stay.
-//   map.mark({ row, col, pinRow, pinCol, found })    the cell in question, what is pinned (null = none), app.found
-//   map.reveal(row, col)       pan until that cell is in sight (for arrow keys; not for what came from onPoint)
+//       name: for screen readers. If the axes are the same as before, zoom and marks stay.
+//   map.mark({ row, col, pinRow, pinCol, found })    the current cell, the pins (null = none), app.found
+//   map.reveal(row, col)       pan until that cell is visible (for arrow keys; not for cells from onPoint)
 //   map.lookAt(sight)          null = the whole, or [row, pastRow, col, pastCol]
-//   map.zoom(factor), map.fit()    for keys and buttons; they tell onSight, as wheel, drag and pinch do
-//   map.against(top)           colour against this largest weight rather than its own (null), so that two maps compare
-//   map.top, map.topOf(row)    its own largest weight, or difference, without what is hidden; what the ramp's end is
-//                              in that row
-//   map.sink                   the column that is hidden, null = none
-//   map.size, map.drawOn(context)    [width, height] of what is in sight, and what draws it, for picture()
-//   map.centreOf(row, col)     where a cell's middle is, in pixels of the element
-//   map.settled()              a promise, kept once what is in sight is exact and drawn
+//   map.zoom(factor), map.fit()    for keys and buttons; they call onSight, as wheel, drag and pinch do
+//   map.against(top)           scale colours to this weight; null = to the map's own largest weight
+//   map.top, map.topOf(row)    its own largest weight, or difference, without the hidden sink; the weight at the ramp's
+//                              end in that row
+//   map.sink                   the hidden column, null = none
+//   map.size, map.drawOn(context)    [width, height] of the visible part, and a function that draws it, for picture()
+//   map.centreOf(row, col)     the centre of a cell, in pixels of the element
+//   map.settled()              a promise, resolved when the visible part is exact and drawn
 //
 // onPoint: the pointer is over that cell, or over a label (the other is then the marked one, or null). onPin: a click
-// asks for these pins. onSight: the part in sight is now this. onTop: the largest weight, or the hidden column, is
-// another now. onNote: how exact the picture is, in words. onDrawn: the first complete picture of a new head is on the
-// screen. Only what a person does to this map is told, never what mark and lookAt do; reveal tells where it had to pan.
+// sets these pins. onSight: the visible part has changed to this. onTop: the largest weight, or the hidden column, has
+// changed. onNote: how exact the picture is, in words. onDrawn: the first complete picture of a new head is drawn. Only
+// actions of the reader are reported, not calls of mark and lookAt; reveal reports where it had to pan.
 
 import { drawCells } from "./cells.js";
 import { element } from "../shell/element.js";
@@ -34,10 +34,10 @@ import { drawOver } from "./overlay.js";
 import { Plates } from "./plates.js";
 import { Side, fit, lookAt, sightOf } from "./viewport.js";
 
-const RESTS = 70; // ms without a move, then the picture is made for what is in sight
-const STILL = 3; // pixels that a pointer may tremble while it zooms
-const NEAR = 48; // pixels of the cell that a double click zooms to
-const FINE = 3; // pixels of a saved picture for each on the page
+const RESTS = 70; // ms without a move until the picture is computed for the visible part
+const STILL = 3; // pixels that the pointer may move while it zooms
+const NEAR = 48; // pixels of a cell after a double click
+const FINE = 3; // pixels of a saved picture per pixel of the page
 
 export class HeatMap {
   constructor(on) {
@@ -103,8 +103,7 @@ export class HeatMap {
     return this.plates.own;
   }
 
-  // Pixels for a column's label that is written from left to right, where all have room, and of numbers; 0 = they are
-  // turned.
+  // Pixels for a horizontal column label, if all labels have room, and for numbers; 0 = labels are rotated.
   get level() {
     const [width] = this.widthsOfColumns;
     return this.cols.z >= width + 6 || this.what.cols.text === false ? width + 3 : 0;
@@ -118,13 +117,13 @@ export class HeatMap {
     return this.plates.topOf(row);
   }
 
-  // ---- what is in sight
+  // ---- the visible part
 
   resize() {
     if (!this.what || !this.style || !this.canvas.clientWidth) return;
     this.layOut(this.width ? sightOf(this.rows, this.cols) : (this.wanted ?? null));
     if (!this.asked) this.ask(false);
-    this.drawNow(); // at once: a canvas of another size is empty
+    this.drawNow(); // at once: a resized canvas is empty
   }
 
   layOut(sight) {
@@ -145,15 +144,15 @@ export class HeatMap {
 
   lookAt(sight) {
     this.wanted = sight;
-    if (!this.width) return; // once it has a size
+    if (!this.width) return; // no size yet
     const now = sightOf(this.rows, this.cols);
     if (sight && String(now) === String(sight)) return;
     lookAt(sight, this.rows, this.cols);
     this.moved();
   }
 
-  // at: what must stay where it is, in pixels. While that is the same, so are the cells that it stands for: where the
-  // map's ends push them aside for a while, they come back.
+  // at: the fixed point, in pixels. As long as it stays the same, so do its cells: if the map's ends push them aside
+  // for a while, they come back.
   zoom(factor, at = this.middle) {
     if (!this.anchor || Math.hypot(at.x - this.anchor.at.x, at.y - this.anchor.at.y) > STILL) {
       this.anchor = { at, row: this.rows.placeAt(at.y), col: this.cols.placeAt(at.x) };
@@ -163,7 +162,7 @@ export class HeatMap {
     this.tellMoved();
   }
 
-  // What keys and buttons zoom to: the marked cell, if it is in sight, else the middle.
+  // The point to which keys and buttons zoom: the marked cell, if it is visible, else the centre.
   get middle() {
     this.anchor = null;
     const middle = (side, cell) => {
@@ -227,7 +226,7 @@ export class HeatMap {
     if (failed) return "could not be computed";
     if (done < 1) return coarse ? `coarse · refining ${Math.floor(100 * done)} %` : "computing …";
     const [down, across] = this.pixelsPerCell.map((pixels) => Math.max(1, Math.round(1 / pixels)));
-    return down * across > 1 ? `exact · each dot the largest of ${down} × ${across} weights` : "exact";
+    return down * across > 1 ? `exact · each dot is the largest of ${down} × ${across} weights` : "exact";
   }
 
   async settled() {
@@ -238,7 +237,7 @@ export class HeatMap {
     }
   }
 
-  // ---- what a person does
+  // ---- actions of the reader
 
   gestures() {
     const cellAt = ({ x, y }) => [this.rows.cellAt(y), this.cols.cellAt(x)];
@@ -344,7 +343,7 @@ export class HeatMap {
     plates.zoomTo(this.pixelsPerCell);
     context.drawImage(cells, cols.low, rows.low, cols.span, rows.span);
     const { row, col } = this.marks;
-    this.mark({ row: null, col: null }); // where the pointer happened to be is no part of a picture
+    this.mark({ row: null, col: null }); // the position of the pointer is not part of a picture
     drawOver(context, this);
     this.mark({ row, col });
   }

@@ -1,17 +1,17 @@
-// Token labels along the sides of a map: as many as do not touch, upright where their script is, and always those that
-// are marked. Draws on any 2d context, also on the one that writes SVG.
+// Token labels along the sides of a map: as many as fit, upright if their script is, and always the marked ones. Draws
+// on any 2d context, including the one that writes SVG.
 //
-// axis: labels, and where known special, unknown, generated. side: see viewport.js. edge: where the map begins, in
+// axis: labels, and if known special, unknown, generated. side: see viewport.js. edge: the start of the map, in
 // pixels. marks: { cell, pin: tokens or null, found: Set of tokens or null }.
 
 const LINE = 12; // pixels of a label's line
 const GAP = 8; // between labels and map
-const WIDEST = 150; // pixels of a label, at most
-const SPACE = 3; // from one label to the next, at least
+const WIDEST = 150; // maximum pixels of a label
+const SPACE = 3; // minimum pixels between labels
 const MEASURED = 400;
-const FEW = 50; // labels that are all given the room they need
+const FEW = 50; // up to this many labels all get the room they need
 
-// Characters that are never turned on their side, and letters of words that are read from right to left.
+// Characters that are never rotated, and letters of right-to-left scripts.
 const UPRIGHT =
   /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Hang}\p{sc=Bopo}\p{Extended_Pictographic}\p{RI}\u3000-\u303f\uff00-\uffef]/u;
 const RIGHT_TO_LEFT =
@@ -29,7 +29,7 @@ export function drawRows(context, axis, side, edge, marks, style) {
   }
 }
 
-// level: the pixels that a label takes, if they are written from left to right; 0 = they are turned.
+// level: the pixels of a label if labels are horizontal; 0 = they are rotated.
 export function drawColumns(context, axis, side, edge, marks, style, level) {
   const [room, foot] = [edge - GAP - 4, edge - GAP];
   for (const i of drawn(side, marks, level || LINE)) {
@@ -45,8 +45,8 @@ export function drawColumns(context, axis, side, edge, marks, style, level) {
   }
 }
 
-// Pixels that the labels of an axis take, [level, turned]: in a short text all of them, in a long one all but the
-// longest, which are cut; no more than MEASURED are looked at.
+// Pixels that the labels of an axis take, [horizontal, rotated]. In a long text the longest labels are cut; at most
+// MEASURED labels are measured.
 export function widthsOf(context, { labels }, style) {
   context.font = fontOf(style, true);
   const each = Math.ceil(labels.length / MEASURED);
@@ -62,14 +62,14 @@ export function widthsOf(context, { labels }, style) {
   ];
 }
 
-// Pixels beside the map for labels of that width.
+// Pixels beside the map for labels of this width.
 export const gutterFor = (width, room) => Math.ceil(Math.max(44, Math.min(width, 0.26 * room))) + GAP + 6;
 
 export const fontOf = (style, bold = false, size = LINE) => `${bold ? 700 : 400} ${size}px ${style.font}`;
 
-// ---- which ones
+// ---- the selection of labels
 
-// size: pixels of a label along the side.
+// size: pixels of a label along the side of the map.
 function drawn(side, { cell, pin }, size = LINE) {
   const [first, past] = side.cells;
   const every = roundStep((size + SPACE) / side.z);
@@ -85,13 +85,13 @@ function drawn(side, { cell, pin }, size = LINE) {
   return [...others, ...marked];
 }
 
-// 1, 2, 5, 10, 20 …: the least that is not below.
+// The smallest of 1, 2, 5, 10, 20 … that is not below.
 function roundStep(least) {
   const ten = 10 ** Math.max(0, Math.floor(Math.log10(least)));
   return [1, 2, 5, 10].map((step) => step * ten).find((step) => step >= least);
 }
 
-// Where generated tokens are in sight: no piece or one, [from, past] in pixels.
+// The visible range of generated tokens: none or one, [from, past] in pixels.
 function generated({ generated: first }, side) {
   if (first === null || first === undefined) return [];
   const [from, past] = [Math.max(side.low, side.place(first)), side.low + side.span];
@@ -100,7 +100,7 @@ function generated({ generated: first }, side) {
 
 // ---- one label
 
-// A function that writes the label of token i, or a part of it, in the way that this token is written.
+// A function that draws the label of token i, or a part of it, in the style of this token.
 function penFor(context, { special, unknown }, i, { cell, pin, found }, style) {
   const [isCell, isPin, isFound] = [i === cell, i === pin, Boolean(found?.has(i))];
   context.font = fontOf(style, isCell || isPin || isFound);
@@ -145,8 +145,7 @@ function turned(context, x, y, quarters, draw) {
   context.restore();
 }
 
-// From above to below, down to `foot`: letters that stay upright, and what lies between them turned as in vertical
-// writing.
+// From top to bottom, down to `foot`: upright letters, and the text between them rotated as in vertical writing.
 function drawStacked(context, label, x, foot, room, pen) {
   const parts = stackOf(context, label);
   const total = () => parts.reduce((sum, part) => sum + part.height, 0);

@@ -1,10 +1,10 @@
-// The colour bar: what the colours of a map stand for, with ticks.
+// The colour bar: the weights of the colours of a map, with ticks.
 
 import { SCALES, picture } from "./colour.js";
 import { element } from "../shell/element.js";
 
 const STEPS = 256;
-const PLACES = [0, 0.25, 0.5, 0.75, 1]; // of the ticks, along the bar
+const PLACES = [0, 0.25, 0.5, 0.75, 1]; // of the ticks along the bar
 const THICK = 9;
 
 export class ColourBar {
@@ -15,7 +15,7 @@ export class ColourBar {
     this.element = element("span", { className: "colour-bar", role: "img" }, this.canvas, this.ticks, this.of);
   }
 
-  // top: the weight at the ramp's end, null = not known yet. table: of colours. signed: from -top to top.
+  // top: the weight at the ramp's end, null = unknown. table: the colours. signed: from -top to top.
   update({ top, scale, table, signed = false }) {
     Object.assign(this, { top, scale, table, signed });
     this.canvas.getContext("2d").putImageData(this.ramp(STEPS), 0, 0);
@@ -56,7 +56,7 @@ export class ColourBar {
     return picture(even, 1, width, 1, "linear", this.table, this.signed);
   }
 
-  // Into a picture that is saved; takes 24 pixels of height.
+  // For a saved picture; takes 24 pixels of height.
   drawOn(context, x, y, width, { font, faint }) {
     const bar = element("canvas", { width: STEPS, height: 1 });
     bar.getContext("2d").putImageData(this.ramp(STEPS), 0, 0);

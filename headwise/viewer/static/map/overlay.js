@@ -1,14 +1,13 @@
-// What a heat map shows besides its colours: values, lines between cells, pins, the cross over the cell in question,
-// labels.
+// The overlay of a heat map: values, lines between cells, pins, the cross over the current cell, labels.
 //
-// `map` is a HeatMap; all of it is drawn in lines and text, on any 2d context.
+// `map` is a HeatMap; everything is drawn as lines and text, on any 2d context.
 
 import { css } from "./colour.js";
 import { drawColumns, drawRows, fontOf } from "./labels.js";
 
-const GRID = 12; // pixels of a cell from which on lines lie between cells,
-const VALUES = 34; // and from which on their weights are written into them,
-const LONGER = 58; // and those with three decimals
+const GRID = 12; // cells of at least this many pixels have lines between them,
+const VALUES = 34; // show their weights,
+const LONGER = 58; // and show them with three decimals
 
 export function drawOver(context, map) {
   const { rows, cols, style, what, marks } = map;
@@ -66,7 +65,7 @@ function drawValues(context, { rows, cols, style, plates, scale, sink, what: { s
   }
 }
 
-// Where generated tokens begin.
+// The line before the first generated token.
 function drawGenerated(context, { rows, cols, style, what }) {
   context.fillStyle = style.accent;
   context.globalAlpha = 0.6;
@@ -75,7 +74,7 @@ function drawGenerated(context, { rows, cols, style, what }) {
   context.globalAlpha = 1;
 }
 
-// Lines along both sides of what is pinned; its colours stay what they are.
+// Lines along both sides of the pinned row and column; their colours do not change.
 function drawPins(context, { rows, cols, style, marks }) {
   context.fillStyle = style.accent;
   if (marks.pinRow !== null) {
@@ -86,10 +85,10 @@ function drawPins(context, { rows, cols, style, marks }) {
   }
 }
 
-// Where lines along a cell are drawn: on both sides of it, or through it where it is thin.
+// The places of lines along a cell: on both sides of it, or through it if it is thin.
 const edges = ({ z }) => (z < 6 ? [z / 2] : [0, z]);
 
-// Lines along the row and the column in question, which leave the cell itself free; and a frame around it.
+// Lines along the current row and column, but not across the cell itself; and a frame around it.
 function drawCross(context, { rows, cols, style, marks: { row, col } }) {
   const [x, y] = [col === null ? null : cols.place(col), row === null ? null : rows.place(row)];
   context.fillStyle = style.accent;
@@ -110,7 +109,7 @@ function drawCross(context, { rows, cols, style, marks: { row, col } }) {
   }
   context.globalAlpha = 1;
   if (x === null || y === null) return;
-  const [width, height] = [Math.max(cols.z, 4), Math.max(rows.z, 4)]; // a cell too small to see still gets a frame
+  const [width, height] = [Math.max(cols.z, 4), Math.max(rows.z, 4)]; // a frame even around a cell too small to see
   const [left, top] = [x + (cols.z - width) / 2, y + (rows.z - height) / 2];
   context.lineWidth = 2;
   for (const [wider, colour] of [[3, style.paper], [1, style.accent]]) {

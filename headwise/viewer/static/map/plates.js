@@ -1,21 +1,21 @@
-// What is known of one head's weights, as plates: tables of weights for rectangles of cells, each with its picture.
+// The known weights of one head, as plates: tables of weights for rectangles of cells, each with its picture.
 //
-// `whole` covers everything. Where that has too many cells to keep, it is pooled, and `part` covers what is in sight
-// more closely. Where there are more cells than are computed at once, a coarse picture of few rows comes first; then
-// the exact one fills in from the top, strip by strip.
+// `whole` covers everything. If that has too many cells to keep, it is pooled, and `part` covers the visible cells in
+// more detail. If there are more cells than are computed at once, a coarse picture of few rows comes first; then the
+// exact one is filled in from the top, strip by strip.
 
 import { divergingRamp, picture } from "./colour.js";
 
-const KEPT = 2 ** 21; // a rectangle of at most so many cells is kept cell by cell
-const COARSE = 128; // rows of a coarse picture, at least
-const STRIP = 1 / 4; // of what is computed at once, for the first strip; the others are such that
-const [SOON, LATE] = [80, 250]; // each takes so many ms: few questions, but none that something else must wait long for
-const MARGIN = 0.2; // of what is in sight is asked for around it, so that a short way can be panned at once
+const KEPT = 2 ** 21; // a rectangle of at most this many cells is kept cell by cell
+const COARSE = 128; // minimum rows of a coarse picture
+const STRIP = 1 / 4; // the first strip, as a share of the cells computed at once; the size of later strips is such that
+const [SOON, LATE] = [80, 250]; // each takes this many ms: few questions, and no long wait for other questions
+const MARGIN = 0.2; // this share of the visible part is added around it, so that short pans need no computation
 const AROUND = 256; // columns that are searched for the sink at once
-const ROW_TOPS = 32; // times what is computed at once: so many cells are asked for the largest weight of every row
+const ROW_TOPS = 32; // maximum cells for the largest weight of every row, in multiples of the cells computed at once
 
 export class Plates {
-  // changed(): there is more to draw. failed(error): a question was not answered.
+  // changed(): there is more to draw. failed(error): a question failed.
   constructor({ changed, failed }) {
     Object.assign(this, { changed, failed, what: null, before: [], zoom: [1, 1] });
     this.style = { table: null, scale: "linear", sink: false, against: null, dark: false };
@@ -28,8 +28,8 @@ export class Plates {
     Object.assign(this, { own: 0, sink: null, broken: false });
   }
 
-  // what: { rows, cols (how many), tile, cells, masked, signed }. pixels: [down, across], of the device. With `keep`
-  // the plates of before are drawn until there are new ones.
+  // what: { rows, cols (numbers), tile, cells, masked, signed }. pixels: [down, across], of the device. With `keep`
+  // the previous plates are drawn until there are new ones.
   show(what, pixels, keep) {
     this.before = keep ? this.list().filter(({ canvas }) => canvas) : [];
     this.forget();
@@ -38,7 +38,7 @@ export class Plates {
     this.wholeDone = this.run(this.fillWhole(pixels, this.asking.signal), this.asking.signal);
   }
 
-  // Have these rows and columns as finely as that many device pixels a cell show them.
+  // Compute these rows and columns at the resolution of that many device pixels per cell.
   look(rows, cols, zoom) {
     if (!this.whole) return;
     const enough = (plate) => plate && covers(plate, rows, cols) && fineEnough(plate, zoom);
@@ -53,7 +53,7 @@ export class Plates {
     }
   }
 
-  // Kept once what is in sight is exact.
+  // Resolved when the visible part is exact.
   get settled() {
     return this.partDone ?? this.wholeDone ?? Promise.resolve();
   }
@@ -68,7 +68,7 @@ export class Plates {
     }
   }
 
-  // ---- asking
+  // ---- questions
 
   async fillWhole(pixels, signal) {
     const { rows, cols } = this.what;
@@ -84,12 +84,12 @@ export class Plates {
     this.changed();
   }
 
-  // A plate of which nothing is known yet. Each of its rows stands for `block` rows of cells.
+  // An empty plate. Each of its rows stands for `block` rows of cells.
   plate(rows, [col, pastCol], zoom) {
     const length = rows[1] - rows[0];
     const exact = length * (pastCol - col) <= KEPT;
     const from = col;
-    if (!exact && this.sink !== null) col = Math.max(col, this.sink + 1); // pooled weights must not hold the sink's
+    if (!exact && this.sink !== null) col = Math.max(col, this.sink + 1); // pooled weights must not contain those of the sink
     const block = exact ? 1 : Math.max(1, Math.floor(1 / zoom[0]));
     const height = Math.ceil(length / block);
     const width = exact ? pastCol - col : Math.min(pastCol - col, Math.ceil((pastCol - col) * zoom[1]));
@@ -111,13 +111,13 @@ export class Plates {
       this.know(plate.coarse, 0, few);
     }
     const strip = async (y, past) => {
-      if (plate === this.whole) await this.partDone; // what is looked at comes first
+      if (plate === this.whole) await this.partDone; // the visible part comes first
       const part = [rows[0] + y * block, Math.min(rows[1], rows[0] + past * block)];
       weights.set(await tile(part, cols, past - y, width, "max", { signal }), y * width);
       signal.throwIfAborted();
       this.know(plate, y, past);
     };
-    const blocks = Math.floor(length / block); // whole ones: strips of them are split as all of it would be
+    const blocks = Math.floor(length / block); // whole blocks, so that strips have the same blocks as the plate
     await this.inStrips(blocks, block * across, strip);
     if (blocks < height) await strip(blocks, height);
     plate.coarse = null;
@@ -125,7 +125,7 @@ export class Plates {
     this.changed();
   }
 
-  // ask(from, past) for so many rows, of so many cells each, one strip after the other.
+  // Call ask(from, past) for strips of rows, one after the other.
   async inStrips(rows, cells, ask) {
     let strip = Math.max(1, Math.floor((STRIP * this.what.cells) / cells));
     for (let y = 0, past; y < rows; y = past) {
@@ -137,7 +137,7 @@ export class Plates {
     }
   }
 
-  // Rows of a plate have come.
+  // Rows of a plate have arrived.
   know(plate, from, past) {
     const { tops, width, weights } = plate;
     const hidden = this.hiddenIn(plate);
@@ -151,7 +151,7 @@ export class Plates {
         this.own = top;
         if (this.style.against === null) this.stale();
       }
-      tops[y] = Math.max(top, this.topInWhole(plate, y)); // of the whole row, not of what is in sight
+      tops[y] = Math.max(top, this.topInWhole(plate, y)); // of the whole row, not only its visible part
     }
     plate.past = past;
     if (!plate.stale) this.paint(plate, from, past);
@@ -159,7 +159,7 @@ export class Plates {
     this.changed();
   }
 
-  // The sink: the first key that any query may attend to. Null where no query may attend to anything.
+  // The sink: the first key that any query may attend to. Null if no query may attend to anything.
   async findSink(signal) {
     const { rows, cols, masked, tile } = this.what;
     if (!masked) return 0;
@@ -176,11 +176,11 @@ export class Plates {
     return this.sink !== null && width === cols[1] - cols[0] ? this.sink - cols[0] : -1;
   }
 
-  // The largest weight of every row of a plate that does not reach over all columns.
+  // The largest weight of every row of a plate that does not cover all columns.
   async findTops(plate, signal) {
     const { cols, cells, tile } = this.what;
     const { rows, height, block } = plate;
-    if (block > 1 || (rows[1] - rows[0]) * cols > ROW_TOPS * cells) return; // then against the largest of its block
+    if (block > 1 || (rows[1] - rows[0]) * cols > ROW_TOPS * cells) return; // then the largest weight of the block is used
     const first = this.sink === null ? 0 : this.sink + 1;
     await this.inStrips(height, cols, async (y, past) => {
       const tops = await tile([rows[0] + y, rows[0] + past], [first, cols], past - y, 1, "max", { signal });
@@ -201,7 +201,7 @@ export class Plates {
 
   // ---- pictures
 
-  // style: { table, scale, sink: hide it, against: a largest weight to colour by or null, dark }
+  // style: { table, scale, sink: hide it, against: the weight at the ramp's end or null, dark }
   colour(style) {
     const was = this.style;
     this.style = style;
@@ -210,12 +210,12 @@ export class Plates {
     if (was.sink !== style.sink) return this.show(this.what, this.pixels, true);
     if (was.scale !== style.scale && style.scale === "row") {
       this.looking?.abort();
-      this.part = this.next = this.partDone = null; // to be asked again, with the largest of its rows
+      this.part = this.next = this.partDone = null; // ask again, with the largest weights of its rows
     }
     this.stale();
   }
 
-  // From now on pictures are for so many device pixels a cell.
+  // Make pictures for this many device pixels per cell.
   zoomTo(zoom) {
     this.zoom = zoom;
     for (const plate of this.known()) {
@@ -233,7 +233,7 @@ export class Plates {
     return [whole?.coarse, whole, next?.coarse, part, next].filter((plate) => plate?.past);
   }
 
-  // What there is to draw, from below to above, each with its picture.
+  // The plates to draw, from bottom to top, each with its picture.
   list() {
     for (const plate of this.known()) {
       if (!plate.stale) continue;
@@ -249,7 +249,7 @@ export class Plates {
     for (const plate of this.known()) plate.stale = true;
   }
 
-  // A pixel for every weight, or for what a pixel of the device stands for if that is more.
+  // A pixel for every weight, or for every device pixel if that has several weights.
   sizeOf({ block, height, width, cols }) {
     const pixels = (count, cells, zoom) => (zoom * cells < count ? Math.max(1, Math.round(zoom * cells)) : count);
     return {
@@ -258,7 +258,7 @@ export class Plates {
     };
   }
 
-  // Rows `from` to `past` of a plate, onto its picture.
+  // Draw rows `from` to `past` of a plate onto its picture.
   paint(plate, from, past) {
     const { canvas } = plate;
     const lines = canvas.height / plate.height;
@@ -267,12 +267,12 @@ export class Plates {
     const { signed } = this.what;
     const weights = this.pooled(plate, first, last);
     const [top, colours] = [scale === "row" && !signed ? 1 : this.top, signed ? this.diverging : table];
-    const of = scale === "row" ? "linear" : scale; // weights are shares of their row's largest by now
+    const of = scale === "row" ? "linear" : scale; // weights are already divided by the largest of their row
     const image = picture(weights, last - first, canvas.width, top, of, colours, signed);
     canvas.getContext("2d").putImageData(image, 0, first);
   }
 
-  // What rows `first` to `last` of the picture show: weights, or shares of their row's largest; without the sink.
+  // The values of rows `first` to `last` of the picture: weights, or shares of the row's largest; without the sink.
   pooled(plate, first, last) {
     const { canvas, height, width, weights, tops } = plate;
     const hidden = this.hiddenIn(plate);
@@ -299,7 +299,7 @@ export class Plates {
     return out;
   }
 
-  // One cell's own weight (NaN: masked); undefined where only a block's is known.
+  // The weight of one cell (NaN: masked); undefined if only that of a block is known.
   weight(row, col) {
     for (const plate of [this.whole, this.next, this.part]) {
       if (!plate || plate.block > 1 || plate.width < plate.cols[1] - plate.cols[0]) continue;
@@ -309,7 +309,7 @@ export class Plates {
     return undefined;
   }
 
-  // The largest weight that colours in this row are of.
+  // The weight at the ramp's end in this row.
   topOf(row) {
     if (this.style.scale !== "row" || this.what.signed) return this.top;
     for (const plate of [this.part, this.next, this.whole]) {
@@ -319,13 +319,13 @@ export class Plates {
     return this.top;
   }
 
-  // Whether there is a picture of everything, be it a coarse one.
+  // Whether there is a picture of everything, exact or coarse.
   get complete() {
     const { whole } = this;
     return Boolean(whole && !this.before.length && (whole.coarse?.past || whole.past === whole.height));
   }
 
-  // How far the plate in sight has come: { coarse, done: 0 to 1, failed }
+  // The progress of the visible plate: { coarse, done: 0 to 1, failed }
   get progress() {
     const plate = this.next ?? (this.partDone ? this.part : this.whole);
     return { coarse: Boolean(plate?.coarse), done: plate ? plate.past / plate.height : 0, failed: this.broken };

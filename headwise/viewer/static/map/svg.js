@@ -1,14 +1,13 @@
-// Writes SVG by way of the calls that a canvas knows, so that what a view draws on the page it can also save as
-// vectors.
+// Writes SVG through the calls of a canvas, so that a view can save its drawing as vectors.
 //
-// Knows the part of CanvasRenderingContext2D that views draw with. Text stays text; canvases become embedded PNGs.
+// It has the part of CanvasRenderingContext2D that views use. Text stays text; canvases become embedded PNGs.
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
-const RASTER = 2; // pixels to a point, where a pattern fills a rectangle
+const RASTER = 2; // pixels per point, if a pattern fills a rectangle
 const FONT = /^(italic\s+)?(?:(\d+|bold|normal)\s+)?([\d.]+)px\s+(.*)$/;
 const NOT_IN_XML = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|\p{Surrogate}/gu;
 
-let written = 0; // names of clips differ, should several pictures meet in one document
+let written = 0; // for unique names of clips, because a document may contain several pictures
 
 export class SvgContext {
   constructor(width, height) {
@@ -60,7 +59,7 @@ export class SvgContext {
     this.dashes = [...dashes];
   }
 
-  // ---- paths: their points are kept where they come to lie on the picture
+  // ---- paths: their points are stored in coordinates of the picture
 
   beginPath() {
     this.path = [];
@@ -90,7 +89,7 @@ export class SvgContext {
     this.closePath();
   }
 
-  // As curves of at most a quarter each, so that it may be turned and stretched.
+  // As curves of at most a quarter circle each, so that it may be rotated and stretched.
   arc(x, y, radius, from, to, backwards = false) {
     const round = 2 * Math.PI;
     let turn = backwards ? from - to : to - from;
@@ -167,7 +166,7 @@ export class SvgContext {
     }, escaped(shown));
   }
 
-  // From the line that textBaseline means down to the one that letters stand on, the only one that every reader knows.
+  // The distance from the textBaseline down to the alphabetic baseline, the only one that all SVG readers know.
   drop(text) {
     const { measuring } = this;
     const ascent = (baseline) => {
@@ -182,7 +181,7 @@ export class SvgContext {
     const [wide, high] = [source.naturalWidth ?? source.width, source.naturalHeight ?? source.height];
     if (numbers.length === 2) numbers.push(wide, high);
     const [sx, sy, sw, sh, x, y, width, height] = numbers.length > 4 ? numbers : [0, 0, wide, high, ...numbers];
-    const canvas = document.createElement("canvas"); // an OffscreenCanvas gives no address of its picture
+    const canvas = document.createElement("canvas"); // an OffscreenCanvas has no toDataURL
     [canvas.width, canvas.height] = [Math.max(1, Math.round(sw)), Math.max(1, Math.round(sh))];
     canvas.getContext("2d").drawImage(source, sx, sy, sw, sh, 0, 0, canvas.width, canvas.height);
     const style = this.imageSmoothingEnabled ? null : "image-rendering:pixelated";
@@ -190,20 +189,20 @@ export class SvgContext {
     this.put("image", { ...this.box(x, y, width, height), ...shown, href: canvas.toDataURL("image/png") });
   }
 
-  // ---- how it is written
+  // ---- attributes
 
   put(name, attributes, content) {
     this.parts.push(tag(name, { ...attributes, "clip-path": this.clipped && `url(#${this.clipped})` }, content));
   }
 
-  // A place as attributes: moved where the matrix only moves, else with the matrix.
+  // A position as attributes: shifted if the matrix only shifts, else with the matrix.
   placed(x, y) {
     const [a, b, c, d, e, f] = this.matrix;
     if (a === 1 && b === 0 && c === 0 && d === 1) return { x: number(x + e), y: number(y + f) };
     return { x: number(x), y: number(y), transform: `matrix(${this.matrix.map(number).join(" ")})` };
   }
 
-  // A canvas takes rectangles of negative size.
+  // A canvas accepts rectangles of negative size.
   box(x, y, width, height) {
     const corner = this.placed(Math.min(x, x + width), Math.min(y, y + height));
     return { ...corner, width: number(Math.abs(width)), height: number(Math.abs(height)) };
@@ -211,7 +210,7 @@ export class SvgContext {
 
   lined(stretch = true) {
     const [a, b, c, d] = this.matrix;
-    const by = stretch ? Math.sqrt(Math.abs(a * d - b * c)) : 1; // a path is written where it comes to lie
+    const by = stretch ? Math.sqrt(Math.abs(a * d - b * c)) : 1; // points of a path are already transformed
     const cap = this.lineCap === "butt" ? null : this.lineCap;
     const join = this.lineJoin === "miter" ? null : this.lineJoin;
     const dashes = this.dashes.length ? this.dashes.map((length) => number(length * by)).join(" ") : null;
@@ -222,7 +221,7 @@ export class SvgContext {
     };
   }
 
-  // A colour in the words that every reader of SVG knows.
+  // A colour in a form that all SVG readers know.
   painted(what, colour) {
     this.measuring.fillStyle = "#000000";
     this.measuring.fillStyle = colour;

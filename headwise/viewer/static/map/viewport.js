@@ -1,14 +1,14 @@
-// Which part of a map is in sight: one `Side` for its rows and one for its columns, each with its own zoom, since a map
+// The visible part of a map: one `Side` for its rows and one for its columns, each with its own zoom, because a map
 // of 4 rows and 4,000 columns would otherwise be a line.
 
-const WIDEST = 56; // pixels of a cell in a short text that is not zoomed
+const WIDEST = 56; // maximum pixels of a cell, unless zoomed
 const CLOSEST = 80;
-const SHORT = 24; // pixels of a cell of the shorter side, where one side is much the longer
+const SHORT = 24; // pixels of a cell along the shorter side, if one side is much longer
 
 export class Side {
   // count cells are shown in `room` pixels that begin at `low`.
   constructor() {
-    Object.assign(this, { count: 0, low: 0, room: 0, fit: 1, at: 0, z: 1 }); // the first cell in sight, pixels per cell
+    Object.assign(this, { count: 0, low: 0, room: 0, fit: 1, at: 0, z: 1 }); // first visible cell, pixels per cell
   }
 
   moveTo(at, z = this.z) {
@@ -16,18 +16,18 @@ export class Side {
     this.at = Math.max(0, Math.min(at, this.count - this.room / this.z));
   }
 
-  // So that this place among the cells comes to lie at that pixel, as far as the map's ends let it.
+  // Move this place among the cells to that pixel, as far as the map's ends allow.
   zoom(factor, place, pixel) {
     this.moveTo(0, this.z * factor);
     this.moveTo(place - (pixel - this.low) / this.z);
   }
 
-  // What stands at that pixel: a place among the cells, as a real number.
+  // The place among the cells at that pixel, as a real number.
   placeAt(pixel) {
     return this.at + (pixel - this.low) / this.z;
   }
 
-  // Pan as little as brings the whole cell into sight.
+  // Pan as little as needed to make the whole cell visible.
   reveal(cell) {
     this.moveTo(Math.max(cell + 1 - this.room / this.z, Math.min(this.at, cell)));
   }
@@ -41,7 +41,7 @@ export class Side {
     return Math.min(this.room, (this.count - this.at) * this.z);
   }
 
-  // [first, past the last] in sight, as real numbers.
+  // The visible cells [first, past the last], as real numbers.
   get sight() {
     return [this.at, Math.min(this.count, this.at + this.room / this.z)];
   }
@@ -51,19 +51,19 @@ export class Side {
     return [Math.floor(first), Math.min(this.count, Math.ceil(past - 1e-6))];
   }
 
-  // Where a cell begins, in pixels.
+  // The start of a cell, in pixels.
   place(cell) {
     return this.low + (cell - this.at) * this.z;
   }
 
-  // The cell at that pixel; null beside the map.
+  // The cell at that pixel; null outside of the map.
   cellAt(pixel) {
     const cell = Math.floor(this.placeAt(pixel));
     return pixel >= this.low && cell < this.count ? cell : null;
   }
 }
 
-// Find the zoom at which everything is in sight: square cells, unless one side is more than twice as long.
+// The zoom at which everything is visible: square cells, unless one side is more than twice as long.
 export function fit(rows, cols) {
   const [y, x] = [rows, cols].map((side) => Math.min(WIDEST, side.room / side.count));
   const even = (z) => (z * devicePixelRatio > 3 ? Math.floor(z * devicePixelRatio) / devicePixelRatio : z);
@@ -77,7 +77,7 @@ function fitLong(long, short, z, most) {
   short.fit = Math.min(most, Math.max(z, SHORT));
 }
 
-// Look at [row, past the last row, column, past the last column]; null = everything.
+// Show [row, past the last row, column, past the last column]; null = everything.
 export function lookAt(sight, rows, cols) {
   const [row, pastRow, col, pastCol] = sight ?? [0, rows.count, 0, cols.count];
   let [y, x] = [rows.room / (pastRow - row), cols.room / (pastCol - col)];

@@ -1,17 +1,17 @@
-// The few kinds of controls that the shell and the views are made of. Each is an element with a `show(value)` that
-// marks what holds; a choice calls `choose(value)`, and does not mark itself: the state that it changes does.
+// The controls of the shell and the views. Each is an element with a `show(value)` that marks the current value. A
+// choice calls `choose(value)` and does not mark itself: the changed state does.
 
 import { element, icon } from "./element.js";
 
-// How weights become colours: options for `choices`. The last one compares rows, so it is for maps alone.
+// The colour scales: options for `choices`. The last one scales by rows, so it is only for maps.
 export const SCALE_CHOICES = [
   ["linear", "linear", "Colour in proportion to the weight"],
   ["root", "√", "Square root: small weights stand out"],
   ["log", "log", "Logarithmic: four powers of ten below the largest weight"],
-  ["row", "row", "Each row against its own largest weight"],
+  ["row", "row", "Relative to the largest weight of the row"],
 ];
 
-// One of a few, side by side. options: [[value, text, what it means], ...]
+// One of a few, side by side. options: [[value, text, tooltip], ...]
 export function choices(label, options, choose) {
   const made = element("span", { className: "choices", role: "group", ariaLabel: label });
   made.offer = (offered) => {
@@ -31,7 +31,7 @@ export function choices(label, options, choose) {
   return made;
 }
 
-// One of many, in a list that opens. options: [[value, text], ...]; the value chosen is given as a string.
+// One of many, in a drop-down list. options: [[value, text], ...]; the chosen value is passed as a string.
 export function picker(label, options, choose) {
   const select = element("select");
   const made = element("label", { className: "picker" }, element("span", { textContent: label }), select);
@@ -53,7 +53,7 @@ export function toggle(text, title, choose) {
   return made;
 }
 
-// content: a text, or the name of an icon in `{ icon, text }`, of which the text may be left out.
+// content: a text, or `{ icon, text }` with the name of an icon and an optional text.
 export function button(content, title, act) {
   const { icon: name, text = "" } = typeof content === "string" ? { text: content } : content;
   const made = element("button", { type: "button", className: "plain", title });

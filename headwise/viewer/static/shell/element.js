@@ -1,4 +1,4 @@
-// An element with properties and children. Text only ever goes in as text.
+// An element with properties and children. Text is inserted as text, never as HTML.
 export function element(name, properties = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(properties)) {
@@ -9,7 +9,7 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
-// Drawn on a grid of 16 x 16, with lines of the text's colour.
+// Icons on a grid of 16 x 16, in lines of the text's colour.
 const ICONS = {
   left: "M10 3.5 5.5 8l4.5 4.5",
   right: "M6 3.5 10.5 8 6 12.5",

@@ -1,10 +1,10 @@
-// The bottom of the page: the cell in question and its weight, whatever view it was pointed at in; and the status line.
+// The bottom of the page: the current cell and its weight, in every view; and the status line.
 
 import { element, icon } from "./element.js";
 
 const HINT = "Point at a cell or a token to read a weight";
-const SHORT_MS = 120; // an answer that takes longer leaves the tokens alone in sight meanwhile
-const SAID_MS = 8000; // so long a sentence stays that is no error
+const SHORT_MS = 120; // if the answer takes longer, the tokens are shown without a weight until then
+const SAID_MS = 8000; // how long a message stays that is no error
 
 export class Footer {
   constructor(app) {
@@ -20,14 +20,14 @@ export class Footer {
     if (fields.some((field) => changed.has(field))) this.read();
   }
 
-  // Ask for the weight of the cell in question: the one pointed at, else the one that is pinned.
+  // Ask for the weight of the current cell: the cell under the pointer, else the pinned cell.
   async read() {
     const { layer, head, row: atRow, col: atCol, pinRow, pinCol } = this.app.state;
     this.asking?.abort();
     const asking = (this.asking = new AbortController());
     const [row, col] = [atRow ?? pinRow, atCol ?? pinCol];
     if (row === null || col === null) return this.show(row, col);
-    delete this.cell.dataset.cell; // the weight that stands there is of what was asked before
+    delete this.cell.dataset.cell; // the weight shown is of the previous cell
     const late = setTimeout(() => this.show(row, col), SHORT_MS);
     try {
       const what = [layer, head, [row, row + 1], [col, col + 1], 1, 1, "max", { signal: asking.signal }];

@@ -1,4 +1,4 @@
-// The top of the page: what it shows, which input and which layers, the theme, and help.
+// The top of the page: its title, the input and layers shown, the theme, and help.
 
 import { button, choices, picker } from "./controls.js";
 import { element, icon } from "./element.js";
@@ -21,7 +21,7 @@ export class Header {
     this.element = element("header", {}, title, this.facts, this.inputs, this.stacks, corner);
   }
 
-  // From the system's to the other one first, so that every turn but the last is one to be seen.
+  // From the system's theme to the other one first, so that every step except the last changes something.
   turnTheme() {
     const [system, other] = this.app.darkness.matches ? ["dark", "light"] : ["light", "dark"];
     const next = { auto: other, [other]: system, [system]: "auto" };
@@ -33,7 +33,7 @@ export class Header {
     if (changed.has("theme")) {
       const { theme } = app.state;
       this.theme.replaceChildren(icon(theme));
-      this.theme.title = this.theme.ariaLabel = `Theme: ${theme === "auto" ? "as the system's" : theme} (t)`;
+      this.theme.title = this.theme.ariaLabel = `Theme: ${theme === "auto" ? "that of the system" : theme} (t)`;
     }
     if (!changed.has("input") && !changed.has("stack")) return;
     if (changed.has("input")) this.offerStacks();
@@ -51,7 +51,7 @@ export class Header {
   }
 }
 
-// What there is to be seen, in a few words each.
+// The size of the stack and the accuracy of the weights, a few words each.
 export function factsOf({ rows, cols, layers, kind }, { tolerance }) {
   const span = (numbers) => [...new Set([Math.min(...numbers), Math.max(...numbers)])].map(said).join("–");
   const heads = span(layers.map((layer) => layer.heads));
@@ -59,7 +59,7 @@ export function factsOf({ rows, cols, layers, kind }, { tolerance }) {
   const kv = shared ? ` (${span(layers.map((layer) => layer.kvHeads))} key/value)` : "";
   return [
     `${layers.length} ${layers.length === 1 ? "layer" : "layers"} × ${heads} ${heads === "1" ? "head" : "heads"}${kv}`,
-    kind === "cross" ? `${tokensOf(rows)} reading ${tokensOf(cols)}` : tokensOf(rows),
+    kind === "cross" ? `${tokensOf(rows)} attending to ${tokensOf(cols)}` : tokensOf(rows),
     tolerance ? `weights within ${tolerance} of the model's` : "exact weights, from the server",
   ];
 }

@@ -1,4 +1,4 @@
-// The keyboard, and the table that tells of it. A view's own keys win over those of the page.
+// The keys, and the table that lists them. Keys of the view take precedence over those of the page.
 
 import { SCALES } from "../map/colour.js";
 import { button } from "./controls.js";
@@ -9,34 +9,34 @@ import { STEPS } from "./thumbs.js";
 const TYPED = "input:not([type=range], [type=checkbox], [type=radio]), textarea, select, [contenteditable]";
 const FAR = 10; // cells that an arrow moves with Shift
 
-// Each: the keys, what they do, and that done, of (app, key, event).
+// Each: the keys, what they do, and the function of (app, key, event).
 const MOVING = [
-  [Object.keys(STEPS), `the cell; with Shift, ${FAR}`, (app, key, event) => move(app, STEPS[key], event.shiftKey)],
-  [["[", "]"], "layer before, layer after", (app, key) => turn(app, "layer", key === "]", app.stack.layers.length)],
-  [[",", "."], "head before, head after", (app, key) => turn(app, "head", key === ".", app.layer.heads)],
-  [["x"], "choose this head too, or no longer", (app) => app.choose(app.state.layer, app.state.head)],
-  [["p"], "pin the cell, or let it go", (app) => pin(app.state)],
-  [["Escape"], "let go what is pinned, then the cell", (app) => letGo(app.state)],
-  [["/"], "search a token; there, Enter is the next, Shift+Enter the one before", (app) => app.search.focus()],
+  [Object.keys(STEPS), `move the cell; with Shift by ${FAR}`, (app, key, event) => move(app, STEPS[key], event.shiftKey)],
+  [["[", "]"], "previous layer, next layer", (app, key) => turn(app, "layer", key === "]", app.stack.layers.length)],
+  [[",", "."], "previous head, next head", (app, key) => turn(app, "head", key === ".", app.layer.heads)],
+  [["x"], "add this head to the chosen heads, or remove it", (app) => app.choose(app.state.layer, app.state.head)],
+  [["p"], "pin the cell, or unpin it", (app) => pin(app.state)],
+  [["Escape"], "unpin, then clear the cell", (app) => letGo(app.state)],
+  [["/"], "search for a token; Enter: next, Shift+Enter: previous", (app) => app.search.focus()],
 ];
 const SHOWING = [
-  [["1", "2", "3", "4", "5", "6"], "the views", (app, key) => app.state.set({ view: app.views[key - 1].View.id })],
+  [["1", "2", "3", "4", "5", "6"], "choose a view", (app, key) => app.state.set({ view: app.views[key - 1].View.id })],
   [["s"], "next colour scale", (app) => following(app, "scale")],
-  [["c"], "next colours", (app) => following(app, "colours")],
-  [["h"], "hide the sink, or show it", (app) => app.state.set({ sink: !app.state.sink })],
-  [["b"], "hide the heads at the side, or show them", (app) => app.state.set({ strip: !app.state.strip })],
-  [["t"], "light, dark, or as the system's", (app) => app.header.turnTheme()],
+  [["c"], "next colour map", (app) => following(app, "colours")],
+  [["h"], "hide or show the sink", (app) => app.state.set({ sink: !app.state.sink })],
+  [["b"], "hide or show the heads at the side", (app) => app.state.set({ strip: !app.state.strip })],
+  [["t"], "theme: light, dark, or that of the system", (app) => app.header.turnTheme()],
   [["?"], "this table", (app) => app.keys.show()],
 ];
 
-// What stands on the keys of layouts with other letters.
+// The characters of keys on layouts with other letters.
 const LATIN = { BracketLeft: "[", BracketRight: "]", Comma: ",", Period: ".", Slash: "/" };
 for (const letter of "abcdefghijklmnopqrstuvwxyz") LATIN[`Key${letter.toUpperCase()}`] = letter;
 
 const CAPS = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→", Escape: "Esc", " ": "Space" };
 
 export class Keys {
-  // place: what listens, the document or one host in a notebook.
+  // place: the element with the listeners, the document or one host in a notebook.
   constructor(app, place) {
     this.app = app;
     this.acts = new Map([...MOVING, ...SHOWING].flatMap(([keys, , act]) => keys.map((key) => [key, act])));
@@ -59,14 +59,14 @@ export class Keys {
     const act = own ? own[0] : this.acts.get(key);
     if (!act || ([" ", "Enter"].includes(key) && target.matches?.("button, a, summary"))) return;
     event.preventDefault();
-    event.stopPropagation(); // a notebook has keys of its own
+    event.stopPropagation(); // a notebook has its own keys
     if (own) act(event);
     else act(this.app, key, event);
   }
 
   show() {
     const own = Object.entries(this.app.view?.keys ?? {});
-    const alike = new Map(); // what several keys do stands in one line
+    const alike = new Map(); // keys with the same function share a line
     for (const [key, [, does]] of own) alike.set(does, [...(alike.get(does) ?? []), key]);
     const taken = new Set(own.map(([key]) => key));
     const free = ([keys, does]) => [keys.filter((key) => !taken.has(key)), does];
@@ -78,7 +78,7 @@ export class Keys {
   }
 }
 
-// Whether it is the browser's or the system's. Many layouts have [ and ] only with Option, or AltGr (Ctrl and Alt).
+// Whether the key belongs to browser or system. Many layouts have [ and ] only with Option, or AltGr (Ctrl and Alt).
 function isCommand({ key, metaKey, ctrlKey, altKey }) {
   const sign = key.length === 1 && !/[\p{L}\p{N}]/u.test(key);
   return metaKey || (ctrlKey && !altKey) || (altKey && !sign);
@@ -91,9 +91,9 @@ function tableOf(name, lines) {
   return element("section", {}, element("h3", { textContent: name }), element("dl", {}, ...lines.flatMap(line)));
 }
 
-// ---- what the keys do
+// ---- functions of the keys
 
-// Move the cell in question; where there is none, it appears where something is pinned, or at the beginning.
+// Move the current cell. If there is none, it appears at the pinned cell, or at the beginning.
 function move(app, [down, right], shift) {
   const { row, col, pinRow, pinCol } = app.state;
   const { rows, cols } = app.stack;

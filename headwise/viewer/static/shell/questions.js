@@ -1,6 +1,6 @@
-// Watches the questions that are asked of a source, so that no view need say that something is computed, or failed.
+// Watches the questions to a source, so that views need not report progress or errors themselves.
 
-// The same source, whose questions tell busy(boolean) when one takes longer than SLOW_MS (idle ones never do), and
+// The same source; it calls busy(boolean) when a question takes longer than SLOW_MS (except idle ones), and
 // failed(error) when one fails.
 export function watched(source, { busy, failed }) {
   const running = new Set();
@@ -33,7 +33,7 @@ export function watched(source, { busy, failed }) {
     return { ...stack, tile: watch(tile), mix: watch(mix), stats: watch(stats, true) };
   };
   const inputs = source.inputs.map(({ name, stacks }) => ({ name, stacks: stacks.map(stackOf) }));
-  // A view that does not catch what fails needs no line on the console as well: it is said on the page.
+  // An error that a view does not catch is shown on the page, so it is not logged to the console again.
   const silence = (event) => {
     if (told.has(event.reason)) event.preventDefault();
   };

@@ -1,11 +1,11 @@
-// What can be taken away: the view as a picture, and the Python that makes the like of it.
+// Export: the view as a picture, and the Python code for a similar figure.
 
 import { button } from "./controls.js";
 import { element } from "./element.js";
 import { SvgContext } from "../map/svg.js";
 
-const SHARP = 2; // pixels to a point, at least
-const LARGEST = 16384; // pixels to a side of a canvas, at most
+const SHARP = 2; // minimum pixels per point
+const LARGEST = 16384; // maximum side of a canvas, in pixels
 
 export class Saving {
   constructor(app) {
@@ -13,7 +13,7 @@ export class Saving {
     this.png = button({ icon: "save", text: "PNG" }, "", () => this.save("png", pngOf));
     this.svg = button({ icon: "save", text: "SVG" }, "", () => this.save("svg", svgOf));
     this.python = button({ icon: "copy", text: "Python" }, "", () => this.copy());
-    const group = { className: "saving", role: "group", ariaLabel: "Take away" };
+    const group = { className: "saving", role: "group", ariaLabel: "Export" };
     this.element = element("span", group, this.png, this.svg, this.python);
   }
 
@@ -25,9 +25,9 @@ export class Saving {
       control.ariaLabel = what;
       control.title = on ? what : why;
     };
-    able(this.png, view?.picture, "Save PNG", "There is no picture to save here");
-    able(this.svg, view?.picture, "Save SVG", "There is no picture to save here");
-    able(this.python, view?.python, "Copy Python", "There is no Python for this here");
+    able(this.png, view?.picture, "Save PNG", "This view has no picture to save");
+    able(this.svg, view?.picture, "Save SVG", "This view has no picture to save");
+    able(this.python, view?.python, "Copy Python", "There is no Python code for this view");
   }
 
   async save(ending, made) {
@@ -45,7 +45,7 @@ export class Saving {
     }
   }
 
-  // The title, the view and the head, as the name of a file.
+  // A file name made of the title, the view and the head.
   name() {
     const { app } = this;
     const { view, layer, head } = app.state;
@@ -57,17 +57,17 @@ export class Saving {
   async copy() {
     const { app } = this;
     const code = app.view.python();
-    if (!code) return app.say("There is no Python for this here.");
+    if (!code) return app.say("There is no Python code for this selection.");
     const text = this.whole(code);
     try {
       await navigator.clipboard.writeText(text);
-      app.say("Copied the Python.");
+      app.say("Copied the Python code.");
     } catch {
-      this.offer(text); // a page in a frame, or from a file, may not write there by itself
+      this.offer(text); // a page in a frame, or from a file, may not write to the clipboard
     }
   }
 
-  // The Python of a view, behind the lines that it stands on.
+  // The Python code of a view, with the lines that define its names.
   whole(code) {
     const lines = code.trim().split("\n");
     const past = lines.findIndex((line) => line && !/^(import|from) /.test(line));

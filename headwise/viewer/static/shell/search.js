@@ -1,4 +1,4 @@
-// The search for a token: how many match, and the way from one to the next.
+// The search for a token: the number of matches, and steps from one to the next.
 
 import { element, icon } from "./element.js";
 
@@ -6,8 +6,8 @@ export class Search {
   constructor(app) {
     this.app = app;
     this.field = element("input", {
-      type: "search", placeholder: "Search a token", ariaLabel: "Search a token", spellcheck: false, dir: "auto",
-      title: "A word, or # and a number (/). Enter: next, Shift+Enter: the one before",
+      type: "search", placeholder: "Search for a token", ariaLabel: "Search for a token", spellcheck: false, dir: "auto",
+      title: "A word, or # and a number (/). Enter: next, Shift+Enter: previous",
     });
     this.field.setAttribute("autocomplete", "off");
     this.count = element("span", { className: "count", role: "status" });
@@ -37,7 +37,7 @@ export class Search {
     if ((changed.has("input") || changed.has("stack")) && this.app.found) this.look();
   }
 
-  // Find what matches: the rows' tokens, then, where they are others, the columns'.
+  // Find the matching tokens of the rows, then those of the columns if these are different tokens.
   look() {
     const { rows, cols } = this.app.stack;
     const query = plain(this.field.value).trim();

@@ -1,4 +1,4 @@
-// The strip beside the views: which layer and head is looked at, and every other one as a thumbnail.
+// The strip beside the views: the current layer and head, and a thumbnail of every head.
 
 import { button } from "./controls.js";
 import { element } from "./element.js";
@@ -49,7 +49,7 @@ export class Strip {
   }
 
   row({ name, number, heads, kvHeads }, layer) {
-    const size = heads / kvHeads; // heads that read the same keys
+    const size = heads / kvHeads; // query heads that share keys
     const groups = Array.from({ length: size > 1 ? kvHeads : 1 }, (_, group) => {
       const first = size > 1 ? group * size : 0;
       const tiles = Array.from({ length: size > 1 ? size : heads }, (_, i) => this.tiles.make(layer, first + i));
@@ -73,7 +73,7 @@ export class Strip {
   }
 }
 
-// Scroll `box`, and nothing else, until `part` is in sight.
+// Scroll only `box` until `part` is visible.
 function intoSight(box, part) {
   const [outer, inner] = [box.getBoundingClientRect(), part.getBoundingClientRect()];
   const by = (from, to, low, high) => (low < from ? low - from : high > to ? high - to : 0);
@@ -81,7 +81,7 @@ function intoSight(box, part) {
   box.scrollLeft += by(outer.left + 30, outer.right - 6, inner.left, inner.right);
 }
 
-// A list of numbers with a step back and a step on.
+// A list of numbers with buttons for the previous and the next one.
 class Stepper {
   constructor(name, back, on, choose) {
     this.choose = choose;
@@ -97,7 +97,7 @@ class Stepper {
     );
   }
 
-  // names: what each place is called.
+  // names: the name of each entry.
   offer(names) {
     const text = names.join();
     if (text === this.offered) return;

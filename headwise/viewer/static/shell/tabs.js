@@ -3,7 +3,7 @@
 import { element } from "./element.js";
 
 export class Tabs {
-  // more: what stands at the end of the row.
+  // more: elements at the end of the row.
   constructor(app, more) {
     this.app = app;
     this.list = element("div", { className: "tablist", role: "tablist", ariaLabel: "Views" });

@@ -1,11 +1,11 @@
-// Thumbnails of heads: the whole map of a head, pooled to a few cells. Computed for those in sight, after everything
-// else that is asked, and kept. And the tiles that show them: buttons, in the strip at the side and in the Model view.
+// Thumbnails of heads: the whole map of a head, pooled to a few cells. They are computed for visible heads, after all
+// other questions, and kept. And the tiles that show them: buttons in the strip and in the Model view.
 
 import { largest, picture } from "../map/colour.js";
 import { element } from "./element.js";
 
-const SIDE = 48; // a thumbnail has at most this many cells a side
-const QUICK = 2 ** 20; // heads of more cells are sampled: a few rows of the whole
+const SIDE = 48; // maximum cells of a thumbnail along one side
+const QUICK = 2 ** 20; // heads with more cells are sampled from a few rows
 const AT_ONCE = 3;
 
 export class Thumbs {
@@ -13,7 +13,7 @@ export class Thumbs {
     this.app = app;
     this.known = new WeakMap(); // stack -> Map of "layer.head" -> the promise of its cells
     this.shown = new Map(); // button -> { stack, layer, head, cells }
-    this.waiting = new Set(); // buttons in sight whose picture is not there yet, or no longer right
+    this.waiting = new Set(); // visible buttons whose picture is missing or outdated
     this.running = 0;
     const near = { scrollMargin: "120px" };
     this.sight = new IntersectionObserver((entries) => {
@@ -28,7 +28,7 @@ export class Thumbs {
     }, near);
   }
 
-  // Let a button show a head from now on.
+  // Show a head on a button.
   show(button, stack, layer, head) {
     this.shown.set(button, { stack, layer, head, inSight: false, painted: false });
     this.sight.observe(button);
@@ -47,7 +47,7 @@ export class Thumbs {
     this.waiting.clear();
   }
 
-  // The cells of a head's thumbnail: { weights, height, width }, NaN where all that a cell stands for is masked.
+  // The cells of a head's thumbnail: { weights, height, width }, NaN where a whole block is masked.
   weights(stack, layer, head, idle = true) {
     if (!this.known.has(stack)) this.known.set(stack, new Map());
     const heads = this.known.get(stack);
@@ -58,7 +58,7 @@ export class Thumbs {
       const how = rows * cols > Math.min(QUICK, stack.cells) ? "sample" : "max";
       const asked = stack.tile(layer, head, [0, rows], [0, cols], height, width, how, { idle });
       const cells = asked.then((weights) => ({ weights, height, width }));
-      cells.catch(() => heads.delete(place)); // it may be asked again
+      cells.catch(() => heads.delete(place)); // so that it can be asked again
       heads.set(place, cells);
     }
     return heads.get(place);
@@ -74,7 +74,7 @@ export class Thumbs {
         fact.cells ??= await this.weights(fact.stack, fact.layer, fact.head);
         this.paint(button, fact);
       } catch {
-        button.dataset.failed = ""; // the shell has said why
+        button.dataset.failed = ""; // the shell shows the reason
       } finally {
         this.running--;
       }
@@ -91,14 +91,14 @@ export class Thumbs {
     button.classList.toggle("coarse", Math.max(height, width) < SIDE / 2);
   }
 
-  // The thumbnail in the colours of now: an ImageData, clear where all is masked.
+  // The thumbnail in the current colours: an ImageData, transparent where masked.
   image({ weights, height, width }) {
     const { scale, sink } = this.app.state;
     const shown = sink ? withoutSink(weights, width) : weights;
     return picture(shown, height, width, largest(shown), scale, this.app.style.table);
   }
 
-  // Colours or scale are others now: paint anew what is in sight, the rest when it comes into sight.
+  // Colours or scale have changed: redraw the visible thumbnails now, the others when they become visible.
   restyle() {
     for (const [button, fact] of this.shown) {
       fact.painted = false;
@@ -110,7 +110,7 @@ export class Thumbs {
   }
 }
 
-// The same without the column in which the sink stands: the first in which anything is allowed.
+// The same without the column of the sink: the first column in which anything is allowed.
 function withoutSink(weights, width) {
   const first = weights.findIndex((weight, i) => i < width && !Number.isNaN(columnTop(weights, width, i)));
   return weights.map((weight, i) => (i % width === first ? NaN : weight));
@@ -122,9 +122,9 @@ function columnTop(weights, width, column) {
   return top;
 }
 
-// The tiles of the heads of a stack, of which one can be reached by Tab and the others from there by arrows.
+// The tiles of the heads of a stack. Tab reaches one of them, and arrow keys the others from there.
 export class HeadTiles {
-  // open(layer, head): what a click and Enter do.
+  // open(layer, head): called on a click and on Enter.
   constructor(app, place, open) {
     this.app = app;
     this.place = place;
@@ -164,7 +164,7 @@ export class HeadTiles {
     this.marked = [];
   }
 
-  // What a tile is called; `note` is said behind it, from now on.
+  // The name of a tile, followed by `note`.
   name(tile, note = this.notes.get(tile)) {
     this.notes.set(tile, note);
     const name = this.app.headName(tile.dataset.layer, tile.dataset.head);
@@ -193,7 +193,7 @@ export class HeadTiles {
     return current;
   }
 
-  // To the tile beside the current one.
+  // Move to the tile beside the current one.
   step(down, right) {
     const { layer, head } = this.app.state;
     const from = this.tiles.get(`${layer}.${head}`);
@@ -206,7 +206,7 @@ export class HeadTiles {
 
 export const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
-// The next tile in a direction: to the side within the line; else of the next line the one that is least aside.
+// The next tile in a direction: to the side within the line; up or down, the horizontally nearest in the next line.
 function beside(from, tiles, down, right) {
   const here = middle(from);
   const found = [];

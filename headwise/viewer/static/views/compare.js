@@ -1,5 +1,5 @@
-// Compare: two heads over the tokens of both, side by side and as a difference. The left one is the place that the
-// other views look at; the right one is of another text, of another model, or simply another head.
+// Compare: two heads over the tokens of both, side by side or as a difference. The left one is the current head of all
+// views; the right one is of another text, another model, or simply another head.
 
 import CSS from "./compare.css" with { type: "text" };
 import { divergingRamp } from "../map/colour.js";
@@ -13,8 +13,8 @@ import { pythonOfDifference, pythonOfSides } from "./compare/python.js";
 import { Divergences } from "./compare/divergences.js";
 import { Opposite } from "./compare/opposite.js";
 
-const CLOSER = 1.5; // what one press of + zooms by
-const FAR = 10; // cells that an arrow moves with Shift
+const CLOSER = 1.5; // zoom factor of +
+const FAR = 10; // cells that an arrow key moves with Shift
 const SIDES = ["left", "right"];
 const PAPER = { margin: 16, title: 30, bar: 220, foot: 46, between: 24 }; // of a saved picture, in pixels
 
@@ -26,20 +26,20 @@ export class CompareView {
   static why({ source }) {
     const layers = source.inputs.flatMap(({ stacks }) => stacks.flatMap((stack) => stack.layers));
     if (layers.length > 1 || layers[0].heads > 1) return null;
-    return 'This page has one head only. To compare two runs: headwise.view({"before": seen, "after": later}).';
+    return 'This page has only one head. To compare two runs: headwise.view({"before": seen, "after": later}).';
   }
 
   constructor(app) {
     this.app = app;
     this.opposite = new Opposite(app, () => this.update(new Set(["other"])));
-    this.axes = new Map(); // an axis of the left and one of the right -> one of both
+    this.axes = new Map(); // the axes of left and right -> the joint axis
     this.at = {}; // row, col, pinRow, pinCol: entries of the axes of both, not tokens
-    this.notes = {}; // how exact each map is
-    this.tiles = {}; // what each map asks
+    this.notes = {}; // the accuracy of each map
+    this.tiles = {}; // the function that each map calls for weights
     this.build();
-    const moves = `move the cell, over the tokens of both; with Shift by ${FAR}`;
+    const moves = `move the cell over the tokens of both; with Shift by ${FAR}`;
     const step = (down, right) => [(event) => this.step(down, right, event), moves];
-    const zoom = (factor) => [() => this.maps[0].zoom(factor), factor > 1 ? "closer" : "farther"];
+    const zoom = (factor) => [() => this.maps[0].zoom(factor), factor > 1 ? "zoom in" : "zoom out"];
     this.keys = {
       ArrowUp: step(-1, 0),
       ArrowDown: step(1, 0),
@@ -48,7 +48,7 @@ export class CompareView {
       "+": zoom(CLOSER),
       "=": zoom(CLOSER),
       "-": zoom(1 / CLOSER),
-      0: [() => this.maps[0].fit(), "all of it"],
+      0: [() => this.maps[0].fit(), "the whole matrix"],
       d: [() => app.state.set({ compare: this.beside ? "difference" : "side" }), "side by side, or the difference"],
       w: [() => this.opposite.swap(), "swap the sides"],
       l: [() => this.opposite.link(!this.opposite.linked), "the same layer and head on both sides, or not"],
@@ -62,7 +62,7 @@ export class CompareView {
       ["difference", "difference", "Right minus left"],
     ], (compare) => app.state.set({ compare }));
     this.scale = choices("Colour scale", SCALE_CHOICES, (scale) => app.state.set({ scale }));
-    const why = "Hide the first token that anybody may attend to; weights stay as they are";
+    const why = "Hide the first token that any query may attend to; weights do not change";
     this.sink = toggle("Hide the sink", why, (sink) => app.state.set({ sink }));
     const controls = [this.how, this.opposite.element, this.scale, this.sink];
     this.controls = element("div", { className: "compare-controls" }, ...controls);
@@ -104,7 +104,7 @@ export class CompareView {
     return this.app.state.compare === "side";
   }
 
-  // The maps in sight.
+  // The visible maps.
   get shown() {
     return this.beside ? SIDES : ["apart"];
   }
@@ -132,7 +132,7 @@ export class CompareView {
       if (has("row", "col") && !has("view")) this.reveal();
       if (has("sight")) this.takeSight();
     }
-    if (app.state.other) app.state.set({ other: right }); // which follows the left, where they are linked
+    if (app.state.other) app.state.set({ other: right }); // which follows the left if linked
   }
 
   hide() {
@@ -140,7 +140,7 @@ export class CompareView {
     this.question?.abort();
   }
 
-  // Two axes as one.
+  // The joint axis of two axes.
   both(one, other) {
     if (!this.axes.has(one)) this.axes.set(one, new Map());
     const known = this.axes.get(one);
@@ -209,7 +209,7 @@ export class CompareView {
     this.colourAlike();
   }
 
-  // One colour scale for both sides: that of the larger of their largest weights.
+  // One colour scale for both sides: to the larger of their largest weights.
   colourAlike() {
     const { style, state: { scale } } = this.app;
     const top = Math.max(...this.maps.map((map) => map.top));
@@ -218,7 +218,7 @@ export class CompareView {
     this.bar.update({ top, scale, table: signed ? divergingRamp(style.dark) : style.table, signed });
   }
 
-  // ---- the cell in question, pins and the part in sight: entries here, tokens of the left side in the state
+  // ---- the current cell, pins and the visible part: entries here, tokens of the left side in the state
 
   set(given) {
     this.setting = true;
@@ -284,7 +284,7 @@ export class CompareView {
     return sight && sight.map((at, i) => (i < 2 ? this.rows : this.cols)[place](at));
   }
 
-  // Both weights of the cell in question, and their difference.
+  // Both weights of the current cell, and their difference.
   async read() {
     this.question?.abort();
     const { rows, cols, sides, at: { row, col } } = this;
@@ -324,9 +324,9 @@ export class CompareView {
     Object.assign(this.reading.dataset, { cell: `${row},${col}`, left, right });
   }
 
-  // ---- what is said below
+  // ---- the notes
 
-  // every: of so many rows one was looked at.
+  // every: one of so many rows was computed.
   sampled(name, every) {
     this.every = every;
     this.tellHow(name, this.notes[name]);
@@ -335,7 +335,7 @@ export class CompareView {
   tellHow(name, note) {
     this.notes[name] = note;
     const said = this.shown.map((each) => this.notes[each]).filter((each) => each && each !== "exact");
-    if (this.every > 1) said.push(`coarse: one row of every ${this.every}; zoom in for every cell`);
+    if (this.every > 1) said.push(`coarse: one of every ${this.every} rows; zoom in for every cell`);
     const hidden = this.shown.map((each) => this.map[each].sink).find((each) => each !== null);
     const which = hidden ? `first token attended to (${hidden})` : "first token";
     if (hidden !== undefined) said.push(`${which} hidden · values unchanged, not renormalised`);
@@ -350,13 +350,13 @@ export class CompareView {
     if (rows === cols) said.push(rows.told("token"));
     else said.push(`Rows: ${rows.told("token")} Columns: ${cols.told("token")}`);
     const isMasked = SIDES.some((side) => masks(this.sides[side]));
-    const hatched = isMasked ? ["the mask forbids it"] : [];
-    if (!rows.plain || !cols.plain) hatched.push("a side lacks the token");
+    const hatched = isMasked ? ["masked"] : [];
+    if (!rows.plain || !cols.plain) hatched.push("token only on one side");
     if (hatched.length) said.push(`Hatched: ${hatched.join(", or ")}.`);
     this.legend.textContent = said.join(" ");
   }
 
-  // ---- ways out
+  // ---- export
 
   picture() {
     const { maps, shown, app: { style } } = this;

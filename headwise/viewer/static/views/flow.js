@@ -1,5 +1,5 @@
-// Flow: what one output token is made of, layer by layer down to the input: rollout, or relevance where gradients were
-// kept. A row of the picture is a layer, a column a token; the text below is shaded by the row that is pointed at.
+// Flow: the shares of the tokens in one output token, layer by layer down to the input: rollout, or relevance if
+// gradients were kept. In the picture rows are layers and columns tokens; the text shows the row under the pointer.
 
 import CSS from "./flow.css" with { type: "text" };
 import { largest } from "../map/colour.js";
@@ -9,10 +9,10 @@ import { rollout, tooMuch, usualToken } from "./flow/rollout.js";
 import { bandOf, cellAt, drawFlow, frameOf } from "./flow/picture.js";
 import { Shares, nameOf } from "./flow/shares.js";
 
-const LISTED = 8; // tokens that a saved picture lists
-const KEPT = 24; // flows that are remembered
-const NARROW = 520; // pixels, below which names are short
-const SAVED = 960; // pixels that a saved picture is wide
+const LISTED = 8; // tokens listed in a saved picture
+const KEPT = 24; // flows kept in memory
+const NARROW = 520; // pixels; names are short below this width
+const SAVED = 960; // width of a saved picture, in pixels
 
 const NEEDS = "Relevance needs gradients: watch the model with values=True, gradients=True and call backward() inside.";
 
@@ -26,8 +26,8 @@ export class FlowView {
     const { name, kind, rows, cols } = app.stack;
     if (kind === "cross") {
       return (
-        "Flow follows tokens through layers that look at their own text; the layers of this stack " +
-        `(${name}) look from one text at another. Choose another stack.`
+        "Flow needs self-attention. The layers of this stack " +
+        `(${name}) are cross-attention. Choose another stack.`
       );
     }
     if (rows.length === cols.length) return null;
@@ -36,20 +36,20 @@ export class FlowView {
 
   constructor(app) {
     this.app = app;
-    this.known = new Map(); // place -> a flow that was worked out
+    this.known = new Map(); // place -> a computed flow
     this.flow = null; // { token, found: [of each layer, the share of each token], part, kind }
-    this.layer = null; // the row of the picture that is pointed at, null = the input's
+    this.layer = null; // the row of the picture under the pointer, null = that of the input
 
-    this.kind = choices("What is followed", [
-      ["rollout", "rollout", "Abnar & Zuidema 2020: attention and each token itself, multiplied through the layers"],
-      ["relevance", "relevance", "Chefer et al. 2021: attention that the gradient of the loss agrees with"],
+    this.kind = choices("Method", [
+      ["rollout", "rollout", "Abnar & Zuidema 2020: the product of attention plus identity over the layers"],
+      ["relevance", "relevance", "Chefer et al. 2021: attention weighted by the gradient of the loss"],
     ], (flow) => app.state.set({ flow }));
     this.scaling = choices("Colours", [
-      ["each", "each layer by itself", "The strongest colour is the largest of the other tokens in each layer"],
-      ["alike", "all alike", "The strongest colour is the largest of the other tokens in all layers"],
+      ["each", "scale per layer", "The strongest colour is the largest value of the other tokens in each layer"],
+      ["alike", "one scale", "The strongest colour is the largest value of the other tokens in all layers"],
     ], (bands) => app.state.set({ bands }));
     this.scales = choices("Colour scale", SCALE_CHOICES.slice(0, 3), (scale) => app.state.set({ scale }));
-    const why = "Shade as if the first and the special tokens were not there";
+    const why = "Ignore the first token and the special tokens in the colours";
     this.sink = toggle("Hide the sink", why, (sink) => app.state.set({ sink }));
     const controls = [this.kind, this.scaling, this.scales, this.sink];
     this.controls = element("div", { className: "flow-controls" }, ...controls);
@@ -71,12 +71,12 @@ export class FlowView {
     );
     this.listen();
     this.keys = {
-      ArrowUp: [() => this.step(-1, 0), "a layer up"],
-      ArrowDown: [() => this.step(1, 0), "a layer down"],
-      ArrowLeft: [() => this.step(0, -1), "a token to the left"],
-      ArrowRight: [() => this.step(0, 1), "a token to the right"],
+      ArrowUp: [() => this.step(-1, 0), "layer above"],
+      ArrowDown: [() => this.step(1, 0), "layer below"],
+      ArrowLeft: [() => this.step(0, -1), "token to the left"],
+      ArrowRight: [() => this.step(0, 1), "token to the right"],
       Enter: [() => this.follow(this.app.state.col), "follow this token"],
-      e: [() => app.state.set({ bands: this.each ? "alike" : "each" }), "each layer by itself, or all alike"],
+      e: [() => app.state.set({ bands: this.each ? "alike" : "each" }), "a scale per layer, or one scale"],
     };
   }
 
@@ -111,7 +111,7 @@ export class FlowView {
     this.question?.abort();
   }
 
-  // ---- what is followed
+  // ---- the flow of a token
 
   get asked() {
     return this.stack.relevance ? this.app.state.flow : "rollout";
@@ -150,7 +150,7 @@ export class FlowView {
     this.draw();
   }
 
-  // How many rows the picture has when it is whole, and what they are called.
+  // The number of rows of the complete picture, and their names.
   get count() {
     return this.stack.layers.length + 1;
   }
@@ -160,7 +160,7 @@ export class FlowView {
     return `${this.narrow ? "" : "after "}${this.app.layerName(this.count - 2 - row)}`;
   }
 
-  // What is said and shaded: shares; of relevance what lies beyond the 1 with which every token starts.
+  // The values shown: shares; for relevance without the 1 with which every token starts.
   valuesOf(row) {
     const { found, kind, token } = this.flow;
     if (kind === "rollout" || row === 0) return found[row];
@@ -174,7 +174,7 @@ export class FlowView {
     return Array.from({ length }, (_, i) => this.app.state.sink && (i === 0 || Boolean(special[i])));
   }
 
-  // What the colours of each row stand for at most: the largest of the other tokens; a token keeps much of itself.
+  // The value at the ramp's end of each row: the largest of the other tokens, as a token's share of itself is large.
   get tops() {
     const { hidden, flow: { found, token } } = this;
     const tops = found.map((_, row) => largest(this.valuesOf(row).filter((__, i) => !hidden[i] && i !== token)));
@@ -187,12 +187,12 @@ export class FlowView {
     return scale === "row" ? "linear" : scale;
   }
 
-  // The row that the text and the list show: the one that is pointed at, or as far as there is one.
+  // The row that the text and the list show: the row under the pointer, or the last one computed so far.
   get row() {
     return Math.min(this.layer ?? this.count - 1, this.flow.found.length - 1);
   }
 
-  // ---- what a person does
+  // ---- actions of the reader
 
   get each() {
     return this.app.state.bands === "each";
@@ -259,7 +259,7 @@ export class FlowView {
     this.showShares();
   }
 
-  // The cell that is pointed at.
+  // The cell under the pointer.
   read() {
     const { app: { state: { col } }, axis, row } = this;
     if (col === null) return this.reading.replaceChildren();
@@ -279,7 +279,7 @@ export class FlowView {
       return;
     }
     const { labels } = this.axis;
-    const about = flow.kind === "rollout" ? " is made of" : " rests on";
+    const about = flow.kind === "rollout" ? " is made of" : " depends on";
     this.heading.replaceChildren("What ", nameOf(labels[flow.token], flow.token), about);
     const said = [];
     if (flow.part < 1) {
@@ -288,10 +288,10 @@ export class FlowView {
       said.push(`computing ${app.layerName(left - 1)} (${this.count - left} of ${this.count - 1}${part})`);
     } else if (flow.kind === "rollout") {
       said.push(`rollout over ${this.count - 1} layers`);
-    } else said.push(`relevance over ${this.count - 1} layers, beyond the 1 that a token starts with`);
+    } else said.push(`relevance over ${this.count - 1} layers, without the initial 1 of the token itself`);
     if (app.state.sink) said.push("first and special tokens hidden · values unchanged");
     if (flow.kind === "rollout") said.push("click a token to follow it");
-    else said.push("of the token from which the loss was computed");
+    else said.push("for the token from which the loss was computed");
     this.note.textContent = said.join(" · ");
     this.element.dataset.part = String(flow.part);
     this.element.dataset.token = String(flow.token);
@@ -320,7 +320,7 @@ export class FlowView {
     return this.image;
   }
 
-  // Tokens by how much the row in question has of them, hidden ones left out.
+  // Tokens by their values in the current row, without hidden ones.
   order() {
     const { hidden } = this;
     const values = this.valuesOf(this.row);
@@ -351,7 +351,7 @@ export class FlowView {
     return this.app.digits(value);
   }
 
-  // ---- ways out
+  // ---- export
 
   picture() {
     if (!this.flow?.found) return null;
@@ -391,7 +391,7 @@ export class FlowView {
     const lines = [`records = ${recordsOf(stack)}`];
     if (what === "relevance") lines.push("# watched with values=True, gradients=True, and backward() called inside");
     lines.push(`found = headwise.analyses.${what}(records, rows=${flow.token})[${stack.example}, 0]`);
-    if (what === "relevance") lines.push(`found[${flow.token}] -= 1  # what every token starts with`);
+    if (what === "relevance") lines.push(`found[${flow.token}] -= 1  # the initial 1 of the token itself`);
     lines.push(
       `for token in found.argsort(descending=True)[:${LISTED}].tolist():`,
       `    print(f"{found[token]:.4f}  token {token}")`,
@@ -400,7 +400,7 @@ export class FlowView {
   }
 }
 
-// The Python for a stack's records: [seen[0], seen[1], seen[2]] in short.
+// The Python code for a stack's records: [seen[0], seen[1], seen[2]] or shorter.
 function recordsOf({ layers }) {
   const parts = layers.map(({ expression }) => /^(.*)\[(\d+)\]$/.exec(expression));
   const [seen, from] = [parts[0]?.[1], Number(parts[0]?.[2])];

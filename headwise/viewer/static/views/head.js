@@ -1,4 +1,4 @@
-// The Head view: the map of one head, how its weights are coloured, and the colour bar.
+// The Head view: the map of one head, its colour scales, and the colour bar.
 
 import CSS from "./head.css" with { type: "text" };
 import { COLOURS } from "../map/colour.js";
@@ -8,7 +8,7 @@ import { HeatMap } from "../map/heatmap.js";
 import { ColourBar } from "../map/legend.js";
 import { layerArguments, optionArguments } from "./python.js";
 
-const CLOSER = 1.5; // a step of the zoom buttons and keys
+const CLOSER = 1.5; // factor of the zoom buttons and keys
 const PAPER = { margin: 16, title: 30, bar: 280, foot: 38, notes: 18 }; // of a saved picture, in pixels
 
 export class HeadView {
@@ -21,7 +21,7 @@ export class HeadView {
     this.app = app;
     this.map = new HeatMap({
       onPoint: (row, col) => {
-        this.pointed = true; // nothing to reveal: it is under the pointer
+        this.pointed = true; // no need to reveal a cell under the pointer
         app.state.set({ row, col });
         this.pointed = false;
       },
@@ -46,7 +46,7 @@ export class HeadView {
     const { state } = this.app;
     this.scales = choices("Colour scale", SCALE_CHOICES, (scale) => state.set({ scale }));
     this.colours = picker("Colours", COLOURS, (colours) => state.set({ colours }));
-    const what = "Hide the first token that anybody may attend to; weights stay as they are";
+    const what = "Hide the first token that any query may attend to; weights do not change";
     this.sink = toggle("Hide the sink", what, (sink) => state.set({ sink }));
     const zoom = element(
       "span", { className: "zoom", role: "group", ariaLabel: "Zoom" },
@@ -108,7 +108,7 @@ export class HeadView {
     this.hidden.hidden = !this.hiddenNote;
   }
 
-  // What a picture without the sink must say.
+  // The note of a picture without the sink.
   get hiddenNote() {
     const { sink } = this.map;
     if (sink === null) return "";
@@ -116,7 +116,7 @@ export class HeadView {
     return `${which} hidden · values unchanged, not renormalised`;
   }
 
-  // ---- to take away
+  // ---- export
 
   picture() {
     const { app, map, bar } = this;
@@ -158,7 +158,7 @@ export class HeadView {
       args.push(`rows=slice(${row}, ${pastRow})`, `cols=slice(${col}, ${pastCol})`);
     }
     args.push(...optionArguments(app.stack, app.state));
-    const row = scale === "row" ? "# per-row colours are the page's only: this figure is linear\n" : "";
+    const row = scale === "row" ? "# only the page has per-row colours: this figure is linear\n" : "";
     return `import headwise.plot\n\n${row}figure = headwise.plot.heatmap(${args.join(", ")}, out="attention.pdf")\n`;
   }
 }

@@ -1,4 +1,4 @@
-// Where the columns are patches of an image: the attention of one patch, or of a token beside the image, laid over it.
+// If the columns are patches of an image: the attention of one patch, or of another token, drawn over the image.
 
 import CSS from "./image.css" with { type: "text" };
 import { largest, picture } from "../map/colour.js";
@@ -11,10 +11,10 @@ import { attentionOf, chosenHeads, groupsOf, sinkOf } from "./text/grouping.js";
 import { RunningText, codesOf, paletteOf } from "./text/running.js";
 
 const WIDEST = 640; // pixels
-const LOWEST = 260; // of an image that has too little room
-const SHARE = 0.7; // of the page's height, where it has one column
+const LOWEST = 260; // minimum height of an image
+const SHARE = 0.7; // of the page's height, if it has one column
 const MARGIN = 20; // below the image
-const NAMED = 5; // tokens beside the patches whose weights are told one by one
+const NAMED = 5; // up to this many other tokens are listed one by one
 const EDGE = 12; // around a saved picture
 const SMOOTH = 16; // pixels of a patch in a smooth overlay
 const FORMS = [["cells", "cells", "A cell for each patch"], ["smooth", "smooth", "Smooth between the patches"]];
@@ -28,7 +28,7 @@ export class ImageView {
   static why({ stack }) {
     if (stack.cols.patches) return null;
     return (
-      "What is looked at here is no image. If it is, say so before the page is written: " +
+      "The input is not known to be an image. If it is one, set the patches before the page is written: " +
       "seen.tokens = headwise.text.Patches(rows, cols)."
     );
   }
@@ -37,7 +37,7 @@ export class ImageView {
     this.app = app;
     this.asking = new Asking(app);
     this.opacity = 0.75;
-    this.caption = new Caption(app, "Point at a patch to see its attention; a click holds it.");
+    this.caption = new Caption(app, "Point at a patch to see its attention; click to pin it.");
     this.canvas = element("canvas", { tabIndex: 0, role: "img", ariaLabel: "The image" });
     this.canvas.setAttribute("aria-describedby", this.caption.words.id);
     this.place = element("div", { className: "place" });
@@ -56,28 +56,28 @@ export class ImageView {
     this.controls = element("div", { className: "image-controls" }, ...bar);
     const more = (by) => this.look({ opacity: Math.min(1, Math.max(0, Math.round((this.opacity + by) * 20) / 20)) });
     this.keys = {
-      g: [() => this.asking.turn(), "what a patch gives, or gets"],
+      g: [() => this.asking.turn(), "attention that a patch gives, or gets"],
       m: [() => app.state.set({ overlay: app.state.overlay === "cells" ? "smooth" : "cells" }), "cells, or smooth"],
       "+": [() => more(0.1), "more colour, less image"],
       "-": [() => more(-0.1), "less colour, more image"],
-      Enter: [() => this.hold(), "hold the patch, or let it go"],
+      Enter: [() => this.hold(), "pin the patch, or unpin it"],
     };
     for (const key of Object.keys(ARROWS)) {
-      this.keys[key] = [() => this.step(key), "to the next patch; while one is held, the next to read out"];
+      this.keys[key] = [() => this.step(key), "next patch; if one is pinned, the weight of the next patch"];
     }
     this.listen();
     this.size = new ResizeObserver(() => this.draw());
     this.size.observe(this.place);
   }
 
-  // ---- what is looked at
+  // ---- the selection
 
   // Rows and columns are the patches of one image, and the tokens before them.
   get alone() {
     return this.app.stack.rows === this.app.stack.cols;
   }
 
-  // The side that a patch is of.
+  // The side of a patch.
   get side() {
     return this.alone ? "both" : "cols";
   }
@@ -101,7 +101,7 @@ export class ImageView {
     this.draw();
   }
 
-  // An arrow leads to the patch beside; upward from the image to the tokens before it.
+  // An arrow key moves to the next patch; upward from the first row, to the tokens before the patches.
   step(key) {
     const { asking, first } = this;
     const held = asking.pinned !== null;
@@ -119,7 +119,7 @@ export class ImageView {
     else if (row >= 0 && row < rows && col >= 0 && col < cols) asking.point(this.side, first + row * cols + col);
   }
 
-  // ---- what is shown
+  // ---- the display
 
   update(changed) {
     const { app } = this;
@@ -150,8 +150,8 @@ export class ImageView {
       image.addEventListener("error", () => this.app.fail(new Error("The image of this page cannot be shown.")));
       image.src = cols.image;
     }
-    const beside = cols.patches.prefix.length ? [this.text(this.side, besides(cols), "beside the patches")] : [];
-    const from = this.alone ? [] : [this.text("rows", rows, "looks from")];
+    const beside = cols.patches.prefix.length ? [this.text(this.side, besides(cols), "Other tokens")] : [];
+    const from = this.alone ? [] : [this.text("rows", rows, "Queries")];
     const blocks = (texts) => texts.map(({ block }) => block);
     this.texts = [...from, ...beside];
     this.around.replaceChildren(...blocks(beside), this.canvas);
@@ -171,9 +171,9 @@ export class ImageView {
     return { side, running, block, groups: groupsOf(axis, "tokens") };
   }
 
-  // The image as a canvas, which every picture can be drawn from.
+  // The image as a canvas, from which pictures are drawn.
   develop(stack, image) {
-    if (stack !== this.stack) return; // another one by now
+    if (stack !== this.stack) return; // the stack has changed meanwhile
     const { naturalWidth: width, naturalHeight: height } = image;
     this.photo = element("canvas", { width, height });
     this.photo.getContext("2d").drawImage(image, 0, 0);
@@ -220,9 +220,9 @@ export class ImageView {
   show(found) {
     const { app, asking, first } = this;
     const { weights, sunk } = found;
-    const over = weights && (this.alone || asking.gives); // they are the patches' own
+    const over = weights && (this.alone || asking.gives); // they are weights to patches
     const shown = weights?.map((weight, place) => (place === sunk ? NaN : weight));
-    this.weights = over ? shown.subarray(first) : null; // of the patches: the tokens beside them may hold far more
+    this.weights = over ? shown.subarray(first) : null; // only of patches: other tokens may have far larger weights
     this.top = weights ? largest(this.weights ?? shown) : 0;
     const codes = weights && codesOf(weights, this.top, app.state.scale, sunk);
     for (const { side, running, groups } of this.texts) {
@@ -231,18 +231,18 @@ export class ImageView {
     const notes = over && asking.gives && first ? [this.share(weights)] : [];
     this.caption.show({ ...found, probe: asking.probe, top: this.top, pinned: asking.pinned !== null, notes });
     const { labels } = app.stack[asking.sides[0]];
-    const what = found.group === null ? "" : `What ${labels[found.group]} ${found.direction}, over the image`;
+    const what = found.group === null ? "" : `Attention that ${labels[found.group]} ${found.direction}, over the image`;
     this.canvas.ariaLabel = what || "The image";
     this.draw();
   }
 
-  // What the tokens beside the patches take of a row.
+  // The sums of a row: patches, and other tokens.
   share(weights) {
     const { prefix } = this.app.stack.cols.patches;
     const { digits } = this.app;
     const sum = (...part) => digits(weights.subarray(...part).reduce((all, weight) => all + (weight || 0), 0));
     const before = prefix.map((name, i) => `${name} ${digits(weights[i] || 0)}`).join(", ");
-    const many = `${prefix.length} tokens beside them ${sum(0, prefix.length)}`;
+    const many = `${prefix.length} other tokens ${sum(0, prefix.length)}`;
     return `All patches together ${sum(prefix.length)}; ${prefix.length > NAMED ? many : before}.`;
   }
 
@@ -255,7 +255,7 @@ export class ImageView {
     return { width, height: Math.max(1, Math.round((width * high) / wide)) };
   }
 
-  // How high the image may be, so that all of it is in sight.
+  // The largest height at which the whole image is visible.
   get room() {
     const { panel, host } = this.app;
     if (getComputedStyle(panel).overflowY === "visible") return SHARE * host.clientHeight; // the whole page scrolls
@@ -336,7 +336,7 @@ export class ImageView {
     this.size.disconnect();
   }
 
-  // ---- what a person does
+  // ---- actions of the reader
 
   listen() {
     const tokenAt = ({ offsetX, offsetY }) => {
@@ -355,7 +355,7 @@ export class ImageView {
     });
   }
 
-  // ---- ways out
+  // ---- export
 
   picture() {
     const { width, height } = this.measure();
@@ -378,7 +378,7 @@ export class ImageView {
   }
 }
 
-// The tokens before the patches as an axis of their own.
+// The tokens before the patches, as an axis.
 function besides({ patches: { prefix } }) {
   const no = prefix.map(() => false);
   return {

@@ -1,4 +1,4 @@
-// The whole model: every head as a small map, in its layer's row or sorted by a statistic, and what the statistic says.
+// The whole model: every head as a small map, in its layer's row or sorted by a statistic, and the statistic's meaning.
 
 import { choices, picker } from "../shell/controls.js";
 import { element } from "../shell/element.js";
@@ -6,20 +6,20 @@ import { HeadTiles, STEPS } from "../shell/thumbs.js";
 import { layersArguments, optionArguments } from "./python.js";
 import CSS from "./model.css" with { type: "text" };
 
-// Sizes of the maps, in pixels: those of a layer stand in as few lines as leave them SMALLEST.
+// Sizes of the maps, in pixels. A layer gets as few lines as possible with maps of at least SMALLEST.
 const [SMALLEST, LARGEST, LISTED] = [44, 116, 88];
-const DENSE = 60; // below this size head and value stand under one another
-const [FRAME, GAP, GROUP_GAP] = [6, 6, 12]; // around a map, between two, and between those that share keys
-const LABEL = 94; // at the left of a layer, where there is room
-const NARROW = 660; // there the label stands above (as in model.css)
-const TINT = 46; // per cent of the accent that the largest value is tinted with
+const DENSE = 60; // below this size the value is below the number of the head
+const [FRAME, GAP, GROUP_GAP] = [6, 6, 12]; // around a map, between two maps, between groups that share keys
+const LABEL = 94; // left of a layer, if there is room
+const NARROW = 660; // below this width the label is above (as in model.css)
+const TINT = 46; // per cent of the accent colour for the largest value
 
 export class ModelView {
   static id = "model";
   static title = "Model";
   static css = CSS;
-  static strip = false; // it is all heads itself
-  static hint = "Click a head, or press Enter, to look at it closer";
+  static strip = false; // it shows all heads itself
+  static hint = "Click a head, or press Enter, to open it";
   static why = () => null;
 
   constructor(app) {
@@ -40,9 +40,9 @@ export class ModelView {
     const section = { className: "view-model", ariaLabel: "Every head of every layer" };
     this.element = element("section", section, this.about, this.grid);
     new ResizeObserver(() => this.resize()).observe(this.grid);
-    const step = (key) => [() => this.tiles.step(...STEPS[key]), "from head to head"];
+    const step = (key) => [() => this.tiles.step(...STEPS[key]), "next head in this direction"];
     this.keys = Object.fromEntries(Object.keys(STEPS).map((key) => [key, step(key)]));
-    this.keys.Enter = [() => this.open(app.state.layer, app.state.head), "look at this head"];
+    this.keys.Enter = [() => this.open(app.state.layer, app.state.head), "open this head"];
   }
 
   open(layer, head) {
@@ -89,14 +89,14 @@ export class ModelView {
       const stats = await stack.stats(layer);
       if (stack !== this.stack || !stats) return;
       this.stats[layer] = stats;
-      clearTimeout(this.telling); // several layers may come at once
+      clearTimeout(this.telling); // several layers may arrive at once
       this.telling = setTimeout(() => {
         this.showStatistic();
         this.arrange();
         this.tiles.mark();
       });
     } catch {
-      // the shell says why; the numbers stay away
+      // the shell shows the reason; the numbers stay empty
     }
   }
 
@@ -130,7 +130,7 @@ export class ModelView {
 
   row(tiles, layer) {
     const { name, heads, kvHeads } = this.stack.layers[layer];
-    const size = heads / kvHeads; // heads that read the same keys
+    const size = heads / kvHeads; // query heads that share keys
     const groups = [];
     for (let first = 0; first < heads; first += size > 1 ? size : heads) {
       const some = element("div", { className: "tiles" }, ...tiles.slice(first, first + (size > 1 ? size : heads)));
@@ -184,7 +184,7 @@ export class ModelView {
     if (chosen) this.about.textContent = [chosen.about, this.certainty()].filter(Boolean).join(" ");
   }
 
-  // Whether the numbers are all there, and exact.
+  // A note if numbers are missing or estimated.
   certainty() {
     const there = this.stats.filter(Boolean);
     const rows = Math.min(...there.map(({ estimated }) => estimated ?? Infinity));
@@ -193,9 +193,9 @@ export class ModelView {
     return `Estimated from ${rows.toLocaleString("en")} of ${this.stack.rows.length.toLocaleString("en")} rows.`;
   }
 
-  // ---- ways out
+  // ---- export
 
-  // As it is laid out now, every head drawn whether it is in sight or not.
+  // In the current layout, with every head, visible or not.
   async picture() {
     const { app, stack } = this;
     const tiles = this.all.flat();
@@ -234,7 +234,7 @@ export class ModelView {
     return { width: this.element.scrollWidth, height: this.element.scrollHeight, draw };
   }
 
-  // What the picture needs to be told, of what stands in the bar.
+  // The title of the picture, from the controls.
   title() {
     const { name, about } = this.chosen;
     return `${name}, ${this.low.textContent} to ${this.high.textContent}. ${about}`;
@@ -247,7 +247,7 @@ export class ModelView {
   }
 }
 
-// The size of the maps of a layer, so that its lines hold equally many.
+// The size of the maps of a layer, so that its lines hold equal numbers.
 function sizeOf({ heads, kvHeads }, room) {
   const [units, each] = kvHeads < heads ? [kvHeads, heads / kvHeads] : [heads, 1]; // heads that stay together
   for (let lines = 1; lines < units; lines++) {
@@ -257,13 +257,13 @@ function sizeOf({ heads, kvHeads }, room) {
   return Math.max(SMALLEST, sizeFor(room, 1, each));
 }
 
-// The largest maps of which a line holds `units` of `each`.
+// The largest size at which a line holds `units` groups of `each` maps.
 function sizeFor(room, units, each) {
   const gaps = (each - 1) * GAP * units + (units - 1) * (each > 1 ? GROUP_GAP : GAP);
   return Math.min(LARGEST, Math.floor((room - gaps) / (units * each)) - FRAME);
 }
 
-// A colour as every reader of SVG knows it: a mixed one is given in other words.
+// A colour in a form that all SVG readers know; computed mixed colours have another form.
 function inRgb(colour) {
   const context = new OffscreenCanvas(1, 1).getContext("2d");
   context.fillStyle = colour;
@@ -278,7 +278,7 @@ function canvasOf(image) {
   return canvas;
 }
 
-// Three digits, as they are read most easily.
+// Three digits.
 function short(value) {
   if (!Number.isFinite(value)) return "";
   if (value !== 0 && Math.abs(value) < 0.001) return value.toExponential(0);

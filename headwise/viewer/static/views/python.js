@@ -1,8 +1,8 @@
-// How the Python that a view offers says what is in sight, for headwise.plot.
+// Arguments of headwise.plot for the Python code of a view.
 
 export const MAPS = { viridis: "viridis", cividis: "cividis", grey: "Greys" }; // as matplotlib calls them; ember is the default
 
-// The layer of a Seen, which knows the names of its tokens; or a record, where there are none to know.
+// The layer of a Seen, which knows the labels of its tokens; or a bare record.
 export function layerArguments(stack, layer) {
   const { expression } = stack.layers[layer];
   const numbered = [stack.rows, stack.cols].every(({ labels }) => labels.every((label, i) => label === String(i)));
@@ -21,12 +21,12 @@ export function layersArguments({ layers }, { stacks }) {
   return stacks.length > 1 ? [seen, `layers=[${places.map(([, , place]) => place).join(", ")}]`] : [seen];
 }
 
-// The Seen that a record is of; undefined for a bare record.
+// The Seen of a record; undefined for a bare record.
 export function seenOf(expression) {
   return /^(.*)\[\d+\]$/.exec(expression)?.[1].replace(/\.records$/, "");
 }
 
-// Which example, and how weights become colours.
+// The example, and the colours.
 export function optionArguments(stack, { scale, colours, sink }, usual = "linear") {
   const args = stack.example ? [`example=${stack.example}`] : [];
   if (scale !== usual && scale !== "row") args.push(`scale="${scale}"`);

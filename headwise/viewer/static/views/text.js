@@ -1,5 +1,5 @@
-// The tokens as running text, coloured by what one of them gives to the others, or gets from them; for short texts also
-// as lines between two columns. Level, direction and heads are the state's, so every view speaks of the same weights.
+// The tokens as running text, coloured by the attention that one of them gives to the others or gets from them; for
+// short texts also as lines between two columns. Level, direction and heads are in the state, shared by all views.
 
 import CSS from "./text.css" with { type: "text" };
 import { largest } from "../map/colour.js";
@@ -13,8 +13,8 @@ import { Lines } from "./text/lines.js";
 import { RunningText, codesOf, paletteOf } from "./text/running.js";
 import { textPicture } from "./text/picture.js";
 
-const LINES = 80; // lines between more tokens than these tell nobody anything
-const SHORT = 80; // tokens of a text that is written larger
+const LINES = 80; // lines between more tokens are unreadable
+const SHORT = 80; // texts of up to this many tokens are written larger
 const LEVELS = [["tokens", "tokens"], ["words", "words"], ["sentences", "sentences"]];
 const FORMS = [["text", "text", "Running text"], ["lines", "lines", "Lines between two columns"]];
 const ARROWS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
@@ -32,7 +32,7 @@ export class TextView {
   constructor(app) {
     this.app = app;
     this.asking = new Asking(app);
-    this.caption = new Caption(app, "Point at a token to see its attention; a click holds it.");
+    this.caption = new Caption(app, "Point at a token to see its attention; click to pin it.");
     this.place = element("div", { className: "texts" });
     this.lines = new Lines({
       point: (side, token) => this.asking.pointing(() => this.asking.pointFrom(side, token)),
@@ -45,16 +45,16 @@ export class TextView {
     const bar = [this.asks.directions, this.levels, this.forms, this.asks.scales, this.asks.sink];
     this.controls = element("div", { className: "text-controls" }, ...bar);
     this.keys = {
-      g: [() => this.asking.turn(), "what a token gives, or gets"],
+      g: [() => this.asking.turn(), "attention that a token gives, or gets"],
       w: [() => this.turnLevel(), "tokens, words or sentences"],
-      l: [() => this.draw(this.form === "text" ? "lines" : "text"), "lines between two columns, or text"],
-      Enter: [() => this.hold(), "hold the token, or let it go"],
+      l: [() => this.draw(this.form === "text" ? "lines" : "text"), "lines between two columns, or running text"],
+      Enter: [() => this.hold(), "pin the token, or unpin it"],
     };
-    const does = "to the next token; while one is held, the next to read out";
+    const does = "next token; if one is pinned, the weight of the next token";
     for (const key of ARROWS) this.keys[key] = [() => this.step(key), does];
   }
 
-  // ---- what is looked at
+  // ---- the selection
 
   get rows() {
     return groupsOf(this.app.stack.rows, this.app.state.level);
@@ -75,7 +75,7 @@ export class TextView {
     this.app.state.set({ form });
   }
 
-  // Lines only where they can be told apart.
+  // Lines only if they are readable.
   get form() {
     return this.whyNoLines() ? "text" : this.app.state.form;
   }
@@ -83,8 +83,8 @@ export class TextView {
   whyNoLines() {
     const { rows, cols, app } = this;
     const most = Math.max(rows.labels.length, cols.labels.length);
-    if (most > LINES) return `Lines are for up to ${LINES} ${rows.level} a side: here are ${most}.`;
-    if (rows.of.length * cols.of.length > app.stack.cells) return "Lines are for shorter texts than this.";
+    if (most > LINES) return `Lines are for up to ${LINES} ${rows.level} per side. This text has ${most}.`;
+    if (rows.of.length * cols.of.length > app.stack.cells) return "This text is too long for lines.";
     return null;
   }
 
@@ -93,7 +93,7 @@ export class TextView {
     if (asked !== null) this.asking.pin(side, asked, this[side].of);
   }
 
-  // An arrow goes through the text; beside the lines, left and right lead to the other column.
+  // Arrow keys move through the text; between lines, left and right change the column.
   step(key) {
     const { asking } = this;
     const held = asking.pinned !== null;
@@ -109,7 +109,7 @@ export class TextView {
     if (groups.labels[group] !== undefined) asking.point(side, groups.of.indexOf(group));
   }
 
-  // ---- what is shown
+  // ---- the display
 
   update(changed) {
     const { app, rows, cols } = this;
@@ -144,7 +144,7 @@ export class TextView {
     this.blocks =
       stack.rows === stack.cols
         ? [text("both", stack.rows, "Text")]
-        : [text("rows", stack.rows, "looks from"), text("cols", stack.cols, "looks at")];
+        : [text("rows", stack.rows, "Queries"), text("cols", stack.cols, "Keys")];
     const divided = (axis) => ["words", "sentences"].some((level) => axis[level].labels.length < axis.length);
     this.levels.hidden = !divided(stack.rows) && !divided(stack.cols);
   }
@@ -166,7 +166,7 @@ export class TextView {
     }
   }
 
-  // Ask for the weights that caption and colours need, and show them; what is in sight stays until they are there.
+  // Ask for the weights that caption and colours need, and show them. The old display stays until they arrive.
   async ask(rows, cols) {
     this.question?.abort();
     const { signal } = (this.question = new AbortController());
@@ -188,7 +188,7 @@ export class TextView {
     }
   }
 
-  // The weights of whole heads, kept while they are in sight: a token that is pointed at needs no new ones.
+  // The weights of whole heads, kept while they are shown, so that pointing at a token needs no new ones.
   async matrices(stack, heads, rows, cols, signal) {
     const key = JSON.stringify([heads, rows.level]);
     if (this.kept?.stack !== stack || this.kept.key !== key) {
@@ -229,7 +229,7 @@ export class TextView {
     this.lines.close();
   }
 
-  // ---- ways out
+  // ---- export
 
   picture() {
     if (this.form === "lines") return this.lines.picture();

@@ -1,13 +1,13 @@
-// Which tokens of two texts belong together.
+// Aligns the tokens of two texts.
 //
-// The longest run that both have, then the same to its left and to its right (Ratcliff & Obershelp): what Python's
-// difflib.SequenceMatcher does, and so headwise.analyses.compare, so that the numbers of a page are those of Python.
+// The longest common run, then the same to its left and to its right (Ratcliff & Obershelp): the algorithm of Python's
+// difflib.SequenceMatcher, which headwise.analyses.compare uses, so that the page has the same numbers as Python.
 
-const MOST = 5e7; // pairs of equal tokens to look at; beyond, only the common beginning and end are matched
+const MOST = 5e7; // maximum pairs of equal tokens; with more, only the common beginning and end are matched
 
-// Two lists of labels as one axis on which neither is lost. Entry u is token left[u] of `a` and token right[u] of `b`,
-// -1 where that text has none; same[u] says that the labels are equal. Different tokens stand together only in a gap
-// that is equally long in both texts ("street" / "road"). `whole` is false where the texts were too long to match.
+// Two lists of labels as one axis with all tokens of both. Entry u is token left[u] of `a` and token right[u] of `b`,
+// or -1; same[u] says that the labels are equal. Different tokens share an entry only in a gap of equal length in both
+// texts ("street" / "road"). `whole` is false if the texts were too long to match.
 export function align(a, b, most = MOST) {
   const found = runsOf(a, b, most);
   const runs = found ?? ends(a, b);
@@ -36,7 +36,7 @@ export function align(a, b, most = MOST) {
   };
 }
 
-// [place in a, place in b, length] of the runs that both have, in order; null if that is too much work.
+// [index in a, index in b, length] of the common runs, in order; null if that is too much work.
 function runsOf(a, b, most) {
   if (a.length === b.length && a.every((label, i) => label === b[i])) return [[0, 0, a.length]];
   const matcher = new Matcher(a, b, most);
@@ -56,19 +56,19 @@ function runsOf(a, b, most) {
 
 class Matcher {
   constructor(a, b, most) {
-    this.left = most; // pairs that may still be looked at
+    this.left = most; // remaining number of pairs
     const numbers = new Map();
     for (const label of b) if (!numbers.has(label)) numbers.set(label, numbers.size);
     const numbersB = Int32Array.from(b, (label) => numbers.get(label));
     this.a = Int32Array.from(a, (label) => numbers.get(label) ?? -1);
-    // Where each label stands in b: label n owns places[first[n]] to places[first[n + 1]], in order.
+    // The indices of each label in b: label n has places[first[n]] to places[first[n + 1]], in order.
     this.first = new Int32Array(numbers.size + 1);
     for (const number of numbersB) this.first[number + 1]++;
     for (let n = 0; n < numbers.size; n++) this.first[n + 1] += this.first[n];
     const next = this.first.slice();
     this.places = new Int32Array(b.length);
     numbersB.forEach((number, j) => (this.places[next[number]++] = j));
-    // How long the run that ends in token j of b is, for the token of a before this one and for this one; shifted by 1.
+    // The length of the run that ends at token j of b, for the previous and the current token of a; shifted by 1.
     this.before = new Int32Array(b.length + 1);
     this.now = new Int32Array(b.length + 1);
   }
@@ -76,7 +76,7 @@ class Matcher {
   // The first of the longest runs within a[lowA … highA] and b[lowB … highB].
   longest(lowA, highA, lowB, highB) {
     let best = [lowA, lowB, 0];
-    let [clearFrom, clearTo] = [0, 0]; // the places of what `before` holds
+    let [clearFrom, clearTo] = [0, 0]; // the indices used in `before`
     for (let i = lowA; i < highA && this.left >= 0; i++) {
       const number = this.a[i];
       const from = number < 0 ? 0 : this.at(number, lowB);
@@ -96,7 +96,7 @@ class Matcher {
     return best;
   }
 
-  // The place of the first token of b from `low` on that has this label.
+  // The index of the first token of b from `low` on with this label.
   at(number, low) {
     let [from, to] = [this.first[number], this.first[number + 1]];
     while (from < to) {

@@ -1,18 +1,18 @@
-// Two heads as maps over the tokens of both: each by itself, right minus left, and how far they are apart.
+// Two heads as maps over the tokens of both: each side, right minus left, and their divergence.
 //
 // The axes are those of align.js: an entry is a token of the left text, of the right one, or of both.
 
-const STRIP = 1 << 20; // cells of one side that are asked for at once
-const ALL = 1 << 22; // so many cells are gone through one by one in any case
-const POOLED = 512; // beyond: what is drawn for more cells than this shows only the middle row of its block
+const STRIP = 1 << 20; // cells of one side per question
+const ALL = 1 << 22; // up to this many cells are all computed
+const POOLED = 512; // with more cells, blocks of more cells than this use only their middle row
 
-// One head over the axes of both texts. rows, cols: its token at each entry, -1 = none.
+// One head over the joint axes. rows, cols: its token at each entry, -1 = none.
 export class Side {
   constructor(stack, layer, head, rows, cols) {
     Object.assign(this, { stack, layer, head, rows, cols });
   }
 
-  // Every cell of a rectangle of entries; NaN where the mask forbids, and for tokens that this side lacks.
+  // Every cell of a rectangle of entries; NaN for masked cells, and for tokens that this side does not have.
   async cells([row, pastRow], [col, pastCol], options) {
     const width = pastCol - col;
     const out = new Float32Array((pastRow - row) * width).fill(NaN);
@@ -38,9 +38,9 @@ function span(tokens, low, past) {
   return low < past ? [tokens[low], tokens[past - 1] + 1] : [0, 0];
 }
 
-// `tile` for a HeatMap (see source.js) of one side, and of right minus left; NaN where either has no weight. A number
-// that stands for a block of cells is that of the largest magnitude in it. `tell(rows)`: how many rows each drawn row
-// stands for where only the middle one of them was looked at, 1 where all were.
+// `tile` for a HeatMap (see source.js) of one side, and of right minus left; NaN where one side has no weight. A block
+// of cells has the value of largest magnitude in it. `tell(rows)`: the number of rows per drawn row if only the middle
+// one was computed, 1 if all were.
 export const alone = (side, tell) => pooled((...asked) => side.cells(...asked), tell);
 
 export function difference(left, right, tell) {
@@ -95,13 +95,13 @@ async function inStrips(cellsOf, [row0, row1], cols, options) {
   return out;
 }
 
-// ---- how far two heads are apart
+// ---- the divergence of two heads
 
-const SOME = 64; // rows that are compared where all of them have more than ALL cells
+const SOME = 64; // rows compared if all rows have more than ALL cells
 
-// As headwise.analyses.compare: the mean over the rows that both have of the Jensen-Shannon divergence between their
-// distributions over the keys that both have and one cell more, the rest. `left`, `right`: Sides; rows, cols: axes of
-// align.js. Gives the divergence in nats and how many rows it comes from.
+// As headwise.analyses.compare: the mean over the common rows of the Jensen-Shannon divergence between their
+// distributions over the common keys and one more cell, the rest. `left`, `right`: Sides; rows, cols: axes of
+// align.js. Returns the divergence in nats and the number of rows.
 export async function divergence(left, right, rows, cols, options) {
   const shared = entries(rows);
   if (!shared.length || !entries(cols).length) return { nats: NaN, rows: 0 };
@@ -128,7 +128,7 @@ function rowDivergence(p, q, from, same) {
   return sum / 4;
 }
 
-// What a row gives to keys of its own text alone, to a sink, or to nothing.
+// The weight of a row on keys that only its own text has, on a learned sink, or on nothing.
 function rest(weights, from, same) {
   let [total, own] = [0, 0];
   for (let j = 0; j < same.length; j++) {

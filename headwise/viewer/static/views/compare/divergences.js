@@ -1,20 +1,20 @@
-// Where two inputs differ most: a small grid, one cell for every layer and head, computed when nothing else is.
+// The divergence of two inputs: a small grid with one cell per layer and head, computed when the page is idle.
 
 import { css } from "../../map/colour.js";
 import { divergence, Side } from "./difference.js";
 import { element } from "../../shell/element.js";
 
 export class Divergences {
-  // go(layer, head): what a click does.
+  // go(layer, head): called on a click.
   constructor(app, go) {
-    Object.assign(this, { app, go, known: new Map() }); // stacks that were compared -> what is known of their heads
+    Object.assign(this, { app, go, known: new Map() }); // compared stacks -> the divergences known so far
     this.grid = element("div", { className: "grid", role: "group", ariaLabel: "Divergence of every head" });
     this.most = element("p", { className: "note", ariaLive: "polite" });
     const heading = element("h3", { textContent: "Where do they differ most?" });
     this.element = element("div", { className: "where" }, heading, this.grid, this.most);
   }
 
-  // left, right: stacks; rows, cols: their axes put together. Nothing is shown where their heads are no counterparts.
+  // left, right: stacks; rows, cols: their joint axes. Nothing is shown if their heads do not correspond.
   show(left, right, rows, cols) {
     this.stop();
     const heads = (stack) => stack.layers.map((layer) => layer.heads).join();
@@ -92,14 +92,14 @@ export class Divergences {
     }
     const left = all.filter((each) => each.nats === undefined).length;
     if (left) this.most.textContent = `comparing heads: ${all.length - left} of ${all.length}`;
-    else if (!known.length) this.most.textContent = "They have no token in common.";
+    else if (!known.length) this.most.textContent = "The two sides have no token in common.";
     else {
       const [{ layer, head, nats, rows: count }] = known.sort((one, other) => other.nats - one.nats);
       const shared = this.rows ? this.rows.same.reduce((sum, each) => sum + each, 0) : count;
       const from = count < shared ? `estimated from ${count} of ${shared}` : count;
       this.most.textContent =
         `Most: layer ${stack.layers[layer].number} · head ${head}, ${digits(nats)} nats. Mean Jensen–Shannon ` +
-        `divergence of the rows in common (${from}); 0: equal, 0.693: no key in common.`;
+        `divergence of the rows in common (${from}); 0 = equal, 0.693 = no key in common.`;
     }
   }
 }

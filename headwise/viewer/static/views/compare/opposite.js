@@ -1,11 +1,11 @@
-// Which head stands on the other side of a comparison, and the controls that choose it. The left side is the place that
-// the page looks at; the right one is `state.other`, or, where nobody chose, the usual one.
+// The head on the other side of a comparison, and the controls that choose it. The left side is the current head of
+// the page; the right one is `state.other`, or the default.
 
 import { button, picker, toggle } from "../../shell/controls.js";
 import { element } from "../../shell/element.js";
 
 export class Opposite {
-  // changed(): linked or not has changed, which is no part of the page's state.
+  // changed(): called when `linked` changes, which is not part of the page's state.
   constructor(app, changed) {
     Object.assign(this, { app, changed });
     const { other, layer, head } = app.state;
@@ -18,7 +18,7 @@ export class Opposite {
     return { input, stack, layer, head };
   }
 
-  // With `linked`, the layer and head of the left side over there.
+  // With `linked`, the layer and head of the left side.
   get right() {
     const right = this.app.state.other ?? this.usual();
     if (!this.linked || this.isSameStack(right)) return right;
@@ -26,7 +26,7 @@ export class Opposite {
     return this.within({ ...right, layer, head });
   }
 
-  // The same of the next input, or the next head.
+  // The same head of the next input, or the next head.
   usual() {
     const { left } = this;
     const { inputs } = this.app.source;
@@ -38,7 +38,7 @@ export class Opposite {
     return { input: 0, stack: (left.stack + 1) % inputs[0].stacks.length, layer: 0, head: 0 };
   }
 
-  // The like of a place in another input: in its stack of the same name, if there is one.
+  // The corresponding place in another input: in its stack of the same name, if there is one.
   inInput(input, place) {
     const { name } = this.stackOf(place);
     const stack = this.app.source.inputs[input].stacks.findIndex((each) => each.name === name);
@@ -59,7 +59,7 @@ export class Opposite {
     return input === this.app.state.input && stack === this.app.state.stack;
   }
 
-  // "tired · layer 3 · head 5", with as much of it as is needed to tell.
+  // "tired · layer 3 · head 5", shortened to the parts that differ.
   nameOf(place) {
     const { input, layer, head } = place;
     const { inputs } = this.app.source;
@@ -70,9 +70,9 @@ export class Opposite {
     return parts.join(" · ");
   }
 
-  // ---- choosing
+  // ---- controls
 
-  // One whose layer or head was chosen by itself does not follow the left any more.
+  // After the layer or head is chosen here, the right side no longer follows the left.
   take(other, own = false) {
     if (own && !this.isSameStack(other)) this.linked = false;
     this.app.state.set({ other: this.within(other) });

@@ -1,8 +1,8 @@
-// The Python that makes the like of the Compare view.
+// The Python code for the Compare view.
 
 import { layerArguments, optionArguments, seenOf } from "../python.js";
 
-// Two figures in the same colours.
+// Two figures with the same colours.
 export function pythonOfSides({ left, right, one, other }, { scale, colours, sink, top }) {
   const figures = [["left", left, one], ["right", right, other]].map(([name, { layer, head }, stack]) => {
     const args = [...layerArguments(stack, layer), `head=${head}`, ...optionArguments(stack, { scale, colours, sink })];
@@ -12,7 +12,7 @@ export function pythonOfSides({ left, right, one, other }, { scale, colours, sin
   return ["import headwise.plot", "", ...figures].join("\n");
 }
 
-// Right minus left, on the tokens that both have.
+// Right minus left, on the common tokens.
 export function pythonOfDifference({ left, right, one, other, rows, cols }) {
   const sides = [["a", left, one], ["b", right, other]].map(([name, { layer, head }, stack]) => {
     const { expression } = stack.layers[layer];

@@ -1,13 +1,13 @@
-// The tokens of two texts on one axis, on which neither is lost: entries, each a token of the left text, of the right
-// one, or of both (see align.js). Places on it are counted in entries, places on the left text's own axis in tokens.
+// The joint axis of two texts: entries, each a token of the left text, of the right one, or of both (see align.js).
+// Places on it are counted in entries, places on the left text's own axis in tokens.
 
 import { align } from "./align.js";
 
 export class Union {
-  // one, other: axes of the left and of the right.
+  // one, other: the axes of left and right.
   constructor(one, other) {
     Object.assign(this, { one, other, ...align(one.labels, other.labels) }); // length, left, right, same, plain, whole
-    this.own = new Int32Array(one.length); // the entry of each token of the left
+    this.own = new Int32Array(one.length); // the entry of each token of the left text
     this.left.forEach((token, entry) => token >= 0 && (this.own[token] = entry));
     const of = (labels, token) => (token < 0 ? "·" : labels[token]);
     this.axes = {
@@ -17,7 +17,7 @@ export class Union {
     };
   }
 
-  // An axis as a HeatMap wants it.
+  // The axis for a HeatMap.
   axis(labelOf) {
     const { left, right, one, other, length } = this;
     const each = (give) => Array.from({ length }, (_, entry) => give(entry));
@@ -27,7 +27,7 @@ export class Union {
     return { labels: each(labelOf), length, special: mark("special"), unknown: mark("unknown"), generated };
   }
 
-  // "street | road" where different tokens stand together; ◂ only left, ▸ only right.
+  // "street | road" if different tokens share an entry; ◂ only left, ▸ only right.
   labelAt(entry) {
     const [token, match] = [this.left[entry], this.right[entry]];
     if (match < 0) return `◂ ${this.one.labels[token]}`;
@@ -43,7 +43,7 @@ export class Union {
     return token === null ? null : this.own[token];
   }
 
-  // The same for places between them, real numbers.
+  // The same for real numbers, places between entries.
   tokenPlace(at) {
     const entry = Math.floor(at);
     let before = 0;
@@ -56,7 +56,7 @@ export class Union {
     return token >= this.own.length ? this.length : this.own[token] + at - token;
   }
 
-  // What belongs together, as a sentence.
+  // The alignment as a sentence.
   told(what) {
     const { left, right, same, length } = this;
     const count = (test) => left.reduce((sum, _, entry) => sum + (test(entry) ? 1 : 0), 0);
@@ -69,7 +69,7 @@ export class Union {
       [count((entry) => left[entry] < 0), "only right (▸)"],
     ];
     for (const [number, how] of found) if (number) parts.push(`${number} ${how}`);
-    const short = this.whole ? "" : " Too long to match all of it: only the common beginning and end are aligned.";
+    const short = this.whole ? "" : " The texts are too long: only the common beginning and end are aligned.";
     return `${parts.join(", ")}.${short}`;
   }
 }

@@ -1,23 +1,23 @@
-// The picture of the Flow view: a row for every layer, from the top down to the input, a column for every token.
+// The picture of the Flow view: a row for every layer, from the top down to the input; a column for every token.
 
 import { picture } from "../../map/colour.js";
 
 const LABEL = 12; // pixels of a label's line
-const WIDEST = 72; // pixels of a token's column in a short text
-const ROOM = 92; // pixels that an upright label may take
-const BINS = 2048; // a longer text is drawn in so many columns, each the largest of its tokens
+const WIDEST = 72; // maximum width of a token's column, in pixels
+const ROOM = 92; // maximum height of a rotated label, in pixels
+const BINS = 2048; // maximum columns; in a longer text each is the largest of several tokens
 const UPRIGHT = /^[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Emoji_Presentation}]+$/u;
 const GRAPHEMES = new Intl.Segmenter(undefined, { granularity: "grapheme" });
-const TRIED = 40; // of the largest, for a label where there is no room for all
+const TRIED = 40; // the largest tokens that may get a label if there is no room for all
 
-// Where everything stands. names: of the rows.
+// The layout. names: of the rows.
 export function frameOf(context, { names, labels, font, width }) {
   context.font = `700 ${LABEL}px ${font}`;
   const widest = (texts) => texts.reduce((most, text) => Math.max(most, context.measureText(text).width), 0);
   const left = Math.ceil(widest(names)) + 12;
   const wide = Math.min(WIDEST, (width - left - 6) / labels.length);
   const widestLabel = Math.ceil(widest(labels));
-  const level = widestLabel <= wide - 4; // labels are written from left to right
+  const level = widestLabel <= wide - 4; // labels are horizontal
   const count = names.length;
   const high = Math.max(12, Math.min(28, Math.floor(420 / count)));
   const top = 4;
@@ -25,14 +25,14 @@ export function frameOf(context, { names, labels, font, width }) {
   return { left, top, wide, high, width, height, count, level, across: labels.length * wide };
 }
 
-// The row and the token at a pixel, or null beside them.
+// The row and the token at a pixel, or null.
 export function cellAt({ left, top, wide, high, count, across }, { offsetX, offsetY }) {
   const inside = offsetX >= left && offsetX < left + across && offsetY >= top && offsetY < top + count * high;
   return inside ? [Math.floor((offsetY - top) / high), Math.floor((offsetX - left) / wide)] : null;
 }
 
-// The rows as an image of a pixel for every cell. values: of each row; tops: the largest that its colours stand for;
-// hidden tokens stay clear.
+// The rows as an image with one pixel per cell. values: of each row; tops: the values at the ramp's end; hidden tokens
+// are transparent.
 export function bandOf({ values, tops, hidden, scale, table }) {
   const bins = Math.min(hidden.length, BINS);
   const shares = new Float32Array(values.length * bins).fill(NaN);
@@ -48,8 +48,8 @@ export function bandOf({ values, tops, hidden, scale, table }) {
   return canvas;
 }
 
-// what: { band, names, labels, hidden, style, token (whose flow it is), row, col (what is pointed at, col may be null),
-// order (tokens by what that row has of them), found (a Set, or null) }
+// what: { band, names, labels, hidden, style, token (of the flow), row, col (under the pointer, col may be null),
+// order (tokens by their values in that row), found (a Set, or null) }
 export function drawFlow(context, frame, what) {
   const { left, top, wide, high, count, across } = frame;
   const { band, names, style, token, row, col } = what;
@@ -75,7 +75,7 @@ export function drawFlow(context, frame, what) {
   });
 
   const box = (y, i) => {
-    const side = Math.max(wide, 4); // a cell too small to see still gets a frame
+    const side = Math.max(wide, 4); // a frame even around a cell too small to see
     context.strokeRect(left + (i + 0.5) * wide - side / 2, top + y * high + 1, side, high - 2);
   };
   context.lineWidth = 2;
@@ -91,7 +91,7 @@ export function drawFlow(context, frame, what) {
   drawLabels(context, frame, what);
 }
 
-// All labels where there is room, else those that matter: the token pointed at, whose flow it is, and the largest.
+// All labels if there is room, else the most important: the token under the pointer, that of the flow, and the largest.
 function drawLabels(context, { left, top, wide, high, count, level }, what) {
   const { labels, hidden, style, token, col, order, found } = what;
   const all = wide >= LABEL + 1;
@@ -110,7 +110,7 @@ function drawLabels(context, { left, top, wide, high, count, level }, what) {
   }
 }
 
-// Turned upwards, but for what is never turned: a single letter, or Chinese, which goes down.
+// Rotated upwards, except a single letter, and Chinese, which runs down.
 function drawLabel(context, label, x, y, level) {
   const letters = lettersOf(label);
   const isUpright = letters.length === 1 || UPRIGHT.test(label);

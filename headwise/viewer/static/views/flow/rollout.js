@@ -1,23 +1,23 @@
 // Attention rollout of one output token, from the top layer down to the input (Abnar & Zuidema 2020), as
-// headwise.analyses.rollout works it out: Â = rownorm(½ · mean over the heads of A + ½ · I), and row `token` of
-// Â_L … Â_1, one vector-matrix product a layer.
+// headwise.analyses.rollout computes it: Â = rownorm(½ · mean over the heads of A + ½ · I), and row `token` of
+// Â_L … Â_1, one vector-matrix product per layer.
 
-const MOST = { embedded: 5e9, server: 2e10 }; // cells of all heads and layers; beyond, it takes many minutes
-const STRIP = 6e6; // cells asked for at once: others get their turn in between, and it can be stopped
-const LOST = 2e-5; // of the sum, that rounding may take
+const MOST = { embedded: 5e9, server: 2e10 }; // cells of all heads and layers; more would take many minutes
+const STRIP = 6e6; // cells of one question, so that others get their turn in between, and it can be stopped
+const LOST = 2e-5; // largest rounding error of a sum
 
-// A sentence where this is too much to compute, else null.
+// A sentence if this is too much to compute, else null.
 export function tooMuch({ rows, layers }, kind) {
   const cells = layers.reduce((sum, { heads }) => sum + heads * rows.length ** 2, 0);
   if (cells <= MOST[kind]) return null;
   return (
-    `Rollout over ${layers.length} layers of ${rows.length} tokens takes ${cells.toExponential(1)} weights, more ` +
-    `than is computed in good time (${MOST[kind].toExponential(0)}). In Python: headwise.analyses.rollout(seen, rows=…).`
+    `Rollout over ${layers.length} layers of ${rows.length} tokens needs ${cells.toExponential(1)} weights, more ` +
+    `than this page computes (${MOST[kind].toExponential(0)}). In Python: headwise.analyses.rollout(seen, rows=…).`
   );
 }
 
-// The shares of all tokens in `token`, L + 1 vectors: itself alone above the top layer, … , the input tokens at last.
-// `tell(found, part)`: what there is by now, and how much of the next is done, 0 … 1.
+// The shares of all tokens in `token`, L + 1 vectors: above the top layer only itself, … , at the end the input tokens.
+// `tell(found, part)`: the vectors so far, and the progress of the next one, 0 … 1.
 export async function rollout(stack, token, { signal, tell }) {
   const start = new Float32Array(stack.rows.length);
   start[token] = 1;
@@ -29,8 +29,8 @@ export async function rollout(stack, token, { signal, tell }) {
   return found;
 }
 
-// above · Â. A row of A sums to 1, so that Â is ½ A + ½ I: but not beside a sink, nor where it attends to nothing. Only
-// where the sum tells so are the rows' totals asked for.
+// above · Â. A row of A sums to 1, so Â is ½ A + ½ I, except with a learned sink or in empty rows. The sums of the rows
+// are asked for only if the sum of the result shows that this is needed.
 async function through(stack, layer, above, signal, tell) {
   let shares = above;
   let mixed = await mix(stack, layer, shares, signal, tell);
@@ -60,7 +60,7 @@ async function mix(stack, layer, shares, signal, tell) {
   return Float32Array.from(sum);
 }
 
-// What each row of the mean over the heads of A adds up to, of those rows that have a share.
+// The sum of each row of the mean over the heads of A, for rows with a share.
 async function rowTotals(stack, layer, shares, signal, tell) {
   const { length } = shares;
   const { heads } = stack.layers[layer];
@@ -73,14 +73,14 @@ async function rowTotals(stack, layer, shares, signal, tell) {
       const rows = [row, Math.min(past, row + step)];
       const means = await stack.tile(layer, head, rows, [0, length], rows[1] - row, 1, "mean", { signal });
       signal.throwIfAborted();
-      means.forEach((mean, i) => (totals[row + i] += ((mean || 0) * length) / heads)); // NaN: attends to nothing
+      means.forEach((mean, i) => (totals[row + i] += ((mean || 0) * length) / heads)); // NaN: an empty row
     }
   }
   return totals;
 }
 
-// Whose rollout to show where nobody chose: the last token of a causal stack, which has seen all others, else the
-// first, which is [CLS] in encoders.
+// The default token: the last one of a causal stack, which attends to all others, else the first, which is [CLS] in
+// encoders.
 export async function usualToken(stack, signal) {
   const last = stack.rows.length - 1;
   if (!last || !stack.layers[0].masked) return 0;

@@ -1,14 +1,14 @@
-// Shares of the tokens of a text: the running text shaded by them, and a list of the largest.
+// Shares of the tokens of a text: the running text coloured by them, and a list of the largest.
 
 import { element } from "../../shell/element.js";
 import { groupsOf } from "../text/grouping.js";
 import { RunningText, codesOf, paletteOf } from "../text/running.js";
 
 const LISTED = 8;
-const [HIDDEN] = codesOf([0], 1, "linear", 0); // how a text marks a token that is hidden as a sink
+const [HIDDEN] = codesOf([0], 1, "linear", 0); // the code of a token that is hidden as a sink
 
 export class Shares {
-  // on.point(token), on.follow(token): what a person asks for, by pointer or by key.
+  // on.point(token), on.follow(token): called for the reader's pointer and keys.
   constructor(on) {
     this.on = on;
     this.heading = element("h3");
@@ -29,14 +29,14 @@ export class Shares {
   build(axis) {
     const { point, follow } = this.on;
     const on = { point, pin: follow, pointing: (act) => act() };
-    this.running = new RunningText(axis, "The tokens, shaded by their shares", on);
+    this.running = new RunningText(axis, "The tokens, coloured by their shares", on);
     this.groups = groupsOf(axis, "tokens");
     this.text.replaceChildren(this.heading, this.running.element);
   }
 
-  // what: { heading, labels, values, top (what the colours end with), scale, style, digits, hidden (of each token),
-  // order (tokens by value), token (whose shares they are), col (pointed at, or null), found (a Set, or nothing),
-  // title (of the list's buttons), whole (whether the values add up to something) }
+  // what: { heading, labels, values, top (the value at the ramp's end), scale, style, digits, hidden (of each token),
+  // order (tokens by value), token (of the flow), col (under the pointer, or null), found (a Set, or nothing),
+  // title (of the list's buttons), whole (whether the sum of the values means something) }
   show(what) {
     this.heading.textContent = what.heading;
     this.shade(what);
@@ -57,11 +57,11 @@ export class Shares {
 
   listLargest({ labels, values, digits, order, col, title, whole }) {
     const listed = order.slice(0, LISTED).filter((i) => values[i] > 0);
-    if (col !== null && !listed.includes(col)) listed.push(col); // the one pointed at, too
+    if (col !== null && !listed.includes(col)) listed.push(col); // also the one under the pointer
     const rest = listed.reduce((left, i) => left - values[i], values.reduce((sum, value) => sum + value, 0));
     this.rest.textContent = whole && rest > 5e-4 ? `all other tokens together ${digits(rest)}` : "";
     const made = listed.map((i) => [i, values[i], i === col].join()).join(";");
-    if (made === this.made) return; // the button under the pointer, or in focus, stays the same one
+    if (made === this.made) return; // keep the button under the pointer or in focus
     this.made = made;
     const focused = this.element.getRootNode().activeElement?.dataset.token;
     const most = values[listed[0]] || 1;
@@ -79,7 +79,7 @@ export class Shares {
   }
 }
 
-// A token's label and its place.
+// A token's label and index.
 export function nameOf(label, place) {
   return element("span", { className: "name" }, element("bdi", { textContent: label, title: label }), ` ${place}`);
 }

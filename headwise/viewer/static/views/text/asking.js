@@ -1,5 +1,5 @@
-// Which token is asked what it gives or gets, and which of the others is read out: the state's row and column, and
-// their pins, as the Text and the Image view speak of them.
+// The asked token, whose attention is shown, and the probe, the other token whose weight is shown: the state's row and
+// column, and their pins, in the terms of the Text and the Image view.
 
 import { choices, SCALE_CHOICES, toggle } from "../../shell/controls.js";
 
@@ -9,10 +9,10 @@ const PIN = { rows: "pinRow", cols: "pinCol" };
 export class Asking {
   constructor(app) {
     this.state = app.state;
-    this.by = null; // "pointer" while a person points: what is pointed at is in sight
+    this.by = null; // "pointer" while the reader points: that token is visible
   }
 
-  // What the state is set to while the pointer does it.
+  // Set the state on behalf of the pointer.
   pointing(act) {
     this.by = "pointer";
     act();
@@ -23,7 +23,7 @@ export class Asking {
     return this.state.direction === "gives";
   }
 
-  // The axis that is asked about, and the other, whose tokens are coloured.
+  // The axis of the asked token, and the other one, whose tokens are coloured.
   get sides() {
     return this.gives ? ["rows", "cols"] : ["cols", "rows"];
   }
@@ -41,7 +41,7 @@ export class Asking {
     return this.state[FIELD[other]] ?? this.state[PIN[other]];
   }
 
-  // A token is pointed at. side: the axis that it is of; "both" where rows and columns are one.
+  // The pointer is over a token. side: its axis; "both" if rows and columns are the same.
   point(side, token) {
     const [asked, others] = this.sides;
     const held = this.pinned !== null;
@@ -49,7 +49,7 @@ export class Asking {
     else if (!held) this.state.set({ [FIELD[asked]]: token });
   }
 
-  // Hold a token, or let it go if it, or its group, is held. of: the group of each token.
+  // Pin a token, or unpin it if it, or its group, is pinned. of: the group of each token.
   pin(side, token, of) {
     const [asked, others] = this.sides;
     if (side === others) return this.state.set({ [FIELD[others]]: token });
@@ -57,7 +57,7 @@ export class Asking {
     this.state.set({ [PIN[asked]]: same ? null : token, [FIELD[asked]]: token });
   }
 
-  // The same where the axis itself says whether it is asked what it gives (rows) or gets (columns).
+  // The same if the axis decides the direction: rows give, columns get.
   pointFrom(side, token) {
     if (this.pinned === null) this.state.set({ direction: SAYS[side], [FIELD[side]]: token });
     else if (side === this.sides[1]) this.point(side, token);
@@ -76,25 +76,25 @@ export class Asking {
 const SAYS = { rows: "gives", cols: "gets" };
 
 const DIRECTIONS = [
-  ["gives", "gives", "What a token gives to the others"],
-  ["gets", "gets", "What a token gets from the others"],
+  ["gives", "gives", "The attention that a token gives to the others"],
+  ["gets", "gets", "The attention that a token gets from the others"],
 ];
 
-// What both views have in their bar.
+// The controls that both views have.
 export class AskingControls {
   constructor({ state }) {
     this.state = state;
     const set = (field) => (value) => state.set({ [field]: value });
     this.directions = choices("Colours show", DIRECTIONS, set("direction"));
     this.scales = choices("Colour scale", SCALE_CHOICES.slice(0, 3), set("scale"));
-    const hides = "Hide the first token that anybody may attend to; weights stay as they are";
+    const hides = "Hide the first token that any query may attend to; weights do not change";
     this.sink = toggle("Hide the sink", hides, set("sink"));
   }
 
   show() {
     const { direction, scale, sink } = this.state;
     this.directions.show(direction);
-    this.scales.show(scale === "row" ? "linear" : scale); // each answer is coloured against its own largest
+    this.scales.show(scale === "row" ? "linear" : scale); // colours of each answer are relative to its own largest weight
     this.sink.show(sink);
   }
 }

@@ -1,17 +1,16 @@
-// What the colours of a text or an image say, in words: which token is asked about, in which heads, and the largest
-// weights.
+// The caption of a coloured text or image: the asked token, the heads, and the largest weights.
 
 import { element } from "../../shell/element.js";
 import { ColourBar } from "../../map/legend.js";
 import { topPlaces } from "./grouping.js";
 
-const TOP = 5; // how many of the others are listed
-const FONT = 13; // pixels of the letters in a picture, and of a line of them
+const TOP = 5; // number of listed tokens
+const FONT = 13; // pixels of letters in a picture, and of a line
 const LINE = 19;
 const BAR = 200; // pixels of the colour bar there
 
 export class Caption {
-  // hint: what to do while no token is asked about.
+  // hint: the text while no token is asked.
   constructor(app, hint) {
     this.app = app;
     this.hint = hint;
@@ -25,9 +24,9 @@ export class Caption {
     this.element = element("div", { className: "attention-caption" }, words, this.bar.element);
   }
 
-  // found: { heads, direction, groups and group: what is asked about (null = nothing), others, weights: one for each of
-  // the others, sunk: the place that is hidden as the sink, probe: that of the weight to be read out, pinned, notes:
-  // [sentence], top: what the colours end at }.
+  // found: { heads, direction, groups and group: the asked group (null = none), others, weights: one for each of the
+  // others, sunk: the index hidden as the sink, probe: the index of the weight to show, pinned, notes: [sentence], top:
+  // the weight at the ramp's end }.
   show(found) {
     const { heads, direction, groups, group, others, weights, sunk, probe, pinned, notes = [] } = found;
     const { digits } = this.app;
@@ -43,7 +42,7 @@ export class Caption {
     const gives = direction === "gives";
     this.title.replaceChildren(
       named(groups, group), gives ? " gives most to" : " gets most from", " ",
-      small(this.headsSaid(heads) + (pinned ? " · held: Esc lets go" : "")),
+      small(this.headsSaid(heads) + (pinned ? " · pinned: Esc unpins" : "")),
     );
     this.list.replaceChildren(...topPlaces(weights, TOP, sunk).map((place) => {
       const item = element("li", {}, named(others, place), " ", element("b", { textContent: digits(weights[place]) }));
@@ -51,7 +50,7 @@ export class Caption {
       return item;
     }));
     this.title.title = this.title.textContent;
-    if (!this.list.childElementCount) this.list.append(element("li", { textContent: "nothing: the mask forbids all" }));
+    if (!this.list.childElementCount) this.list.append(element("li", { textContent: "none: the mask forbids all" }));
     const said = [];
     if (probe !== null) {
       const [asked, read] = [named(groups, group), named(others, probe)];
@@ -70,14 +69,14 @@ export class Caption {
     this.bar.update({ top: found.top, scale: state.scale === "row" ? "linear" : state.scale, table: style.table });
   }
 
-  // Whose attention it is.
+  // The heads, in words.
   headsSaid(heads) {
     if (heads.length === 1) return this.app.headName(...heads[0]);
     const names = heads.map(([layer, head]) => `${this.app.stack.layers[layer].number}.${head}`);
     return `mean of ${heads.length} heads: ${names.join(", ")}`;
   }
 
-  // The same for a picture of that width: { height, draw(context, x, y) }.
+  // The caption for a picture of this width: { height, draw(context, x, y) }.
   picture(width) {
     const { style } = this.app;
     const font = `${FONT}px ${style.font}`;
@@ -106,7 +105,7 @@ export class Caption {
     return { height: LINE * lines.length + (coloured ? 44 : 10), draw };
   }
 
-  // What is written, as lines of what must not be torn apart. Names keep their own direction.
+  // The text as lines of unbreakable pieces. Names keep their own direction.
   get parts() {
     const textOf = (node) => [...node.childNodes].map((child) => {
       if (!child.childNodes.length) return child.textContent;
@@ -118,7 +117,7 @@ export class Caption {
   }
 }
 
-let count = 0; // of captions, so that each has a name of its own
+let count = 0; // of captions, for unique ids
 
 const small = (textContent) => element("small", { textContent });
 

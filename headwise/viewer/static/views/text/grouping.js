@@ -1,7 +1,7 @@
 // Attention between tokens, words or sentences, as the mean of the chosen heads.
 //
-// As headwise.records.grouped(how="sum") has it (Clark et al. 2019, section 4.1): the weights to the tokens of a word
-// add up, the rows of its tokens are averaged. A masked cell counts as 0; NaN where the mask allows none of the cells.
+// As headwise.records.grouped(how="sum") (Clark et al. 2019, section 4.1): the weights to the tokens of a word are
+// summed, the rows of its tokens are averaged. A masked cell counts as 0; NaN where the mask forbids all cells.
 
 const known = new WeakMap(); // axis -> level -> groups
 
@@ -36,7 +36,7 @@ function divided(axis, level) {
   return { level, labels, of, sizes, runs };
 }
 
-// The head that is looked at and those chosen beside it, [layer, head], each once.
+// The current head and the chosen ones, [layer, head], each once.
 export function chosenHeads({ layer, head, heads }) {
   const others = heads.filter(([l, h], i) => {
     const first = heads.findIndex(([l2, h2]) => l2 === l && h2 === h) === i;
@@ -45,8 +45,8 @@ export function chosenHeads({ layer, head, heads }) {
   return [[layer, head], ...others];
 }
 
-// What one group of rows gives to each group of columns (direction "gives"), or what one group of columns gets from
-// each group of rows ("gets"): a Float64Array. Only these rows or columns are asked for.
+// The weights from one group of rows to each group of columns (direction "gives"), or from each group of rows to one
+// group of columns ("gets"): a Float64Array. Only these rows or columns are requested.
 export async function attentionOf(stack, heads, rows, cols, direction, group, options) {
   const gives = direction === "gives";
   const [asked, others] = gives ? [rows, cols] : [cols, rows];
@@ -61,7 +61,7 @@ export async function attentionOf(stack, heads, rows, cols, direction, group, op
   return sums.map((sum, other) => sum / heads.length / (gives ? asked.sizes[group] : others.sizes[other]));
 }
 
-// All the weights of one head between groups, by rows. For short texts: it asks for every cell.
+// All weights of one head between groups, by rows. For short texts: it requests every cell.
 export async function matrixOf(stack, [layer, head], rows, cols, options) {
   const [height, width] = [rows.of.length, cols.of.length];
   const cells = await stack.tile(layer, head, [0, height], [0, width], height, width, "max", options);
@@ -77,7 +77,7 @@ function add(sums, place, weight) {
   if (!Number.isNaN(weight)) sums[place] = (sums[place] || 0) + weight;
 }
 
-// The places of the largest weights, from the largest; masked ones and `without` are left out.
+// The indices of the largest weights, in descending order, without masked ones and `without`.
 export function topPlaces(weights, count, without = null) {
   const best = [];
   weights.forEach((weight, place) => {
@@ -94,7 +94,7 @@ export function topPlaces(weights, count, without = null) {
 const AROUND = 256; // columns that are searched for the sink at once
 const sinks = new WeakMap(); // stack -> "layer.head" -> column
 
-// The sink of a head: the first key that any query may attend to; null where no query may attend to anything.
+// The sink of a head: the first key that any query may attend to; null if no query may attend to anything.
 export async function sinkOf(stack, [layer, head], options) {
   if (!stack.layers[layer].masked) return 0;
   if (!sinks.has(stack)) sinks.set(stack, new Map());

@@ -1,5 +1,5 @@
-// The classic head view: two columns of tokens, what looks and what is looked at, and a line for every weight between
-// them, of a colour for each head. Drawn on a canvas; for short texts.
+// The classic head view: a column of queries, a column of keys, and a line for every weight between them, in a colour
+// for each head. Drawn on a canvas; for short texts.
 
 import { along, css, largest } from "../../map/colour.js";
 import { element } from "../../shell/element.js";
@@ -9,8 +9,8 @@ const FONT = 13;
 const WIDEST = 720;
 const MARGIN = 12; // around a saved picture
 const HEADING = "looks from";
-const LEAST = 0.02; // lower on the scale no line is drawn
-// Tell apart for every eye (Okabe & Ito), in the order in which they are given out, on paper and on dark.
+const LEAST = 0.02; // below this place on the scale no line is drawn
+// Colours for all kinds of colour vision (Okabe & Ito), in order of use, on a light and on a dark page.
 const HEADS = {
   light: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a"],
   dark: ["#56b4e9", "#e69f00", "#2fc79a", "#e08fbd", "#f07f3c", "#f0e442", "#a8a8a8"],
@@ -21,8 +21,8 @@ export class Lines {
   constructor(on) {
     this.canvas = element("canvas", { tabIndex: 0, role: "img", ariaLabel: "Lines between two columns" });
     this.element = element("div", { className: "lines" }, this.canvas);
-    this.drawn = []; // the lines in sight: { head: its place among the heads, row, col: groups, weight }
-    this.inSight = null; // the token whose lines alone are drawn: { side, group }
+    this.drawn = []; // the visible lines: { head: its index among the heads, row, col: groups, weight }
+    this.inSight = null; // if set, only lines of this token are drawn: { side, group }
     this.listen(on);
     this.size = new ResizeObserver(() => this.draw());
     this.size.observe(this.element);
@@ -33,7 +33,7 @@ export class Lines {
   }
 
   // rows, cols: { groups, axis }; matrices: of each head, by rows; names: of the heads; at: { side, group, pinned } or
-  // null; sunk: the column that is hidden as the sink, or null; style, scale: of the colours.
+  // null; sunk: the column hidden as the sink, or null; style, scale: of the colours.
   show(shown) {
     const before = this.shown;
     const same = ["side", "group", "pinned"].every((key) => before?.at?.[key] === shown.at?.[key]);
@@ -60,11 +60,11 @@ export class Lines {
     this.canvas.height = height * devicePixelRatio;
     this.canvas.style.width = `${width}px`;
     this.canvas.style.height = `${height}px`;
-    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0); // and it is clear: it has a new size
+    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0); // the canvas is empty, as it was resized
     this.drawOn(context);
   }
 
-  // Where everything goes, for a given width. Returns the height.
+  // The layout for a given width. Returns the height.
   measure(context, width) {
     const { rows, cols, names } = this.shown;
     context.font = this.font(700);
@@ -115,7 +115,7 @@ export class Lines {
     const { rows, cols, matrices, scale } = this.shown;
     const across = cols.groups.labels.length;
     const lines = [];
-    let top = 0; // of the lines in sight
+    let top = 0; // of the visible lines
     matrices.forEach((matrix, head) => {
       for (let row = 0; row < rows.groups.labels.length; row++) {
         for (let col = 0; col < across; col++) {
@@ -171,7 +171,7 @@ export class Lines {
     }
   }
 
-  // The mean over the heads of what the token in sight gives or gets.
+  // The mean over the heads of the weights that the selected token gives or gets.
   means() {
     const { matrices, rows, cols } = this.shown;
     const across = cols.groups.labels.length;
@@ -211,7 +211,7 @@ export class Lines {
     return { width: this.width + 2 * MARGIN, height: this.height + 2 * MARGIN, draw };
   }
 
-  // ---- what a person does
+  // ---- actions of the reader
 
   listen({ point, pin }) {
     const labelAt = ({ offsetX, offsetY }) => {

@@ -1,13 +1,13 @@
-// Running text as a picture: the spans are drawn where the browser has put them.
+// Running text as a picture: the spans are drawn at their positions in the browser.
 
-// Scripts whose letters join, or change places.
+// Scripts whose letters join or are reordered.
 const JOINED =
   /[\p{Script=Arabic}\p{Script=Syriac}\p{Script=Mongolian}\p{Script=Nko}\p{Script=Devanagari}\p{Script=Bengali}]/u;
 const MARGIN = 12;
 
-// blocks: elements with an optional h2 and one RunningText each; caption: what is written above them.
+// blocks: elements with an optional h2 and one RunningText each; caption: the text above them.
 export function textPicture(blocks, caption, style) {
-  for (const block of blocks) block.classList.add("whole"); // also what is out of sight must have its place
+  for (const block of blocks) block.classList.add("whole"); // lay out the hidden parts too
   const boxes = blocks.map((block) => block.getBoundingClientRect());
   const left = Math.min(...boxes.map((box) => box.left));
   const top = Math.min(...boxes.map((box) => box.top));
@@ -37,7 +37,7 @@ function plainPart(node, dx, dy) {
   return { text: node.textContent, ...place, font: fontOf(style), ink: style.color };
 }
 
-// The pieces of a paragraph, in runs of those whose letters join: they must be shaped together.
+// The pieces of a paragraph, in runs whose letters join, because these must be shaped together.
 function runsOf(paragraph, dx, dy, style) {
   const runs = [];
   let touches = false;
@@ -64,7 +64,7 @@ function runsOf(paragraph, dx, dy, style) {
   return runs;
 }
 
-// A span is one piece, or one for each of its lines.
+// A span is one piece, or one per line.
 function piecesOf(span) {
   const boxes = span.getClientRects();
   const text = span.textContent;

@@ -1,4 +1,4 @@
-// The Python that gives what the Text and the Image view show: of one token, in the chosen heads.
+// The Python code for the Text and the Image view: the weights of one token in the chosen heads.
 
 import { layerArguments, MAPS, optionArguments, seenOf } from "../python.js";
 
@@ -10,7 +10,7 @@ export function figurePython({ stack, state }, token) {
   return `import headwise.plot\n\nfigure = headwise.plot.text(${args.join(", ")}, out="attention.pdf")\n`;
 }
 
-// The weights of several heads, or between groups, as a list from the largest.
+// The weights of several heads, or between groups, as a list in descending order.
 export function listPython({ stack, state, layer }, heads, token, level) {
   const [example, gives] = [stack.example, state.direction === "gives"];
   const records = heads.map(([place]) => stack.layers[place].expression);
@@ -51,7 +51,7 @@ export function imagePython({ stack, state }, heads, token) {
   ].join("\n");
 }
 
-// A row, or a column, as the mean of the heads.
+// A row or a column, as the mean of the heads.
 function meanPython({ layers, example }, { direction }, heads, token) {
   return meanOf(heads.map(([place, head]) => {
     const { expression } = layers[place];

@@ -1,19 +1,19 @@
-// An axis as running text: a span a token, in paragraphs, that can be coloured, pointed at and gone through by keys.
+// An axis as running text: one span per token, in paragraphs, with colours, pointer and keys.
 //
-// To a screen reader it is a list of which one token at a time is chosen; to the keyboard it is one stop.
+// For a screen reader it is a list with one selected token; for the Tab key it is one stop.
 
 import { along, css } from "../../map/colour.js";
 import { element } from "../../shell/element.js";
 
-// A paragraph of more tokens is cut at the next sentence, so that the browser may pass over what is out of sight.
+// A longer paragraph is cut at the next sentence, so that the browser can skip hidden parts.
 const PART = 200;
 const STEPS = 64; // of the colours of a text
-const LEAST = 0.02; // nothing is coloured that stands lower on the scale
+const LEAST = 0.02; // weights below this place on the scale are not coloured
 const PLAIN = -1;
 const MASKED = -2;
 const SUNK = -3;
 
-// For each weight its place in the palette, or PLAIN, MASKED, SUNK. sunk: the place that is hidden as a sink.
+// For each weight its index in the palette, or PLAIN, MASKED, SUNK. sunk: the index hidden as a sink.
 export function codesOf(weights, top, scale, sunk = null) {
   return Int16Array.from(weights, (weight, place) => {
     if (place === sunk) return SUNK;
@@ -31,12 +31,12 @@ const TOKEN = element("span", { className: "token", role: "option" });
 const GAP = element("span", { className: "gap" });
 
 export class RunningText {
-  // on: { point(token), pin(token), pointing(act) }: the first two are what a person does, by pointer or by key; what
-  // the pointer does happens within the third.
+  // on: { point(token), pin(token), pointing(act) }: the first two are called for pointer and keys; calls for the
+  // pointer are made inside the third.
   constructor(axis, name, on) {
     this.axis = axis;
     this.spans = [];
-    this.gaps = []; // what stands between two tokens of a paragraph: coloured where both are in one group
+    this.gaps = []; // the spaces between two tokens of a paragraph: coloured if both are in one group
     this.element = element("div", { className: "running", role: "listbox", ariaLabel: name, tabIndex: 0 });
     this.build();
     this.codes = new Int16Array(axis.length).fill(PLAIN);
@@ -82,7 +82,7 @@ export class RunningText {
       span.textContent = text;
       span.token = token;
       if (axis.special[token] || !axis.text) span.classList.add("chip");
-      if (axis.special[token]) span.dir = "ltr"; // a sign has no say in which way the paragraph runs
+      if (axis.special[token]) span.dir = "ltr"; // a special token must not change the direction of the paragraph
       if (axis.unknown[token]) {
         span.classList.add("unknown");
         span.title = "not in the vocabulary: the model reads [UNK]";
@@ -100,7 +100,7 @@ export class RunningText {
     }
   }
 
-  // What is written for a token, the white space before it, and how many lines end before and after it.
+  // The text of a token, the white space before it, and the numbers of line ends before and after it.
   pieceOf(token) {
     const { gaps, pieces, labels, text } = this.axis;
     if (!text) return { before: " ", lines: 0, text: labels[token], after: 0 };
@@ -109,14 +109,14 @@ export class RunningText {
     const rest = pieces[token].slice(lead.length + inked.length);
     const [before, after] = [gaps[token] + lead, rest];
     const newlines = (space) => space.split("\n").length - 1;
-    const drawn = inked || labels[token]; // a token that is only white space has a sign for a label
+    const drawn = inked || labels[token]; // the label of a white space token is a visible sign
     const indent = before.slice(before.lastIndexOf("\n") + 1);
     return { before: indent, lines: newlines(before), text: drawn, after: newlines(after) };
   }
 
   // ---- colours
 
-  // codes: of each group, as of codesOf; null = no colours. groups: as of groupsOf.
+  // codes: of each group, from codesOf; null = no colours. groups: from groupsOf.
   paint(codes, palette, groups) {
     const anew = palette !== this.palette;
     this.element.classList.toggle("grouped", groups.level !== "tokens");
@@ -140,7 +140,7 @@ export class RunningText {
     span.classList.toggle("sunk", code === SUNK);
   }
 
-  // Frame the token that is asked about ("asked") or read out ("probe"), with all of its group; null = none.
+  // Frame the asked token ("asked") or the probe ("probe"), with its whole group; null = none.
   mark(kind, token, groups) {
     for (const span of this.marked[kind]) span.classList.remove(kind, `${kind}-first`, `${kind}-last`);
     this.marked[kind] = [];
@@ -158,7 +158,7 @@ export class RunningText {
     if (kind === "asked") this.spans[token].ariaSelected = "true";
   }
 
-  // Mark what a search found: a set of tokens, or nothing.
+  // Mark the matches of a search: a set of tokens, or nothing.
   find(tokens) {
     if (tokens === this.found) return;
     this.found = tokens;
@@ -166,7 +166,7 @@ export class RunningText {
     for (const token of tokens ?? []) this.spans[token].classList.add("found");
   }
 
-  // The token that the keyboard is at, null = none.
+  // The token of the keyboard cursor, null = none.
   moveTo(token) {
     if (token === this.at) return;
     this.element.querySelector("[id]")?.removeAttribute("id");
@@ -180,7 +180,7 @@ export class RunningText {
     if (this.at !== null) this.spans[this.at].scrollIntoView({ block: "nearest" });
   }
 
-  // ---- what a person does
+  // ---- actions of the reader
 
   listen({ point, pin, pointing }) {
     this.number = count++;
@@ -206,7 +206,7 @@ export class RunningText {
     this.step = (key) => point(this.reached(key));
   }
 
-  // The token that a key leads to, undefined for other keys.
+  // The next token for a key, undefined for other keys.
   reached(key) {
     const end = this.spans.length - 1;
     if (key === "Home") return 0;
@@ -219,7 +219,7 @@ export class RunningText {
     return Math.max(0, Math.min(end, this.at + by));
   }
 
-  // The token that stands above or below.
+  // The token above or below.
   beside(by) {
     const middle = (span) => {
       const { left, right, top, bottom } = span.getBoundingClientRect();
@@ -240,4 +240,4 @@ export class RunningText {
   }
 }
 
-let count = 0; // of texts, so that names of their tokens are their own
+let count = 0; // of texts, for unique ids of tokens
