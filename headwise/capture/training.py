@@ -21,10 +21,10 @@ from torch import nn
 from headwise.capture.context import watch
 from headwise.capture.head_means import Means, Sums, gradient_norm
 from headwise.capture.loggers import Metrics, lightning_callback, make_logger
-from headwise.capture.watcher import Only
 from headwise.errors import ArgumentError, DtypeError, HeadwiseError
 from headwise.records import CallSite, Coverage
 from headwise.records.coverage import Status
+from headwise.records.names import Choice
 
 
 class Monitor:
@@ -87,7 +87,7 @@ class Monitor:
         log: Any = None,
         *,
         every: int = 100,
-        only: Only = None,
+        only: Choice | None = None,
         first_step: int = 0,
         prefix: str = "attention",
         uniform: float = 0.99,
