@@ -75,7 +75,7 @@ class Watcher:
         self.entries: list[Entry] = []
         self.notes: list[str] = []
         self._gradients, self._every = keeping.gradients, keeping.every
-        self._only = None if keeping.only is None else check_choice(keeping.only)
+        self._only = check_choice("*" if keeping.only is None else keeping.only)
         self._keeper = Keeper(keeping)
         self._model = model
         self._names = self._paths()
@@ -194,8 +194,6 @@ class Watcher:
 
     def _chosen(self, *, up_to_last: bool = False) -> list[str]:
         """The layers seen so far that `only` means; -3 counts as -3, -2, -1 with `up_to_last`."""
-        if self._only is None:
-            return self._seen_names
         only = self._only
         if up_to_last:
             lowest = min((each for each in only if isinstance(each, int)), default=0)
@@ -285,7 +283,7 @@ class Watcher:
         only, chosen = self._only, self._chosen()
         seen = Counter(entry.site.name for entry in self.entries if entry.site.name in chosen)
         refused = [state.name for state in self._states.values()]
-        if only and all(isinstance(each, str) for each in only):  # (only what was seen has a number)
+        if only and all(isinstance(each, str) for each in only):  # only what was seen has a number
             refused, _ = select(refused, only)
         for state in self._states.values():
             if state.name in seen:
@@ -302,7 +300,7 @@ class Watcher:
                 )
                 sites.append(CallSite(name, "missed", runs, reason))
         notes = list(self.notes)
-        if self._seen_names and only is not None:
+        if self._seen_names:
             unmatched = {each: select(self._seen_names, [each])[1] for each in only}
             notes += [f"only={each!r}: {messages[0]}" for each, messages in unmatched.items() if messages][:8]
             if not only:
