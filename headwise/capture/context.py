@@ -104,7 +104,7 @@ class Watch:
         functions = Functions(watcher)
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        if any(_is_compiled(module) for module in self._model.modules()):
+        if any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in self._model.modules()):
             watcher.notes.append("what torch.compile made ran eagerly")
         stack.enter_context(huggingface.seen_through(self._model, watcher, functions))
         stack.enter_context(listening(functions.told))
@@ -136,7 +136,3 @@ class LiveSeen(Seen):
     def close(self) -> None:
         """The context ended: let go of the model."""
         self._records, self._coverage, self._watcher = self.records, self.coverage(), None
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None

@@ -81,7 +81,8 @@ class Keeper:
         if kept.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() and (
             x.is_inference() or (x.is_leaf and x.requires_grad and not x._is_view())
         ):
-            kept = _owned(kept)
+            with torch.inference_mode(False):
+                kept = kept.clone()
         storage = kept.untyped_storage()
         self._storages[storage.data_ptr()] = storage.nbytes()
         self._check()
@@ -106,9 +107,9 @@ class Keeper:
     def _check(self) -> None:
         if self._max_bytes is not None and self.nbytes > self._max_bytes:
             raise TooMuch(
-                f"watch: the records passed the limit of {_size(self._max_bytes)} (max_bytes). Watch fewer layers "
-                '(only=), fewer passes (every=), in a smaller dtype (dtype=torch.bfloat16), use offload="cpu" or '
-                '"disk", or increase max_bytes'
+                f"watch: the records passed the limit of {self._max_bytes:,} bytes (max_bytes). Watch fewer "
+                'layers (only=), fewer passes (every=), in a smaller dtype (dtype=torch.bfloat16), use offload="cpu" '
+                'or "disk", or increase max_bytes'
             )
 
 
@@ -118,18 +119,6 @@ def _half_of_memory() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (AttributeError, ValueError, OSError):
         return None
-
-
-def _owned(x: Tensor) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.empty_like(x).copy_(x) if x.is_inference() else x.clone()
-
-
-def _size(count: int) -> str:
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count} bytes"
 
 
 def _on_disk(x: Tensor) -> Tensor:

@@ -33,7 +33,6 @@ class Pretrained:
     encode: Callable[[str, int | None], Tokens]  #: (text, at most so many tokens) -> tokens
     max_length: int | None = None  #: how many tokens it reads at most; None = not known
     pad_id: int = 0
-    names: Callable[[Sequence[int]], list[str]] | None = None  #: of token ids; None for a model that does not generate
     writes_apart: bool = False  #: an encoder-decoder: it generates another sequence than the one it reads
     missing: tuple[str, ...] = ()  #: parameters that the checkpoint lacks; their values are random
 
@@ -49,15 +48,13 @@ class Pretrained:
 
         Returns a value for `Seen.tokens`: all tokens that were read, so all but the last generated one.
         """
-        assert self.names is not None
         tokens, ids, real = _batch(tokens, self.pad_id, "right" if self.writes_apart else "left")
 
         def one_more(*_: object) -> None:  # each forward pass gives a token
             progress()
 
         what = f"{self.name} does not run on a text alone"
-        with torch.no_grad(), _explained(what), _quiet(), contextlib.ExitStack() as stack:
-            stack.callback(self.model.register_forward_pre_hook(one_more).remove)
+        with torch.no_grad(), _explained(what), _quiet(), self.model.register_forward_pre_hook(one_more):
             out: Tensor = self.model.generate(  # type: ignore[operator]
                 ids,
                 attention_mask=real,
@@ -67,11 +64,9 @@ class Pretrained:
                 pad_token_id=self.pad_id,
                 return_dict_in_generate=False,
             )
-        rows = out[:, :-1].tolist()
-        written = [
-            dataclasses.replace(each, ids=tuple(row))
-            for each, row in zip(as_tokens([self.names(row) for row in rows]), rows, strict=True)
-        ]
+            rows = out[:, :-1].tolist()
+            names = _names(self.name, rows)
+        written = [dataclasses.replace(each, ids=tuple(row)) for each, row in zip(as_tokens(names), rows, strict=True)]
         if self.writes_apart:
             return {"source": tokens, "target": written}
         return {"target": [_continued(*each) for each in zip(tokens, written, strict=True)]}
@@ -129,7 +124,6 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
             encode=_encoder(name, config.model_type),
             max_length=_longest(model, config),
             pad_id=pad_id if isinstance(pad_id, int) and pad_id >= 0 else 0,
-            names=_namer(name) if generates else None,
             writes_apart=apart,
             missing=missing,
         )
@@ -252,17 +246,13 @@ def _tokenizer_folder(name: str, model_type: str) -> Path | None:
         return None
 
 
-def _namer(name: str) -> Callable[[Sequence[int]], list[str]]:
+def _names(name: str, rows: list[list[int]]) -> list[list[str]]:
+    """The tokens' names. A vocabulary that was padded to a round number has ids without one."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-
-    def names(ids: Sequence[int]) -> list[str]:
-        # A vocabulary that was padded to a round number has ids without a name.
-        found = zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)
-        return [f"<|{id_}|>" if token is None else token for id_, token in found]
-
-    return names
+    found = [zip(row, tokenizer.convert_ids_to_tokens(row), strict=True) for row in rows]
+    return [[f"<|{id_}|>" if token is None else token for id_, token in row] for row in found]
 
 
 def _longest(model: nn.Module, config: Any) -> int | None:

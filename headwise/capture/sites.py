@@ -46,11 +46,8 @@ class Place:
         given = [x for x in (*self.arguments, *self.keywords.values()) if isinstance(x, Tensor)]
         first = given[0] if given else None
         if isinstance(self.module, nn.MultiheadAttention):
-            query, key = (
-                self.arguments[i] if len(self.arguments) > i else self.keywords.get(name)
-                for i, name in enumerate(("query", "key"))
-            )
-            return not _is_same(key, query)
+            named = {**self.keywords, **dict(zip(("query", "key"), self.arguments, strict=False))}
+            return not _is_same(named.get("key"), named.get("query"))
         said = getattr(self.module, "is_cross_attention", None)
         if said is True or _CROSS.search(type(self.module).__name__):
             return True
@@ -113,11 +110,9 @@ def clean(name: str) -> str:
 
 def attention_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The innermost modules whose class is called attention: where a computation may be missed."""
-    named = [(clean(name), module) for name, module in model.named_modules()]
-    alike = [(name, module) for name, module in named if looks_like_attention(module)]
-    for name, module in alike:
-        if not any(other is not module and looks_like_attention(other) for other in module.modules()):
-            yield name, module
+    for name, module in model.named_modules():
+        if looks_like_attention(module) and sum(map(looks_like_attention, module.modules())) == 1:
+            yield clean(name), module
 
 
 def looks_like_attention(module: nn.Module) -> bool:

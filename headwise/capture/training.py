@@ -176,8 +176,8 @@ class Monitor:
         if "torch._dynamo" in sys.modules:
             self._hooks.enter_context(torch.compiler.set_stance("force_eager"))
         for module in self._model.modules():
-            self._hooks.callback(module.register_forward_pre_hook(_Hook(self._before)).remove)
-            self._hooks.callback(module.register_forward_hook(_Hook(self._after), always_call=True).remove)
+            self._hooks.enter_context(module.register_forward_pre_hook(_Hook(self._before)))
+            self._hooks.enter_context(module.register_forward_hook(_Hook(self._after), always_call=True))
 
     def _disarm(self) -> None:
         forward, self._forward = self._forward, None

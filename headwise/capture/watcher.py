@@ -121,7 +121,7 @@ class Watcher:
                 self._ran(id(module))
 
         self._runs[id(module)] = 0
-        self._hooks.callback(module.register_forward_pre_hook(count).remove)
+        self._hooks.enter_context(module.register_forward_pre_hook(count))
 
     def _ran(self, key: int) -> None:
         self._runs[key] += 1
