@@ -55,6 +55,7 @@ class Pretrained:
 
         what = f"{self.name} does not run on a text alone"
         with torch.no_grad(), _explained(what), _quiet(), self.model.register_forward_pre_hook(one_more):
+            tokenizer = _auto_tokenizer(self.name)
             out: Tensor = self.model.generate(  # type: ignore[operator]
                 ids,
                 attention_mask=real,
@@ -64,9 +65,9 @@ class Pretrained:
                 pad_token_id=self.pad_id,
                 return_dict_in_generate=False,
             )
-            rows = out[:, :-1].tolist()
-            names = _names(self.name, rows)
-        written = [dataclasses.replace(each, ids=tuple(row)) for each, row in zip(as_tokens(names), rows, strict=True)]
+        rows = out[:, :-1].tolist()
+        named = as_tokens([_names(tokenizer, row) for row in rows])
+        written = [dataclasses.replace(each, ids=tuple(row)) for each, row in zip(named, rows, strict=True)]
         if self.writes_apart:
             return {"source": tokens, "target": written}
         return {"target": [_continued(*each) for each in zip(tokens, written, strict=True)]}
@@ -208,9 +209,7 @@ def _encoder(name: str, model_type: str) -> Callable[[str, int | None], Tokens]:
     folder = _tokenizer_folder(name, model_type)
     if folder is not None:
         return Tokenizer.from_pretrained(folder).encode
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    tokenizer = _auto_tokenizer(name)
 
     def encode(text: str, max_length: int | None) -> Tokens:
         whole = tokenizer(text, verbose=False)["input_ids"]
@@ -246,13 +245,16 @@ def _tokenizer_folder(name: str, model_type: str) -> Path | None:
         return None
 
 
-def _names(name: str, rows: list[list[int]]) -> list[list[str]]:
+def _names(tokenizer: Any, ids: list[int]) -> list[str]:
     """The tokens' names. A vocabulary that was padded to a round number has ids without one."""
+    found = zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True)
+    return [f"<|{id_}|>" if token is None else token for id_, token in found]
+
+
+def _auto_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    found = [zip(row, tokenizer.convert_ids_to_tokens(row), strict=True) for row in rows]
-    return [[f"<|{id_}|>" if token is None else token for id_, token in row] for row in found]
+    return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
 
 
 def _longest(model: nn.Module, config: Any) -> int | None:
