@@ -26,7 +26,6 @@ Graph = Mapping[str, set[str]]
 # Circles inside a folder that are still there: methods of a class (`from_torch`, `write`, `load`) that call what stands
 # above it. Each line is one circle, by its alphabetically first module. None may be added.
 KNOWN = {
-    "headwise.nn.from_torch",
     "headwise.tasks",
     "headwise.tasks.text.beam_search",
     "headwise.worksheet.builder",
