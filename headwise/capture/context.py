@@ -50,9 +50,8 @@ def watch(
             of it). Its modules' paths are the names of the records.
         only: which layers to keep, as in `Seen.only`: numbers in the order in which layers are first seen (-1 = the
             last), paths or parts of them ("layer.3", "encoder"), patterns ("*.self_attn", "*.layer.[0-3]"), or several
-            of these. None = all. The number of layers is known only when the model has run: for -2 the last two
-            layers so far are kept, and a layer is dropped when it is no longer one of them. `seen.coverage()` notes
-            what matches no layer.
+            of these. None = all. For -2 the last two layers so far are kept: how many there will be is not known
+            before the model has run. `seen.coverage()` notes what matches no layer.
         values: keep the values and find the output projections: norm-based weights need them.
         gradients: keep the gradient of each computation's output through a backward pass, and the values.
         offload: "cpu" moves what is kept there; "disk" maps it from a file without a name.

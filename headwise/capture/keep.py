@@ -53,13 +53,8 @@ class Keeper:
     def __init__(self, keeping: Keeping) -> None:
         self._dtype, self._offload = keeping.dtype, keeping.offload
         self._max_bytes = _half_of_memory() if keeping.max_bytes == "half" else keeping.max_bytes
-        self._storages: dict[int, int] = {}
-        self._grown = 0  # bytes of the buffers of generations
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes kept so far; a storage that several tensors share counts once."""
-        return sum(self._storages.values()) + self._grown
+        self._storages: dict[int, int] = {}  # address -> bytes: a storage that several tensors share counts once
+        self._nbytes = 0  # of these storages, and of the buffers of generations
 
     def call(self, call: AttentionCall, *, values: bool) -> AttentionCall:
         """The call as it is kept."""
@@ -84,8 +79,9 @@ class Keeper:
             with torch.inference_mode(False):
                 kept = kept.clone()
         storage = kept.untyped_storage()
+        known = self._storages.get(storage.data_ptr(), 0)
         self._storages[storage.data_ptr()] = storage.nbytes()
-        self._check()
+        self.count(storage.nbytes() - known)
         return kept
 
     def convert(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
@@ -97,15 +93,12 @@ class Keeper:
         """A call that was kept is dropped: its bytes do not count any more."""
         for x in (call.q, call.k, call.v, call.bias):
             if x is not None:
-                self._storages.pop(x.untyped_storage().data_ptr(), None)
+                self._nbytes -= self._storages.pop(x.untyped_storage().data_ptr(), 0)
 
-    def count_growth(self, nbytes: int) -> None:
-        """Add the bytes by which the buffer of a generation has grown. RecordError above the limit."""
-        self._grown += nbytes
-        self._check()
-
-    def _check(self) -> None:
-        if self._max_bytes is not None and self.nbytes > self._max_bytes:
+    def count(self, nbytes: int) -> None:
+        """Count bytes that are kept from now on. RecordError above the limit."""
+        self._nbytes += nbytes
+        if self._max_bytes is not None and self._nbytes > self._max_bytes:
             raise TooMuch(
                 f"watch: the records passed the limit of {self._max_bytes:,} bytes (max_bytes). Watch fewer "
                 'layers (only=), fewer passes (every=), in a smaller dtype (dtype=torch.bfloat16), use offload="cpu" '

@@ -215,7 +215,7 @@ class Watcher:
             beams = entry.kept.extend(step, among=way)
             if beams is not None:
                 entry.built = None
-                self._keeper.count_growth(max(0, entry.kept.nbytes - before))
+                self._keeper.count(max(0, entry.kept.nbytes - before))
                 self._beams = beams if way is None else self._beams
                 return True
         return False
