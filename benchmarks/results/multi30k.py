@@ -14,7 +14,8 @@ from benchmarks.results.commands import times
 from benchmarks.results.page import Goal, Result, Table
 from headwise import tasks
 from headwise.models.encoder_decoder import EncoderDecoder
-from headwise.tasks.text.decoding import CachedSteps, Written
+from headwise.tasks.text.decoding import CachedSteps
+from headwise.tasks.text.steps import Written
 
 SEED, BEAMS, LIMIT = 0, 5, 60  # minutes
 SCORES = {"BLEU": 2, "chrF": 2}

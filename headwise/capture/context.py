@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -13,18 +11,19 @@ from torch import nn
 
 from headwise.capture import huggingface
 from headwise.capture.functions import Functions
-from headwise.capture.keep import Keeper, half_of_memory
-from headwise.capture.watcher import Only, Watcher
+from headwise.capture.keep import Keeping
+from headwise.capture.watcher import Watcher
 from headwise.errors import ArgumentError, DtypeError
 from headwise.functional import listening
 from headwise.records import AttentionRecord, Coverage, Seen
+from headwise.records.names import Choice
 from headwise.registry import framework_of
 
 
 def watch(
     model: nn.Module,
     *,
-    only: Only = None,
+    only: Choice | None = None,
     values: bool = False,
     gradients: bool = False,
     offload: Literal["cpu", "disk"] | None = None,
@@ -51,9 +50,8 @@ def watch(
             of it). Its modules' paths are the names of the records.
         only: which layers to keep, as in `Seen.only`: numbers in the order in which layers are first seen (-1 = the
             last), paths or parts of them ("layer.3", "encoder"), patterns ("*.self_attn", "*.layer.[0-3]"), or several
-            of these. None = all. The number of layers is known only when the model has run: for -2 the last two
-            layers so far are kept, and a layer is dropped when it is no longer one of them. `seen.coverage()` notes
-            what matches no layer.
+            of these. None = all. For -2 the last two layers so far are kept: how many there will be is not known
+            before the model has run. `seen.coverage()` notes what matches no layer.
         values: keep the values and find the output projections: norm-based weights need them.
         gradients: keep the gradient of each computation's output through a backward pass, and the values.
         offload: "cpu" moves what is kept there; "disk" maps it from a file without a name.
@@ -66,57 +64,31 @@ def watch(
         DtypeError, ArgumentError: an argument that makes no sense, named.
         RecordError: inside the context, where the records pass `max_bytes`.
     """
+    keeping = Keeping(only, values, gradients, offload, dtype, every, max_bytes)
     framework = framework_of(model)
     if framework is not None:
-        found: Watch = framework.watch(
-            model,
-            only=only,
-            values=values,
-            gradients=gradients,
-            offload=offload,
-            dtype=dtype,
-            every=every,
-            max_bytes=max_bytes,
-            tokens=tokens,
-        )
+        found: Watch = framework.watch(model, **vars(keeping), tokens=tokens)
         return found
     if not isinstance(model, nn.Module):
         hint = ": pass its .model" if isinstance(getattr(model, "model", None), nn.Module) else ""
         raise DtypeError(f"watch: expected a torch.nn.Module. Received: {type(model).__name__}{hint}")
-    keeper = keepers(every, dtype, offload, max_bytes)
-
-    def start() -> Watcher:
-        return Watcher(model, keeper(), only=only, values=values, gradients=gradients, every=every)
-
-    return Watch(model, start, tokens)
-
-
-def keepers(
-    every: int,
-    dtype: torch.dtype | None,
-    offload: Literal["cpu", "disk"] | None,
-    max_bytes: int | Literal["half"] | None,
-) -> Callable[[], Keeper]:
-    """What makes a keeper for each time that the context is entered. A wrong option raises here, not then."""
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ArgumentError(f"watch: every must be an int of at least 1. Received: {every!r}")
-    bound = half_of_memory() if max_bytes == "half" else max_bytes
-    Keeper(dtype, offload, bound)
-    return lambda: Keeper(dtype, offload, bound)
+    return Watch(model, keeping, tokens)
 
 
 class Watch:
     """The context of `watch`. May be entered again once it was left, and then sees anew."""
 
-    def __init__(self, model: nn.Module, start: Callable[[], Watcher], tokens: Any) -> None:
-        self._model, self._start, self._tokens = model, start, tokens
+    _watcher: type[Watcher] = Watcher
+
+    def __init__(self, model: nn.Module, keeping: Keeping, tokens: Any) -> None:
+        self._model, self._keeping, self._tokens = model, keeping, tokens
         self._stack: contextlib.ExitStack | None = None
         self._seen: Seen | None = None
 
     def __enter__(self) -> Seen:
         if self._stack is not None:
             raise ArgumentError("watch: this context is entered already; make another with headwise.watch(model)")
-        watcher = self._start()
+        watcher = self._watcher(self._model, self._keeping)
         seen = LiveSeen(watcher)
         with contextlib.ExitStack() as stack:
             stack.callback(seen.close)
@@ -131,18 +103,16 @@ class Watch:
         functions = Functions(watcher)
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        if any(_is_compiled(module) for module in self._model.modules()):
+        if any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in self._model.modules()):
             watcher.notes.append("what torch.compile made ran eagerly")
         stack.enter_context(huggingface.seen_through(self._model, watcher, functions))
         stack.enter_context(listening(functions.told))
         stack.enter_context(functions)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         stack, self._stack = self._stack, None
         if stack is not None:
-            stack.__exit__(kind, error, traceback)
+            stack.close()
         if kind is None and self._tokens is not None and self._seen is not None:
             self._seen.tokens = self._tokens
         self._seen = None
@@ -165,7 +135,3 @@ class LiveSeen(Seen):
     def close(self) -> None:
         """The context ended: let go of the model."""
         self._records, self._coverage, self._watcher = self.records, self.coverage(), None
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None

@@ -12,7 +12,6 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,40 +44,37 @@ def seen_through(model: nn.Module, watcher: Watcher, functions: Functions) -> It
 
 
 class _Registry:
-    """The registry, with every function replaced while anybody listens. Each thread has its own listeners."""
+    """The registry, with every function replaced while anybody listens."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users = 0
+        self._listeners: tuple[tuple[int, Functions], ...] = ()  # (the thread that it listens to, the listener)
         self._replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # name -> (original, replacement)
-        self._listeners: ContextVar[tuple[Functions, ...]] = ContextVar("headwise_registry_listeners", default=())
 
     @contextlib.contextmanager
     def heard_by(self, functions: Functions) -> Iterator[None]:
-        """Inside this context the registry's functions report to `functions`."""
+        """Inside this context the registry's functions report to `functions`, if this thread calls them."""
         mapping: dict[str, Callable[..., Any]] = sys.modules["transformers"].AttentionInterface._global_mapping
+        listener = threading.get_ident(), functions
         with self._lock:
-            self._users += 1
-            if self._users == 1:
+            if not self._listeners:
                 self._replaced = {name: (each, self._reporting(name, each)) for name, each in mapping.items()}
                 mapping.update({name: replacement for name, (_, replacement) in self._replaced.items()})
-        token = self._listeners.set((*self._listeners.get(), functions))
+            self._listeners += (listener,)
         try:
             yield
         finally:
-            self._listeners.reset(token)
             with self._lock:
-                self._users -= 1
-                if not self._users:
+                self._listeners = tuple(each for each in self._listeners if each is not listener)
+                if not self._listeners:
                     for name, (original, replacement) in self._replaced.items():
                         if mapping.get(name) is replacement:  # functions that were registered meanwhile stay
                             mapping[name] = original
-                    self._replaced = {}
 
     def _reporting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def heard(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
-            listeners = self._listeners.get()
+            listeners = [each for thread, each in self._listeners if thread == threading.get_ident()]
             before = [each.heard for each in listeners]
             for each in listeners:
                 each.sinks, each.asked = kwargs.get("s_aux"), query.shape

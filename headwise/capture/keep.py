@@ -12,17 +12,35 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.errors import ArgumentError, DtypeError, RecordError
+from headwise.records.names import Choice
 from headwise.shapes import FLOATS
 
-Offload = Literal["cpu", "disk"]
 
+@dataclasses.dataclass(frozen=True)
+class Keeping:
+    """What a watch keeps, and how: the arguments of `watch`."""
 
-def half_of_memory() -> int | None:
-    """Half of this machine's memory, in bytes; None where the system does not report it."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    except (AttributeError, ValueError, OSError):
-        return None
+    only: Choice | None
+    values: bool
+    gradients: bool
+    offload: Literal["cpu", "disk"] | None
+    dtype: torch.dtype | None
+    every: int
+    max_bytes: int | Literal["half"] | None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
+            raise ArgumentError(f"watch: every must be an int of at least 1. Received: {self.every!r}")
+        if self.dtype is not None and self.dtype not in FLOATS:
+            raise DtypeError(
+                f"watch: dtype must be float16, bfloat16, float32, float64 or None. Received: dtype={self.dtype}"
+            )
+        if self.offload not in (None, "cpu", "disk"):
+            raise ArgumentError(f'watch: offload must be "cpu", "disk" or None. Received: offload={self.offload!r}')
+        if self.max_bytes is not None and self.max_bytes != "half" and self.max_bytes <= 0:
+            raise ArgumentError(
+                f"watch: max_bytes must be positive, or None for no limit. Received: max_bytes={self.max_bytes}"
+            )
 
 
 class TooMuch(RecordError):  # noqa: N818 (a refusal, not a failure)
@@ -32,36 +50,21 @@ class TooMuch(RecordError):  # noqa: N818 (a refusal, not a failure)
 class Keeper:
     """Keeps tensors in the dtype and on the device that were asked for, and counts their bytes."""
 
-    def __init__(self, dtype: torch.dtype | None, offload: Offload | None, max_bytes: int | None) -> None:
-        if dtype is not None and dtype not in FLOATS:
-            raise DtypeError(
-                f"watch: dtype must be float16, bfloat16, float32, float64 or None. Received: dtype={dtype}"
-            )
-        if offload not in (None, "cpu", "disk"):
-            raise ArgumentError(f'watch: offload must be "cpu", "disk" or None. Received: offload={offload!r}')
-        if max_bytes is not None and max_bytes <= 0:
-            raise ArgumentError(
-                f"watch: max_bytes must be positive, or None for no limit. Received: max_bytes={max_bytes}"
-            )
-        self._dtype, self._offload, self._max_bytes = dtype, offload, max_bytes
-        self._storages: dict[int, int] = {}
-        self._grown = 0  # bytes of the buffers of generations
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes kept so far; a storage that several tensors share counts once."""
-        return sum(self._storages.values()) + self._grown
+    def __init__(self, keeping: Keeping) -> None:
+        self._dtype, self._offload = keeping.dtype, keeping.offload
+        self._max_bytes = _half_of_memory() if keeping.max_bytes == "half" else keeping.max_bytes
+        self._storages: dict[int, int] = {}  # address -> bytes: a storage that several tensors share counts once
+        self._nbytes = 0  # of these storages, and of the buffers of generations
 
     def call(self, call: AttentionCall, *, values: bool) -> AttentionCall:
         """The call as it is kept."""
         q, k = self.tensor(call.q), self.tensor(call.k)
-        v = self.tensor(call.v) if values else call.v.detach()[..., :0]
+        v = self.tensor(call.v) if values else q.new_empty((*call.v.shape[:3], 0))
         bias = None if call.bias is None else self.tensor(call.bias, keep_dtype=True)
-        sinks = None if call.sinks is None else call.sinks.detach().clone()
+        sinks = None if call.sinks is None else call.sinks.detach().to(q.device, copy=True)
         mask = call.mask
-        if q.device != call.q.device:  # offloaded
-            bias, sinks = (None if x is None else x.to(q.device) for x in (bias, sinks))
-            mask = None if mask is None else mask.to(q.device)
+        if mask is not None and q.device != call.q.device:  # offloaded
+            mask = mask.to(q.device)
         return dataclasses.replace(call, q=q, k=k, v=v, bias=bias, sinks=sinks, mask=mask)
 
     def tensor(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
@@ -73,10 +76,12 @@ class Keeper:
         if kept.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() and (
             x.is_inference() or (x.is_leaf and x.requires_grad and not x._is_view())
         ):
-            kept = _owned(kept)
+            with torch.inference_mode(False):
+                kept = kept.clone()
         storage = kept.untyped_storage()
+        known = self._storages.get(storage.data_ptr(), 0)
         self._storages[storage.data_ptr()] = storage.nbytes()
-        self._check()
+        self.count(storage.nbytes() - known)
         return kept
 
     def convert(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
@@ -88,32 +93,25 @@ class Keeper:
         """A call that was kept is dropped: its bytes do not count any more."""
         for x in (call.q, call.k, call.v, call.bias):
             if x is not None:
-                self._storages.pop(x.untyped_storage().data_ptr(), None)
+                self._nbytes -= self._storages.pop(x.untyped_storage().data_ptr(), 0)
 
-    def count_growth(self, nbytes: int) -> None:
-        """Add the bytes by which the buffer of a generation has grown. RecordError above the limit."""
-        self._grown += nbytes
-        self._check()
-
-    def _check(self) -> None:
-        if self._max_bytes is not None and self.nbytes > self._max_bytes:
+    def count(self, nbytes: int) -> None:
+        """Count bytes that are kept from now on. RecordError above the limit."""
+        self._nbytes += nbytes
+        if self._max_bytes is not None and self._nbytes > self._max_bytes:
             raise TooMuch(
-                f"watch: the records passed the limit of {_size(self._max_bytes)} (max_bytes). Watch fewer layers "
-                '(only=), fewer passes (every=), in a smaller dtype (dtype=torch.bfloat16), use offload="cpu" or '
-                '"disk", or increase max_bytes'
+                f"watch: the records passed the limit of {self._max_bytes:,} bytes (max_bytes). Watch fewer "
+                'layers (only=), fewer passes (every=), in a smaller dtype (dtype=torch.bfloat16), use offload="cpu" '
+                'or "disk", or increase max_bytes'
             )
 
 
-def _owned(x: Tensor) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.empty_like(x).copy_(x) if x.is_inference() else x.clone()
-
-
-def _size(count: int) -> str:
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count} bytes"
+def _half_of_memory() -> int | None:
+    """In bytes; None where the system does not report it."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def _on_disk(x: Tensor) -> Tensor:

@@ -49,22 +49,21 @@ def lightning_callback(watching: Monitor) -> Any:
     class AttentionMonitor(_lightning().Callback):  # type: ignore[misc]
         """Starts, steps and stops a monitor together with the training."""
 
-        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        def on_train_start(self, trainer: Any, *_: Any) -> None:
             watching.step_number = trainer.global_step
             watching.start()
 
-        def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        def on_before_optimizer_step(self, trainer: Any, *_: Any) -> None:
             step = watching.step_number
             metrics = watching.step()
             if metrics and not watching.logs:
                 for logger in trainer.loggers:
                     logger.log_metrics(metrics, step=step)
 
-        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        def on_train_end(self, *_: Any) -> None:
             watching.stop()
 
-        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-            watching.stop()
+        on_exception = on_train_end
 
     return AttentionMonitor()
 

@@ -33,15 +33,14 @@ class Pretrained:
     encode: Callable[[str, int | None], Tokens]  #: (text, at most so many tokens) -> tokens
     max_length: int | None = None  #: how many tokens it reads at most; None = not known
     pad_id: int = 0
-    names: Callable[[Sequence[int]], list[str]] | None = None  #: of token ids; None for a model that does not generate
     writes_apart: bool = False  #: an encoder-decoder: it generates another sequence than the one it reads
     missing: tuple[str, ...] = ()  #: parameters that the checkpoint lacks; their values are random
 
     def read(self, tokens: Sequence[Tokens]) -> list[Tokens]:
         """Run the model on texts, as one batch. Returns the tokens of each, padded to the same length."""
-        tokens, ids, mask = _batch(tokens, self.pad_id, "right")
+        tokens, ids, real = _batch(tokens, self.pad_id, "right")
         with torch.no_grad(), _explained(f"{self.name} does not run on a text alone"):
-            self.model(ids) if mask is None else self.model(ids, attention_mask=mask)
+            self.model(ids) if bool(real.all()) else self.model(ids, attention_mask=real)
         return tokens
 
     def generate(self, tokens: Sequence[Tokens], count: int, progress: Callable[[], object]) -> dict[str, Any]:
@@ -49,18 +48,17 @@ class Pretrained:
 
         Returns a value for `Seen.tokens`: all tokens that were read, so all but the last generated one.
         """
-        assert self.names is not None
-        tokens, ids, mask = _batch(tokens, self.pad_id, "right" if self.writes_apart else "left")
+        tokens, ids, real = _batch(tokens, self.pad_id, "right" if self.writes_apart else "left")
 
         def one_more(*_: object) -> None:  # each forward pass gives a token
             progress()
 
         what = f"{self.name} does not run on a text alone"
-        with torch.no_grad(), _explained(what), _quiet(), contextlib.ExitStack() as stack:
-            stack.callback(self.model.register_forward_pre_hook(one_more).remove)
+        with torch.no_grad(), _explained(what), _quiet(), self.model.register_forward_pre_hook(one_more):
+            tokenizer = _auto_tokenizer(self.name)
             out: Tensor = self.model.generate(  # type: ignore[operator]
                 ids,
-                attention_mask=torch.ones_like(ids) if mask is None else mask,
+                attention_mask=real,
                 max_new_tokens=count,
                 do_sample=False,
                 num_beams=1,
@@ -68,10 +66,8 @@ class Pretrained:
                 return_dict_in_generate=False,
             )
         rows = out[:, :-1].tolist()
-        written = [
-            dataclasses.replace(each, ids=tuple(row))
-            for each, row in zip(as_tokens([self.names(row) for row in rows]), rows, strict=True)
-        ]
+        named = as_tokens([_names(tokenizer, row) for row in rows])
+        written = [dataclasses.replace(each, ids=tuple(row)) for each, row in zip(named, rows, strict=True)]
         if self.writes_apart:
             return {"source": tokens, "target": written}
         return {"target": [_continued(*each) for each in zip(tokens, written, strict=True)]}
@@ -129,7 +125,6 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
             encode=_encoder(name, config.model_type),
             max_length=_longest(model, config),
             pad_id=pad_id if isinstance(pad_id, int) and pad_id >= 0 else 0,
-            names=_namer(name) if generates else None,
             writes_apart=apart,
             missing=missing,
         )
@@ -137,55 +132,50 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
 
 def _batch(
     tokens: Sequence[Tokens], pad_id: int, side: Literal["left", "right"]
-) -> tuple[list[Tokens], Tensor, Tensor | None]:
-    """The texts padded to the longest, their ids [B, S], and 1 for tokens, 0 for padding [B, S] (None = all 1)."""
+) -> tuple[list[Tokens], Tensor, Tensor]:
+    """The texts padded to the longest, their ids [B, S], and 1 for tokens, 0 for padding [B, S]."""
     longest = max(len(each.ids) for each in tokens)
-    missing = [longest - len(each.ids) for each in tokens]
-    filled = [_padded(each, count, pad_id, side) for each, count in zip(tokens, missing, strict=True)]
-    ids = torch.tensor([each.ids for each in filled])
-    if not any(missing):
-        return filled, ids, None
-    place = torch.arange(longest) if side == "left" else torch.arange(longest).flip(0)
-    return filled, ids, (place >= torch.tensor(missing)[:, None]).long()
 
-
-def _padded(tokens: Tokens, count: int, pad_id: int, side: Literal["left", "right"]) -> Tokens:
     def fill(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-        filling = (value,) * count
+        filling = (value,) * (longest - len(values))
         return (*filling, *values) if side == "left" else (*values, *filling)
 
-    return dataclasses.replace(
-        tokens,
-        ids=fill(tokens.ids, pad_id),
-        labels=fill(tokens.labels, PADDING),
-        offsets=fill(tokens.offsets, (0, 0)),
-        special=fill(tokens.special, True),
-        unknown=fill(tokens.unknown, False) if tokens.unknown else (),
-        word_ids=fill(tokens.word_ids, None) if tokens.word_ids else (),
-    )
+    filled = [
+        dataclasses.replace(
+            each,
+            ids=fill(each.ids, pad_id),
+            labels=fill(each.labels, PADDING),
+            offsets=fill(each.offsets, (0, 0)),
+            special=fill(each.special, True),
+            unknown=fill(each.unknown, False) if each.unknown else (),
+            word_ids=fill(each.word_ids, None) if each.word_ids else (),
+        )
+        for each in tokens
+    ]
+    real = torch.tensor([fill((1,) * len(each.ids), 0) for each in tokens])
+    return filled, torch.tensor([each.ids for each in filled]), real
 
 
 def _continued(prompt: Tokens, whole: Tokens) -> Tokens:
     """The prompt as it was read, with its text, then the rest of `whole`, which has only names."""
     size = len(prompt.ids)
-    added = [span for span in whole.offsets[size:] if span != (0, 0)]
-    begin = added[0][0] if added else len(whole.text)
+    added = whole.offsets[size:]
+    begin = next((start for start, end in added if end), len(whole.text))
     shift = len(prompt.text) - begin
     last, last_of_whole = (
-        next((word for word in reversed(words[:size]) if word is not None), -1)
+        max((word for word in words[:size] if word is not None), default=-1)
         for words in (prompt.word_ids, whole.word_ids)
     )
-    return Tokens(
+    words = [None if word is None else word - last_of_whole + last for word in whole.word_ids[size:]]
+    return dataclasses.replace(
+        prompt,
         ids=whole.ids,
         labels=prompt.labels + whole.labels[size:],
-        offsets=prompt.offsets
-        + tuple((0, 0) if span == (0, 0) else (span[0] + shift, span[1] + shift) for span in whole.offsets[size:]),
+        offsets=(*prompt.offsets, *((start + shift, end + shift) if end else (0, 0) for start, end in added)),
         special=prompt.special + whole.special[size:],
         text=prompt.text + whole.text[begin:],
-        cut=prompt.cut,
         unknown=prompt.unknown + whole.unknown[size:],
-        word_ids=prompt.word_ids
-        + tuple(None if word is None else word - last_of_whole + last for word in whole.word_ids[size:]),
+        word_ids=(*prompt.word_ids, *words),
     )
 
 
@@ -219,22 +209,16 @@ def _encoder(name: str, model_type: str) -> Callable[[str, int | None], Tokens]:
     folder = _tokenizer_folder(name, model_type)
     if folder is not None:
         return Tokenizer.from_pretrained(folder).encode
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    tokenizer = _auto_tokenizer(name)
 
     def encode(text: str, max_length: int | None) -> Tokens:
-        ids = tokenizer(text, verbose=False)["input_ids"]
-        too_many = max_length is not None and len(ids) > max_length
-        encoding = tokenizer(
-            text, verbose=False, **({"truncation": True, "max_length": max_length} if too_many else {})
+        whole = tokenizer(text, verbose=False)["input_ids"]
+        encoding = tokenizer(text, verbose=False, truncation=max_length is not None, max_length=max_length)
+        ids = encoding["input_ids"]
+        (tokens,) = (
+            as_tokens(encoding, text) if tokenizer.is_fast else as_tokens([tokenizer.convert_ids_to_tokens(ids)])
         )
-        kept = encoding["input_ids"]
-        if tokenizer.is_fast:
-            (tokens,) = as_tokens(encoding, text)
-        else:
-            (tokens,) = as_tokens([tokenizer.convert_ids_to_tokens(kept)])
-        return dataclasses.replace(tokens, ids=tuple(kept), cut=len(ids) - len(kept))
+        return dataclasses.replace(tokens, ids=tuple(ids), cut=len(whole) - len(ids))
 
     return encode
 
@@ -261,17 +245,16 @@ def _tokenizer_folder(name: str, model_type: str) -> Path | None:
         return None
 
 
-def _namer(name: str) -> Callable[[Sequence[int]], list[str]]:
+def _names(tokenizer: Any, ids: list[int]) -> list[str]:
+    """The tokens' names. A vocabulary that was padded to a round number has ids without one."""
+    found = zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True)
+    return [f"<|{id_}|>" if token is None else token for id_, token in found]
+
+
+def _auto_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-
-    def names(ids: Sequence[int]) -> list[str]:
-        # A vocabulary that was padded to a round number has ids without a name.
-        found = zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)
-        return [f"<|{id_}|>" if token is None else token for id_, token in found]
-
-    return names
+    return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
 
 
 def _longest(model: nn.Module, config: Any) -> int | None:

@@ -13,16 +13,7 @@ from torch import Tensor, nn
 
 _CALL = nn.Module._call_impl.__code__
 # Names of arguments with the sequence of the keys, where it is not that of the queries.
-_OTHER_SEQUENCE = (
-    "encoder_hidden_states",
-    "key_value_states",
-    "key_value",
-    "context",
-    "memory",
-    "key",
-    "inputs",
-    "kv",
-)
+_OTHER_SEQUENCE = ("encoder_hidden_states", "key_value_states", "key_value", "context", "memory", "key", "inputs", "kv")
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads", "h")
 _CROSS = re.compile(r"cross|encdec", re.IGNORECASE)
 _LOOKS_LIKE = re.compile(r"attention|attn", re.IGNORECASE)
@@ -55,11 +46,8 @@ class Place:
         given = [x for x in (*self.arguments, *self.keywords.values()) if isinstance(x, Tensor)]
         first = given[0] if given else None
         if isinstance(self.module, nn.MultiheadAttention):
-            query, key = (
-                self.arguments[i] if len(self.arguments) > i else self.keywords.get(name)
-                for i, name in enumerate(("query", "key"))
-            )
-            return not _is_same(key, query)
+            named = {**self.keywords, **dict(zip(("query", "key"), self.arguments, strict=False))}
+            return not _is_same(named.get("key"), named.get("query"))
         said = getattr(self.module, "is_cross_attention", None)
         if said is True or _CROSS.search(type(self.module).__name__):
             return True
@@ -85,34 +73,34 @@ def _is_same(x: object, y: object) -> bool:
 
 def find_place(names: Mapping[int, str]) -> Place | None:
     """The innermost running module of those in `names` (id -> path); None if none of them is running."""
-    inner: nn.Module | None = None  # one with a running method
-    found: list[tuple[str, nn.Module, tuple[Any, ...], Mapping[str, Any]]] = []  # the innermost, and its caller
+    found: list[tuple[nn.Module, tuple[Any, ...], Mapping[str, Any]]] = []  # the innermost, and its caller
+    by_method = False  # whether a method of the innermost is all that was found of it so far
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(found) < 2:
         code = frame.f_code
         if code is _CALL:
             given = frame.f_locals
             module = given["self"]
-            if inner is not None and inner is not module and not found:
-                found.append((names[id(inner)], inner, (), {}))  # its method was called directly
             if id(module) in names:
-                inner = module
-                found.append((names[id(module)], module, given.get("args", ()), given.get("kwargs", {})))
-        elif inner is None and code.co_argcount and code.co_varnames[0] == "self":
+                if by_method and module is found[0][0]:
+                    found.clear()
+                by_method = False
+                found.append((module, given.get("args", ()), given.get("kwargs", {})))
+        elif not found and code.co_argcount and code.co_varnames[0] == "self":
             module = frame.f_locals.get("self")
-            inner = module if id(module) in names else None
+            if isinstance(module, nn.Module) and id(module) in names:
+                by_method = True
+                found.append((module, (), {}))
         frame = frame.f_back
-    if inner is not None and not found:
-        found.append((names[id(inner)], inner, (), {}))
     place: Place | None = None
-    for name, module, arguments, keywords in reversed(found):
-        place = Place(name, module, arguments, keywords, place)
+    for module, arguments, keywords in reversed(found):
+        place = Place(names[id(module)], module, arguments, keywords, place)
     return place
 
 
 def module_names(model: nn.Module) -> dict[int, str]:
-    """id -> path of every module as in `named_modules`, without the wrappers of torch.compile."""
-    return {id(module): clean(name) for name, module in model.named_modules()}
+    """id -> path of every module, without the wrappers of torch.compile; of the model itself, its class."""
+    return {id(module): clean(name) or type(module).__name__ for name, module in model.named_modules()}
 
 
 def clean(name: str) -> str:
@@ -122,11 +110,9 @@ def clean(name: str) -> str:
 
 def attention_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The innermost modules whose class is called attention: where a computation may be missed."""
-    named = [(clean(name), module) for name, module in model.named_modules()]
-    alike = [(name, module) for name, module in named if looks_like_attention(module)]
-    for name, module in alike:
-        if not any(other is not module and looks_like_attention(other) for other in module.modules()):
-            yield name, module
+    for name, module in model.named_modules():
+        if looks_like_attention(module) and sum(map(looks_like_attention, module.modules())) == 1:
+            yield clean(name), module
 
 
 def looks_like_attention(module: nn.Module) -> bool:

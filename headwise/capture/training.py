@@ -21,10 +21,12 @@ from torch import nn
 from headwise.capture.context import watch
 from headwise.capture.head_means import Means, Sums, gradient_norm
 from headwise.capture.loggers import Metrics, lightning_callback, make_logger
-from headwise.capture.watcher import Only
 from headwise.errors import ArgumentError, DtypeError, HeadwiseError
 from headwise.records import CallSite, Coverage
 from headwise.records.coverage import Status
+from headwise.records.names import Choice
+
+Dead = dict[int, Literal["dormant", "uniform"]]  # head -> why
 
 
 class Monitor:
@@ -43,11 +45,9 @@ class Monitor:
 
         attention/layers.0.attn/entropy/head_3             -Σ A log A, in nats (Zhai et al. 2023: training becomes
                                                            unstable where it collapses)
-        attention/layers.0.attn/entropy_normalised/head_3  entropy / log(number of keys that the query may attend to):
-                                                           0 = one key, 1 = all keys equally; the mean over the
-                                                           queries that may attend to more than one key
-        attention/layers.0.attn/first_visible/head_3       the weight on the first key that any query may attend to
-                                                           (Xiao et al. 2024)
+        attention/layers.0.attn/entropy_normalised/head_3  entropy / log(keys that the query may attend to): 0 = one
+                                                           key, 1 = all equally; of queries with more than one key
+        attention/layers.0.attn/first_visible/head_3       the weight on the first visible key (Xiao et al. 2024)
         attention/layers.0.attn/learned_sink/head_3        the weight on the learned sink, if there is one (gpt-oss)
         attention/layers.0.attn/dead_heads                 how many of the layer's heads are dead
         attention/dead_heads                               how many of all heads are dead
@@ -55,11 +55,10 @@ class Monitor:
                                                            torch.nn.utils.clip_grad_norm_ returns it
 
     A head is dead if it is *dormant*, with a mean weight of `dormant` or more on the first key and the learned sink
-    (Guo et al. 2024, arXiv:2410.13835; the average weight of the first token of Sandoval-Segura et al. 2025,
-    arXiv:2504.03889), or *uniform*, with a normalised entropy of `uniform` or more: such a head averages all values,
-    and the gradients of its queries and keys vanish (Noci et al. 2022, arXiv:2206.03126). Heads with small random
-    weights start as uniform. A low entropy alone does not make a head dead: a head that finds the previous token has
-    it too.
+    (Guo et al. 2024, arXiv:2410.13835; Sandoval-Segura et al. 2025, arXiv:2504.03889), or *uniform*, with a normalised
+    entropy of `uniform` or more: it averages all values, and the gradients of its queries and keys vanish (Noci et al.
+    2022, arXiv:2206.03126). Heads with small random weights start as uniform. A low entropy alone does not make a head
+    dead: one that finds the previous token has it too.
 
     Forward passes in eval mode or without gradients are not counted, so the model may be validated in between. The
     weights are those before dropout. The norm is that of the gradients at `step()`: with a gradient scaler call
@@ -87,7 +86,7 @@ class Monitor:
         log: Any = None,
         *,
         every: int = 100,
-        only: Only = None,
+        only: Choice | None = None,
         first_step: int = 0,
         prefix: str = "attention",
         uniform: float = 0.99,
@@ -101,7 +100,7 @@ class Monitor:
         for name, share in (("uniform", uniform), ("dormant", dormant)):
             if not 0.0 < share <= 1.0:
                 raise ArgumentError(f"monitor: {name} must be above 0 and at most 1. Received: {name}={share!r}")
-        self.dead: dict[str, dict[int, Literal["dormant", "uniform"]]] = {}  #: layer -> head -> why, in the last log
+        self.dead: dict[str, Dead] = {}  #: layer -> head -> why, in the last log
         self.step_number = first_step  #: the number of the current step
         self._model, self._only, self._every, self._prefix = model, only, every, prefix
         self._uniform, self._dormant = uniform, dormant
@@ -110,7 +109,7 @@ class Monitor:
         self._sums: dict[str, Sums] = {}
         self._calls: Counter[tuple[str, Status, str]] = Counter()  # (name, status, how) of a call site -> calls
         self._notes, self._nothing, self._coverage = dict[str, None](), "", Coverage()
-        self._armed: contextlib.ExitStack | None = None
+        self._hooks = contextlib.ExitStack()
         self._forward: _Forward | None = None
         self._running, self._warned = False, set[str]()
 
@@ -143,7 +142,7 @@ class Monitor:
         if not self._running:
             raise ArgumentError("monitor: step() was called outside the context. Use `with monitor(...) as watching:`")
         number, metrics = self.step_number, Metrics()
-        if self._armed is not None:
+        if number % self._every == 0:
             self._disarm()
             sites = tuple(CallSite(name, status, n, how) for (name, status, how), n in self._calls.items())
             self._coverage = Coverage(sites, tuple(self._notes))
@@ -174,21 +173,17 @@ class Monitor:
         if self.step_number % self._every:
             return
         self._sums, self._calls, self._notes, self._nothing = {}, Counter(), {}, ""
-        with contextlib.ExitStack() as stack:
-            if "torch._dynamo" in sys.modules:
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-            for module in self._model.modules():
-                stack.callback(module.register_forward_pre_hook(_Hook(self._before)).remove)
-                stack.callback(module.register_forward_hook(_Hook(self._after), always_call=True).remove)
-            self._armed = stack.pop_all()
+        if "torch._dynamo" in sys.modules:
+            self._hooks.enter_context(torch.compiler.set_stance("force_eager"))
+        for module in self._model.modules():
+            self._hooks.enter_context(module.register_forward_pre_hook(_Hook(self._before)))
+            self._hooks.enter_context(module.register_forward_hook(_Hook(self._after), always_call=True))
 
     def _disarm(self) -> None:
         forward, self._forward = self._forward, None
         if forward is not None:  # it was interrupted
             forward.watched.close()
-        stack, self._armed = self._armed, None
-        if stack is not None:
-            stack.close()
+        self._hooks.close()
 
     def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
@@ -198,20 +193,19 @@ class Monitor:
             return
         if not module.training or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             return
-        known = set(module._forward_pre_hooks)
+        before = len(module._forward_pre_hooks)
         watched = contextlib.ExitStack()
         seen = watched.enter_context(watch(self._model, only=self._only, max_bytes=None))
         self._forward = _Forward(module, watched, seen, sys.exc_info()[1])
         # torch listed the hooks of this very call before the watch added its own.
-        for key, hook in list(module._forward_pre_hooks.items()):
-            if key not in known:
-                hook(module, arguments)
+        for hook in list(module._forward_pre_hooks.values())[before:]:
+            hook(module, arguments)
 
     def _after(self, module: nn.Module, arguments: tuple[Any, ...], result: Any) -> None:
         forward = self._forward
-        if torch.compiler.is_compiling() or forward is None or module is not forward.module:
+        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
             return
-        if threading.get_ident() != self._thread:
+        if forward is None or module is not forward.module:
             return
         forward.depth -= 1
         if forward.depth:
@@ -263,9 +257,9 @@ class Monitor:
                     metrics[f"{self._prefix}/{layer}/{name}/head_{head}"] = value
         return metrics
 
-    def _dead(self, means: Means) -> dict[int, Literal["dormant", "uniform"]]:
+    def _dead(self, means: Means) -> Dead:
         on_sinks = means["first_visible"] + means.get("learned_sink", 0.0)
-        found: dict[int, Literal["dormant", "uniform"]] = {}
+        found: Dead = {}
         for head, (entropy, share) in enumerate(zip(means["entropy_normalised"], on_sinks, strict=True)):
             if share >= self._dormant:
                 found[head] = "dormant"
@@ -286,12 +280,11 @@ monitor = Monitor  # the context is written in lower case, as `watch` is
 class _Hook:
     """A hook that does nothing in a copy of the model, which is not watched."""
 
-    def __init__(self, function: Callable[..., None] | None = None) -> None:
+    def __init__(self, function: Callable[..., None] = lambda *_: None) -> None:
         self._function = function
 
     def __call__(self, *arguments: Any) -> None:
-        if self._function is not None:
-            self._function(*arguments)
+        self._function(*arguments)
 
     def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
         return _Hook, ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections import Counter
@@ -10,20 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from headwise import masks
 from headwise.call import AttentionCall
-from headwise.capture.keep import Keeper
+from headwise.capture.keep import Keeper, Keeping
 from headwise.capture.sequence import Sequence as Generation
 from headwise.capture.sites import Place, attention_modules, find_place, kind_of, module_names
 from headwise.errors import HeadwiseError
 from headwise.masks.additive import UNIFORM
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
-from headwise.records.names import Choice, check_choice, select, stack_of
+from headwise.records.names import check_choice, select, stack_of
 from headwise.records.site import is_causal
-
-Only = Choice | None
 
 
 @dataclasses.dataclass(eq=False)
@@ -31,7 +29,7 @@ class Entry:
     """A record that may still grow: of a call, or of the steps of a generation."""
 
     site: Site
-    kept: AttentionCall | Generation
+    kept: Generation
     values: bool
     names: dict[str, Sequence[str] | None]  # of the rows and the columns, if the module has them
     extras: dict[str, Tensor] = dataclasses.field(default_factory=dict)
@@ -40,9 +38,8 @@ class Entry:
     def record(self) -> AttentionRecord:
         """The record so far."""
         if self.built is None:
-            call = self.kept.call() if isinstance(self.kept, Generation) else self.kept
-            site = self.site
-            if isinstance(self.kept, Generation) and self.kept.continued:
+            call, site = self.kept.call(), self.site
+            if self.kept.continued:
                 site = dataclasses.replace(site, causal=site.kind == "self" and _is_causal(call))
             self.built = AttentionRecord(call, values=self.values, site=site)
             for side, count in zip(("row_names", "col_names"), call.shape[2:], strict=True):
@@ -65,7 +62,6 @@ class _State:
     name: str
     layer: int
     how: str = ""
-    seen: int = 0
     refused: Counter[str] = dataclasses.field(default_factory=Counter)
     generation: Entry | None = None  # what the next step may continue
     waiting: list[tuple[Entry, Tensor]] = dataclasses.field(default_factory=list)  # (entry without a gradient, its q)
@@ -74,25 +70,22 @@ class _State:
 class Watcher:
     """The records and the coverage of one watch of one model, in one thread."""
 
-    def __init__(
-        self, model: nn.Module, keeper: Keeper, *, only: Only, values: bool, gradients: bool, every: int
-    ) -> None:
-        self.values = values or gradients
+    def __init__(self, model: nn.Module, keeping: Keeping) -> None:
+        self.values = keeping.values or keeping.gradients
         self.entries: list[Entry] = []
         self.notes: list[str] = []
-        self._gradients = gradients
+        self._gradients, self._every = keeping.gradients, keeping.every
+        self._only = check_choice("*" if keeping.only is None else keeping.only)
+        self._keeper = Keeper(keeping)
         self._model = model
         self._names = self._paths()
-        self._keeper = keeper
-        self._only = None if only is None else check_choice(only)
         self._seen_names: list[str] = []  # the names of the layers seen so far, those that `only` leaves out too
         self._kept: list[str] = []  # those of them that `only` means, or may mean when more are seen
-        self._every = every
         self._thread = threading.get_ident()
         self._states: dict[tuple[str, int], _State] = {}
         self._runs: Counter[int] = Counter()  # how often each module was called
-        self._last: dict[int, tuple[int, int]] = {}  # module -> (its run, computations in it so far)
-        self._handles: dict[int, RemovableHandle | None] = {}  # None = its calls are counted elsewhere
+        self._numbers: Counter[int] = Counter()  # how many computations its last call has made so far
+        self._hooks = contextlib.ExitStack()
         self._beams: Tensor | None = None  # which beams the last self-attention continued; None = it started a sequence
         self._stacks: Counter[str] = Counter()
 
@@ -103,15 +96,12 @@ class Watcher:
 
     def stop(self) -> None:
         """Remove everything from the model again."""
-        for handle in self._handles.values():
-            if handle is not None:
-                handle.remove()
-        self._handles.clear()
+        self._hooks.close()
 
     # What differs for models of other frameworks.
 
     def _paths(self) -> dict[int, str]:
-        """id -> path of every module."""
+        """id -> path of every module; of the model itself, its class."""
         return module_names(self._model)
 
     def _attentions(self) -> Iterable[tuple[str, nn.Module]]:
@@ -126,14 +116,16 @@ class Watcher:
         )
 
     def _count_runs(self, module: nn.Module) -> None:
-        key = id(module)
-
         def count(*_: Any) -> None:
             if threading.get_ident() == self._thread and not _in_backward():
-                self._runs[key] += 1
+                self._ran(id(module))
 
-        if key not in self._handles:
-            self._handles[key] = module.register_forward_pre_hook(count)
+        self._runs[id(module)] = 0
+        self._hooks.enter_context(module.register_forward_pre_hook(count))
+
+    def _ran(self, key: int) -> None:
+        self._runs[key] += 1
+        self._numbers[key] = 0
 
     def place(self) -> Place | None:
         """The innermost of the model's modules that is running; None if there is none."""
@@ -161,26 +153,24 @@ class Watcher:
         if not self._wants(state.name):
             return None
         state.how = how
-        kind = kind_of(place, call.shape[2], call.shape[3], _is_causal(call))
         call = _without_empty_buffer(call)
+        causal = _is_causal(call)
+        kind = kind_of(place, *call.shape[2:], causal)
         if not call.q.requires_grad and self._continues(state, call, kind == "cross"):
             return None
+        state.generation = None
         if run % self._every:
-            state.generation = None
             return None
-        causal, heads, key_heads = kind == "self" and _is_causal(call), call.q.shape[1], call.k.shape[1]
-        site = Site(state.name, state.layer, kind, causal, heads, key_heads, call=run)
-        kept = self._keeper.call(call, values=self.values)
+        heads, key_heads = call.q.shape[1], call.k.shape[1]
+        site = Site(state.name, state.layer, kind, kind == "self" and causal, heads, key_heads, call=run)
+        kept = Generation(self._keeper.call(call, values=self.values), values=self.values)
         names = {side: getattr(place.module, side, None) for side in ("row_names", "col_names")}
         entry = Entry(site, kept, self.values, names)
-        state.generation = None
         if not call.q.requires_grad:
-            entry.kept = Generation(kept, values=self.values)
             state.generation = entry
             if kind == "self":
                 self._beams = None
         entry.record()  # now: it detects changes in place from here on
-        state.seen += 1
         self.entries.append(entry)
         if self._gradients:
             self._await_gradient(state, entry, call.q, out, arrange)
@@ -196,16 +186,14 @@ class Watcher:
             self._kept = self._chosen(up_to_last=True)
             for entry in [entry for entry in self.entries if entry.site.name not in self._kept]:
                 self.entries.remove(entry)
-                self._keeper.forget(entry.kept.call() if isinstance(entry.kept, Generation) else entry.kept)
+                self._keeper.forget(entry.kept.call())
             for state in self._states.values():
-                if state.seen and state.name not in self._kept:
-                    state.seen, state.generation, state.waiting = 0, None, []
+                if state.name not in self._kept:
+                    state.generation, state.waiting = None, []
         return layer in self._kept
 
     def _chosen(self, *, up_to_last: bool = False) -> list[str]:
         """The layers seen so far that `only` means; -3 counts as -3, -2, -1 with `up_to_last`."""
-        if self._only is None:
-            return self._seen_names
         only = self._only
         if up_to_last:
             lowest = min((each for each in only if isinstance(each, int)), default=0)
@@ -214,7 +202,7 @@ class Watcher:
 
     def _continues(self, state: _State, call: AttentionCall, cross: bool) -> bool:
         entry = state.generation
-        if entry is None or not isinstance(entry.kept, Generation):
+        if entry is None:
             return False
         # The keys of another sequence are the same in every step, and also if the model is called twice with the same
         # input: cross-attention continues only if the model's self-attention continues.
@@ -227,7 +215,7 @@ class Watcher:
             beams = entry.kept.extend(step, among=way)
             if beams is not None:
                 entry.built = None
-                self._keeper.count_growth(max(0, entry.kept.nbytes - before))
+                self._keeper.count(max(0, entry.kept.nbytes - before))
                 self._beams = beams if way is None else self._beams
                 return True
         return False
@@ -248,7 +236,7 @@ class Watcher:
     def _found_again(self, place: Place, call: AttentionCall, out: Tensor, arrange: Callable[[Tensor], Tensor]) -> None:
         """The second run of gradient checkpointing: the first had no graph, so the gradient arrives at this one."""
         for (name, _), state in self._states.items():
-            if name == _name(place):
+            if name == place.name:
                 for i, (entry, q) in enumerate(state.waiting):
                     if torch.equal(q, call.q) and out.requires_grad:
                         del state.waiting[i]
@@ -258,33 +246,29 @@ class Watcher:
     def _state(self, place: Place) -> tuple[_State, int]:
         """The state of a place, and which call of its module this is."""
         key = id(place.module)
-        if key not in self._handles:
+        if key not in self._runs:
             self._count_runs(place.module)
-            self._runs[key] = 1
-        run = self._runs[key]
-        last_run, number = self._last.get(key, (-1, 0))
-        number = number + 1 if last_run == run else 0
-        self._last[key] = (run, number)
-        name = _name(place)
-        state = self._states.get((name, number))
+            self._ran(key)
+        number = self._numbers[key]
+        self._numbers[key] += 1
+        state = self._states.get((place.name, number))
         if state is None:
-            shown = name if not number else f"{name}#{number + 1}"
+            shown = f"{place.name}#{number + 1}" if number else place.name
             stack = stack_of(shown)
-            state = self._states[name, number] = _State(shown, self._stacks[stack])
+            state = self._states[place.name, number] = _State(shown, self._stacks[stack])
             self._stacks[stack] += 1
-        return state, max(0, run - 1)
+        return state, max(0, self._runs[key] - 1)
 
     def choose_beams(self, beams: Tensor) -> None:
         """Keep the beams [N, steps] that a beam search has returned."""
         for state in self._states.values():
             entry = state.generation
-            if entry is None or not isinstance(entry.kept, Generation) or not entry.kept.continued:
+            if entry is None or not entry.kept.continued:
                 continue
             try:
-                entry.kept = entry.kept.call(beams)
+                entry.kept = Generation(entry.kept.call(beams), values=self.values)
             except HeadwiseError as error:
                 state.refused[str(error)] += 1
-                state.seen -= 1
                 self.entries.remove(entry)
             entry.built, state.generation = None, None
 
@@ -297,25 +281,26 @@ class Watcher:
         """Every place that computes attention, or seems to."""
         sites: list[CallSite] = []
         only, chosen = self._only, self._chosen()
+        seen = Counter(entry.site.name for entry in self.entries if entry.site.name in chosen)
         refused = [state.name for state in self._states.values()]
-        if only and all(isinstance(each, str) for each in only):  # (only what was seen has a number)
+        if only and all(isinstance(each, str) for each in only):  # only what was seen has a number
             refused, _ = select(refused, only)
         for state in self._states.values():
-            if state.seen and state.name in chosen:
-                sites.append(CallSite(state.name, "seen", state.seen, state.how))
+            if state.name in seen:
+                sites.append(CallSite(state.name, "seen", seen[state.name], state.how))
             if state.name in refused:
                 sites += [CallSite(state.name, "refused", n, reason) for reason, n in state.refused.items()]
         known = {name for name, _ in self._states}
         for path, module in self._attentions():
             runs, name = self._runs[id(module)], path or type(module).__name__
-            if runs and not any(other == name or other.startswith(f"{name}.") for other in known):
+            if runs and not any(f"{other}.".startswith(f"{name}.") for other in known):
                 reason = (
                     f"a {type(module).__name__} ran, but no softmax(q kᵀ) v was recognised in it: it may be linear "
                     "attention, a kernel of its own, or no attention"
                 )
                 sites.append(CallSite(name, "missed", runs, reason))
         notes = list(self.notes)
-        if self._seen_names and only is not None:
+        if self._seen_names:
             unmatched = {each: select(self._seen_names, [each])[1] for each in only}
             notes += [f"only={each!r}: {messages[0]}" for each, messages in unmatched.items() if messages][:8]
             if not only:
@@ -326,10 +311,6 @@ class Watcher:
                 "inside the context"
             )
         return Coverage(tuple(sites), tuple(notes))
-
-
-def _name(place: Place) -> str:
-    return place.name or type(place.module).__name__
 
 
 def _in_backward() -> bool:

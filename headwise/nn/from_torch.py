@@ -1,10 +1,10 @@
-"""Conversion of the attention and transformer modules of PyTorch to ours, and of attention back, with weights."""
+"""Conversion of the attention modules of PyTorch to ours, and back, with weights; and the parts of their layers."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,21 +12,24 @@ from torch.nn.functional import gelu, relu, silu
 
 from headwise.errors import ArgumentError, DtypeError
 from headwise.nn.feed_forward import Activation
-from headwise.nn.multi_head import MultiHeadAttention
-from headwise.nn.transformer import Decoder, Encoder
-from headwise.nn.transformer_layer import DecoderLayer, EncoderLayer, LayerOptions
+
+if TYPE_CHECKING:
+    from headwise.nn.multi_head import MultiHeadAttention
+    from headwise.nn.transformer_layer import DecoderLayer, EncoderLayer, LayerOptions
 
 
-def attention_from_torch(module: nn.MultiheadAttention, *, kernel: str = "auto") -> MultiHeadAttention:
+def attention_from_torch(
+    cls: type[MultiHeadAttention], module: nn.MultiheadAttention, *, kernel: str
+) -> MultiHeadAttention:
     """See `MultiHeadAttention.from_torch`."""
-    _check_class(module, nn.MultiheadAttention)
+    check_class(module, nn.MultiheadAttention)
     for option, used in (("add_bias_kv", module.bias_k is not None), ("add_zero_attn", module.add_zero_attn)):
         if used:
             raise ArgumentError(
                 f"from_torch: expected an nn.MultiheadAttention without {option}. Received: one with {option}"
             )
     weight = module.out_proj.weight
-    ours = MultiHeadAttention(
+    ours = cls(
         module.embed_dim,
         module.num_heads,
         kdim=module.kdim,
@@ -91,51 +94,13 @@ def attention_to_torch(ours: MultiHeadAttention) -> nn.MultiheadAttention:
     return theirs.train(ours.training)
 
 
-def encoder_layer_from_torch(module: nn.TransformerEncoderLayer, *, kernel: str = "auto") -> EncoderLayer:
-    """See `EncoderLayer.from_torch`."""
-    _check_class(module, nn.TransformerEncoderLayer)
-    ours = EncoderLayer(
-        module.self_attn.embed_dim,
-        attention=attention_from_torch(module.self_attn, kernel=kernel),
-        **_layer_options(module, (module.dropout1, module.dropout2)),
-    )
-    _copy(ours, module, {"attention_norm": "norm1", "mlp_norm": "norm2"})
-    return ours.train(module.training)
-
-
-def decoder_layer_from_torch(module: nn.TransformerDecoderLayer, *, kernel: str = "auto") -> DecoderLayer:
-    """See `DecoderLayer.from_torch`."""
-    _check_class(module, nn.TransformerDecoderLayer)
-    ours = DecoderLayer(
-        module.self_attn.embed_dim,
-        self_attention=attention_from_torch(module.self_attn, kernel=kernel),
-        cross_attention=attention_from_torch(module.multihead_attn, kernel=kernel),
-        **_layer_options(module, (module.dropout1, module.dropout2, module.dropout3)),
-    )
-    _copy(ours, module, {"self_attention_norm": "norm1", "cross_attention_norm": "norm2", "mlp_norm": "norm3"})
-    return ours.train(module.training)
-
-
-def encoder_from_torch(module: nn.TransformerEncoder, *, kernel: str = "auto") -> Encoder:
-    """See `Encoder.from_torch`."""
-    _check_class(module, nn.TransformerEncoder)
-    layers = [encoder_layer_from_torch(layer, kernel=kernel) for layer in module.layers]
-    return Encoder.from_layers(layers, copy.deepcopy(module.norm)).train(module.training)
-
-
-def decoder_from_torch(module: nn.TransformerDecoder, *, kernel: str = "auto") -> Decoder:
-    """See `Decoder.from_torch`."""
-    _check_class(module, nn.TransformerDecoder)
-    layers = [decoder_layer_from_torch(layer, kernel=kernel) for layer in module.layers]
-    return Decoder.from_layers(layers, copy.deepcopy(module.norm)).train(module.training)
-
-
-def _check_class(module: object, wanted: type[nn.Module]) -> None:
+def check_class(module: object, wanted: type[nn.Module]) -> None:
+    """DtypeError for an object of another class."""
     if not isinstance(module, wanted):
         raise DtypeError(f"from_torch: expected an nn.{wanted.__name__}. Received: {type(module).__name__}")
 
 
-def _layer_options(module: Any, after_branches: Sequence[nn.Dropout]) -> LayerOptions:
+def layer_options(module: Any, after_branches: Sequence[nn.Dropout]) -> LayerOptions:
     """The options of a torch layer; both kinds have the same attributes."""
     rates = [dropout.p for dropout in after_branches]
     if len(set(rates)) > 1:
@@ -167,7 +132,7 @@ def _activation(act: object) -> Activation:
     )
 
 
-def _copy(ours: EncoderLayer | DecoderLayer, module: Any, norms: Mapping[str, str]) -> None:
+def copy_parts(ours: EncoderLayer | DecoderLayer, module: Any, norms: Mapping[str, str]) -> None:
     """Copy the norms and the weights of the feed-forward network."""
     for name, theirs in norms.items():
         setattr(ours, name, copy.deepcopy(getattr(module, theirs)))

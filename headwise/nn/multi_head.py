@@ -14,6 +14,7 @@ from headwise.kernels import KERNELS
 from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.cache import Cache, bind
+from headwise.nn.from_torch import attention_from_torch, attention_to_torch
 from headwise.nn.head_sizes import HeadSizes
 from headwise.nn.inputs import check_input, check_mask, positions_of, with_real
 from headwise.nn.norm import NORMS
@@ -334,17 +335,13 @@ class MultiHeadAttention(HeadSizes, nn.Module):
 
         Raises ArgumentError for add_bias_kv and add_zero_attn.
         """
-        from headwise.nn.from_torch import attention_from_torch
-
-        return attention_from_torch(module, kernel=kernel)
+        return attention_from_torch(cls, module, kernel=kernel)
 
     def to_torch(self) -> nn.MultiheadAttention:
         """The same as PyTorch's module (batch_first=True), with these weights.
 
         Raises ArgumentError, naming the option, if that module has no such thing.
         """
-        from headwise.nn.from_torch import attention_to_torch
-
         return attention_to_torch(self)
 
 

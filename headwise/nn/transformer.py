@@ -16,6 +16,7 @@ from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.cache import Cache, bind
+from headwise.nn.from_torch import check_class
 from headwise.nn.inputs import check_alone, check_input, check_memory, positions_of, with_real
 from headwise.nn.real import as_real
 from headwise.nn.residual import has_positions, part_of, reset_parts
@@ -173,9 +174,9 @@ class Encoder(_Stack):
         Raises:
             ArgumentError: an activation or an option that there is nothing like here.
         """
-        from headwise.nn.from_torch import encoder_from_torch
-
-        return encoder_from_torch(module, kernel=kernel)
+        check_class(module, nn.TransformerEncoder)
+        layers = [EncoderLayer.from_torch(layer, kernel=kernel) for layer in module.layers]
+        return cls.from_layers(layers, copy.deepcopy(module.norm)).train(module.training)
 
 
 class Decoder(_Stack):
@@ -256,9 +257,9 @@ class Decoder(_Stack):
         Raises:
             ArgumentError: an activation or an option that there is nothing like here.
         """
-        from headwise.nn.from_torch import decoder_from_torch
-
-        return decoder_from_torch(module, kernel=kernel)
+        check_class(module, nn.TransformerDecoder)
+        layers = [DecoderLayer.from_torch(layer, kernel=kernel) for layer in module.layers]
+        return cls.from_layers(layers, copy.deepcopy(module.norm)).train(module.training)
 
 
 def _maker(name: str, make: MakeAttention | None) -> Callable[[], nn.Module | None]:

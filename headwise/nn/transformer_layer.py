@@ -16,6 +16,7 @@ from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.nn.cache import Cache, bind
 from headwise.nn.feed_forward import Activation
+from headwise.nn.from_torch import check_class, copy_parts, layer_options
 from headwise.nn.inputs import check_alone, check_input, check_mask, check_memory, positions_of
 from headwise.nn.multi_head import MultiHeadAttention
 from headwise.nn.real import as_real
@@ -150,9 +151,14 @@ class EncoderLayer(ResidualLayer):
         Raises:
             ArgumentError: an activation or an option that there is nothing like here.
         """
-        from headwise.nn.from_torch import encoder_layer_from_torch
-
-        return encoder_layer_from_torch(module, kernel=kernel)
+        check_class(module, nn.TransformerEncoderLayer)
+        ours = cls(
+            module.self_attn.embed_dim,
+            attention=MultiHeadAttention.from_torch(module.self_attn, kernel=kernel),
+            **layer_options(module, (module.dropout1, module.dropout2)),
+        )
+        copy_parts(ours, module, {"attention_norm": "norm1", "mlp_norm": "norm2"})
+        return ours.train(module.training)
 
 
 class DecoderLayer(ResidualLayer):
@@ -283,9 +289,15 @@ class DecoderLayer(ResidualLayer):
         Raises:
             ArgumentError: an activation or an option that there is nothing like here.
         """
-        from headwise.nn.from_torch import decoder_layer_from_torch
-
-        return decoder_layer_from_torch(module, kernel=kernel)
+        check_class(module, nn.TransformerDecoderLayer)
+        ours = cls(
+            module.self_attn.embed_dim,
+            self_attention=MultiHeadAttention.from_torch(module.self_attn, kernel=kernel),
+            cross_attention=MultiHeadAttention.from_torch(module.multihead_attn, kernel=kernel),
+            **layer_options(module, (module.dropout1, module.dropout2, module.dropout3)),
+        )
+        copy_parts(ours, module, {"self_attention_norm": "norm1", "cross_attention_norm": "norm2", "mlp_norm": "norm3"})
+        return ours.train(module.training)
 
 
 def _heads_of(module: nn.Module) -> int | None:

@@ -11,10 +11,12 @@ Names are imported on first use, because Lightning and its dependencies are heav
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
+from headwise.tasks.kinds import KINDS
 
 if TYPE_CHECKING:
     from headwise.tasks.answer import Answer
@@ -76,6 +78,9 @@ def __getattr__(name: str) -> Any:
         raise ArgumentError(f'headwise.tasks needs {cause.name}: pip install "headwise[train]"') from cause
     globals()[name] = value
     return value
+
+
+KINDS.update({word: functools.partial(__getattr__, name) for word, name in NAMES.items()})
 
 
 def __dir__() -> list[str]:

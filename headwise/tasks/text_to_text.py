@@ -25,9 +25,10 @@ from headwise.tasks.rows.tables import Data, check_filled
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
-from headwise.tasks.text.decoding import CachedSteps, Decoding, MakeSteps, Written, follow, write
+from headwise.tasks.text.decoding import CachedSteps, Decoding, MakeSteps, follow, write
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.pieces import pieces
+from headwise.tasks.text.steps import Written
 from headwise.tasks.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ A workbook has one sheet per step, with live formulas: change a number and all l
 same steps are written as Markdown (.md) and as a page (.html). Only the workbook needs openpyxl.
 """
 
-from headwise.worksheet.description import Axis, Matrix, Step, Worksheet
+from headwise.worksheet.description import Axis, Matrix, Step
 from headwise.worksheet.make import make
+from headwise.worksheet.sheet import Worksheet
 from headwise.worksheet.write import write
 
 __all__ = ["Axis", "Matrix", "Step", "Worksheet", "make", "write"]

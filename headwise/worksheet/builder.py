@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from headwise.errors import WorksheetError
-from headwise.worksheet.description import LETTERS, ONE, Axis, Kind, Matrix, Step, Worksheet
+from headwise.worksheet.description import LETTERS, ONE, Axis, Kind, Matrix, Step
 from headwise.worksheet.formulas import Array, Formula
 from headwise.worksheet.names import check_name
+from headwise.worksheet.sheet import Worksheet
 
 LONGEST = 16  # rows and columns that a person can follow
 LONGEST_OF = {"F": 64, "W": 33}  # a feed-forward network is 4 M wide; a lookup table need not be read as a whole

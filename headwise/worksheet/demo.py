@@ -14,8 +14,8 @@ from headwise.models import Bert, BertConfig
 from headwise.nn import LatentAttention, MultiHeadAttention, MultiHeadLatentAttention, positions
 from headwise.nn.options import divisible, one_of, whole
 from headwise.worksheet.builder import FITS, LONGEST
-from headwise.worksheet.description import Worksheet
 from headwise.worksheet.make import make
+from headwise.worksheet.sheet import Worksheet
 
 KINDS = ("multi-head", "latent", "mla", "bert")
 SCHEMES = ("none", "rope", "alibi", "t5")

@@ -1,23 +1,18 @@
 """The data of a worksheet: one attention computation, step by step, as every writer of this package writes it.
 
-A `Worksheet` is a list of `Step`s; a step holds matrices; a matrix holds numbers and the formula that computes them.
+A worksheet (`sheet.py`) is a list of `Step`s; a step holds matrices; a matrix holds numbers and their formula.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwise.worksheet.formulas import Formula
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 # input, parameter, option, positions and mask are numbers that may be changed; formulas compute the others from them.
 Kind = Literal["input", "parameter", "option", "positions", "mask", "result", "weights", "output"]
@@ -152,54 +147,3 @@ class Step:
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         return tuple(matrix for row in self.grid for matrix in row)
-
-
-@dataclass(frozen=True, eq=False)
-class Worksheet:
-    """A computation that can be followed from the inputs to the output.
-
-    >>> sheet = headwise.worksheet.make(module, x, tokens=["I", "drink"])
-    >>> for step in sheet: print(step.title)
-    >>> sheet["A_1"].values                                 # the weights of head 1
-    >>> sheet.write("attention.xlsx")                       # or .md, .html
-    >>> sheet.show()                                        # in the terminal
-    """
-
-    title: str
-    about: str
-    steps: tuple[Step, ...]
-    output: Matrix
-    notes: tuple[str, ...] = ()
-    dimensions: tuple[tuple[str, str], ...] = field(default=())  # letter, its size: "5", or "4, 8"
-
-    def __iter__(self) -> Iterator[Step]:
-        return iter(self.steps)
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __getitem__(self, name: str) -> Matrix:
-        return self.matrices[name]
-
-    @property
-    def matrices(self) -> dict[str, Matrix]:
-        """All matrices by name."""
-        return {matrix.name: matrix for step in self.steps for matrix in step.matrices}
-
-    def write(self, path: str | Path) -> None:
-        """Write the worksheet to a file: a workbook (.xlsx), Markdown (.md) or a page (.html).
-
-        Raises:
-            ArgumentError: the name has another suffix.
-            WorksheetError: openpyxl, which a workbook needs, is not installed.
-            FileError: the file cannot be written.
-        """
-        from headwise.worksheet.write import write_to
-
-        write_to(self, Path(path))
-
-    def show(self, console: Console | None = None) -> None:
-        """Print the worksheet, by default to standard output."""
-        from headwise.worksheet.terminal import print_worksheet
-
-        print_worksheet(self, console)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from headwise.worksheet.description import Matrix, Step, Worksheet
+from headwise.worksheet.description import Matrix, Step
+
+if TYPE_CHECKING:
+    from headwise.worksheet.sheet import Worksheet
 
 FIRST_ROW = 6  # above it: title, sentence, formula, links
 LONGEST_NAME = 31

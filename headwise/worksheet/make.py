@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from headwise.errors import WorksheetError
 from headwise.nn.positions import Alibi, Rope, Rope2D
 from headwise.worksheet.builder import FITS, Builder
-from headwise.worksheet.description import LONGEST_TITLE, Matrix, Worksheet, printable
+from headwise.worksheet.description import LONGEST_TITLE, Matrix, printable
 from headwise.worksheet.given import Given, Inputs
 from headwise.worksheet.kinds import ABOUT, KINDS
+from headwise.worksheet.sheet import Worksheet
 
 EXACT = 1e-9  # the largest allowed difference of worksheet and module, relative to the largest number
 MOST_PARAMETERS = 5_000_000  # an embedding table may be large: only the rows for the text are shown

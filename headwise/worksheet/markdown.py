@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step, Worksheet
+from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step
 from headwise.worksheet.formulas import readable
+
+if TYPE_CHECKING:
+    from headwise.worksheet.sheet import Worksheet
 
 _SPECIAL = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_{}[]<>|#~$!&"})
 

@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from html import escape
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step, Worksheet
+from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step
 from headwise.worksheet.formulas import readable
+
+if TYPE_CHECKING:
+    from headwise.worksheet.sheet import Worksheet
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -12,7 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.worksheet import colour
-from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step, Worksheet
+from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step
+
+if TYPE_CHECKING:
+    from headwise.worksheet.sheet import Worksheet
 
 GIVEN = "blue"
 MARGIN, GAP = 2, 3

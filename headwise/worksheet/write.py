@@ -1,20 +1,17 @@
-"""Writes a worksheet to a file: chooses the writer, writes beside the target, and renames."""
+"""Makes the worksheet of a module and writes it to a file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from headwise.errors import ArgumentError, FileError
-from headwise.files import replacing
-from headwise.worksheet.description import Worksheet
 from headwise.worksheet.given import Inputs
 from headwise.worksheet.make import make
-
-SUFFIXES = (".xlsx", ".md", ".html")
+from headwise.worksheet.sheet import Worksheet
+from headwise.worksheet.writers import writer_of
 
 
 def write(
@@ -43,34 +40,3 @@ def write(
     sheet = make(module, inputs, tokens=tokens, memory_tokens=memory_tokens, title=title, **arguments)
     sheet.write(path)
     return sheet
-
-
-def write_to(sheet: Worksheet, path: Path) -> None:
-    """Write the worksheet in the format of the path's suffix."""
-    writer = writer_of(path)
-    try:
-        with replacing(path) as part:
-            writer(sheet, part)
-    except OSError as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from error
-
-
-def writer_of(path: Path) -> Callable[[Worksheet, Path], None]:
-    """The writer for this file name. Raises ArgumentError for another suffix, WorksheetError if openpyxl is missing."""
-    suffix = path.suffix.lower()
-    if suffix == ".xlsx":
-        from headwise.worksheet.xlsx import load_openpyxl, write_workbook
-
-        load_openpyxl()
-        return write_workbook
-    if suffix == ".md":
-        from headwise.worksheet.markdown import write_markdown
-
-        return write_markdown
-    if suffix == ".html":
-        from headwise.worksheet.page import write_page
-
-        return write_page
-    raise ArgumentError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import WorksheetError
-from headwise.worksheet.description import CONSTANTS, LETTERS, SCIENTIFIC, Matrix, Worksheet
+from headwise.worksheet.description import CONSTANTS, LETTERS, SCIENTIFIC, Matrix
 from headwise.worksheet.layout import Place, Sheet, lay_out, letters
 from headwise.worksheet.look import follow_numbers, set_up_printing, styles
 from headwise.worksheet.results import fill_in
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet as Page
+
+    from headwise.worksheet.sheet import Worksheet
 
 OVERVIEW = "Overview"
 NUMBER_WIDTH, LABEL_WIDTH, LONGEST_LABEL, GAP = 8.5, 9.0, 26.0, 3.0

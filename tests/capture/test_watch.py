@@ -17,6 +17,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
@@ -452,6 +453,21 @@ def test_a_bound_on_bytes() -> None:
     with headwise.watch(model, max_bytes=None) as seen:
         model(inputs())
     assert len(seen) == 3
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_values_that_are_not_asked_for_take_no_memory(gradients: bool) -> None:
+    class Attention(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            v = x + 1
+            self.values = StorageWeakRef(v.untyped_storage())
+            return functional.scaled_dot_product_attention(x, x, v)
+
+    model = Attention()
+    with headwise.watch(model) as seen:
+        model(torch.randn(1, 2, 3, 4, requires_grad=gradients))
+        assert model.values.expired()
+    assert len(seen) == 1
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [

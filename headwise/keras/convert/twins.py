@@ -28,13 +28,12 @@ from headwise.keras.multi_head_latent import MultiHeadLatentAttention
 from headwise.keras.transformer_layer import DecoderLayer, EncoderLayer
 from headwise.kernels import KERNELS
 from headwise.nn import cross
-from headwise.nn import from_torch as ours_from
 
 # Modules of PyTorch that headwise.nn converts.
 PYTORCH = {
-    nn.MultiheadAttention: ours_from.attention_from_torch,
-    nn.TransformerEncoderLayer: ours_from.encoder_layer_from_torch,
-    nn.TransformerDecoderLayer: ours_from.decoder_layer_from_torch,
+    nn.MultiheadAttention: torch_nn.MultiHeadAttention.from_torch,
+    nn.TransformerEncoderLayer: torch_nn.EncoderLayer.from_torch,
+    nn.TransformerDecoderLayer: torch_nn.DecoderLayer.from_torch,
 }
 TWINS: dict[type[Layer], type[nn.Module]] = {
     Bert: models.Bert,

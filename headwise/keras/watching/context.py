@@ -9,9 +9,10 @@ from typing import Any, Literal
 import keras
 import torch
 
-from headwise.capture.context import Watch, keepers
+from headwise.capture.context import Watch
 from headwise.capture.functions import Functions
-from headwise.capture.watcher import Only, Watcher
+from headwise.capture.keep import Keeping
+from headwise.capture.watcher import Watcher
 from headwise.errors import ArgumentError, DtypeError
 from headwise.keras.call import Call
 from headwise.keras.functional import listening
@@ -20,12 +21,13 @@ from headwise.keras.watching.eager import eagerly
 from headwise.keras.watching.layers import read_layers, read_operations
 from headwise.keras.watching.running import Running, told_of_calls
 from headwise.keras.watching.watcher import LayerWatcher
+from headwise.records.names import Choice
 
 
 def watch(
     model: keras.layers.Layer,
     *,
-    only: Only = None,
+    only: Choice | None = None,
     values: bool = False,
     gradients: bool = False,
     offload: Literal["cpu", "disk"] | None = None,
@@ -59,16 +61,13 @@ def watch(
             "gradients: expected False, because only torch has hooks for gradients. Received: gradients=True "
             f"with Keras on {backend}. Use KERAS_BACKEND=torch"
         )
-    keeper = keepers(every, dtype, offload, max_bytes)
-
-    def start() -> LayerWatcher:
-        return LayerWatcher(model, keeper(), only=only, values=values, gradients=gradients, every=every)
-
-    return LayerWatch(model, start, tokens)
+    return LayerWatch(model, Keeping(only, values, gradients, offload, dtype, every, max_bytes), tokens)
 
 
 class LayerWatch(Watch):
     """The context of `watch`. It can be entered again, and then starts new records."""
+
+    _watcher = LayerWatcher
 
     def _listen(self, stack: contextlib.ExitStack, watcher: Watcher) -> None:
         assert isinstance(watcher, LayerWatcher)

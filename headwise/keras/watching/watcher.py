@@ -12,9 +12,9 @@ import keras
 import torch
 
 from headwise.call import AttentionCall
-from headwise.capture.keep import Keeper, TooMuch
+from headwise.capture.keep import Keeping, TooMuch
 from headwise.capture.sites import Place, looks_like_attention
-from headwise.capture.watcher import Entry, Only, Watcher
+from headwise.capture.watcher import Entry, Watcher
 from headwise.errors import HeadwiseError
 from headwise.keras.to_torch import Symbolic, to_torch
 from headwise.keras.watching.paths import paths
@@ -63,11 +63,9 @@ class LayerPlace(Place):
 class LayerWatcher(Watcher):
     """The records and the coverage of one watch of one Keras model, in one thread."""
 
-    def __init__(
-        self, model: keras.layers.Layer, keeper: Keeper, *, only: Only, values: bool, gradients: bool, every: int
-    ) -> None:
+    def __init__(self, model: keras.layers.Layer, keeping: Keeping) -> None:
         self._layers: dict[str, keras.layers.Layer] = {}
-        super().__init__(model, keeper, only=only, values=values, gradients=gradients, every=every)
+        super().__init__(model, keeping)
         self._strangers: dict[int, keras.layers.Layer] = {}  # layers that ran but do not belong to the model
         self.is_reading = False  # the current computation is part of a layer that is read as a whole
         self._changes: Callable[[], Iterable[str]] = tuple  # the object changed by the watch, if any
@@ -97,9 +95,7 @@ class LayerWatcher(Watcher):
     @contextlib.contextmanager
     def count(self, call: Running) -> Iterator[None]:
         """A layer runs."""
-        key = id(call.layer)
-        self._handles.setdefault(key, None)
-        self._runs[key] += 1
+        self._ran(id(call.layer))
         yield
 
     def place(self) -> Place | None:
@@ -158,7 +154,7 @@ class LayerWatcher(Watcher):
 
     def _paths(self) -> dict[int, str]:
         self._layers = paths(self._model)
-        return {id(layer): path for path, layer in self._layers.items()}
+        return {id(layer): path or type(layer).__name__ for path, layer in self._layers.items()}
 
     def _attentions(self) -> Iterator[tuple[str, keras.layers.Layer]]:
         self._names = self._paths()
@@ -169,7 +165,7 @@ class LayerWatcher(Watcher):
                 yield path, layer
 
     def _count_runs(self, module: keras.layers.Layer) -> None:
-        self._handles.setdefault(id(module), None)
+        """`count` does."""
 
     def _looked_for(self) -> str:
         ours = "the layers of headwise.keras, keras.layers and keras.ops.dot_product_attention"

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError
-from headwise.tasks.text.decoding import Written, finished, log_probabilities, without_repeats
-
-if TYPE_CHECKING:
-    from headwise.tasks.text.decoding import Search, Steps
+from headwise.tasks.text.steps import Search, Steps, Written, finished, log_probabilities, without_repeats
 
 
 def beam_search(

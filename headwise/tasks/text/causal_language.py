@@ -17,18 +17,10 @@ from headwise.nn import Cache
 from headwise.records import Seen
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.task import Batch
-from headwise.tasks.text.decoding import (
-    Decoding,
-    Search,
-    Steps,
-    choosing,
-    finished,
-    followed,
-    likeliest,
-    sampled,
-)
+from headwise.tasks.text.decoding import Decoding, choosing, likeliest, sampled
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.pieces import pieces
+from headwise.tasks.text.steps import Search, Steps, finished, followed
 from headwise.tasks.text.vocabulary import Vocabulary
 
 FILE = "tokenizer.json"

@@ -27,6 +27,7 @@ import yaml
 from headwise.errors import CheckpointError, FileError, HeadwiseError
 from headwise.files import parsed, replacing
 from headwise.renamed import renamed
+from headwise.tasks.kinds import KINDS
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.scores import Scores
 from headwise.tasks.training.weights import load_weights
@@ -46,14 +47,11 @@ def load(folder: str | Path) -> Task[Any]:
     Raises:
         CheckpointError: no run folder, one without weights yet, or damaged ones.
     """
-    from headwise import tasks
-
     folder = Path(folder).expanduser()
     name = read_config(folder)["task"]
-    if name not in tasks.NAMES:
-        raise CheckpointError(f"{folder}: expected a run of one of {', '.join(tasks.NAMES)}. Received: {name!r}")
-    kind: type[Task[Any]] = getattr(tasks, tasks.NAMES[name])
-    return restore(folder, kind)
+    if name not in KINDS:
+        raise CheckpointError(f"{folder}: expected a run of one of {', '.join(KINDS)}. Received: {name!r}")
+    return restore(folder, KINDS[name]())
 
 
 def restore(folder: Path, kind: type[TaskT]) -> TaskT:

@@ -15,7 +15,8 @@ from headwise.errors import ArgumentError
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.tasks.text import decoding
 from headwise.tasks.text.beam_search import beam_search
-from headwise.tasks.text.decoding import Decoding, Written, likeliest, one_by_one, sampled, without_repeats, write
+from headwise.tasks.text.decoding import Decoding, likeliest, one_by_one, sampled, write
+from headwise.tasks.text.steps import Written, without_repeats
 
 BEGIN, END = 0, 1
 

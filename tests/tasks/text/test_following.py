@@ -10,7 +10,8 @@ import torch
 from headwise.errors import ArgumentError
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.tasks.text.beam_search import searching
-from headwise.tasks.text.decoding import Decoding, choosing, follow, followed, likeliest, write
+from headwise.tasks.text.decoding import Decoding, choosing, follow, likeliest, write
+from headwise.tasks.text.steps import followed
 from tests.tasks.text.test_decoding import BEGIN, END, Table, random_model
 
 RULES = {"begin": BEGIN, "end": END, "never": (BEGIN,)}
