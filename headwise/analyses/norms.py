@@ -8,6 +8,7 @@ from torch import Tensor
 from headwise.analyses.stack import Choice, attended_values, blocks, dtype_of, in_full_precision, positions
 from headwise.errors import DtypeError, ShapeError
 from headwise.records import AttentionRecord
+from headwise.records.record import check_one
 
 
 @in_full_precision
@@ -26,8 +27,9 @@ def value_norms(record: AttentionRecord, *, output_weight: Tensor | None = None)
 
     Raises:
         RecordError: the record has no values, or no output weight and none was given.
-        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M].
+        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M], or the record is not one record.
     """
+    check_one(record, "value_norms")
     return _norms(_Transformed(record, output_weight, None), list(range(record.shape[3])))
 
 
@@ -56,9 +58,10 @@ def norm_based(
 
     Raises:
         RecordError: the record has no values, or no output weight and none was given.
-        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M].
+        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M], or the record is not one record.
         ArgumentError: rows, cols or heads out of range.
     """
+    check_one(record, "norm_based")
     keys = positions(cols, record.shape[3], "cols")
     norms = _norms(_Transformed(record, output_weight, heads), keys)
     return record.weights(rows, cols, heads) * norms[:, :, None]
@@ -91,9 +94,10 @@ def summed_norm_based(
 
     Raises:
         RecordError: the record has no values, or no output weight and none was given.
-        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M].
+        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M], or the record is not one record.
         ArgumentError: rows, cols or heads out of range.
     """
+    check_one(record, "summed_norm_based")
     queries, keys = positions(rows, record.shape[2], "rows"), positions(cols, record.shape[3], "cols")
     transformed = _Transformed(record, output_weight, heads)
     size = record.shape[0] * dtype_of(record).itemsize

@@ -30,14 +30,13 @@ def listed(records: Iterable[AttentionRecord], what: str) -> list[AttentionRecor
     """The records as a list. ArgumentError if there are none, DtypeError if there is anything else."""
     if isinstance(records, AttentionRecord):
         return [records]
-    if not isinstance(records, Iterable):
-        raise DtypeError(f"{what} needs AttentionRecords, or a Seen. Received: {type(records).__name__}")
-    found = list(records)
+    found = list(records) if isinstance(records, Iterable) else [records]
     if not found:
-        raise ArgumentError(f"{what} needs at least one record. Received: none")
+        raise ArgumentError(f"{what} needs at least one record. Received: records=[]")
     for record in found:
         if not isinstance(record, AttentionRecord):
-            raise DtypeError(f"{what} needs AttentionRecords. Received: {type(record).__name__}")
+            received = type(record).__name__
+            raise DtypeError(f"{what} needs AttentionRecords. Received: records={received}. Pass a Seen, or a list")
     return found
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise import registry
 from headwise.call import AttentionCall, Scores
-from headwise.errors import ArgumentError, RecordError
+from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.masks import Mask
 from headwise.options import EVERY, OPTIONS
 from headwise.records.head import Head
@@ -33,21 +33,40 @@ BLOCK_CELLS, BLOCK_ROWS = 2**22, 256
 Choice = int | slice | Sequence[int] | None
 
 
+def _extra(dims: str, what: str, option: str) -> Any:
+    return dataclasses.field(default=None, metadata={"dims": dims, "what": what, "option": option})
+
+
 @dataclasses.dataclass
 class Extras:
     """What only some analyses need; None = not kept."""
 
-    v: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BGKE"})
-    grad: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BHQE"})  # dL/dO
-    output_weight: Tensor | None = dataclasses.field(default=None, metadata={"dims": "HEM"})  # W_O
+    v: Tensor | None = _extra("BGKE", "values", "values=True")
+    grad: Tensor | None = _extra(  # dL/dO
+        "BHQE", "output gradients", "gradients=True, and call backward() inside the context"
+    )
+    output_weight: Tensor | None = _extra("HEM", "the output projection", "values=True")  # W_O
 
     def __setattr__(self, name: str, x: Tensor | None) -> None:
         super().__setattr__(name, x)
         self.__dict__.setdefault("_versions", {})[name] = _version(x)
 
-    def is_changed(self, name: str) -> bool:
-        """Whether a tensor was changed in place since it was put here."""
-        return bool(self.__dict__["_versions"][name] != _version(getattr(self, name)))
+    def unchanged(self, name: str) -> Tensor | None:
+        """A tensor. RecordError if it was changed in place since it was put here."""
+        x: Tensor | None = getattr(self, name)
+        if self.__dict__["_versions"][name] != _version(x):
+            what = self.__dataclass_fields__[name].metadata["what"]
+            raise RecordError(
+                f"{what} of this record were changed in place after the call. Do not modify them in place"
+            )
+        return x
+
+    def __getstate__(self) -> dict[str, Tensor | None]:
+        return {name: self.unchanged(name) for name in self.__dataclass_fields__}
+
+    def __setstate__(self, state: dict[str, Tensor | None]) -> None:
+        for name, x in state.items():
+            setattr(self, name, x)  # which notes the version of the copy
 
 
 class AttentionRecord:
@@ -78,6 +97,12 @@ class AttentionRecord:
         self._call = call.detached()
         self._versions = _versions(self._call)
         self.row_names, self.col_names = row_names, col_names
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_call": self.call}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _versions=_versions(state["_call"]))
 
     @property
     def call(self) -> Scores:
@@ -114,27 +139,23 @@ class AttentionRecord:
     @property
     def v(self) -> Tensor:
         """Values [B, G, K, E]. RecordError if they were not kept."""
-        return self._extra("v", "values", "values=True")
+        return self._extra("v")
 
     @property
     def grad(self) -> Tensor:
         """The gradient of the loss by this call's output, [B, H, Q, E]. RecordError if it was not kept."""
-        return self._extra("grad", "output gradients", "gradients=True, and call backward() inside the context")
+        return self._extra("grad")
 
     @property
     def output_weight(self) -> Tensor:
         """W_O, what the output of each head is multiplied with next, [H, E, M]. RecordError if it is not known."""
-        return self._extra("output_weight", "the output projection", "values=True")
+        return self._extra("output_weight")
 
-    def _extra(self, name: str, what: str, option: str) -> Tensor:
-        kept: Tensor | None = getattr(self.extras, name)
+    def _extra(self, name: str) -> Tensor:
+        kept = self.extras.unchanged(name)
         if kept is None:
-            where = f" of {self.site.name}" if self.site else ""
-            raise RecordError(f"this record{where} does not have {what}. Watch the model with {option}")
-        if self.extras.is_changed(name):
-            raise RecordError(
-                f"{what} of this record were changed in place after the call. Do not modify them in place"
-            )
+            where, said = f" of {self.site.name}" if self.site else "", Extras.__dataclass_fields__[name].metadata
+            raise RecordError(f"this record{where} does not have {said['what']}. Watch the model with {said['option']}")
         return kept
 
     @property
@@ -230,7 +251,7 @@ class AttentionRecord:
         return Statistics(**{name: answers.get(name) for name in STATISTICS})
 
     def entropy(self) -> Tensor:
-        """-Σ A log A of each row, [B, H, Q], in nats. See `headwise.records.statistics.Entropy`."""
+        """-Σ A log A of each row, [B, H, Q], in nats; the learned sink counts as a key."""
         return self._ask("entropy")
 
     def distance(self) -> Tensor:
@@ -334,3 +355,10 @@ def _version(x: Tensor | None) -> object:
         return None
     some = x[tuple(slice(None, None, -(-size // 4) or 1) for size in x.shape)]
     return some.double().numpy().tobytes()
+
+
+def check_one(record: object, what: str) -> None:
+    """DtypeError unless this is one record."""
+    if not isinstance(record, AttentionRecord):
+        received = type(record).__name__
+        raise DtypeError(f"{what} needs one AttentionRecord. Received: record={received}. Choose a layer: seen[0]")

@@ -119,8 +119,7 @@ class Seen:
 
         Several may also be given as one list, as `watch(only=)` takes them.
         """
-        each = [layer for given in layers for layer in ([given] if isinstance(given, str | int) else given)]
-        return self._some(self._names(each) if each else [])
+        return self._some(self._names([each for given in layers for each in names.check_choice(given)]))
 
     def call(self, number: int) -> Seen:
         """One call of each layer: 0 is the first forward pass. A negative number counts from each layer's last call.
