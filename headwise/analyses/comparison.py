@@ -10,9 +10,10 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from headwise.analyses.stack import blocks, dtype_of, listed, positions
+from headwise.analyses.stack import blocks, listed
 from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.records import AttentionRecord, Seen
+from headwise.records.record import positions
 from headwise.text import as_tokens
 
 Pairs = list[tuple[int, int]]  # positions in a and in b
@@ -109,7 +110,7 @@ def _compare(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: in
     rows, keys = _align(a, b, labels, examples[0], which)
     if any(_align(a, b, labels, other, which) != (rows, keys) for other in examples[1:]):
         raise ArgumentError("compare: the examples of the batch are aligned differently. Choose one with example=")
-    dtype = torch.promote_types(dtype_of(a), dtype_of(b))
+    dtype = torch.promote_types(a.call.dtype, b.call.dtype)
     divergence, moved = [], []
     row_bytes = a.shape[0] * a.shape[1] * max(a.shape[3], b.shape[3]) * dtype.itemsize
     for part in blocks(range(len(rows)), row_bytes):

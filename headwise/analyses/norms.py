@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise.analyses.stack import Choice, attended_values, blocks, dtype_of, in_full_precision, positions
+from headwise.analyses.stack import attended_values, blocks, in_full_precision
 from headwise.errors import DtypeError, ShapeError
 from headwise.records import AttentionRecord
-from headwise.records.record import check_one
+from headwise.records.record import Choice, check_one, positions
 
 
 @in_full_precision
@@ -50,7 +50,7 @@ def norm_based(
 
     Args:
         record: watched with `values=True`.
-        rows, cols, heads: as for `record.weights`: None (all), an int, a slice or a sequence of ints.
+        rows, cols, heads: as for `record.weights`.
         output_weight: W_O [H, E, M]; None = the record's.
 
     Returns:
@@ -85,7 +85,7 @@ def summed_norm_based(
 
     Args:
         record: watched with `values=True`.
-        rows, cols: as for `record.weights`: None (all), an int, a slice or a sequence of ints.
+        rows, cols: as for `record.weights`.
         heads: the heads of the sum; None = all.
         output_weight: W_O [H, E, M]; None = the record's.
 
@@ -100,7 +100,7 @@ def summed_norm_based(
     check_one(record, "summed_norm_based")
     queries, keys = positions(rows, record.shape[2], "rows"), positions(cols, record.shape[3], "cols")
     transformed = _Transformed(record, output_weight, heads)
-    size = record.shape[0] * dtype_of(record).itemsize
+    size = record.shape[0] * record.call.dtype.itemsize
     found = []
     for part in blocks(queries, size * transformed.heads * len(keys)):
         weights = record.weights(part, cols, heads).permute(0, 3, 2, 1)  # [B, cols, rows, heads]

@@ -53,7 +53,7 @@ def grouped(
     device = record.q.device
     row_group, row_sizes = _membership("rows", rows, batch, q_len, device)
     col_group, col_sizes = _membership("cols", cols, batch, k_len, device)
-    dtype = torch.promote_types(record.q.dtype, torch.float32)
+    dtype = record.call.dtype
     reduce = "amax" if how == "max" else "sum"
     out = torch.zeros(batch, heads, row_sizes.shape[1], col_sizes.shape[1], dtype=dtype, device=device)
 
@@ -88,11 +88,13 @@ def _membership(
             f"grouped: {name} must be Groups (tokens.words()) or a list of them. Received: {name}={groups!r:.60}"
         )
     if len(each) != batch:
-        raise ShapeError(f"grouped: {name} must be Groups, or one for each of {batch} examples. Received: {name}={len(each)} Groups")
+        raise ShapeError(
+            f"grouped: {name} must be Groups, or one for each of {batch} examples. Received: {name}={len(each)} Groups"
+        )
     for i, group in enumerate(each):
         if len(group.index) != length:
             raise ShapeError(
-                f"grouped: {name} must group the record's {length} tokens. Received: {group.level} of "
+                f"grouped: {name} must group the record's {length} tokens. Received: {name}={group.level} of "
                 f"{len(group.index)} tokens for example {i}. Group the tokens that the model read, with padding"
             )
     index = torch.tensor([group.index for group in each], dtype=torch.long, device=device).view(batch, length)

@@ -44,7 +44,9 @@ def check_choice(choice: Any) -> list[int | str]:
     """The ints and strings that a choice consists of. ArgumentError if it is empty or made of anything else."""
     several = list(choice) if isinstance(choice, (list, tuple, set, frozenset, range)) else [choice]
     if not several:
-        raise ArgumentError("layers: expected at least one layer. Received: layers=[]. To take all, leave the choice out")
+        raise ArgumentError(
+            "layers: expected at least one layer. Received: layers=[]. To take all, leave the choice out"
+        )
     try:
         return [each if isinstance(each, str) else operator.index(each) for each in several]
     except TypeError:

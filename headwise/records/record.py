@@ -33,19 +33,21 @@ BLOCK_CELLS, BLOCK_ROWS = 2**22, 256
 Choice = int | slice | Sequence[int] | None
 
 
-def _extra(dims: str, what: str, option: str) -> Any:
-    return dataclasses.field(default=None, metadata={"dims": dims, "what": what, "option": option})
+# What messages call the extras, and the options of `watch` that keep them.
+EXTRAS = {
+    "v": ("values", "values=True"),
+    "grad": ("output gradients", "gradients=True, and call backward() inside the context"),
+    "output_weight": ("the output projection", "values=True"),
+}
 
 
 @dataclasses.dataclass
 class Extras:
     """What only some analyses need; None = not kept."""
 
-    v: Tensor | None = _extra("BGKE", "values", "values=True")
-    grad: Tensor | None = _extra(  # dL/dO
-        "BHQE", "output gradients", "gradients=True, and call backward() inside the context"
-    )
-    output_weight: Tensor | None = _extra("HEM", "the output projection", "values=True")  # W_O
+    v: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BGKE"})
+    grad: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BHQE"})  # dL/dO
+    output_weight: Tensor | None = dataclasses.field(default=None, metadata={"dims": "HEM"})  # W_O
 
     def __setattr__(self, name: str, x: Tensor | None) -> None:
         super().__setattr__(name, x)
@@ -55,14 +57,12 @@ class Extras:
         """A tensor. RecordError if it was changed in place since it was put here."""
         x: Tensor | None = getattr(self, name)
         if self.__dict__["_versions"][name] != _version(x):
-            what = self.__dataclass_fields__[name].metadata["what"]
-            raise RecordError(
-                f"{what} of this record were changed in place after the call. Do not modify them in place"
-            )
+            what, _ = EXTRAS[name]
+            raise RecordError(f"{what} of this record were changed in place after the call. Pass a clone")
         return x
 
     def __getstate__(self) -> dict[str, Tensor | None]:
-        return {name: self.unchanged(name) for name in self.__dataclass_fields__}
+        return {name: self.unchanged(name) for name in EXTRAS}
 
     def __setstate__(self, state: dict[str, Tensor | None]) -> None:
         for name, x in state.items():
@@ -154,8 +154,9 @@ class AttentionRecord:
     def _extra(self, name: str) -> Tensor:
         kept = self.extras.unchanged(name)
         if kept is None:
-            where, said = f" of {self.site.name}" if self.site else "", Extras.__dataclass_fields__[name].metadata
-            raise RecordError(f"this record{where} does not have {said['what']}. Watch the model with {said['option']}")
+            what, option = EXTRAS[name]
+            where = f" of {self.site.name}" if self.site else ""
+            raise RecordError(f"this record{where} does not have {what}. Watch the model with {option}")
         return kept
 
     @property
@@ -194,11 +195,11 @@ class AttentionRecord:
         Each choice is None (all), an int (a dimension of 1), a slice or a sequence of ints; negative ones count from
         the end. Raises ArgumentError, naming the valid range, for one that is out of it.
         """
-        return self.call.scores(self._choose(2, rows), self._choose(3, cols), self._choose(1, heads))
+        return self.call.scores(self._choose("rows", rows), self._choose("cols", cols), self._choose("heads", heads))
 
     def weights(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
         """The attention weights of a tile, [B, heads, rows, cols]; choices as in `scores`. An empty row is 0."""
-        row_index, head_index = self._choose(2, rows), self._choose(1, heads)
+        row_index, head_index = self._choose("rows", rows), self._choose("heads", heads)
         if cols is None:
             return self.call.weights(row_index, head_index, overwrite=True)
         if "_normaliser" in self.__dict__ or rows is None:
@@ -206,7 +207,7 @@ class AttentionRecord:
             normaliser = Normaliser(*(x[:, head_index][:, :, row_index] for x in found))
         else:
             normaliser = self._normaliser_of(row_index, head_index)
-        return normaliser.weights(self.call.scores(row_index, self._choose(3, cols), head_index))
+        return normaliser.weights(self.call.scores(row_index, self._choose("cols", cols), head_index))
 
     @functools.cached_property
     def lse(self) -> Tensor:
@@ -240,12 +241,11 @@ class AttentionRecord:
         """
         if rows is not None and rows < 1:
             raise ArgumentError(f"statistics: rows must be at least 1. Received: rows={rows}")
-        call, asked = self.call, names or tuple(STATISTICS)
-        answers: dict[str, Any] = {}
-        if rows is None and asked == ("lse",) and "_normaliser" in self.__dict__:
-            answers["lse"] = self.lse
+        asked = make(names or tuple(STATISTICS), options)
+        if rows is None and names == ("lse",) and "_normaliser" in self.__dict__:
+            answers: dict[str, Any] = {"lse": self.lse}
         else:  # every pass finds the normalisers on its way
-            answers = compute(call, [NormaliserOfRows(), *make(asked, options)], rows)
+            answers = compute(self.call, [NormaliserOfRows(), *asked], rows)
             if rows is None:
                 self.__dict__.setdefault("_normaliser", Normaliser(*answers["normaliser"].unbind(-1)))
         return Statistics(**{name: answers.get(name) for name in STATISTICS})
@@ -318,16 +318,21 @@ class AttentionRecord:
                     kept[b, i, part] = x
         return found
 
-    def _choose(self, dim: int, choice: Choice) -> slice | Tensor:
-        name, size = {1: "heads", 2: "rows", 3: "cols"}[dim], self.shape[dim]
-        if choice is None:
-            return EVERY
-        if isinstance(choice, slice):
-            return choice
-        chosen = [choice] if isinstance(choice, int) else [int(i) for i in choice]
-        if any(not -size <= i < size for i in chosen):
-            raise ArgumentError(f"{name} must lie in 0 … {size - 1}. Received: {choice}")
-        return torch.tensor([i % size for i in chosen], dtype=torch.long, device=self.q.device)
+    def _choose(self, name: str, choice: Choice) -> slice | Tensor:
+        if choice is None or isinstance(choice, slice):
+            return EVERY if choice is None else choice
+        size = self.shape[("heads", "rows", "cols").index(name) + 1]
+        return torch.tensor(positions(choice, size, name), dtype=torch.long, device=self.q.device)
+
+
+def positions(choice: Choice, size: int, name: str) -> list[int]:
+    """A choice among `size` as a list: None = all, negative = from the end. ArgumentError for one out of range."""
+    if choice is None or isinstance(choice, slice):
+        return list(range(size)[slice(None) if choice is None else choice])
+    chosen = [choice] if isinstance(choice, int) else [int(i) for i in choice]
+    if any(not -size <= i < size for i in chosen):
+        raise ArgumentError(f"{name} must lie in 0 … {size - 1}. Received: {name}={choice}")
+    return [i % size for i in chosen]
 
 
 def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) -> tuple[str, ...] | None:

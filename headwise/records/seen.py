@@ -211,17 +211,16 @@ class Seen:
 
         if isinstance(value, Patches):  # every image of the batch is cut alike
             value = [value] * max((record.shape[0] for record in self.records), default=1)
-        both = isinstance(value, Mapping) and len(value) > 0 and set(value) <= {"source", "target"}
-        sides = {name: value[name] for name in value} if both and isinstance(value, Mapping) else {"target": value}
+        sides = (
+            value
+            if isinstance(value, Mapping) and value and value.keys() <= {"source", "target"}
+            else {"target": value}
+        )
         given = {name: None if side is None else as_tokens(side) for name, side in sides.items()}
-        before = self._tokens, self._source_tokens
-        self._tokens, self._source_tokens = given.get("target"), given.get("source")
-        try:
-            for record in self.records:
-                self.axes(record)
-        except RecordError:
-            self._tokens, self._source_tokens = before
-            raise
+        target, source = given.get("target"), given.get("source")
+        for record in self.records:
+            self._axes(record, target, source)
+        self._tokens, self._source_tokens = target, source
 
     @property
     def source_tokens(self) -> list[Tokens] | None:
@@ -240,7 +239,7 @@ class Seen:
         if tokens is None:
             return None
         if not -len(tokens) <= b < len(tokens):
-            raise ArgumentError(f"b must lie in 0 … {len(tokens) - 1}. Received: {b}")
+            raise ArgumentError(f"b must lie in 0 … {len(tokens) - 1}. Received: b={b}")
         return tokens[b].labels
 
     def axes(self, record: AttentionRecord) -> tuple[list[Tokens] | None, list[Tokens] | None]:
@@ -250,47 +249,43 @@ class Seen:
         length; if both have, of the source where "encoder" is a component of its path, else of the target. Rows or
         columns with names of their own (learned latents) keep those; the others are then of the side with their length.
         """
-        target, source = self._tokens, self._source_tokens
+        return self._axes(record, self._tokens, self._source_tokens)
+
+    def _axes(
+        self, record: AttentionRecord, target: list[Tokens] | None, source: list[Tokens] | None
+    ) -> tuple[list[Tokens] | None, list[Tokens] | None]:
         batch, _, q_len, k_len = record.shape
         row_names, col_names = (self._tokens_of(labels, batch) for labels in (record.row_names, record.col_names))
         if (target is None and source is None) or (row_names and col_names):
             return row_names, col_names
-        name = names.name_of(record)
-        sides: list[tuple[list[Tokens] | None, list[Tokens] | None]]
-        if row_names:
-            sides = [(row_names, source), (row_names, target)]
-        elif col_names:
-            sides = [(target, col_names), (source, col_names)]
-        elif record.site is not None and record.site.kind == "cross":
-            sides = [(target, source)]
-        elif "encoder" in name.lower().split("."):
-            sides = [(source, source), (target, target)]
-        else:
-            sides = [(target, target), (source, source)]
-        if record.site is None and not (row_names or col_names):
+        name, sides = names.name_of(record), [(target, target), (source, source)]
+        if row_names or (not col_names and "encoder" in name.lower().split(".")):
+            sides.reverse()
+        if record.site is None:
             sides.append((target, source))
-        for rows, cols in sides:
+        elif record.site.kind == "cross" and not (row_names or col_names):
+            sides = [(target, source)]
+        for of_rows, of_cols in sides:
+            rows, cols = row_names or of_rows, col_names or of_cols
             if _fit(rows, batch, q_len) and _fit(cols, batch, k_len):
                 return rows, cols
         received = ", ".join(
-            f"{side} tokens: {_counts(tokens)}" for side, tokens in (("target", target), ("source", source)) if tokens
+            f"{side} tokens={_counts(tokens)}" for side, tokens in (("target", target), ("source", source)) if tokens
         )
         hint = '. An encoder-decoder needs both: seen.tokens = {"source": ..., "target": ...}' if source is None else ""
         if any(len(each.labels) == q_len + 1 == k_len + 1 for each in target or ()):
             hint = ". The last token that generate() returns was never read: leave it out"
         if len({record.shape[2:] for record in self.records}) > 1 and len(self.records) > len(self.layers):
             hint = ". Of several forward passes choose one first: seen.call(i)"
-        raise RecordError(f"{name} has B = {batch}, Q = {q_len}, K = {k_len}; received {received}{hint}")
+        raise RecordError(f"{name} has B = {batch}, Q = {q_len}, K = {k_len}. Received: {received}{hint}")
 
     def _tokens_of(self, labels: tuple[str, ...] | None, batch: int) -> list[Tokens] | None:
         """The names of rows or columns as tokens of each example."""
         if labels is None:
             return None
-        if (labels, batch) not in self._named:
-            no = (False,) * len(labels)
-            tokens = Tokens((-1,) * len(labels), labels, ((0, 0),) * len(labels), no, "", 0, no)
-            self._named[labels, batch] = [tokens] * batch
-        return self._named[labels, batch]
+        no = (False,) * len(labels)
+        tokens = Tokens((-1,) * len(labels), labels, ((0, 0),) * len(labels), no, "", 0, no)
+        return self._named.setdefault((labels, batch), [tokens] * batch)
 
     # Numbers.
 

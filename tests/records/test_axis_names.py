@@ -51,7 +51,7 @@ def test_names_are_labels_and_the_text_is_the_other_sides() -> None:
     seen.tokens = [WORDS, WORDS]
     assert labels(seen) == [(LATENTS, text), (LATENTS, LATENTS), (text, LATENTS), (text, text)]
     assert labels(seen.only("layers.0")) == [(LATENTS, LATENTS)]
-    with pytest.raises(RecordError, match=r"reads\.0 has B = 2, Q = 2, K = 4; received target tokens: \[3, 3\]"):
+    with pytest.raises(RecordError, match=r"reads\.0 has B = 2, Q = 2, K = 4\. Received: target tokens=\[3, 3\]"):
         seen.tokens = [WORDS[:3]] * 2
     seen.tokens = {"source": [WORDS] * 2, "target": [["a", "b"]] * 2}
     assert labels(seen)[0] == (LATENTS, text)

@@ -207,9 +207,9 @@ def test_records_of_half_precision_are_worked_out_in_float32() -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda seen: seen.weights(heads=4), r"heads must lie in 0 … 3. Received: 4"),
-        (lambda seen: seen.weights(rows=[1, 30]), r"rows must lie in 0 … 29. Received: \[1, 30\]"),
-        (lambda seen: seen.scores(cols=-31), r"cols must lie in 0 … 29. Received: -31"),
+        (lambda seen: seen.weights(heads=4), r"heads must lie in 0 … 3. Received: heads=4"),
+        (lambda seen: seen.weights(rows=[1, 30]), r"rows must lie in 0 … 29. Received: rows=\[1, 30\]"),
+        (lambda seen: seen.scores(cols=-31), r"cols must lie in 0 … 29. Received: cols=-31"),
         (lambda seen: seen.top_k(31), r"k must be between 1 and the 30 keys. Received: k=31"),
         (lambda seen: seen.pooled(0), r"size must be at least 1 × 1. Received: size=0 × 0"),
         (lambda seen: seen.pooled(4, how="sum"), r'how must be "mean" or "max". Received: how=\'sum\''),

@@ -304,9 +304,9 @@ def test_tokens_of_another_number_are_refused_and_the_old_ones_kept() -> None:
     seen = Seen([record("layer.0"), record("layer.1")])
     seen.tokens = [list("abcde")]
     for wrong, words in (
-        ([list("abcd")], "layer.0 has B = 1, Q = 5, K = 5; received target tokens: 4"),
-        ([list("abcde")] * 2, "target tokens: [5, 5]"),
-        ({"source": [list("abc")], "target": [list("abcdef")]}, "target tokens: 6, source tokens: 3"),
+        ([list("abcd")], "layer.0 has B = 1, Q = 5, K = 5. Received: target tokens=4"),
+        ([list("abcde")] * 2, "target tokens=[5, 5]"),
+        ({"source": [list("abc")], "target": [list("abcdef")]}, "target tokens=6, source tokens=3"),
     ):
         with pytest.raises(RecordError) as error:
             seen.tokens = wrong

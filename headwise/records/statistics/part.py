@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import Scores, as_written
-from headwise.records.tiles import Forbidden, Tiles, spread
+from headwise.records.tiles import Forbidden, Tiles, forbid, spread
 from headwise.softmax import EMPTY, Normaliser, finite
 from headwise.tiles import Tile
 
@@ -144,27 +144,16 @@ class Part:
         self.shape = n, q_len, k_len
         self.sinks = None if self.scores.sinks is None else self.scores.sinks[:, None]
         self._some = rows is not None
-        self._ranges = unit.tiles.of(unit.b, unit.heads.start)
-        if rows is not None:
-            self._ranges = spread(self._ranges, rows)
-        cells = max((n * tile.rows * _width(tile) for tile in self._ranges), default=0)
+        ranges = unit.tiles.of(unit.b, unit.heads.start)
+        self.ranges = ranges if rows is None else spread(ranges, rows)  # with the queries of each tile
+        cells = max((n * tile.rows * _width(tile) for tile in self.ranges), default=0)
         self._buffers = self.scores.q.new_empty((2, cells))
         # The highest score of each row, and its weight if there were no sink: exp(highest - lse). 0 for an empty row.
         self.highest, self.heaviest = self.scores.q.new_zeros((2, n, q_len))
 
-    @property
-    def ranges(self) -> list[tuple[int, int]]:
-        """The queries [q_lo, q_hi) of each tile."""
-        return [(tile.q_lo, tile.q_hi) for tile in self._ranges]
-
-    @property
-    def most_rows(self) -> int:
-        """The queries of the largest tile."""
-        return max((tile.rows for tile in self._ranges), default=0)
-
     def tiles(self) -> Iterator[WeightTile]:
         """All tiles, in the order of their rows. Each is valid until the next."""
-        for tile in self._ranges:
+        for tile in self.ranges:
             forbidden = self._tiles.forbidden(tile)
             s = self._scores_of(tile, forbidden)
             weights = self._weights_of(s, tile, may_be_empty=bool(forbidden) or self.scores.bias is not None)
@@ -178,11 +167,7 @@ class Part:
         some = self.scores.part(rows=slice(tile.q_lo, tile.q_hi), cols=slice(tile.k_lo, tile.k_hi))
         some.unmasked(out=inner[None])
         s[..., tile.span :] = EMPTY
-        for part, pattern in forbidden:
-            if pattern is None:
-                inner[..., part] = EMPTY
-            else:
-                inner[..., part].masked_fill_(pattern, EMPTY)
+        forbid(inner, forbidden)
         return s
 
     def _weights_of(self, s: Tensor, tile: Tile, *, may_be_empty: bool) -> Tensor:
@@ -220,8 +205,8 @@ class Part:
             )
         if self._some:
             left_out = torch.ones(self.shape[1], dtype=torch.bool, device=self.lse.device)
-            for lo, hi in self.ranges:
-                left_out[lo:hi] = False
+            for tile in self.ranges:
+                left_out[tile.q_lo : tile.q_hi] = False
             self.lse, self.on_sink = self.lse.masked_fill(left_out, math.nan), self.on_sink.masked_fill(left_out, 0.0)
 
 

@@ -76,8 +76,7 @@ class Statistic:
     def empty(self, call: Scores) -> Any:
         """The answer where no query attends to anything, [B, H, *shape]: 0. A pass visits only those that do."""
         batch, heads, q_len, k_len = call.shape
-        dtype = torch.promote_types(call.q.dtype, torch.float32)
-        return torch.zeros((batch, heads, *self.shape(q_len, k_len)), dtype=dtype, device=call.q.device)
+        return torch.zeros((batch, heads, *self.shape(q_len, k_len)), dtype=call.dtype, device=call.q.device)
 
     def of(self, part: Part, answer: Any) -> Statistic:
         """A copy that is asked about one part."""
