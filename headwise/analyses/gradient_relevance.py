@@ -162,8 +162,8 @@ def _normalised_columns(y: Tensor, layers: list[AttentionRecord]) -> Tensor:
 def _check_cross(lower: list[AttentionRecord], own: list[AttentionRecord], across: list[AttentionRecord]) -> None:
     if len(own) != len(across):
         raise RecordError(
-            f"cross_relevance needs one cross record for each decoder layer. Received: {len(own)} decoder records, "
-            f"{len(across)} cross records"
+            "cross_relevance needs one cross record for each decoder layer. "
+            f"Received: len(decoder)={len(own)}, len(cross)={len(across)}"
         )
     expected = (own[0].shape[0], own[0].shape[2], lower[0].shape[3])
     for i, record in enumerate(across):

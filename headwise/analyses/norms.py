@@ -49,17 +49,14 @@ def norm_based(
     the `weighted_norm` of gorokoba560/norm-analysis-of-transformer. Rows do not sum to 1.
 
     Args:
-        record: watched with `values=True`.
+        record, output_weight: as for `value_norms`.
         rows, cols, heads: as for `record.weights`.
-        output_weight: W_O [H, E, M]; None = the record's.
 
     Returns:
         [B, heads, rows, cols].
 
     Raises:
-        RecordError: the record has no values, or no output weight and none was given.
-        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M], or the record is not one record.
-        ArgumentError: rows, cols or heads out of range.
+        ArgumentError: rows, cols or heads out of range. Others as in `value_norms`.
     """
     check_one(record, "norm_based")
     keys = positions(cols, record.shape[3], "cols")
@@ -84,18 +81,15 @@ def summed_norm_based(
     where heads may cancel. For every cell it computes a vector of M numbers for each head, a block of cells at a time.
 
     Args:
-        record: watched with `values=True`.
+        record, output_weight: as for `value_norms`.
         rows, cols: as for `record.weights`.
         heads: the heads of the sum; None = all.
-        output_weight: W_O [H, E, M]; None = the record's.
 
     Returns:
         [B, rows, cols].
 
     Raises:
-        RecordError: the record has no values, or no output weight and none was given.
-        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M], or the record is not one record.
-        ArgumentError: rows, cols or heads out of range.
+        ArgumentError: rows, cols or heads out of range. Others as in `value_norms`.
     """
     check_one(record, "summed_norm_based")
     queries, keys = positions(rows, record.shape[2], "rows"), positions(cols, record.shape[3], "cols")
@@ -139,10 +133,10 @@ def _checked(output_weight: Tensor, record: AttentionRecord) -> Tensor:
     heads, width = record.shape[1], record.v.shape[3]
     if not isinstance(output_weight, Tensor) or not output_weight.is_floating_point():
         received = output_weight.dtype if isinstance(output_weight, Tensor) else type(output_weight).__name__
-        raise DtypeError(f"output_weight must be a float tensor [H, E, M]. Received: {received}")
+        raise DtypeError(f"output_weight must be a float tensor [H, E, M]. Received: output_weight={received}")
     if output_weight.ndim != 3 or output_weight.shape[:2] != (heads, width):
         raise ShapeError(
-            f"output_weight must be [H, E, M] = [{heads}, {width}, M]. Received: {list(output_weight.shape)}. That of "
-            "a torch.nn.Linear is linear.weight.T.unflatten(0, (H, E))"
+            f"output_weight must be [H, E, M] = [{heads}, {width}, M]. Received: output_weight="
+            f"{list(output_weight.shape)}. That of a torch.nn.Linear is linear.weight.T.unflatten(0, (H, E))"
         )
     return output_weight.detach()

@@ -221,20 +221,16 @@ class AttentionRecord:
         return found
 
     def statistics(self, *names: str, rows: int | None = None, **options: Any) -> Statistics:
-        """Statistics of the weights, all in one pass over them; without names all of `headwise.records.statistics`.
+        """Statistics of the weights in one pass over them, as attributes; None for what was not asked for.
 
         Args:
             names: "lse", "entropy", "distance", "offset_mass", "first_visible", "learned_sink", "keys_needed", "top",
-                "pooled_mean", "pooled_max", "received", or registered ones. The classes of these names in
+                "pooled_mean", "pooled_max", "received", or registered ones; none = all. The classes of these names in
                 `headwise.records.statistics` say what each is.
             rows: look at about so many queries only, evenly spread in small groups; in all the others `lse` is NaN,
                 and everything else 0. None = all.
-            **options: of the statistics. top=8: how many of a row's largest weights. offsets=(1,): distances back from
-                the query, in tokens. first_keys=1: how many of the first visible keys. share=0.9: of the weight of a
-                row, for "keys_needed". size=64: cells of the pooled pictures, (h, w) or one number for both.
-
-        Returns:
-            The answers as attributes, by name; None for what was not asked for.
+            **options: fields of these classes: top=8, offsets=(1,) in tokens, first_keys=1, share=0.9 of the weight
+                for "keys_needed", size=64 cells of the pooled pictures, (h, w) or one number for both.
 
         Raises:
             ArgumentError: a name or an option that does not exist, or a value that an option cannot have.
@@ -278,10 +274,7 @@ class AttentionRecord:
         return self._ask("keys_needed", share=share)
 
     def top_k(self, k: int) -> tuple[Tensor, Tensor]:
-        """The `k` largest weights of each row, descending, and their keys: two tensors [B, H, Q, k].
-
-        A row that attends to fewer keys is filled up with other keys, whose weights are 0.
-        """
+        """The `k` largest weights of each row, descending, and their keys: two tensors [B, H, Q, k]. See `Top`."""
         if not 1 <= k <= self.shape[3]:
             raise ArgumentError(f"top_k: k must be between 1 and the {self.shape[3]} keys. Received: k={k}")
         weights, keys = self._ask("top", top=k)
@@ -290,8 +283,7 @@ class AttentionRecord:
     def pooled(self, size: int | tuple[int, int], how: Literal["mean", "max"] = "mean") -> Tensor:
         """The matrix as a small picture, [B, H, h, w]: each cell the mean or the maximum of its weights.
 
-        `size` is (h, w), or one number for both; a side longer than the matrix is cut to it. Cell i of h stands for
-        rows ⌊i Q / h⌋ to ⌈(i + 1) Q / h⌉, as in torch's adaptive pooling.
+        `size` is (h, w), or one number for both, at most (Q, K). See `headwise.records.statistics.pooled`.
         """
         if how not in ("mean", "max"):
             raise ArgumentError(f'pooled: how must be "mean" or "max". Received: how={how!r}')
@@ -338,10 +330,9 @@ def positions(choice: Choice, size: int, name: str) -> list[int]:
 def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) -> tuple[str, ...] | None:
     if names is None:
         return None
-    if isinstance(names, str) or not all(isinstance(each, str) for each in names):
-        raise ArgumentError(f"{name}: expected a name for each of the {count} {of}. Received: {names!r:.80}")
-    if len(names) != count:
-        raise ArgumentError(f"{name}: expected a name for each of the {count} {of}. Received: len({name})={len(names)}")
+    if isinstance(names, str) or len(names) != count or not all(isinstance(each, str) for each in names):
+        received = f"len({name})={len(names)}, {name}={names!r:.80}"
+        raise ArgumentError(f"{name}: expected a name for each of the {count} {of}. Received: {received}")
     return tuple(names)
 
 

@@ -104,7 +104,8 @@ class Seen:
         if others:
             found = names.listed([name, *others])
             raise RecordError(
-                f"{layer!r} means {1 + len(others)} layers: {found}. Name one, or take all: seen.only(...)"
+                f"expected one layer. Received: layer={layer!r}, which means {1 + len(others)} layers: {found}. "
+                "Name one, or take all: seen.only(...)"
             )
         records = self._calls()[name]
         if len(records) > 1:
@@ -142,12 +143,16 @@ class Seen:
         self, layer: Any, heads: Choice = None, rows: Choice = None, cols: Choice = None, *more: Any
     ) -> Tensor:
         if more or isinstance(heads, str):
+            index = (layer, heads, rows, cols, *more)
             raise ArgumentError(
-                "expected seen[layer, heads, rows, cols]. For several layers give a list: seen[[first, second]]"
+                f"expected seen[layer, heads, rows, cols]. Received: index={index!r:.80}. "
+                "For several layers give a list: seen[[first, second]]"
             )
         record = self[layer]
         if not isinstance(record, AttentionRecord):
-            raise ArgumentError(f"weights are those of one layer: expected its number or name. Received: {layer!r}")
+            raise ArgumentError(
+                f"weights are those of one layer: expected its number or name. Received: layer={layer!r}"
+            )
         return record.weights(rows=rows, cols=cols, heads=heads)
 
     def _calls(self) -> dict[str, list[AttentionRecord]]:
@@ -295,9 +300,9 @@ class Seen:
 
     def summary(self) -> Summary:
         """A table with one row for each head: how wide it looks, how far, and at what. See also `to_pandas`."""
-        from headwise.records.summary import summarise
+        from headwise.records.summary import Summary, rows_of
 
-        return summarise(self)
+        return Summary(tuple(row for record in self.records for row in rows_of(self, record)))
 
     def to_pandas(self) -> pandas.DataFrame:
         """The rows of `summary()` as a frame. Needs pandas: pip install "headwise[pandas]"."""

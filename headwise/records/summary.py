@@ -95,11 +95,6 @@ class Summary:
         return pandas.DataFrame([row.values() for row in self.rows], columns=HeadSummary.fields())
 
 
-def summarise(seen: Seen) -> Summary:
-    """The summary of all heads of all layers. One pass over each record; nothing of size Q × K is held."""
-    return Summary(tuple(row for record in seen.records for row in rows_of(seen, record)))
-
-
 def ask(record: AttentionRecord, *, rows: int | None = None) -> Statistics:
     """What `numbers` needs: `lse` and every statistic with a column; from about so many rows, or from all."""
     options = {name: value for column in columns().values() for name, value in column.options.items()}

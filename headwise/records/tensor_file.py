@@ -58,7 +58,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """
     for name, x in tensors.items():
         if x.dtype not in _NAMES:
-            raise RecordError(f"{name} cannot be saved: expected {', '.join(map(str, _NAMES))}. Received: {x.dtype}")
+            raise RecordError(
+                f"{name} cannot be saved: expected {', '.join(map(str, _NAMES))}. Received: {name}={x.dtype}"
+            )
     # Wide dtypes first: each tensor then begins at a multiple of its item's size.
     tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].itemsize))
     try:
@@ -88,7 +90,10 @@ def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], crcs: Ma
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNMENT)
     if len(text) > MAX_HEADER:
-        raise RecordError(f"too much to describe in one file: {len(text):,} bytes. Save fewer layers at a time")
+        raise RecordError(
+            f"too much to describe in one file: expected at most {MAX_HEADER:,} bytes. Received: {len(text):,}. "
+            "Save fewer layers at a time"
+        )
     return len(text).to_bytes(8, "little") + text
 
 

@@ -80,7 +80,7 @@ def test_the_very_name_comes_before_what_lies_under_it() -> None:
         ("encoder.layer.12", ["no attention was seen at 'encoder.layer.12'", "encoder.layer.1.attention.self"]),
         ("decodr", ["There is: encoder.layer.0.attention.self, ", "and 4 more"]),
         ("*.cross_attn", ["no attention was seen at '*.cross_attn'"]),
-        ("encoder", ["'encoder' means 12 layers", "encoder.layer.0.attention.self", "seen.only("]),
+        ("encoder", ["'encoder', which means 12 layers", "encoder.layer.0.attention.self", "seen.only("]),
         (12, ["0 … 11", "Received: 12"]),
         (-13, ["0 … 11", "Received: -13"]),
         (["encoder.layer.0", 99], ["0 … 11", "Received: 99"]),

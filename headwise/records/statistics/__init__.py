@@ -69,13 +69,11 @@ def make(names: Collection[str], options: Mapping[str, Any]) -> list[Statistic]:
     Raises ArgumentError for a name or an option that does not exist, and for a value that an option cannot have.
     """
     if unknown := [name for name in names if name not in STATISTICS]:
-        raise ArgumentError(
-            f"statistics: the names are {', '.join(STATISTICS)}. Received: {', '.join(map(str, unknown))}"
-        )
+        raise ArgumentError(f"statistics: the names are {', '.join(STATISTICS)}. Received: names={unknown}")
     known = set[str]().union(*map(_options, STATISTICS.values()))
     if unknown := [option for option in options if option not in known]:
         raise ArgumentError(
-            f"statistics: the options are rows, {', '.join(sorted(known))}. Received: {', '.join(unknown)}"
+            f"statistics: the options are rows, {', '.join(sorted(known))}. Received: {', '.join(unknown)}="
         )
     made = []
     for name, statistic in STATISTICS.items():
