@@ -226,10 +226,10 @@ def parse_json(text: str | bytes, what: str) -> dict[str, Any]:
     try:
         text = text.decode() if isinstance(text, bytes) else text  # json would guess at UTF-16 too
         found = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+        if not isinstance(found, dict):
+            raise ValueError(f"a {type(found).__name__}")
     except (ValueError, RecursionError) as error:
         raise FileError(f"{what} cannot be read") from error
-    if not isinstance(found, dict):
-        raise FileError(f"{what} cannot be read")
     return found
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.call import Scores, as_written
+from headwise.call import Scores
 from headwise.records.tiles import Forbidden, Tiles, forbid, spread
 from headwise.softmax import EMPTY, Normaliser, finite
 from headwise.tiles import Tile
@@ -52,34 +52,24 @@ def units(call: Scores) -> list[Unit]:
     threads = torch.get_num_threads() if on_cpu else 1
     most = 1 if call.mask is not None and call.mask.heads else min(heads, max(1, cells // (min(q_len, ROWS) * k_len)))
     together = min(range(most, 0, -1), key=lambda n: n * -(-batch * -(-heads // n) // threads))
-    tiles = Tiles(
-        *(call.mask, q_len, k_len),
-        cells=cells // together,
-        overhead=overhead // together,
-        device=call.q.device,
-    )
+    small = {"cells": cells // together, "overhead": overhead // together}
+    tiles = Tiles(call.mask, q_len, k_len, **small, device=call.q.device)
     return [Unit(tiles, b, slice(h, min(h + together, heads))) for b in range(batch) for h in range(0, heads, together)]
 
 
 def on_all_threads(work: Callable[[Unit], None], units: list[Unit], device: torch.device) -> None:
     """Do the work of every unit, on as many threads as torch has."""
-
-    def one(unit: Unit) -> None:
-        # The answers were made outside, so what is written into them is not marked as made in inference mode.
-        with torch.inference_mode(), as_written(device):
-            work(unit)
-
     before = torch.get_num_threads()
     threads = min(before, len(units))
     if device.type != "cpu" or threads == 1:
         for unit in units:
-            one(unit)
+            work(unit)
         return
     # A head for each thread keeps its tiles in the cache of one core, and no thread waits for another after every
     # operation. How many threads torch uses is set for each thread, but what new threads begin with has to be restored.
     try:
         with ThreadPoolExecutor(threads, "headwise", lambda: torch.set_num_threads(1)) as pool:
-            for _ in pool.map(one, units):
+            for _ in pool.map(work, units):
                 pass
     finally:
         torch.set_num_threads(before)
@@ -199,10 +189,8 @@ class Part:
         self.lse, self.above = total.lse, finite(total.log_sum) + (total.highest - self.highest)
         self.on_keys, self.on_sink = torch.ones_like(self.lse), torch.zeros_like(self.lse)
         if self.sinks is not None:
-            self.on_keys, self.on_sink = (
-                keys.share(total),
-                total.weights(self.sinks.expand_as(self.lse)[..., None])[..., 0],
-            )
+            self.on_keys = keys.share(total)
+            self.on_sink = total.weights(self.sinks.expand_as(self.lse)[..., None])[..., 0]
         if self._some:
             left_out = torch.ones(self.shape[1], dtype=torch.bool, device=self.lse.device)
             for tile in self.ranges:

@@ -62,9 +62,7 @@ class Statistic:
     unit: ClassVar[str]  #: "nats", "tokens", "share" (0 to 1), "keys", or any other
     sentence: ClassVar[str]  #: what it says, for people
     column: ClassVar[Column | None] = None  #: None = neither in the summary nor on the page
-    overwrites: ClassVar[Literal["", "scores", "weights"]] = (
-        ""  #: what `update` changes of a tile: it is then asked last
-    )
+    overwrites: ClassVar[Literal["", "scores", "weights"]] = ""  #: what `update` changes of a tile; it is asked last
 
     part: Part  #: which heads
     answer: Any  #: to write to: the part of `empty` that belongs to these heads, [n, ...]
