@@ -16,7 +16,7 @@ from headwise import masks
 from headwise.call import make_call
 from headwise.errors import ArgumentError, RecordError
 from headwise.records import AttentionRecord, record
-from headwise.records.statistics import part
+from headwise.records.statistics import STATISTICS, part
 from tests.largest import Largest
 from tests.mask_zoo import ZOO, compositions
 
@@ -155,6 +155,9 @@ def test_a_sink_counts_as_a_key_in_the_entropy() -> None:
     torch.testing.assert_close(seen.weights(), torch.full((1, 1, 1, 3), 0.125))
     expected = 3 / 8 * math.log(8) + 5 / 8 * math.log(8 / 5)
     torch.testing.assert_close(seen.entropy(), torch.full((1, 1, 1), expected))
+    for said in (STATISTICS["entropy"].sentence, AttentionRecord.entropy.__doc__):
+        assert said is not None
+        assert "the learned sink counts as a key" in said.lower()
 
 
 def test_distance_counts_from_the_query_s_own_position() -> None:
