@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from headwise.analyses.attention_rollout import Fusion, mixing
-from headwise.analyses.stack import Choice, consecutive, dtype_of, positions
+from headwise.analyses.stack import consecutive
 from headwise.errors import ArgumentError
 from headwise.records import AttentionRecord
+from headwise.records.record import Choice, positions
 
 # A maximum flow takes up to V E² steps, and one is computed for every pair of positions.
 MOST_EDGES = 2**14
@@ -30,17 +31,15 @@ def flow(
         flow[i, j] = the maximum flow from position i of the top layer to input token j, through a network whose edge
                      from position a of layer l to position b of layer l - 1 has the capacity Â_l[a, b]
 
-    with Â of `rollout`. networkx computes it by shortest augmenting paths, once for every position and token. This
-    takes seconds where `rollout` takes milliseconds, so there may be at most L · N² = 16384 edges (12 layers of 36
-    tokens).
+    with Â of `rollout`. One flow for every position and token takes seconds where `rollout` takes milliseconds, so
+    there may be at most L · N² = 16384 edges (12 layers of 36 tokens).
 
     Args:
-        records: a `Seen` or any sequence of self-attention records of one forward pass, lowest layer first.
-        rows: which positions of the top layer: None (all), an int, a slice or a sequence of ints.
+        records: a `Seen` or a sequence of self-attention records of one forward pass, lowest layer first.
+        rows: which positions of the top layer, as for `record.weights`.
         residual: the share of the residual connection in Â, 0 … 1.
         heads: how the heads of a layer become one: "mean", "max" or "min".
-        normalise: divide each row by its sum, as the authors' code does (`compute_flows` of
-            samiraabnar/attention_flow).
+        normalise: divide each row by its sum, as `compute_flows` of samiraabnar/attention_flow does.
 
     Returns:
         [B, r, N]. Rows sum to 1 only with `normalise`: flows to different tokens may use the same edges.
@@ -54,8 +53,8 @@ def flow(
     edges = len(layers) * length**2
     if edges > MOST_EDGES:
         raise ArgumentError(
-            f"flow needs a small input: at most {MOST_EDGES} edges (L · N²). Received: {len(layers)} layers of "
-            f"{length} tokens, {edges} edges. Use rollout"
+            f"flow needs a small input: at most {MOST_EDGES} edges (L · N²). Received: L={len(layers)}, N={length}, "
+            f"{edges} edges. Use rollout"
         )
     chosen = positions(rows, length, "rows")
     matrix, every = mixing(residual, heads), list(range(length))
@@ -64,7 +63,7 @@ def flow(
     if normalise:
         total = found.sum(-1, keepdim=True)
         found = found / total.masked_fill(total == 0, 1.0)
-    return found.to(layers[0].q.device, dtype_of(layers[0]))
+    return found.to(layers[0].q.device, layers[0].call.dtype)
 
 
 def _flows(capacities: list[Tensor], rows: list[int]) -> Tensor:
@@ -73,21 +72,15 @@ def _flows(capacities: list[Tensor], rows: list[int]) -> Tensor:
     import networkx
     from networkx.algorithms.flow import build_residual_network, shortest_augmenting_path
 
-    length = len(capacities[0])
+    top, length = len(capacities), len(capacities[0])
     network: Any = networkx.DiGraph()
-    network.add_nodes_from((layer, i) for layer in range(len(capacities) + 1) for i in range(length))
+    network.add_nodes_from((layer, i) for layer in range(top + 1) for i in range(length))
     for layer, matrix in enumerate(capacities, start=1):
-        for i, row in enumerate(matrix.tolist()):
-            network.add_edges_from(
-                ((layer, i), (layer - 1, j), {"capacity": capacity}) for j, capacity in enumerate(row) if capacity > 0.0
-            )
-    residual = build_residual_network(network, "capacity")
-    top = len(capacities)
-
-    def flow_value(i: int, j: int) -> float:
-        return networkx.maximum_flow_value(
-            network, (top, i), (0, j), flow_func=shortest_augmenting_path, residual=residual
-        )
-
-    values = [flow_value(i, j) for i in rows for j in range(length)]
-    return torch.tensor(values, dtype=torch.float64).view(len(rows), length)
+        for i, j in matrix.nonzero().tolist():
+            network.add_edge((layer, i), (layer - 1, j), capacity=float(matrix[i, j]))
+    found = torch.zeros(len(rows), length, dtype=torch.float64)
+    how = {"flow_func": shortest_augmenting_path, "residual": build_residual_network(network, "capacity")}
+    for place, i in enumerate(rows):
+        for j in range(length):
+            found[place, j] = networkx.maximum_flow_value(network, (top, i), (0, j), **how)
+    return found

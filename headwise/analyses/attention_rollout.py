@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from headwise.analyses.stack import Choice, Matrix, consecutive, in_full_precision, positions, product_rows
+from headwise.analyses.stack import Matrix, consecutive, in_full_precision, product_rows
 from headwise.errors import ArgumentError
 from headwise.records import AttentionRecord
+from headwise.records.record import Choice, positions
 
 Fusion = Literal["mean", "max", "min"]
 
-_FUSE: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean": lambda weights: weights.mean(1),
-    "max": lambda weights: weights.amax(1),
-    "min": lambda weights: weights.amin(1),
-}
+_FUSE: dict[str, Callable[..., Tensor]] = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}
 
 
 @in_full_precision
@@ -33,9 +31,8 @@ def rollout(
     as with learned sinks. A row that attends to nothing keeps its own token, or is 0 if residual is 0.
 
     Args:
-        records: a `Seen` or any sequence of self-attention records of one forward pass, lowest layer first.
-        rows: which positions of the top layer: None (all), an int, a slice or a sequence of ints. Chosen rows are a
-            chain of vector-matrix products from the top layer down, in O(N) memory each.
+        records: a `Seen` or a sequence of self-attention records of one forward pass, lowest layer first.
+        rows: which positions of the top layer, as for `record.weights`. Each takes O(N) memory.
         residual: the share of the residual connection, 0 … 1.
         heads: how the heads of a layer become one: "mean" as in the paper, or "max" or "min".
 
@@ -59,7 +56,7 @@ def mixing(residual: float, heads: Fusion) -> Matrix:
         raise ArgumentError(f"heads must be one of {', '.join(_FUSE)}. Received: heads={heads!r}")
 
     def matrix(record: AttentionRecord, rows: list[int]) -> Tensor:
-        mixed = (1.0 - residual) * _FUSE[heads](record.weights(rows=rows))
+        mixed = (1.0 - residual) * _FUSE[heads](record.weights(rows=rows), dim=1)
         mixed[:, range(len(rows)), rows] += residual
         total = mixed.sum(-1, keepdim=True)
         return mixed / total.masked_fill(total == 0, 1.0)

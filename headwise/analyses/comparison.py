@@ -10,9 +10,10 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from headwise.analyses.stack import blocks, dtype_of, listed, positions
+from headwise.analyses.stack import blocks, listed
 from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.records import AttentionRecord, Seen
+from headwise.records.record import positions
 from headwise.text import as_tokens
 
 Pairs = list[tuple[int, int]]  # positions in a and in b
@@ -84,32 +85,31 @@ def compare(
     """
     labels = _labels_by(a, tokens_a), _labels_by(b, tokens_b)
     if (labels[0] is None) != (labels[1] is None):
-        raise ArgumentError("compare needs the tokens of both runs, or of neither. Received: the tokens of one run")
+        missing = "tokens_a" if labels[0] is None else "tokens_b"
+        raise ArgumentError(f"compare needs the tokens of both runs, or of neither. Received: {missing}=None")
     if isinstance(a, AttentionRecord) and isinstance(b, AttentionRecord):
         return _compare(a, b, labels, example, "the records")
     if isinstance(a, AttentionRecord) or isinstance(b, AttentionRecord):
-        raise DtypeError("compare needs two records, or two sequences of records. Received: one of each")
+        received = f"a={type(a).__name__}, b={type(b).__name__}"
+        raise DtypeError(f"compare needs two records, or two sequences of records. Received: {received}")
     first, second = listed(a, "compare"), listed(b, "compare")
     if len(first) != len(second):
-        raise ArgumentError(
-            f"compare needs the same number of layers in both. Received: {len(first)} and {len(second)} records"
-        )
+        received = f"len(a)={len(first)}, len(b)={len(second)}"
+        raise ArgumentError(f"compare needs the same number of layers in both. Received: {received}")
     return [_compare(first[i], second[i], labels, example, f"records {i}") for i in range(len(first))]
 
 
 def _compare(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: int | None, which: str) -> Comparison:
     if a.shape[:2] != b.shape[:2]:
-        raise RecordError(
-            f"compare needs the same B and H in both. Received: {which} with B, H = {list(a.shape[:2])} and "
-            f"{list(b.shape[:2])}"
-        )
+        received = f"a={list(a.shape[:2])}, b={list(b.shape[:2])}"
+        raise RecordError(f"compare needs the same B and H in both. Received: {which} with {received}")
     examples = positions(example, a.shape[0], "example")
     if not examples:
         raise ArgumentError(f"compare: example must be one of the batch. Received: example={example}, B={a.shape[0]}")
     rows, keys = _align(a, b, labels, examples[0], which)
     if any(_align(a, b, labels, other, which) != (rows, keys) for other in examples[1:]):
-        raise ArgumentError("compare: the examples of the batch are aligned differently. Choose one with example=")
-    dtype = torch.promote_types(dtype_of(a), dtype_of(b))
+        raise ArgumentError("compare: the examples are aligned differently. Received: example=None. Choose one")
+    dtype = torch.promote_types(a.call.dtype, b.call.dtype)
     divergence, moved = [], []
     row_bytes = a.shape[0] * a.shape[1] * max(a.shape[3], b.shape[3]) * dtype.itemsize
     for part in blocks(range(len(rows)), row_bytes):
@@ -133,8 +133,8 @@ def _align(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: int,
     if of_a is None or of_b is None:
         if a.shape[2:] != b.shape[2:]:
             raise RecordError(
-                f"compare aligns by position where there are no tokens. Received: {which} with Q, K = "
-                f"{list(a.shape[2:])} and {list(b.shape[2:])}. Pass tokens_a= and tokens_b="
+                f"compare aligns by position where there are no tokens, and needs the same Q and K. Received: {which} "
+                f"with a={list(a.shape[2:])}, b={list(b.shape[2:])}. Pass tokens_a= and tokens_b="
             )
         return [(i, i) for i in range(a.shape[2])], [(j, j) for j in range(a.shape[3])]
     (rows_a, keys_a), (rows_b, keys_b) = of_a(a, example), of_b(b, example)
@@ -156,13 +156,13 @@ def _labels_by(run: object, tokens: Any) -> LabelsOf | None:
         batch, _, q_len, k_len = record.shape
         if len(given) not in (1, batch):
             raise RecordError(
-                f"tokens must be those of one example, or of all {batch}. Received: those of {len(given)}"
+                f"tokens must be those of one example, or of all {batch}. Received: len(tokens)={len(given)}"
             )
         found = given[b if len(given) > 1 else 0].labels
         if not len(found) == q_len == k_len:
             raise RecordError(
-                f"tokens must be one for each query and key of self-attention. Received: {len(found)} tokens for "
-                f"Q, K = {[q_len, k_len]}"
+                "tokens must be one for each query and key of self-attention. "
+                f"Received: {len(found)} tokens, Q={q_len}, K={k_len}"
             )
         return found, found
 

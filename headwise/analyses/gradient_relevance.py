@@ -8,15 +8,12 @@ import torch
 from torch import Tensor
 
 from headwise.analyses.stack import (
-    Choice,
     attended_values,
     by_key_head,
     consecutive,
-    dtype_of,
     in_full_precision,
     listed,
     named,
-    positions,
     product_rows,
     row_blocks,
     times_rows,
@@ -25,6 +22,7 @@ from headwise.analyses.stack import (
 )
 from headwise.errors import ArgumentError, RecordError
 from headwise.records import AttentionRecord
+from headwise.records.record import Choice, positions
 
 
 @in_full_precision
@@ -38,10 +36,9 @@ def relevance(records: Iterable[AttentionRecord], *, rows: Choice = None) -> Ten
     of an encoder read row 0. This is the variant without LRP (A itself, not its relevance, is multiplied).
 
     Args:
-        records: a `Seen` or any sequence of self-attention records of one forward pass, lowest layer first, watched
-            with `values=True, gradients=True`.
-        rows: which positions of the top layer: None (all), an int, a slice or a sequence of ints. Chosen rows are a
-            chain of vector-matrix products from the top layer down, in O(N) memory each.
+        records: a `Seen` or a sequence of self-attention records of one forward pass, lowest layer first, watched with
+            `values=True, gradients=True`.
+        rows: which positions of the top layer, as for `record.weights`. Each takes O(N) memory.
 
     Returns:
         [B, r, N]. It includes the identity that R starts from: row i is at least 1 at token i.
@@ -59,24 +56,16 @@ def relevance(records: Iterable[AttentionRecord], *, rows: Choice = None) -> Ten
 
 @in_full_precision
 def relevance_by_layer(records: Iterable[AttentionRecord], rows: Sequence[int]) -> Tensor:
-    """One row of R per example, after each layer from the top down: [B, L + 1, N].
+    """`relevance` layer by layer, for one position of the top layer in each example: [B, L + 1, N].
 
-    Args:
-        records: as for `relevance`.
-        rows: one position of the top layer for each example.
-
-    Returns:
-        For each example its row of I, then that of I + Ā_L, of (I + Ā_L) (I + Ā_(L-1)), …; the last one is what
-        `relevance` returns.
-
-    Raises:
-        RecordError, ArgumentError: as for `relevance`; or rows that are not one for each example.
+    For each example its row of I, then that of I + Ā_L, of (I + Ā_L) (I + Ā_(L-1)), …; the last is that of `relevance`.
+    Raises as `relevance`, and ArgumentError for rows that are not one for each example.
     """
     layers = consecutive(records, "relevance_by_layer")
     with_gradients(layers, "relevance_by_layer")
     batch, _, _, length = layers[0].shape
     if len(rows) != batch:
-        raise ArgumentError(f"rows must be one for each of the {batch} examples. Received: {len(rows)} rows")
+        raise ArgumentError(f"rows must be one for each of the {batch} examples. Received: rows={list(rows)}")
     x = unit_rows(positions(rows, length, "rows"), layers[-1])[range(batch), range(batch), None]  # one row per example
     found = [x]
     for record in reversed(layers):
@@ -108,7 +97,7 @@ def cross_relevance(
         encoder: the encoder's self-attention, lowest layer first, watched with `values=True, gradients=True`.
         decoder: the decoder's self-attention, likewise.
         cross: the decoder's cross-attention, one record for each of `decoder`, whose self-attention it follows.
-        rows: which of the decoder's positions: None (all), an int, a slice or a sequence of ints.
+        rows: which of the decoder's positions, as for `record.weights`.
 
     Returns:
         R_de, [B, r, K]: K tokens of the encoder.
@@ -124,7 +113,7 @@ def cross_relevance(
         with_gradients(layers, f"cross_relevance: {name}")
     batch, _, q_len, k_len = across[0].shape
     chosen = positions(rows, q_len, "rows")
-    device, dtype = across[0].q.device, dtype_of(across[0])
+    device, dtype = across[0].q.device, across[0].call.dtype
     y = unit_rows(chosen, across[0])
     found = torch.zeros(batch, len(chosen), k_len, dtype=dtype, device=device)
     # From the top layer down: y holds the chosen rows of the product of (I + Ā) of the self-attention above.
@@ -142,7 +131,7 @@ def cross_relevance(
 
 def _bar(record: AttentionRecord, rows: list[int]) -> Tensor:
     """Some rows of Ā = mean_h (∇A ⊙ A)⁺, equation 5."""
-    grad = by_key_head(record.grad[:, :, rows].to(dtype_of(record)), attended_values(record).mT)
+    grad = by_key_head(record.grad[:, :, rows].to(record.call.dtype), attended_values(record).mT)
     return (grad * record.weights(rows=rows)).clamp(min=0.0).mean(1)
 
 
@@ -173,8 +162,8 @@ def _normalised_columns(y: Tensor, layers: list[AttentionRecord]) -> Tensor:
 def _check_cross(lower: list[AttentionRecord], own: list[AttentionRecord], across: list[AttentionRecord]) -> None:
     if len(own) != len(across):
         raise RecordError(
-            f"cross_relevance needs one cross record for each decoder layer. Received: {len(own)} decoder records, "
-            f"{len(across)} cross records"
+            "cross_relevance needs one cross record for each decoder layer. "
+            f"Received: len(decoder)={len(own)}, len(cross)={len(across)}"
         )
     expected = (own[0].shape[0], own[0].shape[2], lower[0].shape[3])
     for i, record in enumerate(across):

@@ -12,7 +12,6 @@ from headwise.analyses.stack import (
     attended_values,
     by_key_head,
     by_layer_and_head,
-    dtype_of,
     in_full_precision,
     listed,
     row_blocks,
@@ -40,8 +39,7 @@ def head_importance(
     importances are smaller by a factor of B.
 
     Args:
-        records: a `Seen` or any sequence of records, self- or cross-attention, watched with
-            `values=True, gradients=True`.
+        records: a `Seen` or a sequence of records, of any kind, watched with `values=True, gradients=True`.
         absolute: take the absolute value of the sum over an "example", or of each "token".
         normalise: divide each layer's importances by their L2 norm, as the paper does to compare layers.
 
@@ -64,8 +62,8 @@ def head_importance(
 
 
 def _importance(record: AttentionRecord, absolute: str) -> Tensor:
-    grad, values = record.grad.to(dtype_of(record)), attended_values(record)
-    total = torch.zeros(record.shape[:2], dtype=dtype_of(record), device=record.q.device)
+    grad, values = record.grad.to(record.call.dtype), attended_values(record)
+    total = torch.zeros(record.shape[:2], dtype=record.call.dtype, device=record.q.device)
     for rows in row_blocks(record):
         share = (by_key_head(record.weights(rows=rows), values) * grad[:, :, rows]).sum(-1)
         total += (share.abs() if absolute == "token" else share).sum(-1)

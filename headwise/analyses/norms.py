@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise.analyses.stack import Choice, attended_values, blocks, dtype_of, in_full_precision, positions
+from headwise.analyses.stack import attended_values, blocks, in_full_precision
 from headwise.errors import DtypeError, ShapeError
 from headwise.records import AttentionRecord
+from headwise.records.record import Choice, check_one, positions
 
 
 @in_full_precision
@@ -26,8 +27,9 @@ def value_norms(record: AttentionRecord, *, output_weight: Tensor | None = None)
 
     Raises:
         RecordError: the record has no values, or no output weight and none was given.
-        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M].
+        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M], or the record is not one record.
     """
+    check_one(record, "value_norms")
     return _norms(_Transformed(record, output_weight, None), list(range(record.shape[3])))
 
 
@@ -47,18 +49,16 @@ def norm_based(
     the `weighted_norm` of gorokoba560/norm-analysis-of-transformer. Rows do not sum to 1.
 
     Args:
-        record: watched with `values=True`.
-        rows, cols, heads: as for `record.weights`: None (all), an int, a slice or a sequence of ints.
-        output_weight: W_O [H, E, M]; None = the record's.
+        record, output_weight: as for `value_norms`.
+        rows, cols, heads: as for `record.weights`.
 
     Returns:
         [B, heads, rows, cols].
 
     Raises:
-        RecordError: the record has no values, or no output weight and none was given.
-        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M].
-        ArgumentError: rows, cols or heads out of range.
+        ArgumentError: rows, cols or heads out of range. Others as in `value_norms`.
     """
+    check_one(record, "norm_based")
     keys = positions(cols, record.shape[3], "cols")
     norms = _norms(_Transformed(record, output_weight, heads), keys)
     return record.weights(rows, cols, heads) * norms[:, :, None]
@@ -81,22 +81,20 @@ def summed_norm_based(
     where heads may cancel. For every cell it computes a vector of M numbers for each head, a block of cells at a time.
 
     Args:
-        record: watched with `values=True`.
-        rows, cols: as for `record.weights`: None (all), an int, a slice or a sequence of ints.
+        record, output_weight: as for `value_norms`.
+        rows, cols: as for `record.weights`.
         heads: the heads of the sum; None = all.
-        output_weight: W_O [H, E, M]; None = the record's.
 
     Returns:
         [B, rows, cols].
 
     Raises:
-        RecordError: the record has no values, or no output weight and none was given.
-        ShapeError, DtypeError: output_weight is not a float tensor [H, E, M].
-        ArgumentError: rows, cols or heads out of range.
+        ArgumentError: rows, cols or heads out of range. Others as in `value_norms`.
     """
+    check_one(record, "summed_norm_based")
     queries, keys = positions(rows, record.shape[2], "rows"), positions(cols, record.shape[3], "cols")
     transformed = _Transformed(record, output_weight, heads)
-    size = record.shape[0] * dtype_of(record).itemsize
+    size = record.shape[0] * record.call.dtype.itemsize
     found = []
     for part in blocks(queries, size * transformed.heads * len(keys)):
         weights = record.weights(part, cols, heads).permute(0, 3, 2, 1)  # [B, cols, rows, heads]
@@ -135,10 +133,10 @@ def _checked(output_weight: Tensor, record: AttentionRecord) -> Tensor:
     heads, width = record.shape[1], record.v.shape[3]
     if not isinstance(output_weight, Tensor) or not output_weight.is_floating_point():
         received = output_weight.dtype if isinstance(output_weight, Tensor) else type(output_weight).__name__
-        raise DtypeError(f"output_weight must be a float tensor [H, E, M]. Received: {received}")
+        raise DtypeError(f"output_weight must be a float tensor [H, E, M]. Received: output_weight={received}")
     if output_weight.ndim != 3 or output_weight.shape[:2] != (heads, width):
         raise ShapeError(
-            f"output_weight must be [H, E, M] = [{heads}, {width}, M]. Received: {list(output_weight.shape)}. That of "
-            "a torch.nn.Linear is linear.weight.T.unflatten(0, (H, E))"
+            f"output_weight must be [H, E, M] = [{heads}, {width}, M]. Received: output_weight="
+            f"{list(output_weight.shape)}. That of a torch.nn.Linear is linear.weight.T.unflatten(0, (H, E))"
         )
     return output_weight.detach()

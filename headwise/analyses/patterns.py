@@ -55,8 +55,8 @@ def repeated_block(
     ids = torch.tensor([i for i in range(vocab_size) if i not in left_out], dtype=torch.long)
     if len(ids) < length:
         raise ArgumentError(
-            f"repeated_block: a block of length={length} needs as many different ids. Received: {len(ids)} ids "
-            f"(vocab_size={vocab_size} without the excluded ones)"
+            f"repeated_block: a block of length={length} needs as many different ids. "
+            f"Received: vocab_size={vocab_size}, {len(ids)} ids without the excluded ones"
         )
     generator = torch.Generator().manual_seed(seed)
     block = torch.stack([ids[torch.randperm(len(ids), generator=generator)[:length]] for _ in range(batch)])

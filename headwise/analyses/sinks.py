@@ -42,7 +42,9 @@ def key_zero_rate(records: Iterable[AttentionRecord], key: int = 0, threshold: f
     for i, record in enumerate(layers):
         batch, _, length, _ = record.shape
         if not 0 <= key < length:
-            raise ArgumentError(f"key must lie in 0 … {length - 1}, the tokens of {named(record, i)}. Received: {key}")
+            raise ArgumentError(
+                f"key must lie in 0 … {length - 1}, the tokens of {named(record, i)}. Received: key={key}"
+            )
         if batch != layers[0].shape[0]:
             raise ArgumentError(
                 f"key_zero_rate: {named(record, i)} must have the batch size of record 0 (B={layers[0].shape[0]}). "

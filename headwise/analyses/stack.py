@@ -21,7 +21,6 @@ from headwise.records import AttentionRecord
 # Bytes of a block of weights; an analysis holds a few such blocks at once, whatever the length.
 BLOCK_BYTES = 2**25
 
-Choice = int | slice | Sequence[int] | None
 Matrix = Callable[[AttentionRecord, list[int]], Tensor]  # some rows of a layer's matrix [N, N]: [B, rows, N]
 P = ParamSpec("P")
 
@@ -30,14 +29,13 @@ def listed(records: Iterable[AttentionRecord], what: str) -> list[AttentionRecor
     """The records as a list. ArgumentError if there are none, DtypeError if there is anything else."""
     if isinstance(records, AttentionRecord):
         return [records]
-    if not isinstance(records, Iterable):
-        raise DtypeError(f"{what} needs AttentionRecords, or a Seen. Received: {type(records).__name__}")
-    found = list(records)
+    found = list(records) if isinstance(records, Iterable) else [records]
     if not found:
-        raise ArgumentError(f"{what} needs at least one record. Received: none")
+        raise ArgumentError(f"{what} needs at least one record. Received: records=[]")
     for record in found:
         if not isinstance(record, AttentionRecord):
-            raise DtypeError(f"{what} needs AttentionRecords. Received: {type(record).__name__}")
+            received = type(record).__name__
+            raise DtypeError(f"{what} needs AttentionRecords. Received: records={received}. Pass a Seen, or a list")
     return found
 
 
@@ -114,19 +112,6 @@ def named(record: AttentionRecord, i: int) -> str:
     return f"record {i}" + (f" ({record.site.name})" if record.site else "")
 
 
-def positions(choice: Choice, size: int, name: str) -> list[int]:
-    """A choice among `size` as a list, as `AttentionRecord.weights` reads it: None = all, negative = from the end.
-
-    An empty choice is an empty list. ArgumentError, with the valid range, for a number out of range.
-    """
-    if choice is None or isinstance(choice, slice):
-        return list(range(size)[slice(None) if choice is None else choice])
-    chosen = [choice] if isinstance(choice, int) else [int(i) for i in choice]
-    if any(not -size <= i < size for i in chosen):
-        raise ArgumentError(f"{name} must lie in 0 … {size - 1}. Received: {name}={choice}")
-    return [i % size for i in chosen]
-
-
 def blocks(chosen: Sequence[int], cell_bytes: int) -> Iterator[list[int]]:
     """`chosen` in blocks of at most `BLOCK_BYTES`, at `cell_bytes` each; one empty block if `chosen` is empty."""
     step = max(1, BLOCK_BYTES // max(1, cell_bytes))
@@ -137,13 +122,13 @@ def blocks(chosen: Sequence[int], cell_bytes: int) -> Iterator[list[int]]:
 def row_blocks(record: AttentionRecord, rows: Sequence[int] | None = None) -> Iterator[list[int]]:
     """The rows (None = all) in blocks whose weights take at most `BLOCK_BYTES`."""
     batch, heads, q_len, k_len = record.shape
-    yield from blocks(range(q_len) if rows is None else rows, batch * heads * k_len * dtype_of(record).itemsize)
+    yield from blocks(range(q_len) if rows is None else rows, batch * heads * k_len * record.call.dtype.itemsize)
 
 
 def unit_rows(rows: Sequence[int], record: AttentionRecord) -> Tensor:
     """The rows of the identity [Q, Q], for each example: [B, r, Q]."""
     batch, _, q_len, _ = record.shape
-    x = torch.zeros(batch, len(rows), q_len, dtype=dtype_of(record), device=record.q.device)
+    x = torch.zeros(batch, len(rows), q_len, dtype=record.call.dtype, device=record.q.device)
     x[:, range(len(rows)), rows] = 1.0
     return x
 
@@ -168,7 +153,7 @@ def product_rows(rows: Sequence[int], layers: Sequence[AttentionRecord], matrix:
 
 def attended_values(record: AttentionRecord) -> Tensor:
     """The values [B, G, K, E] in the dtype of the weights; 0 for keys that no query may attend to (NaN, perhaps)."""
-    v, used = record.v.to(dtype_of(record)), record.call.used_keys
+    v, used = record.v.to(record.call.dtype), record.call.used_keys
     return v if used is None else v.masked_fill(~used[..., None], 0.0)
 
 
@@ -177,11 +162,6 @@ def by_key_head(x: Tensor, y: Tensor) -> Tensor:
     # The heads of one key head become rows of one matrix, so that y is not repeated.
     stacked = x.unflatten(1, (y.shape[1], -1)).flatten(2, 3)
     return (stacked @ y).view(*x.shape[:3], y.shape[3])
-
-
-def dtype_of(record: AttentionRecord) -> torch.dtype:
-    """The dtype of a record's weights: float32, or float64 for float64 inputs."""
-    return torch.promote_types(record.q.dtype, torch.float32)
 
 
 def by_layer_and_head(found: Sequence[Tensor], what: str) -> Tensor:

@@ -303,8 +303,6 @@ class Watcher:
         if self._seen_names:
             unmatched = {each: select(self._seen_names, [each])[1] for each in only}
             notes += [f"only={each!r}: {messages[0]}" for each, messages in unmatched.items() if messages][:8]
-            if not only:
-                notes.append("only=[] chooses no layer")
         elif not sites:
             notes.append(
                 f"no attention was seen: looked for {self._looked_for()} of the {type(self._model).__name__} that ran "

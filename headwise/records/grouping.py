@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError
-from headwise.records.record import AttentionRecord
+from headwise.records.record import AttentionRecord, check_one
 from headwise.text import Groups
 
 BLOCK_BYTES = 2**25  # of weights at a time
@@ -43,16 +43,17 @@ def grouped(
 
     Raises:
         ArgumentError: another `how`.
-        DtypeError: `rows` or `cols` are not Groups.
+        DtypeError: `record` is not one record, or `rows` or `cols` are not Groups.
         ShapeError: the groups are of another number of tokens than the record has, or not one for each example.
     """
+    check_one(record, "grouped")
     if how not in ("sum", "mean", "max"):
-        raise ArgumentError(f'grouped: how must be "sum", "mean" or "max". Received: {how!r}')
+        raise ArgumentError(f'grouped: how must be "sum", "mean" or "max". Received: how={how!r}')
     batch, heads, q_len, k_len = record.shape
     device = record.q.device
     row_group, row_sizes = _membership("rows", rows, batch, q_len, device)
     col_group, col_sizes = _membership("cols", cols, batch, k_len, device)
-    dtype = torch.promote_types(record.q.dtype, torch.float32)
+    dtype = record.call.dtype
     reduce = "amax" if how == "max" else "sum"
     out = torch.zeros(batch, heads, row_sizes.shape[1], col_sizes.shape[1], dtype=dtype, device=device)
 
@@ -87,11 +88,13 @@ def _membership(
             f"grouped: {name} must be Groups (tokens.words()) or a list of them. Received: {name}={groups!r:.60}"
         )
     if len(each) != batch:
-        raise ShapeError(f"grouped: {name} must be Groups, or one for each of {batch} examples. Received: {len(each)}")
+        raise ShapeError(
+            f"grouped: {name} must be Groups, or one for each of {batch} examples. Received: {name}={len(each)} Groups"
+        )
     for i, group in enumerate(each):
         if len(group.index) != length:
             raise ShapeError(
-                f"grouped: {name} must group the record's {length} tokens. Received: {group.level} of "
+                f"grouped: {name} must group the record's {length} tokens. Received: {name}={group.level} of "
                 f"{len(group.index)} tokens for example {i}. Group the tokens that the model read, with padding"
             )
     index = torch.tensor([group.index for group in each], dtype=torch.long, device=device).view(batch, length)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from headwise.softmax import EMPTY, Normaliser
-from headwise.tiles import WIDTH, Run, forbidden, runs_of_rows
+from headwise.records.tiles import forbid, forbidden_keys
+from headwise.softmax import Normaliser
+from headwise.tiles import WIDTH, Run, runs_of_rows
 
 if TYPE_CHECKING:
     from headwise.records.record import AttentionRecord
@@ -21,12 +22,7 @@ CELLS = 2**19
 
 
 class Head:
-    """The scores of one head of one example.
-
-    Args:
-        record: all heads and examples.
-        example, head: which one.
-    """
+    """The scores of one head of one example of a record."""
 
     def __init__(self, record: AttentionRecord, example: int, head: int) -> None:
         self.scores = record.call.part(b=slice(example, example + 1), heads=slice(head, head + 1))
@@ -39,19 +35,19 @@ class Head:
 
         Rows that stand together are quickest. Keys that none of them may attend to may be left out.
         """
-        past = self.scores.shape[3] if past is None else past
         if not len(rows):
             return
+        past = self.scores.shape[3] if past is None else past
         runs = runs_of_rows(self.mask, self.b, self.h, int(rows.min()), int(rows.max()) + 1, first, past)
         step = max(1, CELLS // (WIDTH * len(rows))) * WIDTH
-        start = runs[0].lo if runs else past
-        while start < (runs[-1].hi if runs else 0):
+        for start in range(runs[0].lo, runs[-1].hi, step) if runs else ():
             stop = min(start + step, runs[-1].hi)
             parts = [Run(max(run.lo, start), min(run.hi, stop), run.masked) for run in runs]
             parts = [part for part in parts if part.lo < part.hi]
             if parts:
-                yield start, self._piece(rows, start, stop, parts)
-            start = stop
+                s = self.scores.scores(rows, slice(start, stop))[0, 0]
+                forbid(s, forbidden_keys(self.mask, rows, parts, start, stop, self.b, self.h))
+                yield start, s
 
     def normaliser(self, rows: Tensor) -> Normaliser:
         """That of some rows, [rows]."""
@@ -59,17 +55,3 @@ class Head:
         for _, s in self.pieces(rows):
             total = total.merged(Normaliser.of(s))
         return total.with_sinks(self.scores.sinks)
-
-    def _piece(self, rows: Tensor, start: int, stop: int, runs: list[Run]) -> Tensor:
-        s = self.scores.scores(rows, slice(start, stop))[0, 0]
-        past = start
-        for run in runs:
-            s[:, past - start : run.lo - start] = EMPTY
-            if run.masked:
-                assert self.mask is not None
-                s[:, run.lo - start : run.hi - start].masked_fill_(
-                    forbidden(self.mask, rows, run, self.b, self.h)[0, 0], EMPTY
-                )
-            past = run.hi
-        s[:, past - start :] = EMPTY
-        return s

@@ -41,14 +41,18 @@ def choose(names: Sequence[str], choice: Choice) -> list[str]:
 
 
 def check_choice(choice: Any) -> list[int | str]:
-    """The ints and strings that a choice consists of. ArgumentError if it is made of anything else."""
+    """The ints and strings that a choice consists of. ArgumentError if it is empty or made of anything else."""
     several = list(choice) if isinstance(choice, (list, tuple, set, frozenset, range)) else [choice]
+    if not several:
+        raise ArgumentError(
+            "layers: expected at least one layer. Received: layers=[]. To take all, leave the choice out"
+        )
     try:
         return [each if isinstance(each, str) else operator.index(each) for each in several]
     except TypeError:
         raise ArgumentError(
             "layers: expected a layer's number, its name, a part or pattern of it, or a list of these. "
-            f"Received: {choice!r:.80}"
+            f"Received: layers={choice!r:.80}"
         ) from None
 
 

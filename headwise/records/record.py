@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise import registry
 from headwise.call import AttentionCall, Scores
-from headwise.errors import ArgumentError, RecordError
+from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.masks import Mask
 from headwise.options import EVERY, OPTIONS
 from headwise.records.head import Head
@@ -33,6 +33,14 @@ BLOCK_CELLS, BLOCK_ROWS = 2**22, 256
 Choice = int | slice | Sequence[int] | None
 
 
+# What messages call the extras, and the options of `watch` that keep them.
+EXTRAS = {
+    "v": ("values", "values=True"),
+    "grad": ("output gradients", "gradients=True, and call backward() inside the context"),
+    "output_weight": ("the output projection", "values=True"),
+}
+
+
 @dataclasses.dataclass
 class Extras:
     """What only some analyses need; None = not kept."""
@@ -45,9 +53,20 @@ class Extras:
         super().__setattr__(name, x)
         self.__dict__.setdefault("_versions", {})[name] = _version(x)
 
-    def is_changed(self, name: str) -> bool:
-        """Whether a tensor was changed in place since it was put here."""
-        return bool(self.__dict__["_versions"][name] != _version(getattr(self, name)))
+    def unchanged(self, name: str) -> Tensor | None:
+        """A tensor. RecordError if it was changed in place since it was put here."""
+        x: Tensor | None = getattr(self, name)
+        if self.__dict__["_versions"][name] != _version(x):
+            what, _ = EXTRAS[name]
+            raise RecordError(f"{what} of this record were changed in place after the call. Pass a clone")
+        return x
+
+    def __getstate__(self) -> dict[str, Tensor | None]:
+        return {name: self.unchanged(name) for name in EXTRAS}
+
+    def __setstate__(self, state: dict[str, Tensor | None]) -> None:
+        for name, x in state.items():
+            setattr(self, name, x)  # which notes the version of the copy
 
 
 class AttentionRecord:
@@ -78,6 +97,12 @@ class AttentionRecord:
         self._call = call.detached()
         self._versions = _versions(self._call)
         self.row_names, self.col_names = row_names, col_names
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_call": self.call}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _versions=_versions(state["_call"]))
 
     @property
     def call(self) -> Scores:
@@ -114,27 +139,24 @@ class AttentionRecord:
     @property
     def v(self) -> Tensor:
         """Values [B, G, K, E]. RecordError if they were not kept."""
-        return self._extra("v", "values", "values=True")
+        return self._extra("v")
 
     @property
     def grad(self) -> Tensor:
         """The gradient of the loss by this call's output, [B, H, Q, E]. RecordError if it was not kept."""
-        return self._extra("grad", "output gradients", "gradients=True, and call backward() inside the context")
+        return self._extra("grad")
 
     @property
     def output_weight(self) -> Tensor:
         """W_O, what the output of each head is multiplied with next, [H, E, M]. RecordError if it is not known."""
-        return self._extra("output_weight", "the output projection", "values=True")
+        return self._extra("output_weight")
 
-    def _extra(self, name: str, what: str, option: str) -> Tensor:
-        kept: Tensor | None = getattr(self.extras, name)
+    def _extra(self, name: str) -> Tensor:
+        kept = self.extras.unchanged(name)
         if kept is None:
+            what, option = EXTRAS[name]
             where = f" of {self.site.name}" if self.site else ""
             raise RecordError(f"this record{where} does not have {what}. Watch the model with {option}")
-        if self.extras.is_changed(name):
-            raise RecordError(
-                f"{what} of this record were changed in place after the call. Do not modify them in place"
-            )
         return kept
 
     @property
@@ -173,11 +195,11 @@ class AttentionRecord:
         Each choice is None (all), an int (a dimension of 1), a slice or a sequence of ints; negative ones count from
         the end. Raises ArgumentError, naming the valid range, for one that is out of it.
         """
-        return self.call.scores(self._choose(2, rows), self._choose(3, cols), self._choose(1, heads))
+        return self.call.scores(self._choose("rows", rows), self._choose("cols", cols), self._choose("heads", heads))
 
     def weights(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
         """The attention weights of a tile, [B, heads, rows, cols]; choices as in `scores`. An empty row is 0."""
-        row_index, head_index = self._choose(2, rows), self._choose(1, heads)
+        row_index, head_index = self._choose("rows", rows), self._choose("heads", heads)
         if cols is None:
             return self.call.weights(row_index, head_index, overwrite=True)
         if "_normaliser" in self.__dict__ or rows is None:
@@ -185,7 +207,7 @@ class AttentionRecord:
             normaliser = Normaliser(*(x[:, head_index][:, :, row_index] for x in found))
         else:
             normaliser = self._normaliser_of(row_index, head_index)
-        return normaliser.weights(self.call.scores(row_index, self._choose(3, cols), head_index))
+        return normaliser.weights(self.call.scores(row_index, self._choose("cols", cols), head_index))
 
     @functools.cached_property
     def lse(self) -> Tensor:
@@ -199,38 +221,33 @@ class AttentionRecord:
         return found
 
     def statistics(self, *names: str, rows: int | None = None, **options: Any) -> Statistics:
-        """Statistics of the weights, all in one pass over them; without names all of `headwise.records.statistics`.
+        """Statistics of the weights in one pass over them, as attributes; None for what was not asked for.
 
         Args:
             names: "lse", "entropy", "distance", "offset_mass", "first_visible", "learned_sink", "keys_needed", "top",
-                "pooled_mean", "pooled_max", "received", or registered ones. The classes of these names in
+                "pooled_mean", "pooled_max", "received", or registered ones; none = all. The classes of these names in
                 `headwise.records.statistics` say what each is.
             rows: look at about so many queries only, evenly spread in small groups; in all the others `lse` is NaN,
                 and everything else 0. None = all.
-            **options: of the statistics. top=8: how many of a row's largest weights. offsets=(1,): distances back from
-                the query, in tokens. first_keys=1: how many of the first visible keys. share=0.9: of the weight of a
-                row, for "keys_needed". size=64: cells of the pooled pictures, (h, w) or one number for both.
-
-        Returns:
-            The answers as attributes, by name; None for what was not asked for.
+            **options: fields of these classes: top=8, offsets=(1,) in tokens, first_keys=1, share=0.9 of the weight
+                for "keys_needed", size=64 cells of the pooled pictures, (h, w) or one number for both.
 
         Raises:
             ArgumentError: a name or an option that does not exist, or a value that an option cannot have.
         """
         if rows is not None and rows < 1:
             raise ArgumentError(f"statistics: rows must be at least 1. Received: rows={rows}")
-        call, asked = self.call, names or tuple(STATISTICS)
-        answers: dict[str, Any] = {}
-        if rows is None and asked == ("lse",) and "_normaliser" in self.__dict__:
-            answers["lse"] = self.lse
+        asked = make(names or tuple(STATISTICS), options)
+        if rows is None and names == ("lse",) and "_normaliser" in self.__dict__:
+            answers: dict[str, Any] = {"lse": self.lse}
         else:  # every pass finds the normalisers on its way
-            answers = compute(call, [NormaliserOfRows(), *make(asked, options)], rows)
+            answers = compute(self.call, [NormaliserOfRows(), *asked], rows)
             if rows is None:
                 self.__dict__.setdefault("_normaliser", Normaliser(*answers["normaliser"].unbind(-1)))
         return Statistics(**{name: answers.get(name) for name in STATISTICS})
 
     def entropy(self) -> Tensor:
-        """-Σ A log A of each row, [B, H, Q], in nats. See `headwise.records.statistics.Entropy`."""
+        """-Σ A log A of each row, [B, H, Q], in nats; the learned sink counts as a key."""
         return self._ask("entropy")
 
     def distance(self) -> Tensor:
@@ -257,10 +274,7 @@ class AttentionRecord:
         return self._ask("keys_needed", share=share)
 
     def top_k(self, k: int) -> tuple[Tensor, Tensor]:
-        """The `k` largest weights of each row, descending, and their keys: two tensors [B, H, Q, k].
-
-        A row that attends to fewer keys is filled up with other keys, whose weights are 0.
-        """
+        """The `k` largest weights of each row, descending, and their keys: two tensors [B, H, Q, k]. See `Top`."""
         if not 1 <= k <= self.shape[3]:
             raise ArgumentError(f"top_k: k must be between 1 and the {self.shape[3]} keys. Received: k={k}")
         weights, keys = self._ask("top", top=k)
@@ -269,8 +283,7 @@ class AttentionRecord:
     def pooled(self, size: int | tuple[int, int], how: Literal["mean", "max"] = "mean") -> Tensor:
         """The matrix as a small picture, [B, H, h, w]: each cell the mean or the maximum of its weights.
 
-        `size` is (h, w), or one number for both; a side longer than the matrix is cut to it. Cell i of h stands for
-        rows ⌊i Q / h⌋ to ⌈(i + 1) Q / h⌉, as in torch's adaptive pooling.
+        `size` is (h, w), or one number for both, at most (Q, K). See `headwise.records.statistics.pooled`.
         """
         if how not in ("mean", "max"):
             raise ArgumentError(f'pooled: how must be "mean" or "max". Received: how={how!r}')
@@ -297,25 +310,29 @@ class AttentionRecord:
                     kept[b, i, part] = x
         return found
 
-    def _choose(self, dim: int, choice: Choice) -> slice | Tensor:
-        name, size = {1: "heads", 2: "rows", 3: "cols"}[dim], self.shape[dim]
-        if choice is None:
-            return EVERY
-        if isinstance(choice, slice):
-            return choice
-        chosen = [choice] if isinstance(choice, int) else [int(i) for i in choice]
-        if any(not -size <= i < size for i in chosen):
-            raise ArgumentError(f"{name} must lie in 0 … {size - 1}. Received: {choice}")
-        return torch.tensor([i % size for i in chosen], dtype=torch.long, device=self.q.device)
+    def _choose(self, name: str, choice: Choice) -> slice | Tensor:
+        if choice is None or isinstance(choice, slice):
+            return EVERY if choice is None else choice
+        size = self.shape[("heads", "rows", "cols").index(name) + 1]
+        return torch.tensor(positions(choice, size, name), dtype=torch.long, device=self.q.device)
+
+
+def positions(choice: Choice, size: int, name: str) -> list[int]:
+    """A choice among `size` as a list: None = all, negative = from the end. ArgumentError for one out of range."""
+    if choice is None or isinstance(choice, slice):
+        return list(range(size)[slice(None) if choice is None else choice])
+    chosen = [choice] if isinstance(choice, int) else [int(i) for i in choice]
+    if any(not -size <= i < size for i in chosen):
+        raise ArgumentError(f"{name} must lie in 0 … {size - 1}. Received: {name}={choice}")
+    return [i % size for i in chosen]
 
 
 def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) -> tuple[str, ...] | None:
     if names is None:
         return None
-    if isinstance(names, str) or not all(isinstance(each, str) for each in names):
-        raise ArgumentError(f"{name}: expected a name for each of the {count} {of}. Received: {names!r:.80}")
-    if len(names) != count:
-        raise ArgumentError(f"{name}: expected a name for each of the {count} {of}. Received: len({name})={len(names)}")
+    if isinstance(names, str) or len(names) != count or not all(isinstance(each, str) for each in names):
+        received = f"len({name})={len(names)}, {name}={names!r:.80}"
+        raise ArgumentError(f"{name}: expected a name for each of the {count} {of}. Received: {received}")
     return tuple(names)
 
 
@@ -334,3 +351,10 @@ def _version(x: Tensor | None) -> object:
         return None
     some = x[tuple(slice(None, None, -(-size // 4) or 1) for size in x.shape)]
     return some.double().numpy().tobytes()
+
+
+def check_one(record: object, what: str) -> None:
+    """DtypeError unless this is one record."""
+    if not isinstance(record, AttentionRecord):
+        received = type(record).__name__
+        raise DtypeError(f"{what} needs one AttentionRecord. Received: record={received}. Choose a layer: seen[0]")

@@ -104,7 +104,8 @@ class Seen:
         if others:
             found = names.listed([name, *others])
             raise RecordError(
-                f"{layer!r} means {1 + len(others)} layers: {found}. Name one, or take all: seen.only(...)"
+                f"expected one layer. Received: layer={layer!r}, which means {1 + len(others)} layers: {found}. "
+                "Name one, or take all: seen.only(...)"
             )
         records = self._calls()[name]
         if len(records) > 1:
@@ -119,8 +120,7 @@ class Seen:
 
         Several may also be given as one list, as `watch(only=)` takes them.
         """
-        each = [layer for given in layers for layer in ([given] if isinstance(given, str | int) else given)]
-        return self._some(self._names(each) if each else [])
+        return self._some(self._names([each for given in layers for each in names.check_choice(given)]))
 
     def call(self, number: int) -> Seen:
         """One call of each layer: 0 is the first forward pass. A negative number counts from each layer's last call.
@@ -143,12 +143,16 @@ class Seen:
         self, layer: Any, heads: Choice = None, rows: Choice = None, cols: Choice = None, *more: Any
     ) -> Tensor:
         if more or isinstance(heads, str):
+            index = (layer, heads, rows, cols, *more)
             raise ArgumentError(
-                "expected seen[layer, heads, rows, cols]. For several layers give a list: seen[[first, second]]"
+                f"expected seen[layer, heads, rows, cols]. Received: index={index!r:.80}. "
+                "For several layers give a list: seen[[first, second]]"
             )
         record = self[layer]
         if not isinstance(record, AttentionRecord):
-            raise ArgumentError(f"weights are those of one layer: expected its number or name. Received: {layer!r}")
+            raise ArgumentError(
+                f"weights are those of one layer: expected its number or name. Received: layer={layer!r}"
+            )
         return record.weights(rows=rows, cols=cols, heads=heads)
 
     def _calls(self) -> dict[str, list[AttentionRecord]]:
@@ -212,17 +216,16 @@ class Seen:
 
         if isinstance(value, Patches):  # every image of the batch is cut alike
             value = [value] * max((record.shape[0] for record in self.records), default=1)
-        both = isinstance(value, Mapping) and len(value) > 0 and set(value) <= {"source", "target"}
-        sides = {name: value[name] for name in value} if both and isinstance(value, Mapping) else {"target": value}
+        sides = (
+            value
+            if isinstance(value, Mapping) and value and value.keys() <= {"source", "target"}
+            else {"target": value}
+        )
         given = {name: None if side is None else as_tokens(side) for name, side in sides.items()}
-        before = self._tokens, self._source_tokens
-        self._tokens, self._source_tokens = given.get("target"), given.get("source")
-        try:
-            for record in self.records:
-                self.axes(record)
-        except RecordError:
-            self._tokens, self._source_tokens = before
-            raise
+        target, source = given.get("target"), given.get("source")
+        for record in self.records:
+            self._axes(record, target, source)
+        self._tokens, self._source_tokens = target, source
 
     @property
     def source_tokens(self) -> list[Tokens] | None:
@@ -241,7 +244,7 @@ class Seen:
         if tokens is None:
             return None
         if not -len(tokens) <= b < len(tokens):
-            raise ArgumentError(f"b must lie in 0 … {len(tokens) - 1}. Received: {b}")
+            raise ArgumentError(f"b must lie in 0 … {len(tokens) - 1}. Received: b={b}")
         return tokens[b].labels
 
     def axes(self, record: AttentionRecord) -> tuple[list[Tokens] | None, list[Tokens] | None]:
@@ -251,47 +254,43 @@ class Seen:
         length; if both have, of the source where "encoder" is a component of its path, else of the target. Rows or
         columns with names of their own (learned latents) keep those; the others are then of the side with their length.
         """
-        target, source = self._tokens, self._source_tokens
+        return self._axes(record, self._tokens, self._source_tokens)
+
+    def _axes(
+        self, record: AttentionRecord, target: list[Tokens] | None, source: list[Tokens] | None
+    ) -> tuple[list[Tokens] | None, list[Tokens] | None]:
         batch, _, q_len, k_len = record.shape
         row_names, col_names = (self._tokens_of(labels, batch) for labels in (record.row_names, record.col_names))
         if (target is None and source is None) or (row_names and col_names):
             return row_names, col_names
-        name = names.name_of(record)
-        sides: list[tuple[list[Tokens] | None, list[Tokens] | None]]
-        if row_names:
-            sides = [(row_names, source), (row_names, target)]
-        elif col_names:
-            sides = [(target, col_names), (source, col_names)]
-        elif record.site is not None and record.site.kind == "cross":
-            sides = [(target, source)]
-        elif "encoder" in name.lower().split("."):
-            sides = [(source, source), (target, target)]
-        else:
-            sides = [(target, target), (source, source)]
-        if record.site is None and not (row_names or col_names):
+        name, sides = names.name_of(record), [(target, target), (source, source)]
+        if row_names or (not col_names and "encoder" in name.lower().split(".")):
+            sides.reverse()
+        if record.site is None:
             sides.append((target, source))
-        for rows, cols in sides:
+        elif record.site.kind == "cross" and not (row_names or col_names):
+            sides = [(target, source)]
+        for of_rows, of_cols in sides:
+            rows, cols = row_names or of_rows, col_names or of_cols
             if _fit(rows, batch, q_len) and _fit(cols, batch, k_len):
                 return rows, cols
         received = ", ".join(
-            f"{side} tokens: {_counts(tokens)}" for side, tokens in (("target", target), ("source", source)) if tokens
+            f"{side} tokens={_counts(tokens)}" for side, tokens in (("target", target), ("source", source)) if tokens
         )
         hint = '. An encoder-decoder needs both: seen.tokens = {"source": ..., "target": ...}' if source is None else ""
         if any(len(each.labels) == q_len + 1 == k_len + 1 for each in target or ()):
             hint = ". The last token that generate() returns was never read: leave it out"
         if len({record.shape[2:] for record in self.records}) > 1 and len(self.records) > len(self.layers):
             hint = ". Of several forward passes choose one first: seen.call(i)"
-        raise RecordError(f"{name} has B = {batch}, Q = {q_len}, K = {k_len}; received {received}{hint}")
+        raise RecordError(f"{name} has B = {batch}, Q = {q_len}, K = {k_len}. Received: {received}{hint}")
 
     def _tokens_of(self, labels: tuple[str, ...] | None, batch: int) -> list[Tokens] | None:
         """The names of rows or columns as tokens of each example."""
         if labels is None:
             return None
-        if (labels, batch) not in self._named:
-            no = (False,) * len(labels)
-            tokens = Tokens((-1,) * len(labels), labels, ((0, 0),) * len(labels), no, "", 0, no)
-            self._named[labels, batch] = [tokens] * batch
-        return self._named[labels, batch]
+        no = (False,) * len(labels)
+        tokens = Tokens((-1,) * len(labels), labels, ((0, 0),) * len(labels), no, "", 0, no)
+        return self._named.setdefault((labels, batch), [tokens] * batch)
 
     # Numbers.
 
@@ -301,9 +300,9 @@ class Seen:
 
     def summary(self) -> Summary:
         """A table with one row for each head: how wide it looks, how far, and at what. See also `to_pandas`."""
-        from headwise.records.summary import summarise
+        from headwise.records.summary import Summary, rows_of
 
-        return summarise(self)
+        return Summary(tuple(row for record in self.records for row in rows_of(self, record)))
 
     def to_pandas(self) -> pandas.DataFrame:
         """The rows of `summary()` as a frame. Needs pandas: pip install "headwise[pandas]"."""

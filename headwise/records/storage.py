@@ -157,4 +157,4 @@ def _check_dims(extras: Extras, sizes: dict[str, int]) -> None:
         fits = x.ndim == len(field.dims) and x.dtype in shapes.FLOATS
         if not fits or any(sizes.setdefault(dim, size) != size for dim, size in zip(field.dims, x.shape, strict=True)):
             expected = ", ".join(f"{dim}={sizes[dim]}" if dim in sizes else dim for dim in field.dims)
-            raise RecordError(f"{name}: expected floats [{expected}]. Received: {x.dtype} {list(x.shape)}")
+            raise RecordError(f"{name}: expected floats [{expected}]. Received: {name}={x.dtype} {list(x.shape)}")

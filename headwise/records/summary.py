@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 SHOWN = 48  # rows of a table in a notebook or a terminal
 
-Labels = Sequence[str] | None
-
 
 @dataclass(frozen=True)
 class HeadSummary:
@@ -97,11 +95,6 @@ class Summary:
         return pandas.DataFrame([row.values() for row in self.rows], columns=HeadSummary.fields())
 
 
-def summarise(seen: Seen) -> Summary:
-    """The summary of all heads of all layers. One pass over each record; nothing of size Q × K is held."""
-    return Summary(tuple(row for record in seen.records for row in rows_of(seen, record)))
-
-
 def ask(record: AttentionRecord, *, rows: int | None = None) -> Statistics:
     """What `numbers` needs: `lse` and every statistic with a column; from about so many rows, or from all."""
     options = {name: value for column in columns().values() for name, value in column.options.items()}
@@ -123,42 +116,38 @@ def numbers(found: Statistics, kind: str, dims: tuple[int, ...]) -> dict[str, Te
 def rows_of(seen: Seen, record: AttentionRecord) -> list[HeadSummary]:
     """The rows of one record of `seen`, one for each head."""
     layer, (_, heads, q_len, k_len) = name_of(record), record.shape
-    index = seen.layers.index(layer)
     call, kind = (record.site.call, record.site.kind) if record.site else (0, "self")
+    shown = [column.name for column in columns().values() if column.heading]
     found = ask(record)
-    means = {name: mean.tolist() for name, mean in numbers(found, kind, (0, 2)).items()} if q_len and k_len else {}
+    empty = not (q_len and k_len)
+    means = {} if empty else {name: mean.tolist() for name, mean in numbers(found, kind, (0, 2)).items()}
     rows = []
     for head in range(heads):
         # The strongest pair, among the queries of all examples.
         weights = found.top.weights[:, head, :, :1].flatten()
-        weight, place = (float(weights.max()), int(weights.argmax())) if means else (math.nan, 0)
+        weight, place = (math.nan, 0) if empty else (float(weights.max()), int(weights.argmax()))
         b, q = divmod(place, q_len or 1)
-        k = int(found.top.keys[b, head, q, 0]) if means else 0
-        attends = weight > 0
+        k = 0 if empty else int(found.top.keys[b, head, q, 0])
         rows.append(
             HeadSummary(
                 layer=layer,
-                index=index,
+                index=seen.layers.index(layer),
                 call=call,
                 head=head,
                 kind=kind,
-                numbers={
-                    column.name: means[column.name][head] if means else math.nan
-                    for column in columns().values()
-                    if column.heading
-                },
+                numbers={name: math.nan if empty else means[name][head] for name in shown},
                 weight=weight,
                 example=b,
                 looks=q,
                 looked_at=k,
-                looks_label=_label(seen.row_labels(record, b), q) if attends else "",
-                looked_at_label=_label(seen.col_labels(record, b), k) if attends else "",
+                looks_label=_label(seen.row_labels(record, b), q) if weight > 0 else "",
+                looked_at_label=_label(seen.col_labels(record, b), k) if weight > 0 else "",
             )
         )
     return rows
 
 
-def _label(labels: Labels, place: int) -> str:
+def _label(labels: Sequence[str] | None, place: int) -> str:
     return str(place) if labels is None else labels[place]
 
 

@@ -58,7 +58,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """
     for name, x in tensors.items():
         if x.dtype not in _NAMES:
-            raise RecordError(f"{name} cannot be saved: expected {', '.join(map(str, _NAMES))}. Received: {x.dtype}")
+            raise RecordError(
+                f"{name} cannot be saved: expected {', '.join(map(str, _NAMES))}. Received: {name}={x.dtype}"
+            )
     # Wide dtypes first: each tensor then begins at a multiple of its item's size.
     tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].itemsize))
     try:
@@ -82,13 +84,16 @@ def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], crcs: Ma
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata, "crc32": crc32}}
     end = 0
     for name, x in tensors.items():
-        begin, end = end, end + x.numel() * x.itemsize
+        begin, end = end, end + x.nbytes
         header[name] = {"dtype": _NAMES[x.dtype], "shape": list(x.shape), "data_offsets": [begin, end]}
     header["__metadata__"]["checksum"] = _checksum(header)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNMENT)
     if len(text) > MAX_HEADER:
-        raise RecordError(f"too much to describe in one file: {len(text):,} bytes. Save fewer layers at a time")
+        raise RecordError(
+            f"too much to describe in one file: expected at most {MAX_HEADER:,} bytes. Received: {len(text):,}. "
+            "Save fewer layers at a time"
+        )
     return len(text).to_bytes(8, "little") + text
 
 
@@ -110,15 +115,13 @@ def _write(file: BinaryIO, x: Tensor) -> int:
 
 def _pieces(x: Tensor) -> Iterator[Tensor]:
     """The tensor in parts of at most about PIECE bytes, in the order of its elements."""
-    if not x.numel():
-        return
-    if x.numel() * x.itemsize <= PIECE:
+    if x.nbytes <= PIECE:
         yield x
-    elif len(x) == 1 or x[0].numel() * x.itemsize > PIECE:
+    elif rows := PIECE // x[0].nbytes:
+        yield from x.split(rows)
+    else:
         for row in x:
             yield from _pieces(row)
-    else:
-        yield from x.split(PIECE // (x[0].numel() * x.itemsize))
 
 
 # --- Reading ----------------------------------------------------------------------------------------------------------
@@ -133,21 +136,19 @@ class TensorFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        if not path.exists():
+            raise FileError(f"there is no file {path}")
+        if not path.is_file():
+            raise FileError(f"{path}: expected a file. Received: a {'folder' if path.is_dir() else 'device'}")
         try:
-            if not path.exists():
-                raise FileError(f"there is no file {path}")
-            if not path.is_file():
-                raise FileError(f"{path}: expected a file. Received: a {'folder' if path.is_dir() else 'device'}")
             with path.open("rb") as file:
-                header, start = self._read_header(file)
-                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+                size = os.fstat(file.fileno()).st_size
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b""
         except OSError as error:
-            if isinstance(error, FileError):
-                raise
             raise FileError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
-        self.metadata: dict[str, str] = header.pop("__metadata__")
-        self._entries = self._check_entries(header, start)
-        self._header = header
+        self._header, start = self._read_header()
+        self.metadata: dict[str, str] = self._header["__metadata__"]
+        self._entries = self._check_entries(start)
         self._tensors: dict[str, Tensor] = {}
 
     def __contains__(self, name: object) -> bool:
@@ -165,7 +166,7 @@ class TensorFile:
 
     def check_header(self) -> None:
         """FileError unless the header is as it was written."""
-        if self.metadata.get("checksum") != _checksum({**self._header, "__metadata__": self.metadata}):
+        if self.metadata.get("checksum") != _checksum(self._header):
             raise FileError(f"{self._path} is damaged: its header was changed after it was written (checksum)")
 
     def check_data(self, *names: str) -> None:
@@ -177,27 +178,25 @@ class TensorFile:
                 if crcs.get(name) != f"{zlib.crc32(data[begin:end]):08x}":
                     raise FileError(f"{self._path} is damaged: the bytes of {name} are not those that were written")
 
-    def _read_header(self, file: BinaryIO) -> tuple[dict[str, Any], int]:
-        size = os.fstat(file.fileno()).st_size
-        first = file.read(9)
-        length = int.from_bytes(first[:8], "little")
-        if len(first) < 9 or length > MAX_HEADER or first[8:] != b"{":
+    def _read_header(self) -> tuple[dict[str, Any], int]:
+        """The header, and where the data begin."""
+        start, size = 8 + int.from_bytes(self._bytes[:8], "little"), len(self._bytes)
+        if size < 9 or start - 8 > MAX_HEADER or self._bytes[8:9] != b"{":
             raise FileError(f"{self._path} is not a file of records: expected one that seen.save(path) wrote")
-        if 8 + length > size:
-            raise FileError(f"{self._path} is cut short: its header ends at byte {8 + length:,} of {size:,}")
-        header = parse_json(first[8:] + file.read(length - 1), f"{self._path} is damaged: its header")
-        metadata = header.get("__metadata__", {})
+        if start > size:
+            raise FileError(f"{self._path} is cut short: its header ends at byte {start:,} of {size:,}")
+        header = parse_json(self._bytes[8:start], f"{self._path} is damaged: its header")
+        metadata = header.setdefault("__metadata__", {})
         if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
             raise FileError(f"{self._path} is damaged: its metadata are not text")
-        header["__metadata__"] = metadata
-        return header, 8 + length
+        return header, start
 
-    def _check_entries(
-        self, header: dict[str, Any], start: int
-    ) -> dict[str, tuple[torch.dtype, tuple[int, ...], int, int]]:
+    def _check_entries(self, start: int) -> dict[str, tuple[torch.dtype, tuple[int, ...], int, int]]:
         """name -> (dtype, shape, first byte, byte after the last), if that is what the header says of a whole file."""
         entries = {}
-        for name, entry in header.items():
+        for name, entry in self._header.items():
+            if name == "__metadata__":
+                continue
             match entry:
                 case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(end)]} if (
                     len(entry) == 3 and len(shape) <= 8 and dtype in _DTYPES
@@ -216,10 +215,9 @@ class TensorFile:
             if begin != end or begin % kind.itemsize:
                 raise FileError(f"{self._path} is damaged: {name!r:.80} does not begin where it should")
             end = after
-        if end > len(self._bytes):
-            raise FileError(f"{self._path} is cut short: expected {end:,} bytes. Received: {len(self._bytes):,}")
-        if end < len(self._bytes):
-            raise FileError(f"{self._path} is damaged: expected {end:,} bytes. Received: {len(self._bytes):,}")
+        if end != len(self._bytes):
+            how = "cut short" if end > len(self._bytes) else "damaged"
+            raise FileError(f"{self._path} is {how}: expected {end:,} bytes. Received: {len(self._bytes):,}")
         return entries
 
 
@@ -228,10 +226,10 @@ def parse_json(text: str | bytes, what: str) -> dict[str, Any]:
     try:
         text = text.decode() if isinstance(text, bytes) else text  # json would guess at UTF-16 too
         found = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+        if not isinstance(found, dict):
+            raise ValueError(f"a {type(found).__name__}")
     except (ValueError, RecursionError) as error:
         raise FileError(f"{what} cannot be read") from error
-    if not isinstance(found, dict):
-        raise FileError(f"{what} cannot be read")
     return found
 
 

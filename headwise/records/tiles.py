@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
 from headwise.masks import Mask
+from headwise.softmax import EMPTY
 from headwise.tiles import CUTTERS, Run, Tile, TileList, band, forbidden, joined
 
 # Tiles are put together from strips of this many rows.
@@ -21,15 +21,12 @@ LEAST_ROWS = 16
 # Where only some rows are looked at, so many that stand together: evenly spread, but few products instead of many.
 GROUP = 8
 
-# What the kept mask patterns of one plan may take. Heads that share a mask share its patterns.
-PATTERN_BYTES = 2**24
-
 # Keys of a tile, counted from its first, and the pairs that are forbidden there: bool [rows, keys]; None = all of them.
 Forbidden = tuple[slice, Tensor | None]
 
 
 class Tiles:
-    """The tiles of every example and head, and their masks. May be used from several threads.
+    """The tiles of every example and head, and where attention is forbidden in them. May be used from several threads.
 
     Args:
         mask: aligned to the lengths; None = every query sees every key.
@@ -41,83 +38,57 @@ class Tiles:
     """
 
     def __init__(
-        self,
-        mask: Mask | None,
-        q_len: int,
-        k_len: int,
-        *,
-        cells: int,
-        overhead: int,
-        device: torch.device,
+        self, mask: Mask | None, q_len: int, k_len: int, *, cells: int, overhead: int, device: torch.device
     ) -> None:
-        self.mask, self.cells, self.overhead, self.device = mask, cells, overhead, device
-        self._strips = _strips(mask, q_len, k_len)
-        self._lists: dict[tuple[int | None, int | None], list[Tile]] = {}
-        self._patterns: dict[tuple[object, ...], list[Forbidden]] = {}
-        self._pattern_bytes = 0
-        self._lock = threading.Lock()
+        self.mask, self._device = mask, device
+        strips = _strips(mask, q_len, k_len)
+        of_matrix: dict[tuple[int | None, int | None], list[Tile]] = {}
+        for strip in strips:
+            of_matrix.setdefault((strip.b, strip.h), []).append(strip)
+        self._tiles = {at: _joined(some, cells, overhead) for at, some in of_matrix.items()}
+        self._alike = strips.alike
+        self._known: dict[tuple[Hashable, ...], list[Forbidden]] = {}  # by shape, where tiles of one shape are alike
 
     def of(self, b: int, h: int) -> list[Tile]:
         """The tiles of one example and head, in the order of their rows. Rows in none attend to nothing."""
         at = (b if self.mask and self.mask.batch else None, h if self.mask and self.mask.heads else None)
-        with self._lock:
-            if at not in self._lists:
-                self._lists[at] = self._joined([strip for strip in self._strips if (strip.b, strip.h) == at])
-            return self._lists[at]
+        return self._tiles.get(at, [])
 
     def forbidden(self, tile: Tile) -> list[Forbidden]:
         """Where in a tile attention is forbidden."""
         if self.mask is None:
             return []
-        key = tile.shape if self._strips.alike else (tile.b, tile.h, tile.q_lo, tile.q_hi)
-        found = self._patterns.get(key)
-        if found is None:
-            found = self._look(self.mask, tile)
-            size = 256 + sum(pattern.nbytes for _, pattern in found if pattern is not None)
-            with self._lock:
-                if self._pattern_bytes + size <= PATTERN_BYTES:
-                    self._pattern_bytes += size
-                    self._patterns[key] = found
+        if self._alike and tile.shape in self._known:
+            return self._known[tile.shape]
+        rows = torch.arange(tile.q_lo, tile.q_hi, device=self._device)
+        found = forbidden_keys(self.mask, rows, tile.runs, tile.k_lo, tile.k_hi, tile.b, tile.h)
+        if self._alike:
+            self._known[tile.shape] = found
         return found
 
-    def _joined(self, strips: Sequence[Tile]) -> list[Tile]:
-        groups: list[tuple[list[Tile], int, int]] = []  # strips, and the first and last key of all of them
-        for strip in strips:
-            if groups and groups[-1][0][-1].q_hi == strip.q_lo:
-                before, k_lo, k_hi = groups[-1]
-                lo, hi = min(k_lo, strip.k_lo), max(k_hi, strip.k_hi)
-                rows = before[-1].q_hi - before[0].q_lo
-                apart = rows * (k_hi - k_lo) + strip.rows * strip.span + self.overhead
-                if (rows + strip.rows) * (hi - lo) <= min(self.cells, apart):
-                    groups[-1] = ([*before, strip], lo, hi)
-                    continue
-            groups.append(([strip], strip.k_lo, strip.k_hi))
-        return [part for group, _, _ in groups for part in self._split(joined(group))]
 
-    def _split(self, tile: Tile) -> list[Tile]:
-        """A tile with too many cells in several, of the same keys."""
-        rows = tile.rows
-        while rows > LEAST_ROWS and rows * tile.span > self.cells:
-            rows = -(-rows // 2)
-        while rows > 1 and rows * tile.span > LEAST_ROWS * self.cells:
-            rows = -(-rows // 2)
-        return [
-            dataclasses.replace(tile, q_lo=q, q_hi=min(q + rows, tile.q_hi)) for q in range(tile.q_lo, tile.q_hi, rows)
-        ]
+def forbidden_keys(
+    mask: Mask | None, rows: Tensor, runs: Sequence[Run], k_lo: int, k_hi: int, b: int | None, h: int | None
+) -> list[Forbidden]:
+    """Where some queries may not attend in [k_lo, k_hi): to all between the runs, and to some keys of masked runs."""
+    found: list[Forbidden] = []
+    past = k_lo
+    for run in (*runs, Run(k_hi, k_hi, False)):
+        if past < run.lo:
+            found.append((slice(past - k_lo, run.lo - k_lo), None))
+        if run.masked and mask is not None:
+            found.append((slice(run.lo - k_lo, run.hi - k_lo), forbidden(mask, rows, run, b, h)[0, 0]))
+        past = run.hi
+    return found
 
-    def _look(self, mask: Mask, tile: Tile) -> list[Forbidden]:
-        """The keys between the runs, and what the mask forbids in the runs that it cuts through."""
-        rows = torch.arange(tile.q_lo, tile.q_hi, device=self.device)
-        found: list[Forbidden] = []
-        past = tile.k_lo
-        for run in tile.runs:
-            if past < run.lo:
-                found.append((slice(past - tile.k_lo, run.lo - tile.k_lo), None))
-            if run.masked:
-                pattern = forbidden(mask, rows, run, tile.b, tile.h)[0, 0]
-                found.append((slice(run.lo - tile.k_lo, run.hi - tile.k_lo), pattern))
-            past = run.hi
-        return found
+
+def forbid(scores: Tensor, where: Sequence[Forbidden]) -> None:
+    """Set scores [..., rows, keys] to -inf there."""
+    for keys, pattern in where:
+        if pattern is None:
+            scores[..., keys] = EMPTY
+        else:
+            scores[..., keys].masked_fill_(pattern, EMPTY)
 
 
 def spread(tiles: Sequence[Tile], rows: int) -> list[Tile]:
@@ -137,6 +108,29 @@ def spread(tiles: Sequence[Tile], rows: int) -> list[Tile]:
             if first < tile.q_hi:
                 found.append(dataclasses.replace(tile, q_lo=first, q_hi=min(tile.q_hi, first + size)))
         before += tile.rows
+    return found
+
+
+def _joined(strips: Sequence[Tile], cells: int, overhead: int) -> list[Tile]:
+    """Strips put together while that is quicker, and tiles with too many cells in several, of the same keys."""
+    groups: list[tuple[list[Tile], int, int]] = []  # strips, and the first and last key of all of them
+    for strip in strips:
+        if groups and groups[-1][0][-1].q_hi == strip.q_lo:
+            before, k_lo, k_hi = groups[-1]
+            lo, hi = min(k_lo, strip.k_lo), max(k_hi, strip.k_hi)
+            rows = strip.q_lo - before[0].q_lo
+            apart = rows * (k_hi - k_lo) + strip.rows * strip.span + overhead
+            if (rows + strip.rows) * (hi - lo) <= min(cells, apart):
+                groups[-1] = ([*before, strip], lo, hi)
+                continue
+        groups.append(([strip], strip.k_lo, strip.k_hi))
+    found = []
+    for tile in (joined(group) for group, _, _ in groups):
+        most = min(max(LEAST_ROWS, cells // tile.span), max(1, LEAST_ROWS * cells // tile.span))
+        rows = -(-tile.rows // -(-tile.rows // most))
+        found += [
+            dataclasses.replace(tile, q_lo=q, q_hi=min(q + rows, tile.q_hi)) for q in range(tile.q_lo, tile.q_hi, rows)
+        ]
     return found
 
 

@@ -94,11 +94,11 @@ def test_one_row_makes_nothing_of_the_size_of_a_matrix(small_blocks: None) -> No
 def test_bad_arguments() -> None:
     layer = tiny_encoder(n_layers=1)[0]
     seen = layer.record
-    with pytest.raises(ShapeError, match=r"\[H, E, M\] = \[4, 3, M\]. Received: \[12, 6\]. That of a torch.nn.Linear"):
+    with pytest.raises(ShapeError, match=r"\[4, 3, M\]. Received: output_weight=\[12, 6\]. That of a torch.nn.Linear"):
         norm_based(seen, output_weight=torch.zeros(12, 6))
     with pytest.raises(DtypeError, match=r"output_weight must be a float tensor"):
         value_norms(seen, output_weight=torch.zeros(4, 3, 6, dtype=torch.long))
-    with pytest.raises(DtypeError, match=r"Received: list"):
+    with pytest.raises(DtypeError, match=r"Received: output_weight=list"):
         value_norms(seen, output_weight=[1.0])  # type: ignore[arg-type]
     for function in (norm_based, summed_norm_based):
         for choice in ("rows", "cols"):

@@ -102,7 +102,7 @@ def test_makes_nothing_of_the_size_of_a_matrix(small_blocks: None) -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ArgumentError, match=r"a block of length=5 needs as many different ids. Received: 4"):
+    with pytest.raises(ArgumentError, match=r"length=5 needs as many different ids. Received: vocab_size=5, 4 ids"):
         repeated_block(5, 5, bos=0)
     with pytest.raises(ArgumentError, match=r"must be at least 1. Received: length=0, batch=1"):
         repeated_block(5, 0)

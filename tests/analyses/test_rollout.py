@@ -162,9 +162,9 @@ def test_bad_arguments() -> None:
     records = tiny_records(2, 5)
     with pytest.raises(ArgumentError, match=r"rollout needs at least one record"):
         rollout([])
-    with pytest.raises(DtypeError, match=r"needs AttentionRecords. Received: Tensor"):
+    with pytest.raises(DtypeError, match=r"needs AttentionRecords. Received: records=Tensor"):
         rollout([torch.zeros(3)])  # type: ignore[list-item]
-    with pytest.raises(DtypeError, match=r"needs AttentionRecords, or a Seen. Received: int"):
+    with pytest.raises(DtypeError, match=r"needs AttentionRecords. Received: records=int"):
         rollout(3)  # type: ignore[arg-type]
     for rows in (5, [0, -6]):
         with pytest.raises(ArgumentError, match=r"rows must lie in 0 … 4"):

@@ -68,7 +68,7 @@ def test_makes_nothing_of_the_size_of_a_matrix(small_blocks: None) -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ArgumentError, match=r"key must lie in 0 … 3, the tokens of record 1. Received: 4"):
+    with pytest.raises(ArgumentError, match=r"key must lie in 0 … 3, the tokens of record 1. Received: key=4"):
         key_zero_rate(tiny_records(1, 5) + tiny_records(1, 4), key=4)
     with pytest.raises(ArgumentError, match=r"key must lie in 0 … 4"):
         key_zero_rate(tiny_records(1, 5), key=-1)

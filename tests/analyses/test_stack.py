@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from headwise import analyses
-from headwise.records import AttentionRecord
+from headwise.errors import DtypeError
+from headwise.records import AttentionRecord, Seen, grouped
 from tests.analyses.dense import tiny_records
 
 QUESTIONS: dict[str, Callable[[list[AttentionRecord]], Tensor]] = {
@@ -67,3 +68,34 @@ def tiny_copy(records: list[AttentionRecord]) -> list[AttentionRecord]:
 def test_what_is_exported() -> None:
     assert set(analyses.__all__) == {*QUESTIONS, "Comparison", "PatternScores", "repeated_block"}
     assert all(hasattr(analyses, name) for name in analyses.__all__)
+
+
+OF_ONE: dict[str, Callable[[Any], object]] = {
+    "value_norms": analyses.value_norms,
+    "norm_based": analyses.norm_based,
+    "summed_norm_based": analyses.summed_norm_based,
+    "grouped": lambda record: grouped(record, None, None),
+}
+
+
+@pytest.mark.parametrize("wrong", [Seen(tiny_records(1, 4)), tiny_records(1, 4), None, "layer"], ids=repr)
+@pytest.mark.parametrize("name", OF_ONE)
+def test_what_reads_one_record_says_so(name: str, wrong: Any) -> None:
+    with pytest.raises(DtypeError) as error:
+        OF_ONE[name](wrong)
+    assert str(error.value) == (
+        f"{name} needs one AttentionRecord. Received: record={type(wrong).__name__}. Choose a layer: seen[0]"
+    )
+
+
+OF_SEVERAL = [name for name in QUESTIONS if name not in OF_ONE]
+
+
+@pytest.mark.parametrize("wrong", [None, 3, "layer", [3]], ids=repr)
+@pytest.mark.parametrize("name", OF_SEVERAL)
+def test_what_reads_several_records_says_so(name: str, wrong: Any) -> None:
+    ask = getattr(analyses, name)
+    count = {"cross_relevance": 3, "compare": 2}.get(name, 1)
+    options = {"length": 2} if name == "pattern_scores" else {}
+    with pytest.raises(DtypeError, match=r"AttentionRecords.*Received: records=.*Pass a Seen"):
+        ask(*[wrong] * count, **options)

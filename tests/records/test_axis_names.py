@@ -51,7 +51,7 @@ def test_names_are_labels_and_the_text_is_the_other_sides() -> None:
     seen.tokens = [WORDS, WORDS]
     assert labels(seen) == [(LATENTS, text), (LATENTS, LATENTS), (text, LATENTS), (text, text)]
     assert labels(seen.only("layers.0")) == [(LATENTS, LATENTS)]
-    with pytest.raises(RecordError, match=r"reads\.0 has B = 2, Q = 2, K = 4; received target tokens: \[3, 3\]"):
+    with pytest.raises(RecordError, match=r"reads\.0 has B = 2, Q = 2, K = 4\. Received: target tokens=\[3, 3\]"):
         seen.tokens = [WORDS[:3]] * 2
     seen.tokens = {"source": [WORDS] * 2, "target": [["a", "b"]] * 2}
     assert labels(seen)[0] == (LATENTS, text)
@@ -62,10 +62,14 @@ def test_names_are_labels_and_the_text_is_the_other_sides() -> None:
 def test_names_of_another_number_are_refused() -> None:
     kept = record("reads.0", "cross", 2, 4)
     with pytest.raises(
-        ArgumentError, match=r"row_names: expected a name for each of the 2 queries\. Received: len\(row_names\)=4"
+        ArgumentError,
+        match=r"row_names: expected a name for each of the 2 queries\. Received: len\(row_names\)=4, row_names=",
     ):
         kept.row_names = WORDS
-    with pytest.raises(ArgumentError, match=r"col_names: expected a name for each of the 4 keys\. Received: 'abcd'"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"col_names: expected a name for each of the 4 keys\. Received: len\(col_names\)=4, col_names='abcd'",
+    ):
         kept.col_names = "abcd"
     with pytest.raises(ArgumentError, match="row_names"):
         kept.row_names = [1, 2]  # type: ignore[list-item]

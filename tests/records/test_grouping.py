@@ -128,22 +128,22 @@ def test_never_has_all_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestBadInput:
     def test_how(self) -> None:
-        with pytest.raises(ArgumentError, match=r'how must be "sum", "mean" or "max"\. Received: .median.'):
+        with pytest.raises(ArgumentError, match=r'how must be "sum", "mean" or "max"\. Received: how=.median.'):
             grouped(recorded(), None, PAIRS, "median")  # type: ignore[arg-type]
 
     def test_other_lengths(self) -> None:
         with pytest.raises(
-            ShapeError, match=r"\Agrouped: cols .* the record's 30 tokens\. Received: groups of 7 .* example 0"
+            ShapeError, match=r"\Agrouped: cols .* the record's 30 tokens\. Received: cols=groups of 7 .* example 0"
         ):
             grouped(recorded(), UNEVEN, ROWS)
         with pytest.raises(
-            ShapeError, match=r"\Agrouped: rows .* the record's 7 tokens\. Received: groups of 30 .* example 1"
+            ShapeError, match=r"\Agrouped: rows .* the record's 7 tokens\. Received: rows=groups of 30 .* example 1"
         ):
             grouped(recorded(7), [ROWS, PAIRS], None)
 
     def test_other_numbers(self) -> None:
         with pytest.raises(
-            ShapeError, match=r"\Agrouped: rows must be Groups, or one for each of 2 examples\. Received: 3"
+            ShapeError, match=r"\Agrouped: rows must be Groups, or one for each of 2 examples\. Received: rows=3 Groups"
         ):
             grouped(recorded(), [PAIRS] * 3, None)
 

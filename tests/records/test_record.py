@@ -16,7 +16,7 @@ from headwise import masks
 from headwise.call import make_call
 from headwise.errors import ArgumentError, RecordError
 from headwise.records import AttentionRecord, record
-from headwise.records.statistics import part
+from headwise.records.statistics import STATISTICS, part
 from tests.largest import Largest
 from tests.mask_zoo import ZOO, compositions
 
@@ -155,6 +155,9 @@ def test_a_sink_counts_as_a_key_in_the_entropy() -> None:
     torch.testing.assert_close(seen.weights(), torch.full((1, 1, 1, 3), 0.125))
     expected = 3 / 8 * math.log(8) + 5 / 8 * math.log(8 / 5)
     torch.testing.assert_close(seen.entropy(), torch.full((1, 1, 1), expected))
+    for said in (STATISTICS["entropy"].sentence, AttentionRecord.entropy.__doc__):
+        assert said is not None
+        assert "the learned sink counts as a key" in said.lower()
 
 
 def test_distance_counts_from_the_query_s_own_position() -> None:
@@ -207,9 +210,9 @@ def test_records_of_half_precision_are_worked_out_in_float32() -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda seen: seen.weights(heads=4), r"heads must lie in 0 … 3. Received: 4"),
-        (lambda seen: seen.weights(rows=[1, 30]), r"rows must lie in 0 … 29. Received: \[1, 30\]"),
-        (lambda seen: seen.scores(cols=-31), r"cols must lie in 0 … 29. Received: -31"),
+        (lambda seen: seen.weights(heads=4), r"heads must lie in 0 … 3. Received: heads=4"),
+        (lambda seen: seen.weights(rows=[1, 30]), r"rows must lie in 0 … 29. Received: rows=\[1, 30\]"),
+        (lambda seen: seen.scores(cols=-31), r"cols must lie in 0 … 29. Received: cols=-31"),
         (lambda seen: seen.top_k(31), r"k must be between 1 and the 30 keys. Received: k=31"),
         (lambda seen: seen.pooled(0), r"size must be at least 1 × 1. Received: size=0 × 0"),
         (lambda seen: seen.pooled(4, how="sum"), r'how must be "mean" or "max". Received: how=\'sum\''),

@@ -80,12 +80,12 @@ def test_the_very_name_comes_before_what_lies_under_it() -> None:
         ("encoder.layer.12", ["no attention was seen at 'encoder.layer.12'", "encoder.layer.1.attention.self"]),
         ("decodr", ["There is: encoder.layer.0.attention.self, ", "and 4 more"]),
         ("*.cross_attn", ["no attention was seen at '*.cross_attn'"]),
-        ("encoder", ["'encoder' means 12 layers", "encoder.layer.0.attention.self", "seen.only("]),
+        ("encoder", ["'encoder', which means 12 layers", "encoder.layer.0.attention.self", "seen.only("]),
         (12, ["0 … 11", "Received: 12"]),
         (-13, ["0 … 11", "Received: -13"]),
         (["encoder.layer.0", 99], ["0 … 11", "Received: 99"]),
-        (1.5, ["Received: 1.5"]),
-        (None, ["Received: None"]),
+        (1.5, ["Received: layers=1.5"]),
+        (None, ["Received: layers=None"]),
     ],
 )
 def test_what_is_not_there_or_not_clear_is_said(wanted: Any, expected: Sequence[str]) -> None:
@@ -106,7 +106,6 @@ def test_some_layers_are_a_seen_again() -> None:
         (seen.only("*.cross_attn", -2), [3, 4, 5]),
         (seen.only("encoder"), [0, 1]),
         (seen[6:], []),
-        (seen.only(), []),
     ):
         assert chosen.records == [seen.records[place] for place in places]
         assert chosen.tokens == seen.tokens
@@ -114,6 +113,12 @@ def test_some_layers_are_a_seen_again() -> None:
     assert seen[2:5].layers == T5[2:5]
     with pytest.raises(RecordError, match="no attention was seen at"):
         seen.only("*.self_attn", "vision")
+
+
+@pytest.mark.parametrize("choose", [lambda seen: seen.only([]), lambda seen: seen.only(), lambda seen: seen[[]]])
+def test_a_choice_of_no_layer_is_refused(choose: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"at least one layer. Received: layers=\[\]. To take all"):
+        choose(model(*BERT))
 
 
 def test_weights_are_those_of_the_record() -> None:
@@ -299,9 +304,9 @@ def test_tokens_of_another_number_are_refused_and_the_old_ones_kept() -> None:
     seen = Seen([record("layer.0"), record("layer.1")])
     seen.tokens = [list("abcde")]
     for wrong, words in (
-        ([list("abcd")], "layer.0 has B = 1, Q = 5, K = 5; received target tokens: 4"),
-        ([list("abcde")] * 2, "target tokens: [5, 5]"),
-        ({"source": [list("abc")], "target": [list("abcdef")]}, "target tokens: 6, source tokens: 3"),
+        ([list("abcd")], "layer.0 has B = 1, Q = 5, K = 5. Received: target tokens=4"),
+        ([list("abcde")] * 2, "target tokens=[5, 5]"),
+        ({"source": [list("abc")], "target": [list("abcdef")]}, "target tokens=6, source tokens=3"),
     ):
         with pytest.raises(RecordError) as error:
             seen.tokens = wrong

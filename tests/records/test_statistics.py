@@ -487,7 +487,10 @@ def test_autocast_and_gradients_outside_do_not_matter() -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda seen: seen.statistics("entropie"), r"the names are lse, entropy, .*received. Received: entropie$"),
+        (
+            lambda seen: seen.statistics("entropie"),
+            r"the names are lse, .*received. Received: names=\['entropie'\]$",
+        ),
         (lambda seen: seen.statistics(top=0), r"top must be at least 1. Received: top=0"),
         (lambda seen: seen.statistics(size=(4, 0)), r"size must be at least 1 × 1. Received: size=4 × 0"),
         (lambda seen: seen.statistics(share=0.0), r"share must be above 0 and at most 1. Received: share=0.0"),

@@ -69,22 +69,18 @@ def make(names: Collection[str], options: Mapping[str, Any]) -> list[Statistic]:
     Raises ArgumentError for a name or an option that does not exist, and for a value that an option cannot have.
     """
     if unknown := [name for name in names if name not in STATISTICS]:
-        raise ArgumentError(
-            f"statistics: the names are {', '.join(STATISTICS)}. Received: {', '.join(map(str, unknown))}"
-        )
+        raise ArgumentError(f"statistics: the names are {', '.join(STATISTICS)}. Received: names={unknown}")
     known = set[str]().union(*map(_options, STATISTICS.values()))
-    if unknown := [option for option in options if option not in known]:
+    if unknown := [f"{option}={value!r:.60}" for option, value in options.items() if option not in known]:
         raise ArgumentError(
             f"statistics: the options are rows, {', '.join(sorted(known))}. Received: {', '.join(unknown)}"
         )
-    made = []
+    made = {}
     for name, statistic in STATISTICS.items():
         own = {option: value for option, value in options.items() if option in _options(statistic)}
-        if name in names:
-            made.append(statistic(**own))
-        elif own:
-            statistic(**own)  # checks the values
-    return made
+        if own or name in names:  # the values are checked of those too that are not asked for
+            made[name] = statistic(**own)
+    return [made[name] for name in made if name in names]
 
 
 def _options(statistic: type[Statistic]) -> set[str]:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from headwise.call import Scores
+import torch
+
+from headwise.call import Scores, as_written
 from headwise.records.statistics.part import Part, Unit, on_all_threads, units
 from headwise.records.statistics.statistic import Statistic
 
@@ -25,14 +27,16 @@ def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = No
     ordered = sorted(statistics, key=lambda each: each.overwrites)  # "" first
 
     def work(unit: Unit) -> None:
-        part = Part(call, unit, rows)
-        asked = [each.of(part, answers[each.name]) for each in ordered]
-        for tile in part.tiles():
+        # The answers were made outside, so what is written into them is not marked as made in inference mode.
+        with torch.inference_mode(), as_written(call.q.device):
+            part = Part(call, unit, rows)
+            asked = [each.of(part, answers[each.name]) for each in ordered]
+            for tile in part.tiles():
+                for each in asked:
+                    each.update(tile)
+            part.close()
             for each in asked:
-                each.update(tile)
-        part.close()
-        for each in asked:
-            each.finish()
+                each.finish()
 
     if 0 not in call.shape:
         on_all_threads(work, units(call), call.q.device)

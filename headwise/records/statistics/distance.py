@@ -22,7 +22,7 @@ class Distance(Statistic):
         self.offset = k_len - q_len  # the position of the first query
         self.rising = torch.arange(q_len + k_len + 1, dtype=self.answer.dtype, device=self.answer.device)
         self.falling = self.rising.flip(0)
-        most = self.part.most_rows
+        most = max((tile.rows for tile in self.part.ranges), default=0)
         self.apart = (self.rising[:most, None] - self.rising[:most]).abs()
 
     def update(self, tile: WeightTile) -> None:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.call import Scores, as_written
-from headwise.records.tiles import Forbidden, Tiles, spread
+from headwise.call import Scores
+from headwise.records.tiles import Forbidden, Tiles, forbid, spread
 from headwise.softmax import EMPTY, Normaliser, finite
 from headwise.tiles import Tile
 
@@ -52,34 +52,24 @@ def units(call: Scores) -> list[Unit]:
     threads = torch.get_num_threads() if on_cpu else 1
     most = 1 if call.mask is not None and call.mask.heads else min(heads, max(1, cells // (min(q_len, ROWS) * k_len)))
     together = min(range(most, 0, -1), key=lambda n: n * -(-batch * -(-heads // n) // threads))
-    tiles = Tiles(
-        *(call.mask, q_len, k_len),
-        cells=cells // together,
-        overhead=overhead // together,
-        device=call.q.device,
-    )
+    small = {"cells": cells // together, "overhead": overhead // together}
+    tiles = Tiles(call.mask, q_len, k_len, **small, device=call.q.device)
     return [Unit(tiles, b, slice(h, min(h + together, heads))) for b in range(batch) for h in range(0, heads, together)]
 
 
 def on_all_threads(work: Callable[[Unit], None], units: list[Unit], device: torch.device) -> None:
     """Do the work of every unit, on as many threads as torch has."""
-
-    def one(unit: Unit) -> None:
-        # The answers were made outside, so what is written into them is not marked as made in inference mode.
-        with torch.inference_mode(), as_written(device):
-            work(unit)
-
     before = torch.get_num_threads()
     threads = min(before, len(units))
     if device.type != "cpu" or threads == 1:
         for unit in units:
-            one(unit)
+            work(unit)
         return
     # A head for each thread keeps its tiles in the cache of one core, and no thread waits for another after every
     # operation. How many threads torch uses is set for each thread, but what new threads begin with has to be restored.
     try:
         with ThreadPoolExecutor(threads, "headwise", lambda: torch.set_num_threads(1)) as pool:
-            for _ in pool.map(one, units):
+            for _ in pool.map(work, units):
                 pass
     finally:
         torch.set_num_threads(before)
@@ -144,27 +134,16 @@ class Part:
         self.shape = n, q_len, k_len
         self.sinks = None if self.scores.sinks is None else self.scores.sinks[:, None]
         self._some = rows is not None
-        self._ranges = unit.tiles.of(unit.b, unit.heads.start)
-        if rows is not None:
-            self._ranges = spread(self._ranges, rows)
-        cells = max((n * tile.rows * _width(tile) for tile in self._ranges), default=0)
+        ranges = unit.tiles.of(unit.b, unit.heads.start)
+        self.ranges = ranges if rows is None else spread(ranges, rows)  # with the queries of each tile
+        cells = max((n * tile.rows * _width(tile) for tile in self.ranges), default=0)
         self._buffers = self.scores.q.new_empty((2, cells))
         # The highest score of each row, and its weight if there were no sink: exp(highest - lse). 0 for an empty row.
         self.highest, self.heaviest = self.scores.q.new_zeros((2, n, q_len))
 
-    @property
-    def ranges(self) -> list[tuple[int, int]]:
-        """The queries [q_lo, q_hi) of each tile."""
-        return [(tile.q_lo, tile.q_hi) for tile in self._ranges]
-
-    @property
-    def most_rows(self) -> int:
-        """The queries of the largest tile."""
-        return max((tile.rows for tile in self._ranges), default=0)
-
     def tiles(self) -> Iterator[WeightTile]:
         """All tiles, in the order of their rows. Each is valid until the next."""
-        for tile in self._ranges:
+        for tile in self.ranges:
             forbidden = self._tiles.forbidden(tile)
             s = self._scores_of(tile, forbidden)
             weights = self._weights_of(s, tile, may_be_empty=bool(forbidden) or self.scores.bias is not None)
@@ -178,11 +157,7 @@ class Part:
         some = self.scores.part(rows=slice(tile.q_lo, tile.q_hi), cols=slice(tile.k_lo, tile.k_hi))
         some.unmasked(out=inner[None])
         s[..., tile.span :] = EMPTY
-        for part, pattern in forbidden:
-            if pattern is None:
-                inner[..., part] = EMPTY
-            else:
-                inner[..., part].masked_fill_(pattern, EMPTY)
+        forbid(inner, forbidden)
         return s
 
     def _weights_of(self, s: Tensor, tile: Tile, *, may_be_empty: bool) -> Tensor:
@@ -214,14 +189,12 @@ class Part:
         self.lse, self.above = total.lse, finite(total.log_sum) + (total.highest - self.highest)
         self.on_keys, self.on_sink = torch.ones_like(self.lse), torch.zeros_like(self.lse)
         if self.sinks is not None:
-            self.on_keys, self.on_sink = (
-                keys.share(total),
-                total.weights(self.sinks.expand_as(self.lse)[..., None])[..., 0],
-            )
+            self.on_keys = keys.share(total)
+            self.on_sink = total.weights(self.sinks.expand_as(self.lse)[..., None])[..., 0]
         if self._some:
             left_out = torch.ones(self.shape[1], dtype=torch.bool, device=self.lse.device)
-            for lo, hi in self.ranges:
-                left_out[lo:hi] = False
+            for tile in self.ranges:
+                left_out[tile.q_lo : tile.q_hi] = False
             self.lse, self.on_sink = self.lse.masked_fill(left_out, math.nan), self.on_sink.masked_fill(left_out, 0.0)
 
 

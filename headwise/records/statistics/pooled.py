@@ -61,14 +61,15 @@ class Pooled(Statistic):
         device = self.answer.device
         self.cuts, places = _strips(q_len, self.answer.shape[1])
         self.places = [tuple(torch.from_numpy(x).to(device) for x in pair) for pair in places]
-        most = max((stop - start for start, stop in map(self._place, self.part.ranges)), default=0)
+        places_of_tiles = [self._place(tile.q_lo, tile.q_hi) for tile in self.part.ranges]
+        most = max((stop - start for start, stop in places_of_tiles), default=0)
         held = min(len(self.cuts) - 1, max(most, BUFFER_CELLS // (n * k_len)))
         self.first = 0  # the strip that is the first in the buffer
         self.strips = self.answer.new_zeros(n, held, k_len)
 
     def add(self, tile: WeightTile) -> Tensor:
         """Add a tile to the strips; returns its own strips, [n, strips, keys]."""
-        lo, hi = self._place((tile.q_lo, tile.q_hi))
+        lo, hi = self._place(tile.q_lo, tile.q_hi)
         if hi > self.first + self.strips.shape[1]:
             self.flush()
             self.first = lo
@@ -95,9 +96,9 @@ class Pooled(Statistic):
     def finish(self) -> None:
         self.flush()
 
-    def _place(self, rows: tuple[int, int]) -> tuple[int, int]:
-        """The strips that the rows [q_lo, q_hi) are in: the first, and one past the last."""
-        return bisect.bisect_right(self.cuts, rows[0]) - 1, bisect.bisect_left(self.cuts, rows[1])
+    def _place(self, q_lo: int, q_hi: int) -> tuple[int, int]:
+        """The strips that these rows are in: the first, and one past the last."""
+        return bisect.bisect_right(self.cuts, q_lo) - 1, bisect.bisect_left(self.cuts, q_hi)
 
 
 class PooledMean(Pooled):

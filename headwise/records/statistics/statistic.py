@@ -62,9 +62,7 @@ class Statistic:
     unit: ClassVar[str]  #: "nats", "tokens", "share" (0 to 1), "keys", or any other
     sentence: ClassVar[str]  #: what it says, for people
     column: ClassVar[Column | None] = None  #: None = neither in the summary nor on the page
-    overwrites: ClassVar[Literal["", "scores", "weights"]] = (
-        ""  #: what `update` changes of a tile: it is then asked last
-    )
+    overwrites: ClassVar[Literal["", "scores", "weights"]] = ""  #: what `update` changes of a tile; it is asked last
 
     part: Part  #: which heads
     answer: Any  #: to write to: the part of `empty` that belongs to these heads, [n, ...]
@@ -76,8 +74,7 @@ class Statistic:
     def empty(self, call: Scores) -> Any:
         """The answer where no query attends to anything, [B, H, *shape]: 0. A pass visits only those that do."""
         batch, heads, q_len, k_len = call.shape
-        dtype = torch.promote_types(call.q.dtype, torch.float32)
-        return torch.zeros((batch, heads, *self.shape(q_len, k_len)), dtype=dtype, device=call.q.device)
+        return torch.zeros((batch, heads, *self.shape(q_len, k_len)), dtype=call.dtype, device=call.q.device)
 
     def of(self, part: Part, answer: Any) -> Statistic:
         """A copy that is asked about one part."""
