@@ -11,6 +11,7 @@ from headwise.call import Scores
 from headwise.errors import ArgumentError
 from headwise.records.statistics.part import WIDTH, WeightTile
 from headwise.records.statistics.statistic import Column, Statistic
+from headwise.records.statistics.top import chunks_of
 
 SHARE = 0.9
 
@@ -54,7 +55,7 @@ class KeysNeeded(Statistic):
         sums = by_chunk.sum(-1).cumsum(-1)
         rest = sums[:, -1:] * (1.0 - self.share + ROUND_OFF[weights.dtype])
         whole = torch.searchsorted(sums, rest, right=True)
-        chunk = torch.take_along_dim(by_chunk, whole.clamp(max=chunks - 1)[..., None], 1)[:, 0]
+        chunk = chunks_of(by_chunk, whole.clamp(max=chunks - 1))[:, 0]
         before = sums.gather(1, (whole - 1).clamp_(min=0)).masked_fill_(whole == 0, 0.0)
         some = torch.searchsorted(chunk.cumsum(-1).add_(before), rest, right=True)
         # (Below 0 where every chunk is a whole one.)

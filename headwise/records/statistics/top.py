@@ -81,13 +81,20 @@ def largest(weights: Tensor, keys: int, top: int) -> tuple[Tensor, Tensor]:
     maxima = by_chunk.amax(-1)
     whole, rest = divmod(keys, CHUNK)
     taken = _places(maxima[:, : whole + (rest > 0)], top, ordered=False)
-    start = torch.arange(0, n * rows * chunks, chunks, device=weights.device)[:, None]
-    inside = by_chunk.flatten(0, 1).index_select(0, (taken + start).flatten()).view(*taken.shape, CHUNK)
+    inside = chunks_of(by_chunk, taken)
     if rest:  # what the last chunk is filled up with is not a key
         inside[..., rest:].masked_fill_((taken == whole)[..., None], -1.0)
     where = _places(inside.flatten(1), top, ordered=True)
     found = taken.gather(1, where // CHUNK) * CHUNK + where % CHUNK
     return inside.flatten(1).gather(1, where).view(n, rows, top), found.view(n, rows, top)
+
+
+def chunks_of(by_chunk: Tensor, places: Tensor) -> Tensor:
+    """Some chunks of each row, by_chunk [rows, chunks, width] at places [rows, some]: [rows, some, width]."""
+    rows, chunks, _ = by_chunk.shape
+    start = torch.arange(0, rows * chunks, chunks, device=places.device)[:, None]
+    found = by_chunk.flatten(0, 1).index_select(0, (places + start).flatten())  # 5 times as fast as take_along_dim
+    return found.unflatten(0, places.shape)
 
 
 def _places(x: Tensor, top: int, *, ordered: bool) -> Tensor:
