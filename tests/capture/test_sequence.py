@@ -127,6 +127,7 @@ def beam_search(rng: random.Random) -> tuple[Sequence, list[Beam], list[Beam]]:
     """(the sequence, the beams that still run, all beams that there were) of a search at random."""
     batch, sequence = rng.randint(1, 3), None
     running, all_beams = [NOTHING] * batch, []
+    padded = rng.random() < 0.5  # its masks are all causal, and some of its keys are padding
     for at in range(rng.randint(2, 5)):
         new = rng.randint(1, 4) if at == 0 else rng.choice([1, 1, 2])
         parents = [running[rng.randrange(batch)] for _ in range(batch)]
@@ -134,13 +135,16 @@ def beam_search(rng: random.Random) -> tuple[Sequence, list[Beam], list[Beam]]:
         total = len(parents[0].keys) + new
         k_len = total if at == 0 or rng.random() < 0.6 else rng.randint(new + 1, total)
         keys = [(*parent.keys, *x) for parent, x in zip(parents, more, strict=True)]
+        mask = some_mask(rng, batch, new, k_len)
+        if padded:
+            mask = masks.causal() & masks.padding(torch.tensor(keys)[:, total - k_len :] > 0.3)
         lead = rng.choice([1, batch])
         bias = rng.choice([None, torch.rand(lead, 1, new, 1), torch.rand(lead, 1, new, k_len), torch.rand(1, k_len)])
         call = step(
             column(*map(list, q)),
             column(*(list(x[total - k_len :]) for x in keys)),
             bias,
-            some_mask(rng, batch, new, k_len),
+            mask,
         )
         if sequence is None:
             sequence = Sequence(call, values=False)
