@@ -89,26 +89,23 @@ def _is_small(trail: Trail, out: Tensor) -> bool:
     return not out.is_floating_point() or out.ndim < 2 or out.numel() < trail.q.shape[-2] * trail.k.shape[-2]
 
 
-def _same(trail: Trail, step: _Step) -> Trail | None:
-    """For what changes the dtype or the memory layout, not the numbers."""
-    return trail if tuple(step.out.shape) == trail.shape else _unknown(trail, step)
-
-
-def _limited(trail: Trail, step: _Step) -> Trail | None:
-    """For limits that only prevent overflow: nothing but the values of forbidden cells may have changed."""
-    before = step.operands[step.at]
-    if tuple(step.out.shape) != trail.shape or step.out is before:
-        return _unknown(trail, step)
-    forbidden = (before <= FORBIDS) & (step.out <= FORBIDS)
-    same = (step.out == before) | (forbidden & ~forbidden.all(-1, keepdim=True))
-    return trail if bool(same.all()) else _unknown(trail, step)
-
-
-def _whole(trail: Trail, step: _Step) -> Trail | None:
-    """scores[..., :n] with all of the keys."""
+def _unchanged(trail: Trail, step: _Step) -> Trail | None:
+    """For what may change numbers (a limit, a slice, a head mask, nan_to_num) but usually does not: compare."""
     before, out = step.operands[step.at], step.out
-    same = out.shape == before.shape and out.stride() == before.stride() and out.data_ptr() == before.data_ptr()
-    return trail if same else _unknown(trail, step)
+    if tuple(out.shape) != trail.shape or out is before:
+        return _unknown(trail, step)
+    if out.data_ptr() == before.data_ptr() and out.stride() == before.stride():  # scores[..., :n] with all keys
+        return trail
+    same = out == before
+    if bool(same.all()):
+        return trail
+    if trail.softmax is None:  # a limit that only prevents overflow changes nothing but the values of forbidden cells
+        forbidden = (before <= FORBIDS) & (out <= FORBIDS)
+        may_differ = forbidden & ~forbidden.all(-1, keepdim=True)
+    else:  # torch's softmax of an empty row is NaN
+        may_differ = before.isnan().all(-1, keepdim=True) & (out == 0)
+        trail = dataclasses.replace(trail, softmax=out)
+    return trail if bool((same | may_differ).all()) else _unknown(trail, step)
 
 
 def _transposed(trail: Trail, step: _Step) -> Trail | None:
@@ -259,7 +256,7 @@ def _dropped(trail: Trail, step: _Step) -> Trail | None:
 def _cut(trail: Trail, step: _Step) -> Trail | None:
     """weights[..., :-1] leaves out the column of sinks; or a slice with everything."""
     if tuple(step.out.shape) == trail.shape:
-        return trail
+        return _unchanged(trail, step)
     index = step.args[1][-1] if isinstance(step.args[1], tuple) else None
     wanted = slice(1, None, None) if trail.sinks_first else slice(None, -1, None)
     last_only = tuple(step.out.shape) == (*trail.lead, trail.q.shape[-2], trail.k.shape[-2])
@@ -269,43 +266,19 @@ def _cut(trail: Trail, step: _Step) -> Trail | None:
     return dataclasses.replace(trail, sinks_cut=True, softmax=step.out)
 
 
-def _unchanged(trail: Trail, step: _Step) -> Trail | None:
-    """For what may change weights (a head mask, nan_to_num) but usually does not: compare."""
-    if tuple(step.out.shape) == trail.shape and trail.softmax is not None and step.out is not trail.softmax:
-        before = step.operands[step.at]
-        if step.out is not before and torch.equal(step.out, before):
-            return trail
-        empty = before.isnan().all(-1, keepdim=True)  # torch's softmax of an empty row is NaN
-        if step.out is not before and torch.equal(step.out, before.masked_fill(empty, 0.0)):
-            return dataclasses.replace(trail, softmax=step.out)
-    return _unknown(trail, step)
-
-
-# Names are without the underscores of `add_` and `__add__`.
-_PLAIN = (
-    "to",
-    "float",
-    "half",
-    "bfloat16",
-    "double",
-    "type",
-    "type_as",
-    "contiguous",
-    "clone",
-    "detach",
-    "cpu",
-    "cuda",
-    "data",
-)
+# Names are without the underscores of `add_` and `__add__`. First those that keep the numbers, and perhaps their shape.
+_DTYPES = ("to", "float", "half", "bfloat16", "double", "type", "type_as")
+_MEMORY = ("contiguous", "clone", "detach", "cpu", "cuda", "data")
 _SHAPES = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "view_as", "reshape_as")
+ARRANGE = (*_DTYPES, *_MEMORY, *_SHAPES)
+_LIMIT = ("clamp", "clamp_min", "clamp_max", "clip", "max", "maximum", "min", "nan_to_num")
 _MULTIPLY = ("mul", "rmul", "imul", "multiply")
 _DIVIDE = ("div", "true_divide", "truediv", "itruediv", "divide")
 _SUBTRACT = ("sub", "isub", "subtract")
 
 _BEFORE: dict[str, Rule] = {
-    **dict.fromkeys(_PLAIN, _same),
-    **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "clip", "max", "maximum", "min", "nan_to_num"), _limited),
-    **dict.fromkeys(_SHAPES, _reshaped),
+    **dict.fromkeys(ARRANGE, _reshaped),
+    **dict.fromkeys((*_LIMIT, "getitem"), _unchanged),
     **dict.fromkeys((*_MULTIPLY, *_DIVIDE), _scaled),
     **dict.fromkeys(("add", "radd", "iadd", *_SUBTRACT), _added),
     "masked_fill": _filled,
@@ -313,11 +286,9 @@ _BEFORE: dict[str, Rule] = {
     "tanh": _capped,
     **dict.fromkeys(("softmax", "safe_softmax"), _normalised),
     **dict.fromkeys(("transpose", "swapaxes", "swapdims", "mT", "T"), _transposed),
-    "getitem": _whole,
 }
 _AFTER: dict[str, Rule] = {
-    **dict.fromkeys(_PLAIN, _same),
-    **dict.fromkeys(_SHAPES, _reshaped),
+    **dict.fromkeys(ARRANGE, _reshaped),
     "dropout": _dropped,
     **dict.fromkeys((*_MULTIPLY, "nan_to_num", "masked_fill", "where"), _unchanged),
     "getitem": _cut,
