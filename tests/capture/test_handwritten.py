@@ -412,6 +412,10 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
         lambda q, k, v: (q @ k.mT).softmax(-1)[..., :3] @ v[..., :3, :],
         "the weights went through `getitem`",
     ),
+    "weights of the heads in another order": (
+        lambda q, k, v: (q @ k.mT).softmax(-1)[:, [1, 0, 3, 2]] @ v,
+        "the weights went through `getitem`",
+    ),
     "scores of a window of keys": (
         lambda q, k, v: (q @ k.mT)[..., :3].softmax(-1) @ v[..., :3, :],
         "the scores went through `getitem`",
