@@ -227,15 +227,15 @@ def _reshaped(trail: Trail, step: _Step) -> Trail | None:
     if len(out) < 2 or out[-2:] != shape[-2:] or math.prod(out) != math.prod(shape) or trail.sinks is not None:
         return _unknown(trail, step)
     lead = out[:-2]
-    q, k = (x.expand(*trail.lead, *x.shape[-2:]).reshape(*lead, *x.shape[-2:]) for x in (trail.q, trail.k))
 
     def follow(x: Tensor) -> Tensor:
         if all(size == 1 for size in x.shape[:-2]):
-            return x[(0,) * (x.ndim - 2)] if x.ndim > 2 else x
+            return x[(0,) * (x.ndim - 2)]
         return x.expand(*trail.lead, *x.shape[-2:]).reshape(*lead, *x.shape[-2:])
 
-    terms, fills = tuple((follow(x), c) for x, c in trail.terms), tuple((follow(x), value) for x, value in trail.fills)
+    terms, fills = (tuple((follow(x), c) for x, c in pairs) for pairs in (trail.terms, trail.fills))
     softmax = None if trail.softmax is None else trail.softmax.reshape(out)
+    q, k = follow(trail.q), follow(trail.k)
     return dataclasses.replace(trail, q=q, k=k, lead=lead, terms=terms, fills=fills, softmax=softmax)
 
 
