@@ -229,10 +229,8 @@ class Functions(TorchFunctionMode):
             # Multiplied first: the factor may decide whether a value forbids.
             term = layout.fold_mask(term if coefficient == 1 else term * coefficient)
             parts.append(self._recognised.additive(term, shape))
-        allowed, biases = (
-            [mask for mask, _ in parts if mask is not None],
-            [bias for _, bias in parts if bias is not None],
-        )
+        allowed = [mask for mask, _ in parts if mask is not None]
+        biases = [bias for _, bias in parts if bias is not None]
         mask = functools.reduce(operator.and_, allowed) if allowed else None
         bias = functools.reduce(operator.add, biases) if biases else None
         softcap = None if found.inner is None else found.factor

@@ -94,7 +94,7 @@ def _unchanged(trail: Trail, step: _Step) -> Trail | None:
     before, out = step.operands[step.at], step.out
     if tuple(out.shape) != trail.shape or out is before:
         return _unknown(trail, step)
-    if out.data_ptr() == before.data_ptr() and out.stride() == before.stride():  # scores[..., :n] with all keys
+    if _is_same_view(out, before):  # scores[..., :n] with all keys
         return trail
     same = out == before
     if bool(same.all()):
@@ -108,12 +108,14 @@ def _unchanged(trail: Trail, step: _Step) -> Trail | None:
     return trail if bool((same | may_differ).all()) else _unknown(trail, step)
 
 
+def _is_same_view(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and x.stride() == y.stride() and x.data_ptr() == y.data_ptr()
+
+
 def _transposed(trail: Trail, step: _Step) -> Trail | None:
     """(k qᵀ)ᵀ"""
-    ndim = step.out.ndim
-    dims = {step.argument(1, "dim0"), step.argument(2, "dim1")} if step.name not in ("mT", "T") else {-1, -2}
-    last = {int(dim) % ndim for dim in dims if dim is not None} == {ndim - 2, ndim - 1}
-    if not last or ndim != len(trail.shape) or trail.terms or trail.fills or trail.sinks is not None:
+    turned = _is_same_view(step.out, step.operands[step.at].mT)
+    if not turned or trail.terms or trail.fills or trail.sinks is not None:
         return _unknown(trail, step)
     return dataclasses.replace(trail, q=trail.k, k=trail.q)
 
@@ -240,11 +242,10 @@ def _reshaped(trail: Trail, step: _Step) -> Trail | None:
 
 
 def _normalised(trail: Trail, step: _Step) -> Trail | None:
-    dim = step.argument(1, "dim")
-    if dim not in (-1, step.out.ndim - 1):
-        trail = dataclasses.replace(trail, softmax=step.out)
-        return trail.with_problem(f"the softmax was taken over dimension {dim}, not over the keys")
-    return dataclasses.replace(trail, softmax=step.out)
+    dim, trail = step.argument(1, "dim"), dataclasses.replace(trail, softmax=step.out)
+    if dim in (-1, step.out.ndim - 1):
+        return trail
+    return trail.with_problem(f"the softmax was taken over dimension {dim}, not over the keys")
 
 
 def _dropped(trail: Trail, step: _Step) -> Trail | None:
@@ -255,14 +256,10 @@ def _dropped(trail: Trail, step: _Step) -> Trail | None:
 
 def _cut(trail: Trail, step: _Step) -> Trail | None:
     """weights[..., :-1] leaves out the column of sinks; or a slice with everything."""
-    if tuple(step.out.shape) == trail.shape:
+    weights = step.operands[step.at]
+    of_keys = weights[..., 1:] if trail.sinks_first else weights[..., :-1]
+    if trail.sinks is None or trail.sinks_cut or not _is_same_view(step.out, of_keys):
         return _unchanged(trail, step)
-    index = step.args[1][-1] if isinstance(step.args[1], tuple) else None
-    wanted = slice(1, None, None) if trail.sinks_first else slice(None, -1, None)
-    last_only = tuple(step.out.shape) == (*trail.lead, trail.q.shape[-2], trail.k.shape[-2])
-    whole = slice(None, trail.k.shape[-2], None)
-    if trail.sinks is None or not last_only or index not in ((wanted,) if trail.sinks_first else (wanted, whole)):
-        return _unknown(trail, step)
     return dataclasses.replace(trail, sinks_cut=True, softmax=step.out)
 
 
@@ -285,7 +282,7 @@ _BEFORE: dict[str, Rule] = {
     "where": _chosen,
     "tanh": _capped,
     **dict.fromkeys(("softmax", "safe_softmax"), _normalised),
-    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "mT", "T"), _transposed),
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "permute", "movedim", "mT", "T"), _transposed),
 }
 _AFTER: dict[str, Rule] = {
     **dict.fromkeys(ARRANGE, _reshaped),
