@@ -59,27 +59,25 @@ def _read_score_mod(score_mod: Function, shape: tuple[int, ...], query: Tensor) 
     def tried(s: float) -> Tensor:
         return torch.vmap(functools.partial(score_mod, torch.tensor(s, dtype=torch.float64, device=device)))(*at)
 
-    scores = (-30.0, -2.0, 0.5, 8.0)
+    scores = torch.tensor([-30.0, -2.0, 0.5, 8.0], dtype=torch.float64, device=device)
     base = tried(0.0)
-    moved = torch.stack([tried(s) - base for s in scores])
+    moved = torch.stack([tried(s) - base for s in scores.tolist()])
     if not bool(torch.isclose(moved, moved[:, :1], rtol=1e-4, atol=1e-4).all()):
         raise RecordError(
             "its score_mod is neither a bias nor a softcap: its effect on a score depends on the position"
         )
-    softcap = _softcap(scores, moved[:, 0].tolist(), float((tried(1e9) - base)[0]))
+    softcap = _softcap(scores, moved[:, 0], float((tried(1e9) - base)[0]))
     if bool((base == 0).all()):
         return softcap, None
     bias = functools.partial(score_mod, query.new_zeros(()))
     return softcap, _dense(bias, (*_lead(bias, shape, device), *shape[2:]), device)
 
 
-def _softcap(scores: tuple[float, ...], moved: list[float], limit: float) -> float | None:
-    def fits(f: Callable[[float], float]) -> bool:
-        return all(abs(f(s) - m) <= 1e-3 * max(1.0, abs(s)) for s, m in zip(scores, moved, strict=True))
-
-    if fits(lambda s: s):
+def _softcap(scores: Tensor, moved: Tensor, limit: float) -> float | None:
+    near = 1e-3 * scores.abs().clamp(min=1.0)
+    if bool(((moved - scores).abs() <= near).all()):
         return None
-    if limit > 0 and fits(lambda s: limit * float(torch.tanh(torch.tensor(s / limit)))):
+    if limit > 0 and bool(((moved - limit * torch.tanh(scores / limit)).abs() <= near).all()):
         return limit
     raise RecordError("its score_mod is neither a bias nor a softcap")
 
