@@ -220,9 +220,7 @@ class Functions(TorchFunctionMode):
     def _call_of(self, found: Trail, v: Tensor, layout: Layout) -> AttentionCall:
         _check_values(found.q)
         # Autocast has lowered the operands of the product; the record gets the same.
-        q, k, v = (x.to(found.dtype) for x in (layout.fold(found.q), layout.fold_keys(found.k), layout.fold_keys(v)))
-        if k.shape[1] != v.shape[1]:
-            k, v = layout.fold(found.k).to(found.dtype), layout.fold(v).to(found.dtype)
+        q, k, v = (layout.fold(x).to(found.dtype) for x in (found.q, found.k, v))
         shape = (*q.shape[:3], k.shape[2])
         parts = [self._filled(found, layout, shape)] if found.fills else []
         for term, coefficient in found.terms:
@@ -271,7 +269,7 @@ class Functions(TorchFunctionMode):
         )
         layout = read_layout(tuple(lead), self._heads or place.heads)
         q = layout.fold(query)
-        k, v = (x if x.ndim == 4 and x.shape[0] == len(q) else layout.fold_keys(x) for x in (key, value))
+        k, v = (x if x.ndim == 4 and x.shape[0] == len(q) else layout.fold(x) for x in (key, value))
         arrange: Arrange = layout.fold
         asked = self.asked
         if asked is not None and q.shape != asked and tuple(asked) == (len(q), q.shape[1] * q.shape[2], 1, q.shape[3]):

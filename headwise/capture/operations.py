@@ -24,8 +24,6 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
         elif part is not None:
             trails.put(args[0], part.with_problem("the scores were assembled from parts"))
         return
-    if not isinstance(out, Tensor):
-        return
     operands = (*args, *kwargs.values())
     if name in ("cat", "concat", "concatenate"):
         trail = _concatenate(trails, *operands[:2], out=out)
