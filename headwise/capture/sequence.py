@@ -28,8 +28,7 @@ class Sequence:
         self._rows = _Growing(call.q)
         self._keys = _Growing(call.k)
         self._vals = _Growing(call.v) if values else None
-        self._mask = MaskRows()
-        self._mask.append(call.mask, *call.shape[2:], call.shape[3])
+        self._mask = MaskRows()  # empty until there is a second step: most calls are not of a generation
         self._biases = [call.bias]
         self._beams: Tensor | None = None  # [B, steps]; None = every example continues itself
 
@@ -60,6 +59,8 @@ class Sequence:
                 "the queries or keys of the first step were changed in place before the next step, so its record would "
                 "be wrong"
             )
+        if not self.continued:
+            self._mask.append(self._first.mask, *self._first.shape[2:], self._keys.length)
         self._follow(candidates)
         self._rows.append(call.q)
         if new:
@@ -73,7 +74,7 @@ class Sequence:
     def call(self, beams: Tensor | None = None) -> AttentionCall:
         """All steps as one call; with `beams` [N, steps] (the row of each step's batch), of these beams."""
         first = self._first
-        if not self.continued and beams is None:
+        if not self.continued:
             return first
         beams = self._beams if beams is None else beams.to(first.q.device)
         rows, keys = self._mask.origins(beams)
