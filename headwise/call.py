@@ -71,6 +71,17 @@ class Scores(Options):
         sinks = None if self.sinks is None else self.sinks[heads]
         return attention_weights(self.scores(rows, EVERY, heads), sinks, overwrite=overwrite)
 
+    def allowed(self, rows: Index = EVERY) -> Tensor:
+        """Which keys queries may attend to, by the mask and by a bias of -inf: bool [B|1, H|1, rows, K]."""
+        q, k = self._positions(2, rows), self._positions(3, EVERY)
+        if self.mask is None:
+            allowed = torch.ones((), dtype=torch.bool, device=q.device).expand(1, 1, len(q), len(k))
+        else:
+            allowed = self.mask.cells(q, k)
+        if self.bias is not None:
+            allowed = allowed & (self.options_of({"Q": rows})["bias"].to(self.dtype) != EMPTY)
+        return allowed
+
     def part(self, *, b: Index = EVERY, heads: Index = EVERY, rows: Index = EVERY, cols: Index = EVERY) -> Scores:
         """The queries, keys and options of a part of the matrix, without the mask."""
         q, k = self.q[b][:, heads][:, :, rows], self.k[b][:, self._key_heads(heads)][:, :, cols]

@@ -7,6 +7,7 @@ caller compares the result with the output of FlexAttention.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ from headwise.call import AttentionCall, make_call
 from headwise.errors import RecordError
 from headwise.masks import Mask
 
+Function = Callable[..., Tensor]
+
 # A mask with more cells than this is kept as its function.
 DENSE = 2**28
 _TRIED = 64
@@ -27,7 +30,7 @@ def read(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    score_mod: Callable[..., Tensor],
+    score_mod: Function,
     block_mask: tuple[Any, ...],
     scale: float,
     *_: Any,
@@ -41,45 +44,40 @@ def read(
     return make_call(query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap)
 
 
-def _read_mask_mod(mask_mod: Callable[..., Tensor], shape: tuple[int, ...], device: torch.device) -> Mask | None:
-    lead = _lead(lambda *at: torch.vmap(mask_mod)(*at), shape, device)
+def _read_mask_mod(mask_mod: Function, shape: tuple[int, ...], device: torch.device) -> Mask | None:
+    lead = _lead(mask_mod, shape, device)
     if lead[0] * lead[1] * shape[2] * shape[3] > DENSE:
         batch, heads = (size if size > 1 else None for size in lead)
         return masks.from_predicate(mask_mod, batch=batch, heads=heads)
     return masks.recognise(_dense(mask_mod, (*lead, *shape[2:]), device).bool())
 
 
-def _read_score_mod(
-    score_mod: Callable[..., Tensor], shape: tuple[int, ...], query: Tensor
-) -> tuple[float | None, Tensor | None]:
+def _read_score_mod(score_mod: Function, shape: tuple[int, ...], query: Tensor) -> tuple[float | None, Tensor | None]:
     """(softcap, bias)"""
-    at = _positions(shape, query.device)
+    at, device = _positions(shape, query.device), query.device
 
     def tried(s: float) -> Tensor:
-        return torch.vmap(score_mod)(torch.full((_TRIED,), s, dtype=torch.float64, device=query.device), *at)
+        return torch.vmap(functools.partial(score_mod, torch.tensor(s, dtype=torch.float64, device=device)))(*at)
 
-    scores = (-30.0, -2.0, 0.5, 8.0)
+    scores = torch.tensor([-30.0, -2.0, 0.5, 8.0], dtype=torch.float64, device=device)
     base = tried(0.0)
-    moved = torch.stack([tried(s) - base for s in scores])
+    moved = torch.stack([tried(s) - base for s in scores.tolist()])
     if not bool(torch.isclose(moved, moved[:, :1], rtol=1e-4, atol=1e-4).all()):
         raise RecordError(
             "its score_mod is neither a bias nor a softcap: its effect on a score depends on the position"
         )
-    softcap = _softcap(scores, moved[:, 0].tolist(), float((tried(1e9) - base)[0]))
+    softcap = _softcap(scores, moved[:, 0], float((tried(1e9) - base)[0]))
     if bool((base == 0).all()):
         return softcap, None
-    lead = _lead(lambda *i: torch.vmap(score_mod)(torch.zeros(_TRIED, dtype=torch.float64), *i), shape, query.device)
-    zero = torch.zeros((), dtype=query.dtype, device=query.device)
-    return softcap, _dense(lambda *i: score_mod(zero, *i), (*lead, *shape[2:]), query.device)
+    bias = functools.partial(score_mod, query.new_zeros(()))
+    return softcap, _dense(bias, (*_lead(bias, shape, device), *shape[2:]), device)
 
 
-def _softcap(scores: tuple[float, ...], moved: list[float], limit: float) -> float | None:
-    def fits(f: Callable[[float], float]) -> bool:
-        return all(abs(f(s) - m) <= 1e-3 * max(1.0, abs(s)) for s, m in zip(scores, moved, strict=True))
-
-    if fits(lambda s: s):
+def _softcap(scores: Tensor, moved: Tensor, limit: float) -> float | None:
+    near = 1e-3 * scores.abs().clamp(min=1.0)
+    if bool(((moved - scores).abs() <= near).all()):
         return None
-    if limit > 0 and fits(lambda s: limit * float(torch.tanh(torch.tensor(s / limit)))):
+    if limit > 0 and bool(((moved - limit * torch.tanh(scores / limit)).abs() <= near).all()):
         return limit
     raise RecordError("its score_mod is neither a bias nor a softcap")
 
@@ -90,18 +88,18 @@ def _positions(shape: tuple[int, ...], device: torch.device) -> list[Tensor]:
     return [torch.randint(size, (_TRIED,), generator=generator).to(device) for size in shape]
 
 
-def _lead(function: Callable[..., Tensor], shape: tuple[int, ...], device: torch.device) -> tuple[int, int]:
+def _lead(function: Function, shape: tuple[int, ...], device: torch.device) -> tuple[int, int]:
     """(B or 1, H or 1): 1 where the function does not depend on it at the positions that are tried."""
-    at = _positions(shape, device)
-    here = function(*at)
+    at, several = _positions(shape, device), torch.vmap(function)
+    here = several(*at)
     sizes = []
     for dim in (0, 1):
-        others = (function(*at[:dim], torch.full_like(at[dim], i), *at[dim + 1 :]) for i in range(shape[dim]))
+        others = (several(*at[:dim], torch.full_like(at[dim], i), *at[dim + 1 :]) for i in range(shape[dim]))
         sizes.append(shape[dim] if any(not torch.equal(here, other) for other in others) else 1)
     return sizes[0], sizes[1]
 
 
-def _dense(function: Callable[..., Tensor], shape: tuple[int, ...], device: torch.device) -> Tensor:
+def _dense(function: Function, shape: tuple[int, ...], device: torch.device) -> Tensor:
     for dims in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)):
         function = torch.vmap(function, in_dims=dims)
     return function(*(torch.arange(size, device=device) for size in shape))

@@ -8,6 +8,8 @@ the same arguments.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,8 +43,6 @@ Arrange = Callable[[Tensor], Tensor]
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "baddbmm", "baddbmm_", "einsum")
 # What torch and headwise raise for a tensor of an unexpected kind or shape.
 _UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError)
-# Properties of a tensor that are read very often and make no new tensor: handled as fast as possible.
-_QUESTIONS = ("__get__", "dim", "size", "stride", "numel", "is_floating_point", "is_contiguous", "__len__", "item")
 # Fused operations that take the model's input and hide its queries and keys.
 _HIDDEN = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 
@@ -71,7 +71,6 @@ class Functions(TorchFunctionMode):
         self.asked: torch.Size | None = None  # the shape of the queries that the registry's function was given
         self._heads: int | None = None  # inside nn.MultiheadAttention: its number of heads
         self._handlers: dict[str, Handler] = {
-            **dict.fromkeys(_QUESTIONS, self._question),
             **dict.fromkeys(_PRODUCTS, self._product),
             **dict.fromkeys(_HIDDEN, self._hidden),
             **dict.fromkeys(("scaled_dot_product_attention", "flex_attention"), self._fused),
@@ -90,7 +89,10 @@ class Functions(TorchFunctionMode):
 
     def _operation(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         out = func(*args, **kwargs)
-        if (self._trails or self._outputs) and not running():
+        # Most calls only ask (for a shape, a number) and make no tensor: they must be quick.
+        if (isinstance(out, Tensor) or name == "__setitem__") and (self._trails or self._outputs) and not running():
+            if name == "__get__":  # x.mT, x.data
+                name = func.__self__.__name__  # type: ignore[attr-defined]
             self._follow(name, args, kwargs, out)
         return out
 
@@ -104,12 +106,6 @@ class Functions(TorchFunctionMode):
         except _UNREADABLE:  # not of the kind that it looked like
             if isinstance(out, Tensor):
                 self._trails.put(out, None)
-
-    def _question(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        out = func(*args, **kwargs)
-        if self._trails and isinstance(out, Tensor) and not running():  # x.mT, x.data
-            self._follow(func.__self__.__name__, args, kwargs, out)  # type: ignore[attr-defined]
-        return out
 
     def _product(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         out = func(*args, **kwargs)
@@ -224,22 +220,20 @@ class Functions(TorchFunctionMode):
     def _call_of(self, found: Trail, v: Tensor, layout: Layout) -> AttentionCall:
         _check_values(found.q)
         # Autocast has lowered the operands of the product; the record gets the same.
-        q, k, v = (x.to(found.dtype) for x in (layout.fold(found.q), layout.fold_keys(found.k), layout.fold_keys(v)))
-        if k.shape[1] != v.shape[1]:
-            k, v = layout.fold(found.k).to(found.dtype), layout.fold(v).to(found.dtype)
+        q, k, v = (layout.fold(x).to(found.dtype) for x in (found.q, found.k, v))
         shape = (*q.shape[:3], k.shape[2])
-        parts = [] if not found.fills else [self._filled(found, layout, shape)]
+        parts = [self._filled(found, layout, shape)] if found.fills else []
         for term, coefficient in found.terms:
             # Multiplied first: the factor may decide whether a value forbids.
             term = layout.fold_mask(term if coefficient == 1 else term * coefficient)
             parts.append(self._recognised.additive(term, shape))
-        mask, biases = None, [bias for _, bias in parts if bias is not None]
-        for part in (part for part, _ in parts if part is not None):
-            mask = part if mask is None else mask & part
+        allowed = [mask for mask, _ in parts if mask is not None]
+        biases = [bias for _, bias in parts if bias is not None]
+        mask = functools.reduce(operator.and_, allowed) if allowed else None
+        bias = functools.reduce(operator.add, biases) if biases else None
         softcap = None if found.inner is None else found.factor
         scale = found.factor if found.inner is None else found.inner * found.factor
         sinks = None if found.sinks is None else layout.fold(found.sinks)[0, :, 0, 0]
-        bias = sum(biases[1:], biases[0]) if biases else None
         if bias is not None and not bias.is_floating_point():
             bias = bias.to(q.dtype)
         with torch.autocast(q.device.type, enabled=False):
@@ -249,11 +243,9 @@ class Functions(TorchFunctionMode):
 
     def _filled(self, found: Trail, layout: Layout, shape: tuple[int, ...]) -> Found:
         """(mask, bias) of all fills together."""
-        fills = [(layout.fold_mask(x), value) for x, value in found.fills]
-        (forbidden, value), *others = fills
-        for more, _ in others:
-            forbidden = forbidden | more
-        if any(other != value for _, other in others) and bool(forbidden.all(-1).any()):
+        forbidden = functools.reduce(operator.or_, (layout.fold_mask(x) for x, _ in found.fills))
+        value, *others = {value for _, value in found.fills}
+        if others and bool(forbidden.all(-1).any()):
             raise RecordError("its scores were filled with several numbers, in rows that are forbidden completely")
         return self._recognised.filled(forbidden, value, shape)
 
@@ -277,7 +269,7 @@ class Functions(TorchFunctionMode):
         )
         layout = read_layout(tuple(lead), self._heads or place.heads)
         q = layout.fold(query)
-        k, v = (x if x.ndim == 4 and x.shape[0] == len(q) else layout.fold_keys(x) for x in (key, value))
+        k, v = (x if x.ndim == 4 and x.shape[0] == len(q) else layout.fold(x) for x in (key, value))
         arrange: Arrange = layout.fold
         asked = self.asked
         if asked is not None and q.shape != asked and tuple(asked) == (len(q), q.shape[1] * q.shape[2], 1, q.shape[3]):

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from headwise.call import Scores
+from headwise.masks.bits import row_blocks
 from headwise.records import AttentionRecord
 
 Means = dict[str, Tensor]  # name -> one mean per head, [H]
-
-# Cells of a mask that are counted at once.
-BLOCK_CELLS = 2**24
 
 
 @dataclass
@@ -28,7 +27,7 @@ class Sums:
         found = record.statistics("lse", *names)
         attends = ~torch.isneginf(found.lse).cpu()
         by_name = {name: _sum(getattr(found, name).cpu(), attends) for name in names}
-        choices = _choices(record).cpu().double().expand(attends.shape)
+        choices = _choices(record.call).cpu().double().expand(attends.shape)
         entropy = found.entropy.cpu().double() / choices.clamp(min=2).log()
         return cls({**by_name, "entropy_normalised": _sum(entropy, attends & (choices > 1))})
 
@@ -45,20 +44,10 @@ def _sum(x: Tensor, where: Tensor) -> Tensor:
     return torch.stack([x.double().masked_fill(~where, 0.0), where.double()]).sum((1, 3))
 
 
-def _choices(record: AttentionRecord) -> Tensor:
+def _choices(call: Scores) -> Tensor:
     """How many keys each query may attend to, a learned sink included: broadcasts to [B, H, Q]."""
-    batch, heads, q_len, k_len = record.shape
-    device, mask, bias = record.q.device, record.mask, record.bias
-    cols, counts = torch.arange(k_len, device=device), []
-    for rows in torch.arange(q_len, device=device).split(max(1, BLOCK_CELLS // max(1, batch * heads * k_len))):
-        allowed = torch.ones((1, 1, 1, k_len), dtype=torch.bool, device=device)
-        if mask is not None:
-            allowed = mask.cells(rows, cols)
-        if bias is not None:
-            tile = bias[(None,) * (4 - bias.ndim)]
-            allowed = allowed & ((tile[:, :, rows] if tile.shape[2] > 1 else tile) > -torch.inf)
-        counts.append(allowed.sum(-1).expand(-1, -1, len(rows)))
-    return torch.cat(counts, dim=2) + (record.sinks is not None)
+    counts = [call.allowed(rows).sum(-1) for rows in row_blocks(call.shape)]
+    return torch.cat(counts, dim=2) + (call.sinks is not None)
 
 
 def gradient_norm(model: nn.Module) -> float | None:

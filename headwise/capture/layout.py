@@ -22,16 +22,6 @@ class Layout:
         shape = (self.batch, self.heads, *x.shape[-2:])
         return x if tuple(x.shape) == shape else x.expand(*self.lead, *shape[2:]).reshape(shape)
 
-    def fold_keys(self, x: Tensor) -> Tensor:
-        """Keys or values [*lead, K, ·] as [B, G, K, ·]: what several heads share is kept once."""
-        if len(self.lead) == 3:
-            missing = (1,) * (5 - x.ndim)
-            shared = x.reshape(*missing, *x.shape)
-            if shared.shape[2] == 1 or shared.stride(2) == 0:  # [B, G, 1, K, ·] for H = G · n heads
-                shared = shared[:, :, 0]
-                return shared.expand(self.batch, self.lead[1], *shared.shape[2:])
-        return self.fold(x)
-
     def fold_mask(self, x: Tensor) -> Tensor:
         """A mask or bias that broadcasts to [*lead, Q, K] as [B|1, H|1, r, c], expanded only where it has to be."""
         x = x[(None,) * (len(self.lead) + 2 - x.ndim)]

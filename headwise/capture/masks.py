@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
@@ -18,19 +18,12 @@ Found = tuple[Mask | None, Tensor | None]
 REMEMBERED = 4
 
 
-@dataclass(frozen=True)
-class _Known:
-    x: Tensor  # kept alive, so that no other tensor can have its address
-    version: int | None
-    shape: tuple[int, ...]
-    found: Found
-
-
 class Recognised:
     """Recognises dense masks and biases; layers that share a tensor share the result."""
 
     def __init__(self) -> None:
-        self._known: list[_Known] = []
+        # (what a tensor is told by; the tensor, so that no other one can have its address; what it is)
+        self._known: deque[tuple[Hashable, Tensor, Found]] = deque(maxlen=REMEMBERED)
 
     def mask(self, allowed: Tensor, shape: tuple[int, ...]) -> Found:
         """(mask, None) of a bool tensor of rank 4 that broadcasts to `shape`, [B, H, Q, K]. True = may attend."""
@@ -68,25 +61,16 @@ class Recognised:
 
         return self._remember(forbidden, (*shape, value == -torch.inf), find)
 
-    def _remember(self, x: Tensor, shape: tuple[int, ...], find: Callable[[], Found]) -> Found:
-        for known in self._known:
-            if known.shape == shape and _is_same(x, known):
-                return known.found
+    def _remember(self, x: Tensor, shape: tuple[Hashable, ...], find: Callable[[], Found]) -> Found:
+        inference = x.is_inference()  # these count no changes: they are compared
+        version = None if inference else (x.data_ptr(), x.stride(), x._version)
+        key = (shape, x.shape, x.dtype, x.device, version)
+        for known, y, found in self._known:
+            if known == key and (not inference or torch.equal(x, y)):
+                return found
         found = find()
-        inference = x.is_inference()
-        kept = x.clone() if inference else x.detach()
-        self._known = [*self._known[1 - REMEMBERED :], _Known(kept, None if inference else x._version, shape, found)]
+        self._known.append((key, x.clone() if inference else x.detach(), found))
         return found
-
-
-def _is_same(x: Tensor, known: _Known) -> bool:
-    y = known.x
-    if x.shape != y.shape or x.dtype != y.dtype or x.device != y.device:
-        return False
-    if known.version is None or x.is_inference():
-        return torch.equal(x, y)
-    here = x.data_ptr() == y.data_ptr() and x.stride() == y.stride()
-    return here and x._version == known.version
 
 
 def _recognise(allowed: Tensor, shape: tuple[int, ...]) -> Mask | None:

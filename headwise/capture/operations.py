@@ -24,8 +24,6 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
         elif part is not None:
             trails.put(args[0], part.with_problem("the scores were assembled from parts"))
         return
-    if not isinstance(out, Tensor):
-        return
     operands = (*args, *kwargs.values())
     if name in ("cat", "concat", "concatenate"):
         trail = _concatenate(trails, *operands[:2], out=out)
@@ -89,34 +87,33 @@ def _is_small(trail: Trail, out: Tensor) -> bool:
     return not out.is_floating_point() or out.ndim < 2 or out.numel() < trail.q.shape[-2] * trail.k.shape[-2]
 
 
-def _same(trail: Trail, step: _Step) -> Trail | None:
-    """For what changes the dtype or the memory layout, not the numbers."""
-    return trail if tuple(step.out.shape) == trail.shape else _unknown(trail, step)
-
-
-def _limited(trail: Trail, step: _Step) -> Trail | None:
-    """For limits that only prevent overflow: nothing but the values of forbidden cells may have changed."""
-    before = step.operands[step.at]
-    if tuple(step.out.shape) != trail.shape or step.out is before:
-        return _unknown(trail, step)
-    forbidden = (before <= FORBIDS) & (step.out <= FORBIDS)
-    same = (step.out == before) | (forbidden & ~forbidden.all(-1, keepdim=True))
-    return trail if bool(same.all()) else _unknown(trail, step)
-
-
-def _whole(trail: Trail, step: _Step) -> Trail | None:
-    """scores[..., :n] with all of the keys."""
+def _unchanged(trail: Trail, step: _Step) -> Trail | None:
+    """For what may change numbers (a limit, a slice, a head mask, nan_to_num) but usually does not: compare."""
     before, out = step.operands[step.at], step.out
-    same = out.shape == before.shape and out.stride() == before.stride() and out.data_ptr() == before.data_ptr()
-    return trail if same else _unknown(trail, step)
+    if tuple(out.shape) != trail.shape or out is before:
+        return _unknown(trail, step)
+    if _is_same_view(out, before):  # scores[..., :n] with all keys
+        return trail
+    same = out == before
+    if bool(same.all()):
+        return trail
+    if trail.softmax is None:  # a limit that only prevents overflow changes nothing but the values of forbidden cells
+        forbidden = (before <= FORBIDS) & (out <= FORBIDS)
+        may_differ = forbidden & ~forbidden.all(-1, keepdim=True)
+    else:  # torch's softmax of an empty row is NaN
+        may_differ = before.isnan().all(-1, keepdim=True) & (out == 0)
+        trail = dataclasses.replace(trail, softmax=out)
+    return trail if bool((same | may_differ).all()) else _unknown(trail, step)
+
+
+def _is_same_view(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and x.stride() == y.stride() and x.data_ptr() == y.data_ptr()
 
 
 def _transposed(trail: Trail, step: _Step) -> Trail | None:
     """(k qᵀ)ᵀ"""
-    ndim = step.out.ndim
-    dims = {step.argument(1, "dim0"), step.argument(2, "dim1")} if step.name not in ("mT", "T") else {-1, -2}
-    last = {int(dim) % ndim for dim in dims if dim is not None} == {ndim - 2, ndim - 1}
-    if not last or ndim != len(trail.shape) or trail.terms or trail.fills or trail.sinks is not None:
+    turned = _is_same_view(step.out, step.operands[step.at].mT)
+    if not turned or trail.terms or trail.fills or trail.sinks is not None:
         return _unknown(trail, step)
     return dataclasses.replace(trail, q=trail.k, k=trail.q)
 
@@ -230,24 +227,23 @@ def _reshaped(trail: Trail, step: _Step) -> Trail | None:
     if len(out) < 2 or out[-2:] != shape[-2:] or math.prod(out) != math.prod(shape) or trail.sinks is not None:
         return _unknown(trail, step)
     lead = out[:-2]
-    q, k = (x.expand(*trail.lead, *x.shape[-2:]).reshape(*lead, *x.shape[-2:]) for x in (trail.q, trail.k))
 
     def follow(x: Tensor) -> Tensor:
         if all(size == 1 for size in x.shape[:-2]):
-            return x[(0,) * (x.ndim - 2)] if x.ndim > 2 else x
+            return x[(0,) * (x.ndim - 2)]
         return x.expand(*trail.lead, *x.shape[-2:]).reshape(*lead, *x.shape[-2:])
 
-    terms, fills = tuple((follow(x), c) for x, c in trail.terms), tuple((follow(x), value) for x, value in trail.fills)
+    terms, fills = (tuple((follow(x), c) for x, c in pairs) for pairs in (trail.terms, trail.fills))
     softmax = None if trail.softmax is None else trail.softmax.reshape(out)
+    q, k = follow(trail.q), follow(trail.k)
     return dataclasses.replace(trail, q=q, k=k, lead=lead, terms=terms, fills=fills, softmax=softmax)
 
 
 def _normalised(trail: Trail, step: _Step) -> Trail | None:
-    dim = step.argument(1, "dim")
-    if dim not in (-1, step.out.ndim - 1):
-        trail = dataclasses.replace(trail, softmax=step.out)
-        return trail.with_problem(f"the softmax was taken over dimension {dim}, not over the keys")
-    return dataclasses.replace(trail, softmax=step.out)
+    dim, trail = step.argument(1, "dim"), dataclasses.replace(trail, softmax=step.out)
+    if dim in (-1, step.out.ndim - 1):
+        return trail
+    return trail.with_problem(f"the softmax was taken over dimension {dim}, not over the keys")
 
 
 def _dropped(trail: Trail, step: _Step) -> Trail | None:
@@ -258,66 +254,36 @@ def _dropped(trail: Trail, step: _Step) -> Trail | None:
 
 def _cut(trail: Trail, step: _Step) -> Trail | None:
     """weights[..., :-1] leaves out the column of sinks; or a slice with everything."""
-    if tuple(step.out.shape) == trail.shape:
-        return trail
-    index = step.args[1][-1] if isinstance(step.args[1], tuple) else None
-    wanted = slice(1, None, None) if trail.sinks_first else slice(None, -1, None)
-    last_only = tuple(step.out.shape) == (*trail.lead, trail.q.shape[-2], trail.k.shape[-2])
-    whole = slice(None, trail.k.shape[-2], None)
-    if trail.sinks is None or not last_only or index not in ((wanted,) if trail.sinks_first else (wanted, whole)):
-        return _unknown(trail, step)
+    weights = step.operands[step.at]
+    of_keys = weights[..., 1:] if trail.sinks_first else weights[..., :-1]
+    if trail.sinks is None or trail.sinks_cut or not _is_same_view(step.out, of_keys):
+        return _unchanged(trail, step)
     return dataclasses.replace(trail, sinks_cut=True, softmax=step.out)
 
 
-def _unchanged(trail: Trail, step: _Step) -> Trail | None:
-    """For what may change weights (a head mask, nan_to_num) but usually does not: compare."""
-    if tuple(step.out.shape) == trail.shape and trail.softmax is not None and step.out is not trail.softmax:
-        before = step.operands[step.at]
-        if step.out is not before and torch.equal(step.out, before):
-            return trail
-        empty = before.isnan().all(-1, keepdim=True)  # torch's softmax of an empty row is NaN
-        if step.out is not before and torch.equal(step.out, before.masked_fill(empty, 0.0)):
-            return dataclasses.replace(trail, softmax=step.out)
-    return _unknown(trail, step)
-
-
-# Names are without the underscores of `add_` and `__add__`.
-_PLAIN = (
-    "to",
-    "float",
-    "half",
-    "bfloat16",
-    "double",
-    "type",
-    "type_as",
-    "contiguous",
-    "clone",
-    "detach",
-    "cpu",
-    "cuda",
-    "data",
-)
+# Names are without the underscores of `add_` and `__add__`. First those that keep the numbers, and perhaps their shape.
+_DTYPES = ("to", "float", "half", "bfloat16", "double", "type", "type_as")
+_MEMORY = ("contiguous", "clone", "detach", "cpu", "cuda", "data")
 _SHAPES = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "view_as", "reshape_as")
+ARRANGE = (*_DTYPES, *_MEMORY, *_SHAPES)
+_LIMIT = ("clamp", "clamp_min", "clamp_max", "clip", "max", "maximum", "min", "nan_to_num")
 _MULTIPLY = ("mul", "rmul", "imul", "multiply")
 _DIVIDE = ("div", "true_divide", "truediv", "itruediv", "divide")
 _SUBTRACT = ("sub", "isub", "subtract")
 
 _BEFORE: dict[str, Rule] = {
-    **dict.fromkeys(_PLAIN, _same),
-    **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "clip", "max", "maximum", "min", "nan_to_num"), _limited),
-    **dict.fromkeys(_SHAPES, _reshaped),
+    **dict.fromkeys(ARRANGE, _reshaped),
+    **dict.fromkeys((*_LIMIT, "getitem"), _unchanged),
     **dict.fromkeys((*_MULTIPLY, *_DIVIDE), _scaled),
     **dict.fromkeys(("add", "radd", "iadd", *_SUBTRACT), _added),
     "masked_fill": _filled,
     "where": _chosen,
     "tanh": _capped,
     **dict.fromkeys(("softmax", "safe_softmax"), _normalised),
-    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "mT", "T"), _transposed),
-    "getitem": _whole,
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "permute", "movedim", "mT", "T"), _transposed),
 }
 _AFTER: dict[str, Rule] = {
-    **dict.fromkeys(_PLAIN, _same),
-    **dict.fromkeys(_SHAPES, _reshaped),
+    **dict.fromkeys(ARRANGE, _reshaped),
     "dropout": _dropped,
     **dict.fromkeys((*_MULTIPLY, "nan_to_num", "masked_fill", "where"), _unchanged),
     "getitem": _cut,

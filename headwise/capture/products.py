@@ -67,15 +67,12 @@ def _einsum_roles(one: str, two: str, output: str, a: Tensor, b: Tensor) -> tupl
     """q [*lead, Q, D] and k [*lead, K, D] of an equation such as "bihd,bjhd->bhij"; None if it is not of that form."""
     if len(output) < 2 or len(set(one)) != len(one) or len(set(two)) != len(two):
         return None
-    summed = (set(one) & set(two)) - set(output)
     *lead, i, j = list(output)
-    if not summed or set(one) | set(two) != set(output) | summed:
-        return None
-    if i in two and j in one and i not in one and j not in two:
+    if i not in one:
         (one, a), (two, b) = (two, b), (one, a)
-    if i not in one or j not in two or i in two or j in one:
+    last = sorted(set(one) & set(two) - set(output))
+    if not last or i not in one or j not in two or i in two or j in one or {*one, *two} != {*output, *last}:
         return None
-    last = sorted(summed)
     q, k = (_arranged(x, letters, lead, [row, *last]) for x, letters, row in ((a, one, i), (b, two, j)))
     return q.flatten(-len(last)), k.flatten(-len(last))
 

@@ -9,19 +9,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-_ARRANGE = (
-    "transpose",
-    "permute",
-    "contiguous",
-    "view",
-    "reshape",
-    "flatten",
-    "to",
-    "swapaxes",
-    "movedim",
-    "type_as",
-    "clone",
-)
+from headwise.capture.operations import ARRANGE
+
+_MOVE = ("transpose", "permute", "swapaxes", "movedim")
 
 
 @dataclass(frozen=True)
@@ -52,7 +42,7 @@ class Outputs:
             return
         x: Tensor = args[at]
         found: _Output = self._of[x]
-        if name in _ARRANGE:
+        if name in ARRANGE or name in _MOVE:
             arranged = _arranged(found, x, out)
             if arranged is not None:
                 self._of[out] = arranged

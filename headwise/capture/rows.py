@@ -1,148 +1,143 @@
 """The mask of a generation, from the masks of its steps, in linear size where possible.
 
-Nearly always it is causal, or a window, and padding. This is assumed and compared with every step. From the first step
-that differs, the masks of the steps are kept.
+Nearly always each row sees a run of the real keys: two numbers a row, and one flag a key. The mask of a step that is
+something else is kept as it is.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad
 
 from headwise import masks
-from headwise.errors import RecordError
 from headwise.masks import Mask
 from headwise.masks.band import Band
 from headwise.masks.mask import And
-
-_OWN_MASKS = "a beam search is recorded only if its examples share their mask, except for padding"
+from headwise.masks.row_runs import Bools, Ints, RowRuns
+from headwise.masks.runs import Runs
 
 
 class MaskRows:
-    """The mask of a sequence whose rows arrive step by step."""
+    """The mask of a sequence whose rows arrive step by step.
 
-    def __init__(self, mask: Mask | None, q_len: int, k_len: int) -> None:
-        self.steps = [(q_len, k_len, k_len)]  # (queries, keys they may see, all keys so far) of each step
-        self._first = mask
-        self._grows: bool | None = None  # whether the keys grow (self) or stay (cross): from the second step on
-        self._left: int | None = None  # the left size of the window, if there is one
-        self._real: Tensor | None = None  # [B, K], False for padding; None = no padding
-        self._kept: list[tuple[Mask | None, int, int, int]] | None = (
-            None  # the masks of the steps, if the assumption failed
-        )
+    In a beam search the rows of a step belong to beams: `beams` [N, steps] says for each of N beams which example of
+    each step is its own; -1 = it had ended.
+    """
 
-    def append(self, mask: Mask | None, q_len: int, k_len: int, total: int) -> None:
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, int, int]] = []  # (queries, keys they may see, all keys so far) of each step
+        self._runs: list[tuple[Ints, Ints]] = []  # of each step: where its rows' runs start and stop, [B|1, q]
+        self._real: Bools = np.ones((1, 0), np.bool_)  # [B|1, K], by the example that a key came from
+        self._kept: list[Mask | None] = []  # of each step: its mask, if its rows are no runs of the real keys
+
+    def append(self, mask: Mask | None, q_len: int, k_len: int, total: int, beams: Tensor | None = None) -> None:
         """Add a step of `q_len` queries that may see the last `k_len` of now `total` keys."""
-        q_before, k_before = sum(q for q, _, _ in self.steps), self.steps[-1][2]
-        if self._grows is None:
-            self._grows = total > k_before
-            self._assume()
+        mask = Band(None, None, 0) if mask is None else mask
         self.steps.append((q_len, k_len, total))
-        if self._kept is None:
-            before = (self._left, self._real)
-            if self._agrees(mask, q_len, k_len, k_before, total):
-                return
-            self._left, self._real = before
-            self._kept = [(self._assumed(k_before - q_before, self._real), q_before, k_before, k_before)]
-        self._kept.append((mask, q_len, k_len, total))
+        start, stop, seen, exact = _runs_of(mask, q_len, k_len)
+        shift, before = total - k_len, self._real.shape[1]
+        self._runs.append((start + shift, stop + shift))
+        self._real = _joined([self._real, seen[:, before - shift :]])
+        real, k = _of_beams(self._real, self.origins(beams)[1])[:, shift:], np.arange(k_len)
+        looked_at = (k >= start.min(1, keepdims=True)) & (k < stop.max(1, keepdims=True))
+        as_assumed = exact and not ((real != seen) & looked_at).any()
+        self._kept.append(None if as_assumed else mask)
 
-    def reorder(self, parents: Tensor) -> None:
-        """Reorder the batch to the examples `parents` (beam search)."""
-        if self._real is not None and len(self._real) > 1:
-            self._real = self._real[parents]
-        kept = self._kept if self._kept is not None else [(self._first, 0, 0, 0)]
-        if any(mask is not None and mask.batch for mask, *_ in kept) and self._real is None:
-            raise RecordError(_OWN_MASKS)
+    def origins(self, beams: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """[N, Q] and [N, K]: the example of its step that each row and each key of the beams comes from."""
+        if beams is None:
+            return None, None
+        rows, _, totals = torch.tensor(self.steps, device=beams.device)[: beams.shape[1]].unbind(1)
+        beams = beams[:, : len(rows)]
+        return beams.repeat_interleave(rows, 1), beams.repeat_interleave(totals.diff(prepend=totals.new_zeros(1)), 1)
 
-    def mask(self, q_len: int, k_len: int) -> Mask | None:
-        """The mask of all rows so far."""
-        if len(self.steps) == 1:
-            return self._first
-        if self._kept is None:
-            return self._assumed(k_len - q_len, self._real)
-        parts = [part for part, *_ in self._kept if part is not None]
-        lead = [max([1, *(getattr(part, name) or 1 for part in parts)]) for name in ("batch", "heads")]
-        device = next((part.device for part in parts if part.device is not None), torch.device("cpu"))
-        allowed = torch.zeros(*lead, q_len, k_len, dtype=torch.bool, device=device)
-        row = 0
-        for part, q, k, total in self._kept:
-            allowed[:, :, row : row + q, total - k : total] = _cells(part, q, k, device)
-            row += q
-        return masks.recognise(allowed)
+    def mask(self, beams: Tensor | None = None) -> Mask | None:
+        """The mask of all rows so far; or that of some beams, whose keys end where they have ended."""
+        rows, keys = self.origins(beams)
+        start, stop = (_of_beams(_joined(parts), rows) for parts in zip(*self._runs, strict=True))
+        real = _of_beams(self._real, keys)
+        there = np.ones_like(real) if keys is None else (keys >= 0).cpu().numpy()
+        runs = _row_runs(start, stop, real & there)
+        if any(self._kept) or not runs.filled.any():
+            k = np.arange(real.shape[1])
+            allowed = torch.from_numpy((k >= start[..., None]) & (k < stop[..., None]) & real[:, None])
+            kept = (
+                None if mask is None else mask.cells(torch.arange(q_len), torch.arange(k_len))
+                for mask, (q_len, k_len, _) in zip(self._kept, self.steps, strict=True)
+            )
+            return masks.recognise(
+                place(kept, self.steps, allowed[:, None], rows) & torch.from_numpy(there)[:, None, None]
+            )
+        forms = (form() for form in (runs.band, runs.prefix, runs.documents, runs.runs))
+        parts = next(parts for parts in forms if parts is not None)
+        return functools.reduce(operator.and_, parts) if parts else None
 
-    def of_beams(self, mask: Mask | None, beams: Tensor, steps: list[int]) -> Mask | None:
-        """The mask of the beams [N, steps]: a beam that ended early (-1) has no keys after its end.
 
-        `mask` is that of all rows, and `steps` says how many keys there were after each step of the beams.
-        """
-        if mask is not None and mask.batch and self._kept is not None:
-            raise RecordError(_OWN_MASKS)
-        real = torch.ones(len(beams), steps[-1], dtype=torch.bool, device=beams.device)
-        if self._real is not None:
-            kept = self._real[:, : steps[-1]]
-            real &= kept[beams[:, 0]] if len(kept) > 1 else kept
-        if self._grows:
-            for step in range(1, len(steps)):
-                real[:, steps[step - 1] : steps[step]] &= (beams[:, step] >= 0)[:, None]
-        rows = sum(q for q, _, _ in self.steps[: len(steps)])
-        return self._assumed(steps[-1] - rows, None if bool(real.all()) else real)
+def place(
+    tiles: Iterable[Tensor | None], steps: Iterable[tuple[int, int, int]], whole: Tensor, rows: Tensor | None
+) -> Tensor:
+    """`whole` [N|1, H|1, Q, K|1] with the tile [B|1, H|1, q|1, k|1] of each step that has one written where it stands.
 
-    def _assume(self) -> None:
-        q_len, k_len, _ = self.steps[0]
-        parts = self._first.parts if isinstance(self._first, And) else [] if self._first is None else [self._first]
-        bands = [part for part in parts if isinstance(part, Band)]
-        keys = [part for part in parts if part.key_only and not part.heads]
-        fits = len(bands) + len(keys) == len(parts)
-        if self._grows:
-            causal = len(bands) == 1 and bands[0].right == 0 and (bands[0].offset or 0) == k_len - q_len
-            fits &= causal or (not bands and q_len == 1)
+    `rows` [N, Q]: the examples of the tiles that the rows come from; None = their own.
+    """
+    row = 0
+    for tile, (q_len, k_len, total) in zip(tiles, steps, strict=True):
+        if tile is not None and row < whole.shape[2]:
+            if rows is not None and len(tile) > 1:
+                tile = tile[rows[:, row].clamp(min=0).to(tile.device)]
+            lead = (max(a, b) for a, b in zip(tile.shape[:2], whole.shape[:2], strict=True))
+            whole = whole.expand(*lead, -1, -1).contiguous()
+            columns = slice(None) if whole.shape[3] == 1 else slice(total - k_len, total)
+            whole[:, :, row : row + q_len, columns] = tile
+        row += q_len
+    return whole
+
+
+def _runs_of(mask: Mask, q_len: int, k_len: int) -> tuple[Ints, Ints, Bools, bool]:
+    """(start, stop [B|1, Q], seen [B|1, K], whether the rows see just what is seen of their runs)."""
+    q, exact = np.arange(q_len), True
+    start, stop, seen = np.zeros((1, q_len)), np.full((1, q_len), k_len), np.ones((1, k_len), np.bool_)
+    for part in mask.parts if isinstance(mask, And) else [mask]:
+        band = part.band()
+        if band is not None:
+            low, high = q + band[0], q + band[1] + 1
+        elif isinstance(part, Runs) and not part.heads:
+            low, high = (x[:, 0].cpu().numpy() for x in (part.start, part.stop))
+        elif part.key_only and not part.heads:
+            real = part.cells(torch.arange(1), torch.arange(k_len))[:, 0, 0].numpy()
+            seen = seen & real
+            # The one row of a step may be given as the keys that it sees.
+            low, high = real.argmax(1)[:, None], k_len - real[:, ::-1].argmax(1)[:, None]
         else:
-            fits &= not bands
-        if not fits:
-            self._kept = [(self._first, *self.steps[0])]
-            return
-        self._left = bands[0].left if bands else None
-        for part in keys:
-            real = _cells(part, 1, k_len, part.device)[:, 0, 0]
-            self._real = real if self._real is None else self._real & real
-
-    def _agrees(self, mask: Mask | None, q_len: int, k_len: int, k_before: int, total: int) -> bool:
-        """Whether the step is as assumed. It may add padding, and it may be the first one longer than the window."""
-        device = None if mask is None else mask.device
-        allowed = _cells(mask, q_len, k_len, device)
-        if allowed.shape[1] > 1:
-            return False
-        allowed = allowed[:, 0]  # [B|1, q, k]
-        if self._grows:
-            new = allowed[:, -1, k_len - (total - k_before) :]
-            if self._real is not None or not bool(new.all()):
-                old = torch.ones(1, k_before, dtype=torch.bool, device=new.device) if self._real is None else self._real
-                batch = max(len(old), len(new))
-                self._real = torch.cat([old.expand(batch, -1), new.expand(batch, -1)], dim=1)
-        if self._real is not None and self._real.shape[1] != total:
-            return False
-        if self._grows and self._left is None:
-            seen = int(allowed[:, -1].any(0).int().argmax()) + total - k_len  # the first key that the last row may see
-            real_from = 0 if self._real is None else int(self._real.any(0).int().argmax())
-            if seen > real_from:
-                self._left = total - 1 - seen
-                if k_before > self._left + 1:
-                    return False  # earlier rows saw more
-        real = None if self._real is None else self._real.to(allowed.device)
-        expected = _cells(self._assumed(total - q_len, real), q_len, total, allowed.device)
-        return bool((expected[:, 0] == pad(allowed, (total - k_len, 0))).all())
-
-    def _assumed(self, offset: int, real: Tensor | None) -> Mask | None:
-        band = Band(self._left, 0, offset) if self._grows else None
-        keys = None if real is None else masks.padding(real)
-        if band is None or keys is None:
-            return band or keys
-        return band & keys
+            exact = False
+            continue
+        start, stop = np.maximum(start, low), np.minimum(stop, high)
+    return start.astype(np.int64), np.maximum(start, stop).astype(np.int64), seen, exact
 
 
-def _cells(mask: Mask | None, q_len: int, k_len: int, device: torch.device | None) -> Tensor:
-    """[B|1, H|1, q, k]"""
-    if mask is None:
-        return torch.ones(1, 1, q_len, k_len, dtype=torch.bool, device=device)
-    return mask.cells(torch.arange(q_len, device=device), torch.arange(k_len, device=device))
+def _row_runs(start: Ints, stop: Ints, real: Bools) -> RowRuns:
+    rank = np.pad(real.cumsum(1), ((0, 0), (1, 0)))
+    batch = max(len(start), len(real))
+    start, stop, rank = (np.broadcast_to(x, (batch, x.shape[1]))[:, None] for x in (start, stop, rank))
+    count = (np.take_along_axis(rank, stop, 2) - np.take_along_axis(rank, start, 2)).clip(0)
+    return RowRuns(count, np.where(count, start, 0), np.where(count, stop - 1, -1), real)
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Tables [B|1, n] side by side."""
+    batch = max(len(part) for part in parts)
+    return np.concatenate([np.broadcast_to(part, (batch, part.shape[1])) for part in parts], axis=1)
+
+
+def _of_beams(table: NDArray[Any], origin: Tensor | None) -> NDArray[Any]:
+    """A table [B|1, n] with each entry from the example that `origin` [N, n] says."""
+    if origin is None:
+        return table
+    return table[origin.cpu().numpy().clip(0, len(table) - 1), np.arange(origin.shape[1])]

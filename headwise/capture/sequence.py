@@ -3,19 +3,19 @@
 The keys of a step are those of the previous step and a few new ones, for every kind of cache: it grows (dynamic), it is
 a window that moves (sliding), or it is a buffer that fills up (static; its unfilled end was removed before). So a step
 continues a sequence if its older keys are the sequence's last ones, bit by bit. In a beam search they may be those of
-another beam: `_row_origin` and `_key_origin` hold, for each position of each beam, the beam of its step it comes from.
+another beam: `_beams` holds, for each beam and each step, the example of that step that the beam goes through.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from itertools import pairwise
+from collections.abc import Hashable
 
 import torch
 from torch import Tensor
 
-from headwise.call import AttentionCall, Scores
-from headwise.capture.rows import MaskRows
+from headwise.call import AttentionCall
+from headwise.capture.rows import MaskRows, place
 from headwise.errors import RecordError
 
 
@@ -24,20 +24,18 @@ class Sequence:
 
     def __init__(self, call: AttentionCall, *, values: bool) -> None:
         self._first = call
-        self._versions = [x._version for x in (call.q, call.k, call.v) if not x.is_inference()]
+        self._versions = _versions(call)
         self._rows = _Growing(call.q)
         self._keys = _Growing(call.k)
         self._vals = _Growing(call.v) if values else None
-        self._mask = MaskRows(call.mask, *call.shape[2:])
+        self._mask = MaskRows()  # empty until there is a second step: most calls are not of a generation
         self._biases = [call.bias]
-        self._row_origin: Tensor | None = None  # [B, Q]; None = every beam comes from itself
-        self._key_origin: Tensor | None = None  # [B, K]
-        self.steps = [call.k.shape[2]]  # how many keys there were after each step
+        self._beams: Tensor | None = None  # [B, steps]; None = every example continues itself
 
     @property
     def continued(self) -> bool:
         """Whether a step has followed the first call."""
-        return len(self.steps) > 1
+        return len(self._biases) > 1
 
     def extend(self, call: AttentionCall, *, among: Tensor | None = None) -> Tensor | None:
         """Add the rows of a step; returns which beams each example may continue, bool [B, B]; None if it is none.
@@ -46,7 +44,7 @@ class Sequence:
         those of another sequence and do not change, and `among` [B, B] is what the model's self-attention returned for
         this step.
         """
-        if not self._fits(call):
+        if _kind(call) != _kind(self._first):
             return None
         grows = among is None
         new = call.q.shape[2] if grows else 0
@@ -56,42 +54,35 @@ class Sequence:
         candidates = self._candidates(call.k[:, :, :old], among)
         if not bool(candidates.any(1).all()):
             return None
-        if self._first_changed():
+        if not self._rows.owned and _versions(self._first) != self._versions:
             raise RecordError(
                 "the queries or keys of the first step were changed in place before the next step, so its record would "
                 "be wrong"
             )
+        if not self.continued:
+            self._mask.append(self._first.mask, *self._first.shape[2:], self._keys.length)
         self._follow(candidates)
-        self._row_origin = _grown(self._row_origin, call.q.shape[2])
-        self._key_origin = _grown(self._key_origin, new)
         self._rows.append(call.q)
         if new:
             self._keys.append(call.k[:, :, old:])
             if self._vals is not None:
                 self._vals.append(call.v[:, :, old:])
-        self._mask.append(call.mask, call.q.shape[2], call.k.shape[2], self._keys.length)
+        self._mask.append(call.mask, *call.shape[2:], self._keys.length, self._beams)
         self._biases.append(call.bias)
-        self.steps.append(self._keys.length)
         return candidates
 
     def call(self, beams: Tensor | None = None) -> AttentionCall:
         """All steps as one call; with `beams` [N, steps] (the row of each step's batch), of these beams."""
         first = self._first
-        if not self.continued and beams is None:
+        if not self.continued:
             return first
-        row_origin, key_origin = self._row_origin, self._key_origin
-        if beams is not None:
-            row_origin, key_origin = self._origins_of(beams.to(first.q.device))
-        queries, keys = _gather(self._rows, row_origin), _gather(self._keys, key_origin)
-        values = keys[..., :0] if self._vals is None else _gather(self._vals, key_origin)
-        q_len, k_len = self._rows.length, self._keys.length
-        mask = self._mask.mask(q_len, k_len)
-        bias = None if all(x is None for x in self._biases) else self._bias(q_len, k_len)
-        if beams is not None:
-            q_len, k_len = queries.shape[2], keys.shape[2]
-            mask = self._mask.of_beams(mask, beams, self.steps[: beams.shape[1]])
-            bias = bias if bias is None else bias[:, :, :q_len, :k_len]
-        return dataclasses.replace(first, q=queries, k=keys, v=values, mask=mask, bias=bias)
+        beams = self._beams if beams is None else beams.to(first.q.device)
+        rows, keys = self._mask.origins(beams)
+        q, k = _gather(self._rows, rows), _gather(self._keys, keys)
+        v = k[..., :0] if self._vals is None else _gather(self._vals, keys)
+        mask = self._mask.mask(beams)
+        mask = None if mask is None else mask.to(q.device)
+        return dataclasses.replace(first, q=q, k=k, v=v, mask=mask, bias=self._bias(q, k, rows))
 
     @property
     def nbytes(self) -> int:
@@ -99,86 +90,50 @@ class Sequence:
         parts = (self._rows, self._keys, self._vals)
         return sum(part.nbytes for part in parts if part is not None)
 
-    def _fits(self, call: Scores) -> bool:
-        first = self._first
-        same = first.scale == call.scale and first.softcap == call.softcap
-        sinks = (first.sinks is None) == (call.sinks is None)
-        if first.sinks is not None and call.sinks is not None:
-            sinks = torch.equal(first.sinks, call.sinks)
-        shapes = first.q.shape[:2] == call.q.shape[:2] and first.k.shape[:2] == call.k.shape[:2]
-        return same and sinks and shapes and first.q.shape[3] == call.q.shape[3] and first.q.dtype == call.q.dtype
-
-    def _first_changed(self) -> bool:
-        if self._rows.owned:
-            return False
-        first = self._first
-        return self._versions != [x._version for x in (first.q, first.k, first.v) if not x.is_inference()]
-
     def _candidates(self, older: Tensor, among: Tensor | None) -> Tensor:
         """[B, B]: whether example i of a step has the keys of beam j of this sequence."""
-        tail = _gather(self._keys, self._key_origin)[:, :, -older.shape[2] :]
+        tail = _gather(self._keys, self._mask.origins(self._beams)[1])[:, :, -older.shape[2] :]
+        own = torch.eye(len(older), dtype=torch.bool, device=older.device)
         if (among is None or bool(among.diagonal().all())) and torch.equal(tail, older):
-            return torch.eye(
-                len(older), dtype=torch.bool, device=older.device
-            )  # the usual case: each example continues itself
-        possible = [[True] * len(older)] * len(older) if among is None else among.tolist()
-        same = [
-            [may and torch.equal(mine, row) for may, mine in zip(row_may, tail, strict=True)]
-            for row_may, row in zip(possible, older, strict=True)
-        ]
-        return torch.tensor(same, device=older.device)
+            return own  # the usual case: each example continues itself
+        same = torch.stack([(tail == row).flatten(1).all(1) for row in older])
+        return same if among is None else same & among
 
     def _follow(self, candidates: Tensor) -> None:
-        batch = torch.arange(len(candidates), device=candidates.device)
-        if bool(candidates.diagonal().all()):
+        """Let each beam continue the one that it may, best itself."""
+        own = torch.arange(len(candidates), device=candidates.device)
+        stays = bool(candidates.diagonal().all())
+        if self._beams is None and stays:
             return
-        parents = candidates.int().argmax(1)
-        if self._row_origin is None or self._key_origin is None:
-            self._row_origin = batch[:, None].expand(-1, self._rows.length)
-            self._key_origin = batch[:, None].expand(-1, self._keys.length)
-        self._row_origin, self._key_origin = self._row_origin[parents], self._key_origin[parents]
-        self._mask.reorder(parents)
+        before = own[:, None].expand(-1, len(self._biases)) if self._beams is None else self._beams
+        parents = own if stays else candidates.int().argmax(1)
+        self._beams = torch.cat([before[parents], own[:, None]], dim=1)
 
-    def _origins_of(self, beams: Tensor) -> tuple[Tensor, Tensor]:
-        """[N, Q] and [N, K]: which row of its step's batch every row and key of the beams [N, steps] comes from."""
-        beams = beams.clamp(min=0)
-        # zip leaves out the steps after the end of the longest of these beams.
-        keys = [self.steps[0], *(after - before for before, after in pairwise(self.steps))]
-        rows = [q_len for q_len, _, _ in self._mask.steps]
-        spread = [
-            torch.cat(
-                [beam[:, None].expand(-1, count) for beam, count in zip(beams.unbind(1), counts, strict=False)], 1
-            )
-            for counts in (rows, keys)
-        ]
-        return spread[0], spread[1]
+    def _bias(self, q: Tensor, k: Tensor, rows: Tensor | None) -> Tensor | None:
+        tiles = [None if x is None else x[(None,) * (4 - x.ndim)] for x in self._biases]
+        known = [x for x in tiles if x is not None]
+        if not known:
+            return None
+        width = 1 if all(x.shape[3] == 1 for x in known) else k.shape[2]
+        return place(tiles, self._mask.steps, known[0].new_zeros(1, 1, q.shape[2], width), rows)
 
-    def _bias(self, q_len: int, k_len: int) -> Tensor:
-        known = [x[(None,) * (4 - x.ndim)] for x in self._biases if x is not None]
-        lead = [max(x.shape[i] for x in known) for i in (0, 1)]
-        width = 1 if all(x.shape[3] == 1 for x in known) else k_len
-        whole = torch.zeros(*lead, q_len, width, dtype=known[0].dtype, device=known[0].device)
-        row = 0
-        for x, (q, k, last) in zip(self._biases, self._mask.steps, strict=True):
-            if x is not None:
-                columns = slice(0, 1) if width == 1 else slice(last - k, last)
-                whole[:, :, row : row + q, columns] = x
-            row += q
-        return whole
+
+def _versions(call: AttentionCall) -> list[int]:
+    return [x._version for x in (call.q, call.k, call.v) if not x.is_inference()]
+
+
+def _kind(call: AttentionCall) -> tuple[Hashable, ...]:
+    """What all steps have in common."""
+    sinks = None if call.sinks is None else tuple(call.sinks.tolist())
+    return (call.scale, call.softcap, sinks, call.q.dtype, call.q.shape[:2], call.q.shape[3], call.k.shape[1])
 
 
 def _gather(buffer: _Growing, origin: Tensor | None) -> Tensor:
-    """The positions of each beam, each from its origin: [B, ·, length, ·]."""
+    """The positions of each beam, each from its origin [N, ·]: [N, ·, length, ·]."""
     if origin is None:
         return buffer.tensor
-    return buffer.tensor[origin, :, torch.arange(origin.shape[1], device=origin.device)].transpose(1, 2)
-
-
-def _grown(origin: Tensor | None, new: int) -> Tensor | None:
-    if origin is None:
-        return None
-    batch = torch.arange(len(origin), device=origin.device)
-    return torch.cat([origin, batch[:, None].expand(-1, new)], dim=1)
+    at = torch.arange(origin.shape[1], device=origin.device)
+    return buffer.tensor[origin.clamp(min=0), :, at].transpose(1, 2)
 
 
 class _Growing:

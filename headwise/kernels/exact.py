@@ -56,7 +56,7 @@ def contained(call: AttentionCall, out: Tensor) -> Tensor:
     bad_row = call.q.isnan().any(-1)
     again = ~bad_row if call.trains else ~bad_row & ~out.isfinite().all(-1)
     if not call.trains and bool(again.any()) and bool(bad_key.any()):
-        again &= ~torch.cat([(_allowed(call, rows) & bad_key).any(-1) for rows in _row_blocks(call)], dim=2)
+        again &= ~torch.cat([(call.allowed(rows) & bad_key).any(-1) for rows in _row_blocks(call)], dim=2)
     if not bool(again.any()):
         return out
     return _replaced(call, out, None if call.trains else again)
@@ -91,22 +91,12 @@ def _row_blocks(call: AttentionCall) -> list[slice]:
     return [slice(i, min(i + height, q_len)) for i in range(0, q_len, height)]
 
 
-def _allowed(call: AttentionCall, rows: slice) -> Tensor:
-    """Which keys some queries may attend to, bool [B|1, H|1, rows, K]: by the mask, and by a bias of -inf."""
-    allowed = torch.ones(1, 1, 1, 1, dtype=torch.bool)
-    if call.mask is not None:
-        allowed = call.mask.cells(torch.arange(call.shape[2])[rows], torch.arange(call.shape[3]))
-    if call.bias is not None:
-        allowed = allowed & (call.options_of({"Q": rows})["bias"].to(call.dtype) != EMPTY)
-    return allowed
-
-
 def _of_rows(
     call: AttentionCall, rows: slice, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None
 ) -> Tensor:
     """The output of some rows: no pair that is not allowed has a part in anything, whatever it holds."""
     call = dataclasses.replace(call, q=q, k=k, v=v, bias=bias, sinks=sinks)
-    allowed = _allowed(call, rows).expand(*call.shape[:2], rows.stop - rows.start, call.shape[3])
+    allowed = call.allowed(rows).expand(*call.shape[:2], -1, -1)
     n = call.heads_per_key_head
     q, k, v = q[:, :, rows].to(call.dtype), *(x.to(call.dtype).repeat_interleave(n, 1) for x in (k, v))
     with as_written(q.device):

@@ -32,6 +32,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"vocab_size": 50, "n_embd": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 49},
     ),
     "llama": ("LlamaForCausalLM", GROUPED),
+    "gpt-neo": (
+        "GPTNeoForCausalLM",
+        {"vocab_size": 50, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4}
+        | {"attention_types": [[["global", "local"], 1]], "bos_token_id": 1, "eos_token_id": 49},
+    ),
     "mistral": ("MistralForCausalLM", {**GROUPED, "sliding_window": 4}),
     "gemma2": ("Gemma2ForCausalLM", {**GROUPED, "head_dim": 16, "sliding_window": 3, "attn_logit_softcapping": 0.2}),
     "gpt-oss": (
@@ -323,6 +328,23 @@ def test_beams(models: dict[str, Any], name: str, options: dict[str, Any], padde
         seen, out = generate(model, ids, real, **options)
     assert len(seen) == (6 if encoder else 2)
     assert_beams(model, seen, out, ids, real, options.get("num_return_sequences", 1))
+
+
+@pytest.mark.parametrize("returned", [1, 3])
+@pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt-neo"])
+def test_beams_of_eager_models(models: dict[str, Any], name: str, padded: bool, returned: int) -> None:
+    """Their rows of padding have a mask and a bias of their own, and the local layers of GPT-Neo two masks in one."""
+    model, real = models[name], REAL if padded else torch.ones_like(REAL)
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        with _likely_to_end(model):
+            seen, out = generate(model, IDS, real, num_beams=3, num_return_sequences=returned)
+    finally:
+        model.set_attn_implementation(before)
+    assert len(seen) == 2
+    assert_beams(model, seen, out, IDS, real, returned)
 
 
 def test_some_beams_end_early(models: dict[str, Any]) -> None:

@@ -122,6 +122,11 @@ def transposed_property(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     return w @ v, w
 
 
+def permuted_product(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    w = (k @ q.mT).permute(0, 1, 3, 2).softmax(-1)
+    return w @ v, w
+
+
 def bmm(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     q, k, v = (x.reshape(B * H, Q, D) for x in (q, k, v))
     w = functional.softmax(torch.bmm(q, k.transpose(1, 2)) * 0.5, dim=-1)
@@ -168,6 +173,7 @@ WAYS = [
     transposed_operands,
     transposed_product,
     transposed_property,
+    permuted_product,
     einsum,
     einsum_of_lists,
     einsum_of_shared_keys,
@@ -410,6 +416,10 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
     "weights times a mask": (lambda q, k, v: ((q @ k.mT).softmax(-1) * TRIL) @ v, "the weights went through `mul`"),
     "weights of a window of keys": (
         lambda q, k, v: (q @ k.mT).softmax(-1)[..., :3] @ v[..., :3, :],
+        "the weights went through `getitem`",
+    ),
+    "weights of the heads in another order": (
+        lambda q, k, v: (q @ k.mT).softmax(-1)[:, [1, 0, 3, 2]] @ v,
         "the weights went through `getitem`",
     ),
     "scores of a window of keys": (

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headwise import masks
 from headwise.call import AttentionCall, make_call
@@ -18,7 +22,7 @@ def column(*numbers: list[float]) -> Tensor:
     return torch.tensor(numbers)[:, None, :, None]
 
 
-def step(q: Tensor, k: Tensor, bias: Tensor | None = None, mask: masks.Mask | None = None) -> AttentionCall:
+def step(q: Tensor, k: Tensor, bias: Tensor | None = None, mask: masks.Mask | Tensor | None = None) -> AttentionCall:
     return make_call(q, k, k, bias=bias, mask=mask, scale=1.0)
 
 
@@ -92,3 +96,103 @@ def test_chosen_beams_that_all_ended_before_the_last_step() -> None:
     assert call.bias[0, 0, 2].tolist() == pytest.approx([0.1, 0.1, 0.1])
     allowed = AttentionRecord(call).weights()[0, 0] > 0
     assert allowed.int().tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+
+
+@dataclass(frozen=True)
+class Beam:
+    """What one beam went through, written out."""
+
+    beams: tuple[int, ...]  # its example of each step
+    queries: tuple[float, ...]
+    keys: tuple[float, ...]
+    allowed: Tensor  # [Q, K]
+    bias: Tensor  # [Q, K]
+
+
+NOTHING = Beam((), (), (), torch.zeros(0, 0).bool(), torch.zeros(0, 0))
+
+
+def some_mask(rng: random.Random, batch: int, q_len: int, k_len: int) -> masks.Mask | Tensor | None:
+    shape = (rng.choice([1, batch]), 1, q_len, k_len)
+    real = torch.tensor([[rng.random() < 0.8 for _ in range(k_len)] for _ in range(shape[0])])
+    causal, window = (mask.aligned(q_len, k_len) for mask in (masks.causal(), masks.window(rng.randrange(3), 0)))
+    anything = torch.tensor([rng.random() < 0.7 for _ in range(shape[0] * q_len * k_len)]).view(shape)
+    ones = [None, causal, window, window & causal, masks.padding(real), causal & masks.padding(real), anything]
+    return rng.choice(
+        [*ones, masks.recognise(anything), masks.recognise(window.cells(torch.arange(q_len), torch.arange(k_len)))]
+    )
+
+
+def beam_search(rng: random.Random) -> tuple[Sequence, list[Beam], list[Beam]]:
+    """(the sequence, the beams that still run, all beams that there were) of a search at random."""
+    batch, sequence = rng.randint(1, 3), None
+    running, all_beams = [NOTHING] * batch, []
+    padded = rng.random() < 0.5  # its masks are all causal, and some of its keys are padding
+    for at in range(rng.randint(2, 5)):
+        new = rng.randint(1, 4) if at == 0 else rng.choice([1, 1, 2])
+        parents = [running[rng.randrange(batch)] for _ in range(batch)]
+        q, more = ([tuple(rng.random() for _ in range(new)) for _ in range(batch)] for _ in range(2))
+        total = len(parents[0].keys) + new
+        k_len = total if at == 0 or rng.random() < 0.6 else rng.randint(new + 1, total)
+        keys = [(*parent.keys, *x) for parent, x in zip(parents, more, strict=True)]
+        mask = some_mask(rng, batch, new, k_len)
+        if padded:
+            mask = masks.causal() & masks.padding(torch.tensor(keys)[:, total - k_len :] > 0.3)
+        lead = rng.choice([1, batch])
+        bias = rng.choice([None, torch.rand(lead, 1, new, 1), torch.rand(lead, 1, new, k_len), torch.rand(1, k_len)])
+        call = step(
+            column(*map(list, q)),
+            column(*(list(x[total - k_len :]) for x in keys)),
+            bias,
+            mask,
+        )
+        if sequence is None:
+            sequence = Sequence(call, values=False)
+        else:
+            assert sequence.extend(call) is not None
+        cells = torch.ones(batch, 1, new, k_len).bool()
+        if call.mask is not None:
+            cells = call.mask.cells(torch.arange(new), torch.arange(k_len)).expand(cells.shape)
+        added = torch.zeros(cells.shape) + (0 if bias is None else bias)
+        running = [
+            Beam(
+                (*parent.beams, b),
+                (*parent.queries, *q[b]),
+                keys[b],
+                torch.cat([pad(parent.allowed, (0, new)), pad(cells[b, 0], (total - k_len, 0))]),
+                torch.cat([pad(parent.bias, (0, new)), pad(added[b, 0], (total - k_len, 0))]),
+            )
+            for b, parent in enumerate(parents)
+        ]
+        all_beams += running
+    assert sequence is not None
+    return sequence, running, all_beams
+
+
+def assert_beams(call: AttentionCall, beams: list[Beam]) -> None:
+    q_len, k_len = call.shape[2:]
+    allowed = torch.ones(1, 1, q_len, k_len).bool()
+    if call.mask is not None:
+        allowed = call.mask.cells(torch.arange(q_len), torch.arange(k_len))
+    allowed = allowed.expand(len(beams), -1, -1, -1)[:, 0]
+    bias = torch.zeros(allowed.shape) if call.bias is None else call.bias.expand(len(beams), 1, q_len, k_len)[:, 0]
+    for b, beam in enumerate(beams):
+        rows, cols = len(beam.queries), len(beam.keys)
+        assert call.q[b].flatten().tolist()[:rows] == pytest.approx(beam.queries)
+        assert call.k[b].flatten().tolist()[:cols] == pytest.approx(beam.keys)
+        assert torch.equal(allowed[b, :rows, :cols], beam.allowed)
+        assert not allowed[b, :, cols:].any()
+        seen = beam.allowed
+        assert torch.equal(bias[b, :rows, :cols][seen], beam.bias[seen])
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_any_masks_and_biases_in_a_beam_search(seed: int) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    sequence, running, all_beams = beam_search(rng)
+    assert_beams(sequence.call(), running)
+    chosen = [rng.choice(all_beams) for _ in range(rng.randint(1, 4))]
+    longest = max(len(beam.beams) for beam in chosen)
+    indices = [[*beam.beams, *[-1] * (longest - len(beam.beams))] for beam in chosen]
+    assert_beams(sequence.call(torch.tensor(indices)), chosen)

@@ -97,6 +97,14 @@ def test_a_key_of_nan_reaches_only_queries_that_see_it(kernel: str) -> None:
     assert out[2].isnan()
 
 
+def test_a_key_of_nan_that_more_rows_see_than_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.kernels.exact.CELLS", 6)  # two rows of three keys
+    q, k = column(*[1.0] * 5), column(0.0, 0.0, NAN)
+    assert headwise.attention(q, k, k, kernel="sdpa").isnan().all()
+    forbids = torch.tensor([[0.0, 0.0, -INF]])  # one row for all queries
+    assert headwise.attention(q, k, k, bias=forbids, kernel="sdpa").flatten().tolist() == [0.0] * 5
+
+
 @trained
 def test_gradients_of_queries_that_do_not_see_nan(kernel: str) -> None:
     """Of the first two outputs alone; NaN times a gradient of 0 would be NaN."""
