@@ -45,10 +45,11 @@ class MaskRows:
         shift, before = total - k_len, self._real.shape[1]
         self._runs.append((start + shift, stop + shift))
         self._real = _joined([self._real, seen[:, before - shift :]])
-        real, k = _of_beams(self._real, self.origins(beams)[1])[:, shift:], np.arange(k_len)
-        looked_at = (k >= start.min(1, keepdims=True)) & (k < stop.max(1, keepdims=True))
-        as_assumed = exact and not ((real != seen) & looked_at).any()
-        self._kept.append(None if as_assumed else mask)
+        others = _of_beams(self._real, self.origins(beams)[1])[:, shift:] != seen
+        if exact and others.any():  # some of them may not matter
+            k = np.arange(k_len)
+            others = others & (k >= start.min(1, keepdims=True)) & (k < stop.max(1, keepdims=True))
+        self._kept.append(mask if not exact or others.any() else None)
 
     def origins(self, beams: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """[N, Q] and [N, K]: the example of its step that each row and each key of the beams comes from."""
@@ -133,7 +134,8 @@ def _row_runs(start: Ints, stop: Ints, real: Bools) -> RowRuns:
 def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Tables [B|1, n] side by side."""
     batch = max(len(part) for part in parts)
-    return np.concatenate([np.broadcast_to(part, (batch, part.shape[1])) for part in parts], axis=1)
+    parts = [part if len(part) == batch else np.broadcast_to(part, (batch, part.shape[1])) for part in parts]
+    return np.concatenate(parts, axis=1)
 
 
 def _of_beams(table: NDArray[Any], origin: Tensor | None) -> NDArray[Any]:

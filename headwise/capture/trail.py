@@ -12,11 +12,11 @@ refused with that reason, and no wrong record is made.
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,17 +54,19 @@ class Trails:
     """The trails of the tensors that are alive."""
 
     def __init__(self) -> None:
-        self._of = WeakTensorKeyDictionary()  # tensor -> (its trail, the versions it was written with)
+        # id -> tensor, its trail, the versions it was written with. (Every torch call asks for its arguments here: a
+        # WeakTensorKeyDictionary would take 4 times as long.)
+        self._of: dict[int, tuple[weakref.ref[Tensor], Trail, tuple[int | None, ...]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._of)
 
     def get(self, x: Any, *, changed: bool = False) -> Trail | None:
         """The trail of `x`, with a problem after an unseen change in place. `changed`: the last operation wrote it."""
-        found = self._of.get(x) if isinstance(x, Tensor) else None
-        if found is None:
+        found = self._of.get(id(x))
+        if found is None or found[0]() is not x:
             return None
-        trail, versions = found
+        _, trail, versions = found
         now = _versions(x, trail)
         if versions[0] is not None and changed:
             now = (versions[0], *now[1:]) if now[0] in (versions[0], versions[0] + 1) else now
@@ -74,10 +76,11 @@ class Trails:
 
     def put(self, x: Tensor, trail: Trail | None) -> None:
         """Set the trail of `x`; None removes it."""
+        key, of = id(x), self._of
         if trail is None:
-            self._of.pop(x, None)
+            of.pop(key, None)
         else:
-            self._of[x] = (trail, _versions(x, trail))
+            of[key] = (weakref.ref(x, lambda _: of.pop(key, None)), trail, _versions(x, trail))
 
 
 def _versions(x: Tensor, trail: Trail) -> tuple[int | None, ...]:
