@@ -137,7 +137,7 @@ class MaskRows:
         band = Band(self._left, 0, offset) if self._grows else None
         keys = None if real is None else masks.padding(real)
         if band is None or keys is None:
-            return band or keys
+            return keys if band is None else band
         return band & keys
 
 

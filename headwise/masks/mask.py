@@ -14,12 +14,12 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
-from headwise.errors import MaskError
+from headwise.errors import DtypeError, MaskError
 from headwise.masks import cells, fields
 from headwise.masks.extent import Extent, Rectangles
 from headwise.masks.memo import MISSING, Memo, Version, version_of
@@ -54,6 +54,7 @@ class Mask:
     kind: ClassVar[str | None] = None
     function: ClassVar[str]
     declared: ClassVar[dict[str, fields.Number | fields.Table | fields.Parts]] = {}
+    unfit: ClassVar[str] = "Make one for these lengths"  # what to do about a mask of other lengths
 
     def __init_subclass__(cls, *, kind: str | None = None, function: str | None = None) -> None:
         cls.declared = {**cls.declared, **fields.declared_in(vars(cls))}
@@ -64,18 +65,28 @@ class Mask:
     @property
     def batch(self) -> int | None:
         """The batch size this mask is made for; None if all examples share it."""
-        return self._size("B")
+        return self._size("B", least=2)
 
     @property
     def heads(self) -> int | None:
         """The number of query heads this mask is made for; None if all heads share it."""
-        return self._size("H")
+        return self._size("H", least=2)
 
-    def _size(self, dim: str) -> int | None:
+    @property
+    def fixed_lengths(self) -> tuple[int | None, int | None]:
+        """The Q and the K that a call must have; None = any."""
+        return self._size("q"), self._size("k")
+
+    def natural_lengths(self) -> tuple[int, int] | None:
+        """The (Q, K) to draw the mask at, if it is made for any."""
+        q_len, k_len = self._size("q"), self._size("k")
+        return None if k_len is None else (k_len if q_len is None else q_len, k_len)
+
+    def _size(self, dim: str, *, least: int = 0) -> int | None:
         for name, declared in self.declared.items():
             if isinstance(declared, fields.Table) and dim in declared.dims:
                 size: int = getattr(self, name).shape[declared.dims.index(dim)]
-                return size if size > 1 else None
+                return size if size >= least else None
         return None
 
     @property
@@ -118,6 +129,13 @@ class Mask:
 
     def check(self, q_len: int, k_len: int) -> None:
         """Raise MaskError if the mask cannot meet these lengths, or if its fields do not belong together."""
+        wanted = dict(zip("QK", self.fixed_lengths, strict=True))
+        if any(size not in (None, length) for size, length in zip(wanted.values(), (q_len, k_len), strict=True)):
+            made_for = " and ".join(f"{dim} = {size}" for dim, size in wanted.items() if size is not None)
+            raise MaskError(
+                f"{self.function}: the mask was made for {made_for}, the call has Q = {q_len} and K = {k_len}. "
+                f"Received: mask={self!r:.60}. {self.unfit}"
+            )
 
     def align(self, q_len: int, k_len: int) -> Mask:
         """What `aligned` does, without the memo."""
@@ -142,7 +160,8 @@ class Mask:
             aligned = self.align(q_len, k_len)
             return None if aligned is self else aligned  # a mask that kept itself would never be freed at once
 
-        return self.remember(("aligned", q_len, k_len), align) or self
+        aligned = self.remember(("aligned", q_len, k_len), align)
+        return self if aligned is None else aligned
 
     def rectangles(
         self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
@@ -311,13 +330,21 @@ class Mask:
         return {name: value for name, value in self.__dict__.items() if name not in ("_memo", "_tensors")}
 
     def __and__(self, other: Mask) -> Mask:
-        return And((self, other)) if isinstance(other, Mask) else NotImplemented
+        return And((self, _beside("&", other)))
 
     def __or__(self, other: Mask) -> Mask:
-        return Or((self, other)) if isinstance(other, Mask) else NotImplemented
+        return Or((self, _beside("|", other)))
+
+    __rand__, __ror__ = __and__, __or__  # what is no mask itself: refused
 
     def __invert__(self) -> Mask:
         return self.part if isinstance(self, Not) else Not(self)
+
+    def __bool__(self) -> NoReturn:
+        raise DtypeError(
+            "a mask has no truth value: expected `&`, `|` and `~` between masks, or `is not None`. "
+            f"Received: mask={self!r:.60}. Use them instead of `and`, `or`, `not` and `if`"
+        )
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -350,10 +377,6 @@ class Mask:
             return Text(repr(self))
         return Panel(Text(self.draw(q_len, k_len)), title=repr(self), expand=False)
 
-    def natural_lengths(self) -> tuple[int, int] | None:
-        """The (Q, K) that this mask is made for, if it is made for any."""
-        return None
-
 
 def _tensors_in(value: Any) -> tuple[Tensor, ...]:
     if isinstance(value, Tensor):
@@ -370,29 +393,26 @@ def _tensors_in(value: Any) -> tuple[Tensor, ...]:
 class Combined(Mask):
     """A mask made of masks."""
 
-    @property
-    def masks(self) -> tuple[Mask, ...]:
-        """What it is made of."""
-        raise NotImplementedError
+    parts: tuple[Mask, ...]
 
     @property
     def batch(self) -> int | None:
-        return _one_size("examples", [part.batch for part in self.masks])
+        return _one_size("examples", [part.batch for part in self.parts])
 
     @property
     def heads(self) -> int | None:
-        return _one_size("heads", [part.heads for part in self.masks])
+        return _one_size("heads", [part.heads for part in self.parts])
 
     @property
     def key_only(self) -> bool:
-        return all(part.key_only for part in self.masks)
+        return all(part.key_only for part in self.parts)
 
     @property
     def cellwise(self) -> bool:
-        return any(part.cellwise for part in self.masks)
+        return any(part.cellwise for part in self.parts)
 
     def natural_lengths(self) -> tuple[int, int] | None:
-        return next((lengths for part in self.masks if (lengths := part.natural_lengths())), None)
+        return next((lengths for part in self.parts if (lengths := part.natural_lengths())), None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -411,10 +431,6 @@ class _Joined(Combined):
         for part in self.parts:
             flat.extend(part.parts if isinstance(part, _Joined) and type(part) is type(self) else [part])
         object.__setattr__(self, "parts", tuple(flat))
-
-    @property
-    def masks(self) -> tuple[Mask, ...]:
-        return self.parts
 
     def align(self, q_len: int, k_len: int) -> Mask:
         parts = []
@@ -468,7 +484,7 @@ class Not(Combined, kind="not"):
     part: Mask = fields.parts(several=False)
 
     @property
-    def masks(self) -> tuple[Mask, ...]:
+    def parts(self) -> tuple[Mask, ...]:  # type: ignore[override]
         return (self.part,)
 
     def align(self, q_len: int, k_len: int) -> Mask:
@@ -496,6 +512,15 @@ def _one_size(what: str, sizes: list[int | None]) -> int | None:
         received = sorted(set(known))
         raise MaskError(f"masks made for different numbers of {what} cannot be combined. Received: {received}")
     return known[0] if known else None
+
+
+def _beside(sign: str, other: object) -> Mask:
+    if isinstance(other, Mask):
+        return other
+    raise DtypeError(
+        f"{sign}: expected a mask on both sides. Received: {type(other).__name__}. "
+        "Make one of a bool tensor: masks.from_tensor(x) of [Q, K], masks.padding(x) of [B, K]"
+    )
 
 
 def _same(a: Any, b: Any) -> bool:

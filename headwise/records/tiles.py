@@ -59,7 +59,8 @@ class Tiles:
 
     def of(self, b: int, h: int) -> list[Tile]:
         """The tiles of one example and head, in the order of their rows. Rows in none attend to nothing."""
-        at = (b if self.mask and self.mask.batch else None, h if self.mask and self.mask.heads else None)
+        mask = self.mask
+        at = (None, None) if mask is None else (b if mask.batch else None, h if mask.heads else None)
         with self._lock:
             if at not in self._lists:
                 self._lists[at] = self._joined([strip for strip in self._strips if (strip.b, strip.h) == at])
