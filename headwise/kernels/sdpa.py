@@ -93,7 +93,7 @@ def _one_tile_each(call: AttentionCall) -> TileList:
     batch, heads = (None, None) if call.mask is None else (call.mask.batch, call.mask.heads)
     runs = (Run(0, k_len, call.mask is not None),)
     places = itertools.product(range(batch) if batch else [None], range(heads) if heads else [None])
-    return TileList.of((Tile(0, q_len, runs, b, h) for b, h in places), matrices=(batch or 1) * (heads or 1))
+    return TileList((Tile(0, q_len, runs, b, h) for b, h in places), matrices=(batch or 1) * (heads or 1))
 
 
 def _is_fused(call: AttentionCall) -> bool:

@@ -117,7 +117,7 @@ class Mask:
         k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32)[None, :]
         q_hi, k_hi = (q_lo + block_q).clamp(max=q_len), (k_lo + block_k).clamp(max=k_len)
         # In strips, so that the temporaries stay small beside the grid itself.
-        strip = max(1, 2**22 // max(1, k_lo.numel()))
+        strip = max(1, 2**22 // max(1, k_lo.numel() * (self.batch or 1) * (self.heads or 1)))
         strips = range(0, len(q_lo), strip)
         return torch.cat(
             [self.rectangles(q_lo[i : i + strip], q_hi[i : i + strip], k_lo, k_hi) for i in strips], dim=-2
