@@ -15,7 +15,7 @@ from headwise.errors import MaskError
 from headwise.masks.cellwise import as_slice, extents_of_strips, of_one
 from headwise.masks.fields import WRITTEN_OUT, Table, number, table
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import bool_cells, look_up
+from headwise.masks.tables import look_up, of_rank_4
 
 # Cells looked at at a time: they fit into a cache, and are little beside the mask.
 BLOCK = 2**21
@@ -31,7 +31,7 @@ def bits(allowed: Tensor) -> Mask:
     ■ · ■
     ■ ■ ·
     """
-    allowed = bool_cells("bits", allowed)
+    allowed = of_rank_4("bits", allowed)
     return bits_of_rows((allowed[:, :, rows] for rows in row_blocks(allowed.shape)), allowed.shape[3])
 
 

@@ -11,7 +11,7 @@ from headwise.errors import MaskError
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import number, table
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import FAR, bool_cells, integer, look_up
+from headwise.masks.tables import FAR, integer, look_up, of_rank_4
 
 
 def block_sparse(layout: Tensor, block_size: int) -> Mask:
@@ -25,7 +25,7 @@ def block_sparse(layout: Tensor, block_size: int) -> Mask:
     ■ ■ ■ ■
     ■ ■ ■ ■
     """
-    cells = bool_cells("block_sparse: layout", layout)
+    cells = of_rank_4("block_sparse: layout", layout)
     if 0 in cells.shape:
         raise MaskError(f"block_sparse: expected a layout of at least one block. Received: layout={list(layout.shape)}")
     return BlockSparse(cells, integer("block_sparse: block_size", block_size, least=1, most=FAR))

@@ -14,7 +14,7 @@ from headwise.masks.extent import extent_of
 from headwise.masks.fields import table
 from headwise.masks.mask import Allowed, Index, Mask
 from headwise.masks.padding import PaddingKeys
-from headwise.masks.tables import bool_cells, look_up
+from headwise.masks.tables import look_up, of_rank_4
 
 
 def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, heads: int | None = None) -> Mask:
@@ -48,7 +48,7 @@ def from_tensor(allowed: Tensor) -> Mask:
     """
     floats = isinstance(allowed, Tensor) and allowed.is_floating_point()
     hint = ". An additive mask goes in bias=" if floats else ". If 1 means may attend, pass mask.bool()"
-    return Dense(bool_cells("from_tensor", allowed, hint if isinstance(allowed, Tensor) else ""))
+    return Dense(of_rank_4("from_tensor", allowed, hint if isinstance(allowed, Tensor) else ""))
 
 
 def as_mask(name: str, mask: object) -> Mask:
@@ -99,8 +99,6 @@ class Dense(Mask, kind="dense", function="from_tensor"):
         return extents_of_strips(((rows.amax(2), rows.amin(2)) for rows in strips), block_k, whole=1)
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
-        if not q_len:
-            return super().seen_keys(q_len, k_len)
         return self.allowed.view(torch.uint8).amax(-2).bool().cpu()  # four times as fast as any(-2)
 
     @property

@@ -109,7 +109,7 @@ class Mask:
     @property
     def cellwise(self) -> bool:
         """Whether rectangles are answered by evaluating their cells, which costs as much as the dense mask."""
-        return type(self).extents is Mask.extents and type(self).rectangles is Mask.rectangles
+        return type(self).extents is Mask.extents
 
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
         """What `blocks` does, for an aligned mask and without the memo."""
@@ -124,7 +124,7 @@ class Mask:
         )
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
-        """What `used_keys` does, for an aligned mask and without the memo: bool [B|1, H|1, K], on the CPU."""
+        """What `used_keys` finds for an aligned mask, without the memo, from at least one query: on the CPU."""
         return cells.seen_keys(self, q_len, k_len)
 
     def check(self, q_len: int, k_len: int) -> None:
@@ -184,7 +184,7 @@ class Mask:
         codes [B|1, H|1, *shape]. ALL and NONE are never wrong; SOME is conservative only where a docstring says so.
         """
         bounds = [torch.as_tensor(x) for x in (q_lo, q_hi, k_lo, k_hi)]
-        codes = self.rectangles(*(bounds if any(x.ndim for x in bounds) else [x[None] for x in bounds]))
+        codes = self.rectangles(*torch.atleast_1d(*bounds))
         if any(x.ndim for x in bounds):
             return codes
         lowest, highest = int(codes.min()), int(codes.max())
@@ -251,7 +251,8 @@ class Mask:
         mask = self.aligned(q_len, k_len)
 
         def find() -> Tensor | None:
-            used = mask.seen_keys(q_len, k_len)
+            nobody = torch.zeros((mask.batch or 1, mask.heads or 1, k_len), dtype=torch.bool)
+            used = mask.seen_keys(q_len, k_len) if q_len else nobody
             return None if bool(used.all()) else used
 
         return mask.remember(("used", q_len, k_len), find)
@@ -447,12 +448,11 @@ class _Joined(Combined):
     def extents(self, r: Rectangles) -> Tensor:
         # A mask that must evaluate cells is asked last, and only where nothing is settled yet.
         cheap_first = sorted(self.parts, key=lambda part: part.cellwise)
-        bounds, wanted = (r.q_lo, r.q_hi, r.k_lo, r.k_hi), r.wanted
-        codes = cheap_first[0].rectangles(*bounds, wanted)
+        codes = cheap_first[0].extents(r)
         for part in cheap_first[1:]:
             open_ = (codes != self.settled).flatten(0, 1).any(0)
-            wanted = open_ if wanted is None else open_ & wanted
-            codes = type(self).join(codes, part.rectangles(*bounds, wanted))
+            r = dataclasses.replace(r, wanted=open_ if r.wanted is None else open_ & r.wanted)
+            codes = type(self).join(codes, part.extents(r))
         return codes
 
     def __repr__(self) -> str:
@@ -494,7 +494,7 @@ class Not(Combined, kind="not"):
         return self.part.allows(b, h, q, k) ^ True  # `~` of a Python bool would be an int
 
     def extents(self, r: Rectangles) -> Tensor:
-        return 2 - self.part.rectangles(r.q_lo, r.q_hi, r.k_lo, r.k_hi, r.wanted)
+        return 2 - self.part.extents(r)
 
     def __repr__(self) -> str:
         return f"~({self.part!r})" if isinstance(self.part, _Joined) else f"~{self.part!r}"

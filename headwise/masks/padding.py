@@ -72,8 +72,8 @@ class PaddingLengths(Mask, kind="padding_lengths", function="lengths"):
         return k < look_up(self.lengths, b)
 
     def extents(self, r: Rectangles) -> Tensor:
-        found = r.by_example(self.lengths)
-        return extent_of(r.k_lo < found, r.k_hi <= found)
+        n = self.lengths.cpu().view(-1, *[1] * (r.k_lo.ndim + 1))
+        return extent_of(r.k_lo < n, r.k_hi <= n)
 
     def check(self, q_len: int, k_len: int) -> None:
         check_at_most("lengths: n", self.lengths, k_len)

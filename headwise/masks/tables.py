@@ -87,11 +87,12 @@ def check_at_most(name: str, values: Tensor, k_len: int) -> None:
         raise MaskError(f"{name} must not exceed the {k_len} keys. Received: {name.split()[-1]}={values.tolist()}")
 
 
-def bool_cells(name: str, cells: object, hint: str = "") -> Tensor:
-    """A bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] as rank 4, or an error that names the argument."""
-    if not isinstance(cells, Tensor) or cells.dtype != torch.bool:
+def of_rank_4(name: str, cells: object, hint: str = "", *, floats: bool = False) -> Tensor:
+    """A bool (or float) tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] as rank 4, or an error that names the argument."""
+    if not isinstance(cells, Tensor) or not (cells.is_floating_point() if floats else cells.dtype == torch.bool):
+        expected = "a float tensor" if floats else "a bool tensor, True = may attend"
         received = cells.dtype if isinstance(cells, Tensor) else type(cells).__name__
-        raise DtypeError(f"{name}: expected a bool tensor, True = may attend. Received: {received}{hint}")
+        raise DtypeError(f"{name}: expected {expected}. Received: {received}{hint}")
     if cells.ndim not in (2, 3, 4):
         raise MaskError(f"{name}: expected [Q, K], [H, Q, K] or [B, H, Q, K]. Received: {list(cells.shape)}")
     return cells[(None,) * (4 - cells.ndim)]

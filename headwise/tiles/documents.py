@@ -36,7 +36,8 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
         rows = [_in_rows(0, q_len, runs_of(row, range(k_len + 1)), height) for row in real]
     else:
         documents, causal = found
-        rows = [list(_document_tiles(row, causal, q_len, documents.shift, height)) for row in documents.ids.cpu().numpy()]
+        ids = documents.ids.cpu().numpy()
+        rows = [list(_document_tiles(row, causal, q_len, documents.shift, height)) for row in ids]
     tiles = (dataclasses.replace(tile, b=b if mask.batch else None) for b, each in enumerate(rows) for tile in each)
     # All that is masked within a document is the diagonal, which looks the same from every tile.
     return TileList(tiles, matrices=mask.batch or 1, alike=True)
