@@ -103,7 +103,7 @@ class BlockSparse(Mask, kind="block_sparse"):
         if list(self.layout.shape[2:]) != needed:
             raise MaskError(
                 f"block_sparse: {q_len} queries and {k_len} keys in blocks of {self.block_size} need a layout of "
-                f"{needed} blocks. Received: {list(self.layout.shape[2:])}"
+                f"{needed} blocks. Received: layout={list(self.layout.shape[2:])}"
             )
 
     def natural_lengths(self) -> tuple[int, int] | None:

@@ -148,7 +148,7 @@ def test_a_drawing_in_the_terminal() -> None:
         (
             lambda: masks.block_sparse(torch.ones(2, 2, dtype=torch.bool), 8).to_bool(32),
             MaskError,
-            r"32 queries and 32 keys in blocks of 8 need a layout of \[4, 4\] blocks. Received: \[2, 2\]",
+            r"32 queries and 32 keys in blocks of 8 need a layout of \[4, 4\] blocks. Received: layout=\[2, 2\]",
         ),
         (
             lambda: masks.big_bird(20).to_bool(10),
