@@ -129,9 +129,9 @@ class Mask:
 
     def check(self, q_len: int, k_len: int) -> None:
         """Raise MaskError if the mask cannot meet these lengths, or if its fields do not belong together."""
-        wanted = dict(zip("QK", self.fixed_lengths, strict=True))
-        if any(size not in (None, length) for size, length in zip(wanted.values(), (q_len, k_len), strict=True)):
-            made_for = " and ".join(f"{dim} = {size}" for dim, size in wanted.items() if size is not None)
+        q_fixed, k_fixed = self.fixed_lengths
+        if q_fixed not in (q_len, None) or k_fixed not in (k_len, None):
+            made_for = " and ".join(f"{x} = {n}" for x, n in (("Q", q_fixed), ("K", k_fixed)) if n is not None)
             raise MaskError(
                 f"{self.function}: the mask was made for {made_for}, the call has Q = {q_len} and K = {k_len}. "
                 f"Received: mask={self!r:.60}. {self.unfit}"
