@@ -63,4 +63,7 @@ def check_device(name: str, device: torch.device | None, q: Tensor) -> None:
 def check_fits(name: str, dimension: str, size: int | None, expected: int) -> None:
     """Raise ShapeError unless a mask made for `size` examples or heads (None = any) fits this call."""
     if size is not None and size != expected:
-        raise ShapeError(f"{name} was made for {dimension} = {size}, the call has {dimension} = {expected}")
+        raise ShapeError(
+            f"{name} was made for {dimension} = {size}, the call has {dimension} = {expected}. Received: "
+            f"{dimension}={size}. Make one for {dimension} = {expected}, or one for all of them"
+        )

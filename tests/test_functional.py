@@ -305,7 +305,11 @@ X = torch.zeros(2, 4, 5, 8)
             MaskError,
             r"A mask over keys alone, \[B, K\], is masks.padding",
         ),
-        ({"mask": torch.ones(3, 1, 5, 5, dtype=torch.bool)}, ShapeError, r"made for B = 3, the call has B = 2"),
+        (
+            {"mask": torch.ones(3, 1, 5, 5, dtype=torch.bool)},
+            ShapeError,
+            r"made for B = 3, the call has B = 2. Received: B=3. Make one for B = 2",
+        ),
         ({"mask": torch.ones(3, 5, 5, dtype=torch.bool)}, ShapeError, r"made for H = 3, the call has H = 4"),
         ({"mask": masks.lengths([6, 2])}, MaskError, r"n must not exceed the 5 keys. Received: n=\[6, 2\]"),
         (

@@ -66,7 +66,7 @@ class MaskRows:
         real = _of_beams(self._real, keys)
         there = np.ones_like(real) if keys is None else (keys >= 0).cpu().numpy()
         runs = _row_runs(start, stop, real & there)
-        if any(self._kept) or not runs.filled.any():
+        if any(mask is not None for mask in self._kept) or not runs.filled.any():
             k = np.arange(real.shape[1])
             allowed = torch.from_numpy((k >= start[..., None]) & (k < stop[..., None]) & real[:, None])
             kept = (

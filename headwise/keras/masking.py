@@ -22,7 +22,7 @@ from headwise.masks import Mask
 from headwise.masks.band import Band
 from headwise.masks.bits import Bits
 from headwise.masks.cellwise import Dense, Predicate
-from headwise.masks.mask import And, Not, Or
+from headwise.masks.mask import And, Combined, Not, Or
 from headwise.masks.padding import PaddingKeys
 from headwise.shapes import check_fits
 
@@ -94,10 +94,8 @@ def _aligned(mask: Mask, q_len: int | None, k_len: int | None, *, same: bool) ->
 
 def _is_fixed(mask: Mask) -> bool:
     """Whether a mask does not depend on the lengths."""
-    if isinstance(mask, (And, Or)):
+    if isinstance(mask, Combined):
         return all(_is_fixed(part) for part in mask.parts)
-    if isinstance(mask, Not):
-        return _is_fixed(mask.part)
     return mask.key_only or getattr(mask, "offset", None) is not None
 
 
@@ -233,10 +231,8 @@ def used_keys(mask: Mask, q_len: int | None, k_len: int | None) -> Tensor | None
 
 def has_tables(mask: Mask) -> bool:
     """Whether a part of a mask was passed as a tensor of the backend."""
-    if isinstance(mask, (And, Or)):
+    if isinstance(mask, Combined):
         return any(has_tables(part) for part in mask.parts)
-    if isinstance(mask, Not):
-        return has_tables(mask.part)
     return any(isinstance(getattr(mask, field.name), Table) for field in dataclasses.fields(mask))
 
 

@@ -90,10 +90,10 @@ def run(call: AttentionCall) -> Tensor:
 def _one_tile_each(call: AttentionCall) -> TileList:
     """Each matrix of the mask as one tile."""
     _, _, q_len, k_len = call.shape
-    batch, heads = (call.mask.batch, call.mask.heads) if call.mask else (None, None)
+    batch, heads = (None, None) if call.mask is None else (call.mask.batch, call.mask.heads)
     runs = (Run(0, k_len, call.mask is not None),)
     places = itertools.product(range(batch) if batch else [None], range(heads) if heads else [None])
-    return TileList.of((Tile(0, q_len, runs, b, h) for b, h in places), matrices=(batch or 1) * (heads or 1))
+    return TileList((Tile(0, q_len, runs, b, h) for b, h in places), matrices=(batch or 1) * (heads or 1))
 
 
 def _is_fused(call: AttentionCall) -> bool:

@@ -98,14 +98,16 @@ def _schedule(call: AttentionCall) -> _Schedule:
         return mask.remember(("tiles", cutter, *lengths, height), lambda: CUTTERS[cutter].cut(mask, *lengths, height))
 
     def choose() -> _Schedule:
-        return min((_of(call, cutter, cut(height)) for height in CUTTERS[cutter].HEIGHTS), key=lambda each: each.time)
+        # Of the heights that all queries fit into, one: they cut alike.
+        heights = {min(height or call.shape[2], call.shape[2]): height for height in CUTTERS[cutter].HEIGHTS}
+        return min((_of(call, cutter, cut(height)) for height in heights.values()), key=lambda each: each.time)
 
     return mask.remember(("schedule", *call.shape, call.q.dtype, call.sinks is None, call.trains), choose)
 
 
 def _of(call: AttentionCall, cutter: str, tiles: TileList) -> _Schedule:
     parts = [part for tile in tiles for part in split(tile, MANY_KEYS)]
-    whole = TileList.of(parts, matrices=tiles.matrices, alike=tiles.alike)
+    whole = TileList(parts, matrices=tiles.matrices, alike=tiles.alike)
     by_scores = _by_scores(call, whole)
     return _Schedule(cutter, whole, by_scores, _time(call, whole, by_scores), _blocks(tiles, *call.shape[2:]))
 

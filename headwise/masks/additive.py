@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise.errors import DtypeError, MaskError
 from headwise.masks.bits import row_blocks
 from headwise.masks.mask import Mask
 from headwise.masks.recognise import Cells, at_its_smallest, recognise, recognise_cells
+from headwise.masks.tables import of_rank_4
 
 # A number this low forbids: beside a score of 0 its weight is exp(-9984) = 0, in float64 too. It is what bfloat16 makes
 # of the customary -10000.
@@ -46,7 +46,7 @@ def recognise_additive(bias: Tensor) -> tuple[Mask | None, Tensor | None]:
     (None, tensor([[ 0.0000, -0.5000],
             [-0.5000,  0.0000]]))
     """
-    values = at_its_smallest(_rank_4("recognise_additive", bias))
+    values = at_its_smallest(of_rank_4("recognise_additive", bias, floats=True).detach())
     if 0 in values.shape:
         return None, None
     top = _top(values[:, :, :1] if values.stride(2) == 0 else values)
@@ -73,7 +73,8 @@ def split_additive(bias: Tensor) -> tuple[Mask | None, Tensor]:
 
     Raises DtypeError for anything but a float tensor, MaskError for other ranks.
     """
-    values = _rank_4("split_additive", bias)
+    given = of_rank_4("split_additive", bias, floats=True)
+    values = given.detach()
     if 0 in values.shape:
         return None, bias
     once = values[:, :, :1] if values.stride(2) == 0 else values
@@ -82,7 +83,7 @@ def split_additive(bias: Tensor) -> tuple[Mask | None, Tensor]:
     forbidden = (below <= FORBIDS) & ((top > UNIFORM) | (once == -torch.inf))
     if not bool(forbidden.any()) or bool((~forbidden & (below < FORBIDS / 2)).any()):
         return None, bias
-    rest = bias[(None,) * (4 - bias.ndim)][:, :, : once.shape[2]].masked_fill(forbidden, 0.0)
+    rest = given[:, :, : once.shape[2]].masked_fill(forbidden, 0.0)
     return recognise((~forbidden).expand(values.shape)), rest
 
 
@@ -98,13 +99,3 @@ def _top(values: Tensor) -> Tensor | None:
             return None
         tops.append(top)
     return torch.cat(tops, dim=2)
-
-
-def _rank_4(name: str, bias: object) -> Tensor:
-    """A float tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] as rank 4, detached."""
-    if not isinstance(bias, Tensor) or not bias.is_floating_point():
-        received = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
-        raise DtypeError(f"{name}: expected a float tensor. Received: {received}")
-    if bias.ndim not in (2, 3, 4):
-        raise MaskError(f"{name}: expected [Q, K], [H, Q, K] or [B, H, Q, K]. Received: {list(bias.shape)}")
-    return bias.detach()[(None,) * (4 - bias.ndim)]

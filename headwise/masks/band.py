@@ -11,7 +11,7 @@ from torch import Tensor
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import number
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import FAR, integer, optional_offset
+from headwise.masks.tables import FAR, integer
 
 
 def causal(offset: int | None = None) -> Mask:
@@ -32,7 +32,7 @@ def causal(offset: int | None = None) -> Mask:
     ■ · · ·
     ■ ■ · ·
     """
-    return Band(None, 0, optional_offset("causal", offset))
+    return Band(None, 0, integer("causal: offset", offset, optional=True))
 
 
 def window(left: int | None, right: int | None, offset: int | None = None) -> Mask:
@@ -51,9 +51,9 @@ def window(left: int | None, right: int | None, offset: int | None = None) -> Ma
     · ■ ■ ■
     · · ■ ■
     """
-    left = None if left is None else integer("window: left", left)
-    right = None if right is None else integer("window: right", right)
-    return Band(left, right, optional_offset("window", offset))
+    left = integer("window: left", left, least=0, optional=True)
+    right = integer("window: right", right, least=0, optional=True)
+    return Band(left, right, integer("window: offset", offset, optional=True))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -12,11 +12,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.errors import MaskError
-from headwise.masks.cellwise import as_slice, check_lengths, of_one
-from headwise.masks.extent import extent_of
+from headwise.masks.cellwise import as_slice, extents_of_strips, of_one
 from headwise.masks.fields import WRITTEN_OUT, Table, number, table
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import bool_cells, look_up
+from headwise.masks.tables import look_up, of_rank_4
 
 # Cells looked at at a time: they fit into a cache, and are little beside the mask.
 BLOCK = 2**21
@@ -32,7 +31,7 @@ def bits(allowed: Tensor) -> Mask:
     ■ · ■
     ■ ■ ·
     """
-    allowed = bool_cells("bits", allowed)
+    allowed = of_rank_4("bits", allowed)
     return bits_of_rows((allowed[:, :, rows] for rows in row_blocks(allowed.shape)), allowed.shape[3])
 
 
@@ -73,35 +72,28 @@ class Bits(Mask, kind="bits"):
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
         # Row of blocks by row of blocks. Where blocks are whole bytes nothing is unpacked: any cell is a byte that is
         # not 0, all cells are bytes of 255.
-        bytewise = block_k % 8 == 0
-        width = block_k // 8 if bytewise else block_k
-        found = []
-        for rows in self.packed.split(block_q, dim=2):
-            values = rows if bytewise else _unpack(rows)[..., :k_len].view(torch.uint8)
-            highest, lowest = values.amax(2), _filled(values, k_len).amin(2) if bytewise else values.amin(2)
-            some = pad(highest, (0, -highest.shape[-1] % width)).unflatten(-1, (-1, width)).amax(-1) > 0
-            whole = 255 if bytewise else 1
-            every = (
-                pad(lowest, (0, -lowest.shape[-1] % width), value=whole).unflatten(-1, (-1, width)).amin(-1) == whole
-            )
-            found.append(extent_of(some, every))
-        return torch.stack(found, dim=2).cpu()
+        strips = self.packed.split(block_q, dim=2)
+        if block_k % 8 == 0:
+            ends = ((rows.amax(2), _filled(rows, k_len).amin(2)) for rows in strips)
+            return extents_of_strips(ends, block_k // 8, whole=255)
+        unpacked = (_unpack(rows)[..., :k_len].view(torch.uint8) for rows in strips)
+        return extents_of_strips(((rows.amax(2), rows.amin(2)) for rows in unpacked), block_k, whole=1)
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
-        if not q_len:
-            return super().seen_keys(q_len, k_len)
-        if self.packed.device.type == "cpu":
-            return _unpack(torch.from_numpy(np.bitwise_or.reduce(self.packed.numpy(), axis=2)))[..., :k_len]
-        blocks = (_unpack(self.packed[:, :, rows]) for rows in row_blocks((*self.packed.shape[:3], k_len)))
-        return torch.stack([block.any(2) for block in blocks]).any(0)[..., :k_len].cpu()
+        seen = np.bitwise_or.reduce(self.packed.cpu().numpy(), axis=2)
+        return _unpack(torch.from_numpy(seen))[..., :k_len]
 
     def check(self, q_len: int, k_len: int) -> None:
         if self.packed.shape[3] != -(-self.k_len // 8):
             raise MaskError(f"bits: {self.k_len} keys do not fit into bytes {list(self.packed.shape)}")
-        check_lengths((*self.packed.shape[:3], self.k_len), q_len, k_len)
+        super().check(q_len, k_len)
 
-    def natural_lengths(self) -> tuple[int, int] | None:
+    @property
+    def fixed_lengths(self) -> tuple[int, int]:
         return self.packed.shape[2], self.k_len
+
+    def natural_lengths(self) -> tuple[int, int]:
+        return self.fixed_lengths
 
     def __repr__(self) -> str:
         # Only the shape of a large mask is shown: it is not unpacked.

@@ -11,7 +11,7 @@ from headwise.errors import MaskError
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import number, table
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import FAR, bool_cells, integer, look_up
+from headwise.masks.tables import FAR, integer, look_up, of_rank_4
 
 
 def block_sparse(layout: Tensor, block_size: int) -> Mask:
@@ -25,7 +25,7 @@ def block_sparse(layout: Tensor, block_size: int) -> Mask:
     ■ ■ ■ ■
     ■ ■ ■ ■
     """
-    cells = bool_cells("block_sparse: layout", layout)
+    cells = of_rank_4("block_sparse: layout", layout)
     if 0 in cells.shape:
         raise MaskError(f"block_sparse: expected a layout of at least one block. Received: layout={list(layout.shape)}")
     return BlockSparse(cells, integer("block_sparse: block_size", block_size, least=1, most=FAR))
@@ -56,7 +56,7 @@ def big_bird(
     length = integer("big_bird: length", length, least=1)
     block_size = integer("big_bird: block_size", block_size, least=1, most=FAR)
     for name, value in (("global_blocks", global_blocks), ("random_blocks", random_blocks)):
-        integer(f"big_bird: {name}", value)
+        integer(f"big_bird: {name}", value, least=0)
     if integer("big_bird: window_blocks", window_blocks, least=1) % 2 == 0:
         raise MaskError(f"big_bird: window_blocks must be odd, the diagonal in the middle. Received: {window_blocks}")
     n = -(-length // block_size)
@@ -67,7 +67,7 @@ def big_bird(
     draws = torch.rand(n, n, generator=torch.Generator().manual_seed(seed)).masked_fill(layout, 2.0)
     chosen = draws.argsort(dim=-1)[:, :random_blocks]
     layout |= torch.zeros_like(layout).scatter(1, chosen, True) & (draws < 2.0)
-    return BlockSparse(layout[None, None], block_size)
+    return BlockSparse(layout[None, None], block_size, length)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -76,6 +76,11 @@ class BlockSparse(Mask, kind="block_sparse"):
 
     layout: Tensor = table("BHNM", torch.bool)  # a cell for each block of queries and of keys
     block_size: int = number(1)
+    length: int | None = dataclasses.field(default=None, compare=False)  # the Q and K of big_bird
+
+    @property
+    def fixed_lengths(self) -> tuple[int | None, int | None]:
+        return self.length, self.length
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
         return look_up(self.layout, b, h, q // self.block_size, k // self.block_size)
@@ -93,12 +98,14 @@ class BlockSparse(Mask, kind="block_sparse"):
         return torch.nn.functional.pad(summed, (1, 0, 1, 0))
 
     def check(self, q_len: int, k_len: int) -> None:
+        super().check(q_len, k_len)
         needed = [-(-q_len // self.block_size), -(-k_len // self.block_size)]
         if list(self.layout.shape[2:]) != needed:
             raise MaskError(
                 f"block_sparse: {q_len} queries and {k_len} keys in blocks of {self.block_size} need a layout of "
-                f"{needed} blocks. Received: {list(self.layout.shape[2:])}"
+                f"{needed} blocks. Received: layout={list(self.layout.shape[2:])}"
             )
 
     def natural_lengths(self) -> tuple[int, int] | None:
-        return self.layout.shape[2] * self.block_size, self.layout.shape[3] * self.block_size
+        rows, cols = (blocks * self.block_size for blocks in self.layout.shape[2:])
+        return (rows, cols) if self.length is None else (self.length, self.length)

@@ -26,25 +26,22 @@ def evaluate_rectangles(mask: Mask, r: Rectangles) -> Tensor:
     # A rectangle smaller than the largest repeats its last row and column, which changes neither "any" nor "all".
     rows = torch.arange(int((q1 - q0).max()), device=device)
     cols = torch.arange(int((k1 - k0).max()), device=device)
-    b_index = torch.arange(b_size, device=device)[:, None, None, None, None]
-    h_index = torch.arange(h_size, device=device)[:, None, None, None]
+    b_index = axis(mask.batch, None, device)[:, None, None, None, None]
+    h_index = axis(mask.heads, None, device)[:, None, None, None]
     chunk = max(1, 2**22 // (len(rows) * len(cols) * b_size * h_size))
     found = []
-    for i in range(0, len(q0), chunk):
-        part = slice(i, i + chunk)
-        q = torch.minimum(q0[part, None] + rows, q1[part, None] - 1)[:, :, None]
-        k = torch.minimum(k0[part, None] + cols, k1[part, None] - 1)[:, None, :]
+    for q_lo, q_hi, k_lo, k_hi in zip(*(x[:, None].split(chunk) for x in (q0, q1, k0, k1)), strict=True):
+        q = torch.minimum(q_lo + rows, q_hi - 1)[:, :, None]
+        k = torch.minimum(k_lo + cols, k_hi - 1)[:, None, :]
         allowed = mask.allows(b_index, h_index, q, k)
-        allowed = torch.broadcast_to(allowed, (b_size, h_size, len(q), len(rows), len(cols)))
-        found.append(extent_of(allowed.flatten(-2).any(-1), allowed.flatten(-2).all(-1)))
+        allowed = torch.broadcast_to(allowed, (b_size, h_size, len(q), len(rows), len(cols))).flatten(-2)
+        found.append(extent_of(allowed.any(-1), allowed.all(-1)))
     codes[:, :, keep] = torch.cat(found, dim=-1).cpu()
     return codes
 
 
 def seen_keys(mask: Mask, q_len: int, k_len: int) -> Tensor:
     """The keys that some query may attend to, bool [B|1, H|1, K]: exact, though few cells are looked at."""
-    if not q_len:
-        return torch.zeros((mask.batch or 1, mask.heads or 1, k_len), dtype=torch.bool)
     # Nearly every mask lets a key be seen by the query at its own position: one cheap look settles those keys.
     k = torch.arange(k_len, device=mask.device)
     own = (k - (k_len - q_len)).clamp(0, q_len - 1)
@@ -56,14 +53,12 @@ def seen_keys(mask: Mask, q_len: int, k_len: int) -> Tensor:
     if len(left):
         zero = torch.zeros_like(left)
         codes = mask.rectangles(zero, zero + q_len, left, left + 1)
-        sure = codes != Extent.SOME
         used[..., left] |= codes == Extent.ALL
         # SOME may be conservative in a composition, and is a true "some" elsewhere; evaluating the column settles it.
-        unsure = left[(~sure & ~used[..., left]).flatten(0, 1).any(0)]
+        unsure = left[((codes == Extent.SOME) & ~used[..., left]).flatten(0, 1).any(0)]
         queries = torch.arange(q_len, device=mask.device)
         chunk = max(1, 2**22 // (q_len * used.shape[0] * used.shape[1]))
-        for i in range(0, len(unsure), chunk):
-            keys = unsure[i : i + chunk]
+        for keys in unsure.split(chunk):
             used[..., keys] |= mask.cells(queries, keys.to(queries.device)).any(-2).cpu()
     return used
 

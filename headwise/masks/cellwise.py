@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from headwise.errors import DtypeError, MaskError
+from headwise.errors import DtypeError
 from headwise.masks.extent import extent_of
 from headwise.masks.fields import table
 from headwise.masks.mask import Allowed, Index, Mask
 from headwise.masks.padding import PaddingKeys
-from headwise.masks.tables import bool_cells, look_up
+from headwise.masks.tables import look_up, of_rank_4
 
 
 def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, heads: int | None = None) -> Mask:
@@ -47,7 +48,7 @@ def from_tensor(allowed: Tensor) -> Mask:
     """
     floats = isinstance(allowed, Tensor) and allowed.is_floating_point()
     hint = ". An additive mask goes in bias=" if floats else ". If 1 means may attend, pass mask.bool()"
-    return Dense(bool_cells("from_tensor", allowed, hint if isinstance(allowed, Tensor) else ""))
+    return Dense(of_rank_4("from_tensor", allowed, hint if isinstance(allowed, Tensor) else ""))
 
 
 def as_mask(name: str, mask: object) -> Mask:
@@ -63,16 +64,8 @@ class Predicate(Mask):
     """fn(b, h, q, k). Its rectangles are exact."""
 
     fn: Callable[..., Allowed]
-    batch_size: int | None = None
-    head_count: int | None = None
-
-    @property
-    def batch(self) -> int | None:
-        return self.batch_size
-
-    @property
-    def heads(self) -> int | None:
-        return self.head_count
+    batch: int | None = None
+    heads: int | None = None
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
         allowed = self.fn(b, h, q, k)
@@ -83,7 +76,7 @@ class Predicate(Mask):
         return allowed
 
     def __repr__(self) -> str:
-        sizes = {"batch": self.batch_size, "heads": self.head_count}
+        sizes = {"batch": self.batch, "heads": self.heads}
         written = [f"{name}={size}" for name, size in sizes.items() if size is not None]
         return f"from_predicate({', '.join([getattr(self.fn, '__name__', type(self.fn).__name__), *written])})"
 
@@ -92,6 +85,7 @@ class Predicate(Mask):
 class Dense(Mask, kind="dense", function="from_tensor"):
     """allowed[b, h, q, k]. Its rectangles are exact."""
 
+    unfit = "A mask over keys alone, [B, K], is masks.padding(mask)"
     allowed: Tensor = table("BHqk", torch.bool)  # a size of 1 in the last two is the same for all, until it is aligned
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
@@ -101,46 +95,40 @@ class Dense(Mask, kind="dense", function="from_tensor"):
         return of_one(self.allowed, b, h).to(q.device)[:, :, as_slice(q)][..., as_slice(k)]
 
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
-        def reduced(fill: bool, reduce: Callable[..., Tensor]) -> Tensor:
-            # Blocks at the end are filled up with what does not change the answer.
-            size = (0, -k_len % block_k, 0, -q_len % block_q)
-            cells = torch.nn.functional.pad(self.allowed, size, value=fill) if any(size) else self.allowed
-            cells = cells.view(torch.uint8)
-            by_row = reduce(cells.unflatten(-1, (-1, block_k)), dim=-1)
-            return reduce(by_row.unflatten(-2, (-1, block_q)), dim=-2).bool()
-
-        return extent_of(reduced(False, torch.amax), reduced(True, torch.amin)).cpu()
+        strips = self.allowed.view(torch.uint8).split(block_q, dim=2)
+        return extents_of_strips(((rows.amax(2), rows.amin(2)) for rows in strips), block_k, whole=1)
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
-        if not q_len:
-            return super().seen_keys(q_len, k_len)
         return self.allowed.view(torch.uint8).amax(-2).bool().cpu()  # four times as fast as any(-2)
 
-    def check(self, q_len: int, k_len: int) -> None:
-        check_lengths(self.allowed.shape, q_len, k_len)
+    @property
+    def fixed_lengths(self) -> tuple[int | None, int | None]:
+        # What is given once is for all queries or keys, as in scaled_dot_product_attention.
+        rows, cols = self.allowed.shape[2:]
+        return None if rows == 1 else rows, None if cols == 1 else cols
 
     def align(self, q_len: int, k_len: int) -> Mask:
+        self.check(q_len, k_len)
         _, heads, rows, cols = self.allowed.shape
         if (rows, cols) == (q_len, k_len):
             return self
-        # What is given once for all queries or keys, as scaled_dot_product_attention broadcasts it.
-        sizes = (q_len if rows == 1 else rows, k_len if cols == 1 else cols)
-        check_lengths((*self.allowed.shape[:2], *sizes), q_len, k_len)
         if rows == heads == 1:
             return PaddingKeys(self.allowed[:, 0, 0].expand(-1, k_len))
-        return Dense(self.allowed.expand(-1, -1, *sizes))
-
-    def natural_lengths(self) -> tuple[int, int] | None:
-        return self.allowed.shape[2], self.allowed.shape[3]
+        return Dense(self.allowed.expand(-1, -1, q_len, k_len))
 
 
-def check_lengths(shape: tuple[int, ...], q_len: int, k_len: int) -> None:
-    """Raise MaskError unless a dense mask [B, H, Q, K] has these lengths."""
-    if tuple(shape[2:]) != (q_len, k_len):
-        raise MaskError(
-            f"mask: expected the last two sizes to be Q = {q_len} and K = {k_len}. Received: {list(shape)}. "
-            "A mask over keys alone, [B, K], is masks.padding(mask)"
-        )
+def extents_of_strips(strips: Iterable[tuple[Tensor, Tensor]], width: int, *, whole: int) -> Tensor:
+    """Extent codes of blocks `width` columns wide, from the highest and the lowest value of each column of a strip.
+
+    A value is 0 where nothing is allowed, and `whole` where all is. Strips [B, H, n]; codes [B, H, strips, ⌈n/width⌉].
+    """
+    found = []
+    for highest, lowest in strips:
+        fill = (0, -highest.shape[-1] % width)  # with what does not change the answer
+        some = pad(highest, fill).unflatten(-1, (-1, width)).amax(-1) > 0
+        every = pad(lowest, fill, value=whole).unflatten(-1, (-1, width)).amin(-1) == whole
+        found.append(extent_of(some, every))
+    return torch.stack(found, dim=2).cpu()
 
 
 def of_one(table: Tensor, b: int | None, h: int | None) -> Tensor:

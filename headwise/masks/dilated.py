@@ -10,7 +10,7 @@ from headwise.masks.band import causal, window
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import number
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import FAR, integer, optional_offset
+from headwise.masks.tables import FAR, integer
 
 
 def dilated(step: int, offset: int | None = None) -> Mask:
@@ -25,7 +25,7 @@ def dilated(step: int, offset: int | None = None) -> Mask:
     · ■ · ■ ·
     ■ · ■ · ■
     """
-    return Dilated(integer("dilated: step", step, least=1, most=FAR), optional_offset("dilated", offset))
+    return Dilated(integer("dilated: step", step, least=1, most=FAR), integer("dilated: offset", offset, optional=True))
 
 
 def strided(step: int) -> Mask:

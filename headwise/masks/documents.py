@@ -12,7 +12,7 @@ from headwise.errors import MaskError
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import INTEGERS, number, table
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import counts, integer_table, look_up, optional_offset
+from headwise.masks.tables import counts, integer, integer_table, look_up
 
 
 def documents(ids: Sequence[int] | Tensor, offset: int | None = None) -> Mask:
@@ -29,7 +29,7 @@ def documents(ids: Sequence[int] | Tensor, offset: int | None = None) -> Mask:
     · · · · ·
     """
     found = integer_table("documents: ids", ids, (1, 2))
-    return Documents(found if found.ndim == 2 else found[None], optional_offset("documents", offset))
+    return Documents(found if found.ndim == 2 else found[None], integer("documents: offset", offset, optional=True))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -71,14 +71,8 @@ class Documents(Mask, kind="documents"):
         return ids, places, counts(changed), (places[:, 1:] >= places[:, :-1]).all(-1)
 
     def check(self, q_len: int, k_len: int) -> None:
-        if self.ids.shape[1] != k_len:
-            raise MaskError(
-                f"documents: expected an id for each of the {k_len} keys. Received: ids={list(self.ids.shape)}"
-            )
+        super().check(q_len, k_len)
         check_queries_among_keys("documents", self.offset, q_len, k_len)
-
-    def natural_lengths(self) -> tuple[int, int] | None:
-        return self.ids.shape[1], self.ids.shape[1]
 
 
 def check_queries_among_keys(name: str, offset: int | None, q_len: int, k_len: int) -> None:

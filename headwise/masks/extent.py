@@ -31,10 +31,6 @@ class Rectangles:
     def shape(self) -> torch.Size:
         return torch.broadcast_shapes(self.q_lo.shape, self.q_hi.shape, self.k_lo.shape, self.k_hi.shape)
 
-    def by_example(self, values: Tensor) -> Tensor:
-        """A number for each example, [B], as [B, 1, *shape]: it broadcasts with the bounds."""
-        return values.cpu().view(-1, *[1] * (self.q_lo.ndim + 1))
-
 
 def extent_of(any_allowed: Tensor, all_allowed: Tensor) -> Tensor:
     """The int8 extent codes of rectangles from "is any pair allowed" and "are all pairs allowed"."""

@@ -15,7 +15,7 @@ from headwise.masks.documents import check_queries_among_keys
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import INTEGERS, number, table
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import any_of, counts, integer_table, look_up, optional_offset
+from headwise.masks.tables import any_of, counts, integer, integer_table, look_up
 
 
 def global_tokens(indices: int | Sequence[int] | Tensor, offset: int | None = None) -> Mask:
@@ -39,7 +39,7 @@ def global_tokens(indices: int | Sequence[int] | Tensor, offset: int | None = No
     found = integer_table(name, [indices] if isinstance(indices, int) else indices, (1,), least=0)
     if not len(found):
         raise MaskError(f"{name}: expected at least one position. Received: none")
-    return GlobalTokens(found.unique(), optional_offset("global_tokens", offset))
+    return GlobalTokens(found.unique(), integer("global_tokens: offset", offset, optional=True))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

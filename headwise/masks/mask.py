@@ -14,12 +14,12 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
-from headwise.errors import MaskError
+from headwise.errors import DtypeError, MaskError
 from headwise.masks import cells, fields
 from headwise.masks.extent import Extent, Rectangles
 from headwise.masks.memo import MISSING, Memo, Version, version_of
@@ -54,6 +54,7 @@ class Mask:
     kind: ClassVar[str | None] = None
     function: ClassVar[str]
     declared: ClassVar[dict[str, fields.Number | fields.Table | fields.Parts]] = {}
+    unfit: ClassVar[str] = "Make one for these lengths"  # what to do about a mask of other lengths
 
     def __init_subclass__(cls, *, kind: str | None = None, function: str | None = None) -> None:
         cls.declared = {**cls.declared, **fields.declared_in(vars(cls))}
@@ -64,18 +65,28 @@ class Mask:
     @property
     def batch(self) -> int | None:
         """The batch size this mask is made for; None if all examples share it."""
-        return self._size("B")
+        return self._size("B", least=2)
 
     @property
     def heads(self) -> int | None:
         """The number of query heads this mask is made for; None if all heads share it."""
-        return self._size("H")
+        return self._size("H", least=2)
 
-    def _size(self, dim: str) -> int | None:
+    @property
+    def fixed_lengths(self) -> tuple[int | None, int | None]:
+        """The Q and the K that a call must have; None = any."""
+        return self._size("q"), self._size("k")
+
+    def natural_lengths(self) -> tuple[int, int] | None:
+        """The (Q, K) to draw the mask at, if it is made for any."""
+        q_len, k_len = self._size("q"), self._size("k")
+        return None if k_len is None else (k_len if q_len is None else q_len, k_len)
+
+    def _size(self, dim: str, *, least: int = 0) -> int | None:
         for name, declared in self.declared.items():
             if isinstance(declared, fields.Table) and dim in declared.dims:
                 size: int = getattr(self, name).shape[declared.dims.index(dim)]
-                return size if size > 1 else None
+                return size if size >= least else None
         return None
 
     @property
@@ -98,7 +109,7 @@ class Mask:
     @property
     def cellwise(self) -> bool:
         """Whether rectangles are answered by evaluating their cells, which costs as much as the dense mask."""
-        return type(self).extents is Mask.extents and type(self).rectangles is Mask.rectangles
+        return type(self).extents is Mask.extents
 
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
         """What `blocks` does, for an aligned mask and without the memo."""
@@ -106,18 +117,25 @@ class Mask:
         k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32)[None, :]
         q_hi, k_hi = (q_lo + block_q).clamp(max=q_len), (k_lo + block_k).clamp(max=k_len)
         # In strips, so that the temporaries stay small beside the grid itself.
-        strip = max(1, 2**22 // max(1, k_lo.numel()))
+        strip = max(1, 2**22 // max(1, k_lo.numel() * (self.batch or 1) * (self.heads or 1)))
         strips = range(0, len(q_lo), strip)
         return torch.cat(
             [self.rectangles(q_lo[i : i + strip], q_hi[i : i + strip], k_lo, k_hi) for i in strips], dim=-2
         )
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
-        """What `used_keys` does, for an aligned mask and without the memo: bool [B|1, H|1, K], on the CPU."""
+        """What `used_keys` finds for an aligned mask, without the memo, from at least one query: on the CPU."""
         return cells.seen_keys(self, q_len, k_len)
 
     def check(self, q_len: int, k_len: int) -> None:
         """Raise MaskError if the mask cannot meet these lengths, or if its fields do not belong together."""
+        q_fixed, k_fixed = self.fixed_lengths
+        if q_fixed not in (q_len, None) or k_fixed not in (k_len, None):
+            made_for = " and ".join(f"{x} = {n}" for x, n in (("Q", q_fixed), ("K", k_fixed)) if n is not None)
+            raise MaskError(
+                f"{self.function}: the mask was made for {made_for}, the call has Q = {q_len} and K = {k_len}. "
+                f"Received: mask={self!r:.60}. {self.unfit}"
+            )
 
     def align(self, q_len: int, k_len: int) -> Mask:
         """What `aligned` does, without the memo."""
@@ -142,7 +160,8 @@ class Mask:
             aligned = self.align(q_len, k_len)
             return None if aligned is self else aligned  # a mask that kept itself would never be freed at once
 
-        return self.remember(("aligned", q_len, k_len), align) or self
+        aligned = self.remember(("aligned", q_len, k_len), align)
+        return self if aligned is None else aligned
 
     def rectangles(
         self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
@@ -165,7 +184,7 @@ class Mask:
         codes [B|1, H|1, *shape]. ALL and NONE are never wrong; SOME is conservative only where a docstring says so.
         """
         bounds = [torch.as_tensor(x) for x in (q_lo, q_hi, k_lo, k_hi)]
-        codes = self.rectangles(*(bounds if any(x.ndim for x in bounds) else [x[None] for x in bounds]))
+        codes = self.rectangles(*torch.atleast_1d(*bounds))
         if any(x.ndim for x in bounds):
             return codes
         lowest, highest = int(codes.min()), int(codes.max())
@@ -232,7 +251,8 @@ class Mask:
         mask = self.aligned(q_len, k_len)
 
         def find() -> Tensor | None:
-            used = mask.seen_keys(q_len, k_len)
+            nobody = torch.zeros((mask.batch or 1, mask.heads or 1, k_len), dtype=torch.bool)
+            used = mask.seen_keys(q_len, k_len) if q_len else nobody
             return None if bool(used.all()) else used
 
         return mask.remember(("used", q_len, k_len), find)
@@ -311,13 +331,21 @@ class Mask:
         return {name: value for name, value in self.__dict__.items() if name not in ("_memo", "_tensors")}
 
     def __and__(self, other: Mask) -> Mask:
-        return And((self, other)) if isinstance(other, Mask) else NotImplemented
+        return And((self, _beside("&", other)))
 
     def __or__(self, other: Mask) -> Mask:
-        return Or((self, other)) if isinstance(other, Mask) else NotImplemented
+        return Or((self, _beside("|", other)))
+
+    __rand__, __ror__ = __and__, __or__  # what is no mask itself: refused
 
     def __invert__(self) -> Mask:
         return self.part if isinstance(self, Not) else Not(self)
+
+    def __bool__(self) -> NoReturn:
+        raise DtypeError(
+            "a mask has no truth value: expected `&`, `|` and `~` between masks, or `is not None`. "
+            f"Received: mask={self!r:.60}. Use them instead of `and`, `or`, `not` and `if`"
+        )
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -350,10 +378,6 @@ class Mask:
             return Text(repr(self))
         return Panel(Text(self.draw(q_len, k_len)), title=repr(self), expand=False)
 
-    def natural_lengths(self) -> tuple[int, int] | None:
-        """The (Q, K) that this mask is made for, if it is made for any."""
-        return None
-
 
 def _tensors_in(value: Any) -> tuple[Tensor, ...]:
     if isinstance(value, Tensor):
@@ -370,29 +394,26 @@ def _tensors_in(value: Any) -> tuple[Tensor, ...]:
 class Combined(Mask):
     """A mask made of masks."""
 
-    @property
-    def masks(self) -> tuple[Mask, ...]:
-        """What it is made of."""
-        raise NotImplementedError
+    parts: tuple[Mask, ...]
 
     @property
     def batch(self) -> int | None:
-        return _one_size("examples", [part.batch for part in self.masks])
+        return _one_size("examples", [part.batch for part in self.parts])
 
     @property
     def heads(self) -> int | None:
-        return _one_size("heads", [part.heads for part in self.masks])
+        return _one_size("heads", [part.heads for part in self.parts])
 
     @property
     def key_only(self) -> bool:
-        return all(part.key_only for part in self.masks)
+        return all(part.key_only for part in self.parts)
 
     @property
     def cellwise(self) -> bool:
-        return any(part.cellwise for part in self.masks)
+        return any(part.cellwise for part in self.parts)
 
     def natural_lengths(self) -> tuple[int, int] | None:
-        return next((lengths for part in self.masks if (lengths := part.natural_lengths())), None)
+        return next((lengths for part in self.parts if (lengths := part.natural_lengths())), None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -412,10 +433,6 @@ class _Joined(Combined):
             flat.extend(part.parts if isinstance(part, _Joined) and type(part) is type(self) else [part])
         object.__setattr__(self, "parts", tuple(flat))
 
-    @property
-    def masks(self) -> tuple[Mask, ...]:
-        return self.parts
-
     def align(self, q_len: int, k_len: int) -> Mask:
         parts = []
         for part in self.parts:  # (a comprehension would double the depth of the stack)
@@ -431,12 +448,11 @@ class _Joined(Combined):
     def extents(self, r: Rectangles) -> Tensor:
         # A mask that must evaluate cells is asked last, and only where nothing is settled yet.
         cheap_first = sorted(self.parts, key=lambda part: part.cellwise)
-        bounds, wanted = (r.q_lo, r.q_hi, r.k_lo, r.k_hi), r.wanted
-        codes = cheap_first[0].rectangles(*bounds, wanted)
+        codes = cheap_first[0].extents(r)
         for part in cheap_first[1:]:
             open_ = (codes != self.settled).flatten(0, 1).any(0)
-            wanted = open_ if wanted is None else open_ & wanted
-            codes = type(self).join(codes, part.rectangles(*bounds, wanted))
+            r = dataclasses.replace(r, wanted=open_ if r.wanted is None else open_ & r.wanted)
+            codes = type(self).join(codes, part.extents(r))
         return codes
 
     def __repr__(self) -> str:
@@ -468,7 +484,7 @@ class Not(Combined, kind="not"):
     part: Mask = fields.parts(several=False)
 
     @property
-    def masks(self) -> tuple[Mask, ...]:
+    def parts(self) -> tuple[Mask, ...]:  # type: ignore[override]
         return (self.part,)
 
     def align(self, q_len: int, k_len: int) -> Mask:
@@ -478,7 +494,7 @@ class Not(Combined, kind="not"):
         return self.part.allows(b, h, q, k) ^ True  # `~` of a Python bool would be an int
 
     def extents(self, r: Rectangles) -> Tensor:
-        return 2 - self.part.rectangles(r.q_lo, r.q_hi, r.k_lo, r.k_hi, r.wanted)
+        return 2 - self.part.extents(r)
 
     def __repr__(self) -> str:
         return f"~({self.part!r})" if isinstance(self.part, _Joined) else f"~{self.part!r}"
@@ -496,6 +512,15 @@ def _one_size(what: str, sizes: list[int | None]) -> int | None:
         received = sorted(set(known))
         raise MaskError(f"masks made for different numbers of {what} cannot be combined. Received: {received}")
     return known[0] if known else None
+
+
+def _beside(sign: str, other: object) -> Mask:
+    if isinstance(other, Mask):
+        return other
+    raise DtypeError(
+        f"{sign}: expected a mask on both sides. Received: {type(other).__name__}. "
+        "Make one of a bool tensor: masks.from_tensor(x) of [Q, K], masks.padding(x) of [B, K]"
+    )
 
 
 def _same(a: Any, b: Any) -> bool:

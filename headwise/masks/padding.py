@@ -13,7 +13,7 @@ from headwise.errors import DtypeError, MaskError
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import INTEGERS, table
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import any_of, as_tensor, counts, integer_table, look_up
+from headwise.masks.tables import any_of, as_tensor, check_at_most, counts, integer_table, look_up
 
 
 def padding(real: Sequence[Any] | Tensor) -> Mask:
@@ -72,12 +72,11 @@ class PaddingLengths(Mask, kind="padding_lengths", function="lengths"):
         return k < look_up(self.lengths, b)
 
     def extents(self, r: Rectangles) -> Tensor:
-        found = r.by_example(self.lengths)
-        return extent_of(r.k_lo < found, r.k_hi <= found)
+        n = self.lengths.cpu().view(-1, *[1] * (r.k_lo.ndim + 1))
+        return extent_of(r.k_lo < n, r.k_hi <= n)
 
     def check(self, q_len: int, k_len: int) -> None:
-        if any_of(self.lengths > k_len):
-            raise MaskError(f"lengths: n must not exceed the {k_len} keys. Received: n={self.lengths.tolist()}")
+        check_at_most("lengths: n", self.lengths, k_len)
 
     def natural_lengths(self) -> tuple[int, int] | None:
         longest = int(self.lengths.max())
@@ -101,10 +100,3 @@ class PaddingKeys(Mask, kind="padding_keys", function="padding"):
         table = self.remember(("counts",), lambda: counts(self.real))
         allowed = table[:, r.k_hi] - table[:, r.k_lo]
         return extent_of(allowed > 0, allowed == r.k_hi - r.k_lo)[:, None]
-
-    def check(self, q_len: int, k_len: int) -> None:
-        if self.real.shape[1] != k_len:
-            raise MaskError(f"padding: expected [B, K] with K = {k_len}. Received: real={list(self.real.shape)}")
-
-    def natural_lengths(self) -> tuple[int, int] | None:
-        return self.real.shape[1], self.real.shape[1]

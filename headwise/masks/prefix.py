@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from headwise.errors import MaskError
-from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.band import Band
+from headwise.masks.extent import Rectangles
 from headwise.masks.fields import INTEGERS, number, table
 from headwise.masks.mask import Allowed, Index, Mask
-from headwise.masks.tables import any_of, clamped, integer_table, look_up, optional_offset
+from headwise.masks.padding import PaddingLengths
+from headwise.masks.tables import check_at_most, integer, integer_table
 
 
 def prefix(n: int | Sequence[int] | Tensor, offset: int | None = None) -> Mask:
@@ -27,7 +27,7 @@ def prefix(n: int | Sequence[int] | Tensor, offset: int | None = None) -> Mask:
     ■ ■ ■ ■
     """
     table = integer_table("prefix: n", [n] if isinstance(n, int) else n, (1,), least=0)
-    return Prefix(table, optional_offset("prefix", offset))
+    return Prefix(table, integer("prefix: offset", offset, optional=True))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -38,17 +38,17 @@ class Prefix(Mask, kind="prefix"):
     offset: int | None = number(optional=True)
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        return (k < look_up(self.n, b)) | (k <= q + clamped(self.shift))
+        return self._joined.allows(b, h, q, k)
 
     def extents(self, r: Rectangles) -> Tensor:
-        n, offset = r.by_example(self.n), clamped(self.shift)
-        # A query sees keys below max(n, q + offset + 1), which only grows with q.
-        fewest, most = torch.maximum(n, r.q_lo + (offset + 1)), torch.maximum(n, r.q_hi + offset)
-        return extent_of(r.k_lo < most, r.k_hi <= fewest)
+        return self._joined.extents(r)
+
+    @property
+    def _joined(self) -> Mask:
+        return PaddingLengths(self.n) | Band(None, 0, self.shift)
 
     def check(self, q_len: int, k_len: int) -> None:
-        if any_of(self.n > k_len):
-            raise MaskError(f"prefix: n must not exceed the {k_len} keys. Received: n={self.n.tolist()}")
+        check_at_most("prefix: n", self.n, k_len)
 
     def natural_lengths(self) -> tuple[int, int] | None:
         length = max(8, int(self.n.max()))

@@ -21,7 +21,7 @@ from headwise.masks.bits import bits_of_rows, row_blocks
 from headwise.masks.mask import Mask
 from headwise.masks.padding import lengths
 from headwise.masks.row_runs import Bools, Ints, RowRuns, key_padding
-from headwise.masks.tables import bool_cells
+from headwise.masks.tables import of_rank_4
 
 
 def recognise(allowed: Tensor) -> Mask | None:
@@ -54,7 +54,7 @@ def recognise(allowed: Tensor) -> Mask | None:
     · ■ ■ ■
     """
     hint = ". An additive mask goes to recognise_additive"
-    return recognise_cells(Cells(at_its_smallest(bool_cells("recognise", allowed, hint))))
+    return recognise_cells(Cells(at_its_smallest(of_rank_4("recognise", allowed, hint))))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -112,12 +112,9 @@ class Runs(Mask, kind="runs"):
             )
         if any_of((self.start < 0) | (self.stop < self.start)):
             raise MaskError("runs: expected 0 <= start <= stop for every query")
-        if self.start.shape[2] != q_len or any_of(self.stop > k_len):
-            longest = int(self.stop.max()) if self.stop.numel() else 0
-            raise MaskError(
-                f"runs: expected a run for each of the {q_len} queries, within the {k_len} keys. "
-                f"Received: {self.start.shape[2]} runs, up to key {longest}"
-            )
+        super().check(q_len, k_len)
+        if any_of(self.stop > k_len):
+            raise MaskError(f"runs: expected runs within the {k_len} keys. Received: stop up to {int(self.stop.max())}")
 
     def natural_lengths(self) -> tuple[int, int] | None:
         q_len = self.start.shape[2]

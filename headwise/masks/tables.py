@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from headwise.errors import DtypeError, MaskError
 
 # Lengths stay below this, so that positions and their distances fit into int32; what is farther away is out of reach.
 FAR = 2**30
+
+Number = TypeVar("Number", int, "int | None")
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -42,11 +45,6 @@ def any_of(condition: Tensor) -> bool:
     return not torch.compiler.is_compiling() and bool(condition.any())
 
 
-def clamped(distance: int) -> int:
-    """A distance between positions, no farther than any two positions can be."""
-    return max(-FAR, min(distance, FAR))
-
-
 def as_tensor(name: str, values: object) -> Tensor:
     """Numbers, sequences, arrays and tensors as a tensor, or an error that names the argument."""
     try:
@@ -67,29 +65,34 @@ def integer_table(name: str, values: object, ranks: tuple[int, ...], *, least: i
     return table.long()
 
 
-def integer(name: str, value: int, *, least: int = 0, most: int | None = None) -> int:
-    """`value` as an int that is at least `least`, or an error that names the argument."""
+def integer(
+    name: str, value: Number, *, least: float = -math.inf, most: float = math.inf, optional: bool = False
+) -> Number:
+    """`value`, an int within these limits (or None, if it is `optional`), or an error that names the argument."""
+    received = f"Received: {name.split()[-1]}={value!r}"
+    if value is None and optional:
+        return value
     if isinstance(value, bool) or not isinstance(value, int):
-        raise DtypeError(f"{name} must be an int. Received: {value!r}")
+        raise DtypeError(f"{name} must be an int{' or None' if optional else ''}. {received}")
     if value < least:
-        raise MaskError(f"{name} must be at least {least}. Received: {value}")
-    if most is not None and value > most:
-        raise MaskError(f"{name} must be at most {most}. Received: {value}")
+        raise MaskError(f"{name} must be at least {least}. {received}")
+    if value > most:
+        raise MaskError(f"{name} must be at most {most}. {received}")
     return value
 
 
-def optional_offset(name: str, offset: int | None) -> int | None:
-    """An argument `offset`, or an error that names it."""
-    if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int)):
-        raise DtypeError(f"{name}: offset must be an int or None. Received: offset={offset!r}")
-    return offset
+def check_at_most(name: str, values: Tensor, k_len: int) -> None:
+    """Raise MaskError for more keys than there are."""
+    if any_of(values > k_len):
+        raise MaskError(f"{name} must not exceed the {k_len} keys. Received: {name.split()[-1]}={values.tolist()}")
 
 
-def bool_cells(name: str, cells: object, hint: str = "") -> Tensor:
-    """A bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] as rank 4, or an error that names the argument."""
-    if not isinstance(cells, Tensor) or cells.dtype != torch.bool:
+def of_rank_4(name: str, cells: object, hint: str = "", *, floats: bool = False) -> Tensor:
+    """A bool (or float) tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] as rank 4, or an error that names the argument."""
+    if not isinstance(cells, Tensor) or not (cells.is_floating_point() if floats else cells.dtype == torch.bool):
+        expected = "a float tensor" if floats else "a bool tensor, True = may attend"
         received = cells.dtype if isinstance(cells, Tensor) else type(cells).__name__
-        raise DtypeError(f"{name}: expected a bool tensor, True = may attend. Received: {received}{hint}")
+        raise DtypeError(f"{name}: expected {expected}. Received: {received}{hint}")
     if cells.ndim not in (2, 3, 4):
         raise MaskError(f"{name}: expected [Q, K], [H, Q, K] or [B, H, Q, K]. Received: {list(cells.shape)}")
     return cells[(None,) * (4 - cells.ndim)]

@@ -51,7 +51,8 @@ class Tiles:
 
     def of(self, b: int, h: int) -> list[Tile]:
         """The tiles of one example and head, in the order of their rows. Rows in none attend to nothing."""
-        at = (b if self.mask and self.mask.batch else None, h if self.mask and self.mask.heads else None)
+        mask = self.mask
+        at = (None, None) if mask is None else (b if mask.batch else None, h if mask.heads else None)
         return self._tiles.get(at, [])
 
     def forbidden(self, tile: Tile) -> list[Forbidden]:
@@ -138,6 +139,6 @@ def _strips(mask: Mask | None, q_len: int, k_len: int) -> TileList:
     """The matrix in strips of `STRIP` rows."""
     if mask is None:
         rows = range(0, q_len, STRIP) if k_len else ()
-        return TileList.of(Tile(i, min(i + STRIP, q_len), (Run(0, k_len, False),)) for i in rows)
+        return TileList(Tile(i, min(i + STRIP, q_len), (Run(0, k_len, False),)) for i in rows)
     cutter = "band" if band.takes(mask) else "blocks"
     return mask.remember(("tiles", cutter, q_len, k_len, STRIP), lambda: CUTTERS[cutter].cut(mask, q_len, k_len, STRIP))

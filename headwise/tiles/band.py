@@ -29,4 +29,4 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
         runs = (Run(k_lo, inner_lo, True), Run(inner_lo, inner_hi, False), Run(inner_hi, k_hi, True))
         if k_lo < k_hi:
             tiles.append(Tile(q_lo, q_hi, tuple(run for run in runs if run.lo < run.hi)))
-    return TileList.of(tiles, alike=True, height=height)
+    return TileList(tiles, alike=True, height=height)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from headwise.masks import Mask
-from headwise.tiles.runs import WIDTH, joined, runs_of
+from headwise.tiles.runs import WIDTH, edges_of, joined, runs_of
 from headwise.tiles.tile import Tile, TileList
 
 HEIGHTS = (768, 256, 64)
@@ -25,12 +23,12 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
     """One tile for each `height` queries that may attend to anything, with the blocks of keys that they need."""
     strip = LONG_STRIP if max(q_len, k_len) > LONG else STRIP
     height = max(strip, (height or strip) // strip * strip)
-    strips = mask.remember(("strips", q_len, k_len), lambda: list(_strips(mask, q_len, k_len, strip)))
+    strips = mask.remember(("strips", q_len, k_len), lambda: list(_strips(mask, q_len, k_len, strip)) if q_len else [])
     groups: dict[tuple[int | None, int | None, int], list[Tile]] = {}
     for tile in strips:
         groups.setdefault((tile.b, tile.h, tile.q_lo // height), []).append(tile)
     tiles = (_joined(group, min(q_len, (i + 1) * height), i * height) for (_, _, i), group in groups.items())
-    return TileList.of(tiles, matrices=(mask.batch or 1) * (mask.heads or 1), height=height)
+    return TileList(tiles, matrices=(mask.batch or 1) * (mask.heads or 1), height=height)
 
 
 def _joined(strips: list[Tile], q_hi: int, q_lo: int) -> Tile:
@@ -43,23 +41,10 @@ def _joined(strips: list[Tile], q_hi: int, q_lo: int) -> Tile:
 
 def _strips(mask: Mask, q_len: int, k_len: int, height: int) -> Iterator[Tile]:
     """The strips that may attend to anything, one head of one example behind the other."""
-    q_lo, k_lo = torch.arange(0, q_len, height)[:, None], torch.arange(0, k_len, WIDTH)[None, :]
-    q_hi, k_hi = (q_lo + height).clamp(max=q_len), (k_lo + WIDTH).clamp(max=k_len)
-    some = max(1, 2**22 // max(1, k_lo.numel() * (mask.batch or 1) * (mask.heads or 1)))  # at once: memory stays small
-    found: dict[tuple[int, int], list[Tile]] = {}
-    for i in range(0, len(q_lo), some):
-        whole = i == 0 and some >= len(q_lo)
-        codes = (
-            mask.grid(q_len, k_len, height, WIDTH)
-            if whole
-            else mask.rectangles(q_lo[i:][:some], q_hi[i:][:some], k_lo, k_hi)
-        )
-        for b, example in enumerate(codes.numpy()):
-            for h, grid in enumerate(example):
-                for j, row in enumerate(grid, i):
-                    if runs := runs_of(row, 0, k_len, WIDTH):
-                        at = (b if mask.batch else None, h if mask.heads else None)
-                        tile = Tile(j * height, min(q_len, (j + 1) * height), runs, *at)
-                        found.setdefault((b, h), []).append(tile)
-    for tiles in found.values():
-        yield from tiles
+    edges = edges_of(0, k_len)
+    for b, example in enumerate(mask.grid(q_len, k_len, height, WIDTH).numpy()):
+        for h, grid in enumerate(example):
+            at = (b if mask.batch else None, h if mask.heads else None)
+            for j, row in enumerate(grid):
+                if runs := runs_of(row, edges):
+                    yield Tile(j * height, min(q_len, (j + 1) * height), runs, *at)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 from headwise.masks import Mask
@@ -14,7 +16,7 @@ from headwise.masks.extent import Extent
 from headwise.masks.mask import And
 from headwise.masks.padding import PaddingKeys, PaddingLengths
 from headwise.tiles.runs import runs_of
-from headwise.tiles.tile import Run, Tile, TileList
+from headwise.tiles.tile import Ints, Run, Tile, TileList
 
 HEIGHTS = (None, 768, 256, 64)  # None: whole documents
 
@@ -31,13 +33,14 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
     if found is None:
         keys = torch.arange(k_len, device=mask.device)
         real = mask.cells(keys[:1], keys)[:, 0, 0].cpu().numpy() * Extent.ALL
-        rows = [_in_rows(0, q_len, runs_of(row, 0, k_len, 1), height) for row in real]
+        rows = [_in_rows(0, q_len, runs_of(row, range(k_len + 1)), height) for row in real]
     else:
         documents, causal = found
-        rows = [list(_document_tiles(row, causal, q_len, documents.shift, height)) for row in documents.ids.tolist()]
+        ids = documents.ids.cpu().numpy()
+        rows = [list(_document_tiles(row, causal, q_len, documents.shift, height)) for row in ids]
     tiles = (dataclasses.replace(tile, b=b if mask.batch else None) for b, each in enumerate(rows) for tile in each)
     # All that is masked within a document is the diagonal, which looks the same from every tile.
-    return TileList.of(tiles, matrices=mask.batch or 1, alike=True)
+    return TileList(tiles, matrices=mask.batch or 1, alike=True)
 
 
 def _documents(mask: Mask) -> tuple[Documents, bool] | None:
@@ -52,18 +55,16 @@ def _documents(mask: Mask) -> tuple[Documents, bool] | None:
     return documents[0], bool(causal)
 
 
-def _document_tiles(ids: list[int], causal: bool, q_len: int, offset: int, height: int) -> Iterator[Tile]:
+def _document_tiles(ids: Ints, causal: bool, q_len: int, offset: int, height: int) -> Iterator[Tile]:
     """The tiles of one row of packed documents; those of a document in pieces take the keys of all its pieces.
 
     Query q stands at key q + offset.
     """
     pieces: dict[int, list[Run]] = {}
-    lo = 0
-    for position in range(1, len(ids) + 1):
-        if position == len(ids) or ids[position] != ids[lo]:
-            if ids[lo] >= 0:
-                pieces.setdefault(ids[lo], []).append(Run(lo, position, False))
-            lo = position
+    edges = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), len(ids)]
+    for lo, hi in itertools.pairwise(edges):
+        if lo < hi and ids[lo] >= 0:
+            pieces.setdefault(int(ids[lo]), []).append(Run(lo, hi, False))
     for runs in pieces.values():
         for piece in runs:
             q_lo, q_hi = max(0, piece.lo - offset), min(q_len, piece.hi - offset)

@@ -17,12 +17,12 @@ from headwise.tiles.tile import Run, Tile
 WIDTH = 64
 
 
-def runs_of(codes: ArrayLike, first: int, past: int, width: int) -> tuple[Run, ...]:
-    """The runs of keys in [first, past), from the extent codes of its blocks; equal neighbours are joined."""
+def runs_of(codes: ArrayLike, edges: Sequence[int]) -> tuple[Run, ...]:
+    """The runs of keys, from the extent codes of the blocks between neighbouring `edges`; equal ones are joined."""
     table = np.asarray(codes)
     starts = np.flatnonzero(np.diff(table, prepend=-1)).tolist()
     return tuple(
-        Run(first + start * width, min(past, first + stop * width), int(table[start]) == Extent.SOME)
+        Run(edges[start], edges[stop], int(table[start]) == Extent.SOME)
         for start, stop in zip(starts, [*starts[1:], len(table)], strict=True)
         if table[start] != Extent.NONE
     )
@@ -34,10 +34,15 @@ def runs_of_rows(
     """The runs of the keys in [first, past) that the queries [q_lo, q_hi) of one example and head need."""
     if mask is None or mask.cellwise:  # to ask about blocks would evaluate every cell just as well
         return (Run(first, past, mask is not None),) if first < past else ()
-    lo = torch.arange(first, past, WIDTH)
-    hi = (lo + WIDTH).clamp(max=past)
-    codes = mask.rectangles(torch.full_like(lo, q_lo), torch.full_like(lo, q_hi), lo, hi)
-    return runs_of(codes[b or 0, h or 0].numpy(), first, past, WIDTH)
+    edges = edges_of(first, past)
+    k = torch.tensor(edges)
+    codes = mask.rectangles(torch.tensor([q_lo]), torch.tensor([q_hi]), k[:-1], k[1:])
+    return runs_of(codes[b or 0, h or 0].numpy(), edges)
+
+
+def edges_of(first: int, past: int) -> list[int]:
+    """Where the blocks of keys in [first, past) begin, and where the last ends."""
+    return [*range(first, past, WIDTH), past]
 
 
 def joined(tiles: Sequence[Tile]) -> Tile:
@@ -54,13 +59,7 @@ def joined(tiles: Sequence[Tile]) -> Tile:
         for of in (slice(None), unmasked)
     )
     codes = (needed.cumsum() > 0).astype(int) + (full.cumsum() == len(tiles))
-    starts = np.flatnonzero(np.diff(codes, prepend=-1)).tolist()
-    union = tuple(
-        Run(int(edges[start]), int(edges[stop]), bool(codes[start] == Extent.SOME))
-        for start, stop in zip(starts, [*starts[1:], len(codes) - 1], strict=True)
-        if codes[start] != Extent.NONE
-    )
-    return dataclasses.replace(first, q_hi=last.q_hi, runs=union)
+    return dataclasses.replace(first, q_hi=last.q_hi, runs=runs_of(codes[:-1], edges.tolist()))
 
 
 def split(tile: Tile, many_keys: int) -> tuple[Tile, ...]:
@@ -74,4 +73,4 @@ def split(tile: Tile, many_keys: int) -> tuple[Tile, ...]:
 def forbidden(mask: Mask, rows: Tensor, run: Run, b: int | None, h: int | None) -> Tensor:
     """Which pairs of some queries and the keys of a run the mask forbids, bool [B|1, H|1, rows, keys]."""
     cols = torch.arange(run.lo, run.hi, device=rows.device)
-    return ~mask.cells(rows, cols, b=b if mask.batch else None, h=h if mask.heads else None)
+    return ~mask.cells(rows, cols, b=b, h=h)

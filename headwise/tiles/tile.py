@@ -1,14 +1,13 @@
 """A tile, and a list of them: what is computed of the Q × K matrix.
 
-A tile is some consecutive queries and the runs of keys that they need. The list is plain integers in compressed rows
-(CSR): tile t has the runs `first[t]` to `first[t + 1]`. Queries that are in no tile attend to nothing.
+A tile is some consecutive queries and the runs of keys that they need. Queries in no tile attend to nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -70,67 +69,31 @@ class Tile:
         return (self.rows, *((run.lo - self.q_lo, run.hi - self.q_lo, run.masked) for run in self.runs))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class TileList:
-    """Tiles as integers; `for tile in tiles` makes objects of them.
+    """Tiles, and the same as integers.
 
     `matrices` is how many matrices of the mask they are cut from: B|1 · H|1. `alike`: tiles of one `shape` have one
     mask, so it need be made only once. `height`: that of all tiles but the last of a matrix; None = they differ.
     """
 
-    b: Ints  # [tiles], -1 = all examples
-    h: Ints  # [tiles], -1 = all heads
-    q_lo: Ints  # [tiles]
-    q_hi: Ints  # [tiles]
-    causal: Bools  # [tiles]
-    shared: Bools  # [tiles]
-    first: Ints  # [tiles + 1]
-    lo: Ints  # [runs]
-    hi: Ints  # [runs]
-    masked: Bools  # [runs]
-    matrices: int
-    alike: bool = False
-    height: int | None = None
-
-    @classmethod
-    def of(
-        cls, tiles: Iterable[Tile], *, matrices: int = 1, alike: bool = False, height: int | None = None
-    ) -> TileList:
-        """The list of these tiles."""
-        tiles = list(tiles)
-        runs = [run for tile in tiles for run in tile.runs]
-        table = np.array([(*_place(tile), len(tile.runs)) for tile in tiles], np.int64).reshape(-1, 7)
-        lo, hi, masked = np.array(runs, np.int64).reshape(-1, 3).T
-        b, h, q_lo, q_hi, causal, shared, counts = table.T
-        first = np.concatenate([[0], counts.cumsum()])
-        made = cls(
-            *(b, h, q_lo, q_hi, causal > 0, shared > 0, first, lo, hi, masked > 0),
-            matrices=matrices,
-            alike=alike,
-            height=height,
-        )
-        vars(made)["_tiles"] = tiles
-        return made
+    def __init__(
+        self, tiles: Iterable[Tile], *, matrices: int = 1, alike: bool = False, height: int | None = None
+    ) -> None:
+        self._tiles = list(tiles)
+        self.matrices, self.alike, self.height = matrices, alike, height
+        table = np.array([_numbers(tile) for tile in self._tiles], np.int64).reshape(-1, 6)
+        runs = np.array([run for tile in self._tiles for run in tile.runs], np.int64).reshape(-1, 3)
+        self.b, self.h = table[:, 0], table[:, 1]  # -1 = all of them
+        self.rows = table[:, 2]
+        self.causal, self.shared = table[:, 3] > 0, table[:, 4] > 0
+        self.first = np.concatenate([[0], table[:, 5].cumsum()])  # tile t has the runs first[t] to first[t + 1]
+        self.lo, self.hi, self.masked = runs[:, 0], runs[:, 1], runs[:, 2] > 0
 
     def __len__(self) -> int:
-        return len(self.q_lo)
+        return len(self._tiles)
 
     def __iter__(self) -> Iterator[Tile]:
         return iter(self._tiles)
-
-    @functools.cached_property
-    def _tiles(self) -> Sequence[Tile]:
-        runs = list(map(Run, self.lo.tolist(), self.hi.tolist(), self.masked.tolist()))
-        columns = (self.b, self.h, self.q_lo, self.q_hi, self.causal, self.shared, self.first, self.first[1:])
-        return [
-            Tile(q_lo, q_hi, tuple(runs[i:j]), None if b < 0 else b, None if h < 0 else h, causal, shared)
-            for b, h, q_lo, q_hi, causal, shared, i, j in zip(*(column.tolist() for column in columns), strict=False)
-        ]
-
-    @functools.cached_property
-    def rows(self) -> Ints:
-        """The queries of each tile."""
-        return self.q_hi - self.q_lo
 
     @functools.cached_property
     def keys(self) -> Ints:
@@ -150,6 +113,6 @@ class TileList:
         return np.add.reduceat(of_runs, self.first[:-1]) if len(self) else of_runs
 
 
-def _place(tile: Tile) -> tuple[int, ...]:
+def _numbers(tile: Tile) -> tuple[int, ...]:
     b, h = (-1 if at is None else at for at in (tile.b, tile.h))
-    return b, h, tile.q_lo, tile.q_hi, tile.causal, tile.shared
+    return b, h, tile.rows, tile.causal, tile.shared, len(tile.runs)

@@ -53,7 +53,8 @@ ZOO: dict[str, Mask | None] = {
 
 def kernels_for(mask: Mask | None) -> list[str]:
     banded = mask is not None and mask.band() is not None and -math.inf not in mask.band()  # type: ignore[operator]
-    return ["auto", "plain", "chunked", *(["banded"] if banded else []), *(["block_sparse"] if mask else [])]
+    masked = ["block_sparse"] if mask is not None else []
+    return ["auto", "plain", "chunked", *(["banded"] if banded else []), *masked]
 
 
 CASES = [(name, kernel) for name, mask in ZOO.items() for kernel in kernels_for(mask)]

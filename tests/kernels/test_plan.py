@@ -8,6 +8,7 @@ import torch
 import headwise
 from headwise import masks
 from headwise.kernels.kernel import Blocks
+from headwise.tiles import band
 from tests.largest import Largest
 
 N = 1024
@@ -55,6 +56,14 @@ def test_a_decoding_step_with_a_window_touches_only_the_window() -> None:
     step = headwise.plan(q, k, k, mask=masks.window(255, 0))
     assert step.kernel == "tiled"
     assert step.cost.flops == 4 * 256 * 4 * 64  # heads · keys · (2 · D + 2 · E)
+
+
+def test_heights_that_cut_alike_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int | None] = []
+    cut = band.cut
+    monkeypatch.setattr(band, "cut", lambda *given: tried.append(given[-1]) or cut(*given))
+    assert plan_for(masks.window(16, 0), 128, kernel="tiled").kernel == "tiled"
+    assert tried == [256, 64]  # 768 queries are all of them too
 
 
 def test_dense_flops_by_hand() -> None:

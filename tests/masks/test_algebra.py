@@ -109,10 +109,10 @@ def test_a_drawing_in_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("make", "kind", "message"),
     [
-        (lambda: masks.window(-1, 0), MaskError, r"window: left must be at least 0. Received: -1"),
-        (lambda: masks.window(1.5, 0), DtypeError, r"window: left must be an int. Received: 1.5"),
+        (lambda: masks.window(-1, 0), MaskError, r"window: left must be at least 0. Received: left=-1"),
+        (lambda: masks.window(1.5, 0), DtypeError, r"window: left must be an int or None. Received: left=1.5"),
         (lambda: masks.causal("a"), DtypeError, r"causal: offset must be an int or None. Received: offset='a'"),
-        (lambda: masks.dilated(0), MaskError, r"dilated: step must be at least 1. Received: 0"),
+        (lambda: masks.dilated(0), MaskError, r"dilated: step must be at least 1. Received: step=0"),
         (
             lambda: masks.lengths([3, -1]),
             MaskError,
@@ -127,11 +127,11 @@ def test_a_drawing_in_the_terminal() -> None:
         (
             lambda: masks.padding(torch.ones(2, 3, dtype=torch.bool)).to_bool(4),
             MaskError,
-            r"K = 4. Received: real=\[2, 3\]",
+            r"padding: the mask was made for K = 3, the call has Q = 4 and K = 4. Received: mask=padding",
         ),
         (lambda: masks.prefix(5).to_bool(4), MaskError, r"prefix: n must not exceed the 4 keys"),
         (lambda: masks.prefix(-1), MaskError, r"prefix: n: expected integers of at least 0"),
-        (lambda: masks.documents([0, 1]).to_bool(3), MaskError, r"an id for each of the 3 keys.*\[1, 2\]"),
+        (lambda: masks.documents([0, 1]).to_bool(3), MaskError, r"made for K = 2, the call has Q = 3 and K = 3"),
         (
             lambda: masks.documents([0.5, 1.0]),
             DtypeError,
@@ -148,13 +148,22 @@ def test_a_drawing_in_the_terminal() -> None:
         (
             lambda: masks.block_sparse(torch.ones(2, 2, dtype=torch.bool), 8).to_bool(32),
             MaskError,
-            r"32 queries and 32 keys in blocks of 8 need a layout of \[4, 4\] blocks. Received: \[2, 2\]",
+            r"32 queries and 32 keys in blocks of 8 need a layout of \[4, 4\] blocks. Received: layout=\[2, 2\]",
+        ),
+        (
+            lambda: masks.big_bird(20).to_bool(10),
+            MaskError,
+            r"made for Q = 20 and K = 20, the call has Q = 10 and K = 10. Received: mask=block_sparse\(.*Make",
         ),
         (lambda: masks.big_bird(64, window_blocks=2), MaskError, r"window_blocks must be odd"),
         (lambda: masks.from_tensor(torch.zeros(2, 2)), DtypeError, r"torch.float32. An additive mask goes in bias="),
         (lambda: masks.from_tensor(torch.ones(2, 2, dtype=torch.int64)), DtypeError, r"pass mask.bool\(\)"),
         (lambda: masks.from_tensor(torch.ones(2, dtype=torch.bool)), MaskError, r"expected \[Q, K\].*Received: \[2\]"),
-        (lambda: masks.from_tensor(torch.ones(2, 3, dtype=torch.bool)).to_bool(4), MaskError, r"Q = 4 and K = 4"),
+        (
+            lambda: masks.from_tensor(torch.ones(2, 3, dtype=torch.bool)).to_bool(4),
+            MaskError,
+            r"Q = 2 and K = 3, the call has Q = 4 and K = 4.*\[B, K\], is masks.padding",
+        ),
         (lambda: masks.from_predicate(3), DtypeError, r"expected a function \(b, h, q, k\) -> bool. Received: fn=int"),
         (lambda: masks.from_predicate(lambda b, h, q, k: q - k).to_bool(3), DtypeError, r"must return bool"),
         (lambda: (masks.lengths([1, 2]) & masks.lengths([1, 2, 3])).batch, MaskError, r"numbers of examples.*\[2, 3\]"),
@@ -175,5 +184,19 @@ def test_masks_can_be_pickled_and_copied_without_what_they_remember() -> None:
 
 
 def test_only_masks_combine() -> None:
-    with pytest.raises(TypeError):
-        masks.causal() & torch.ones(2, 2, dtype=torch.bool)  # type: ignore[operator]
+    allowed = torch.ones(2, 2, dtype=torch.bool)
+    for combine in (
+        lambda: masks.causal() & allowed,  # type: ignore[operator]
+        lambda: allowed | masks.causal(),
+        lambda: masks.causal() | None,  # type: ignore[operator]
+    ):
+        with pytest.raises(DtypeError, match=r"expected a mask on both sides. Received: .*masks.from_tensor\(x\)"):
+            combine()
+    assert (masks.causal() & masks.from_tensor(allowed)).to_bool(2).tolist() == [[[[True, False], [True, True]]]]
+
+
+def test_a_mask_has_no_truth_value() -> None:
+    causal, real = masks.causal(), masks.padding([1, 1, 0])
+    for use in (lambda: causal and real, lambda: causal or real, lambda: not causal, lambda: bool(causal & real)):
+        with pytest.raises(DtypeError, match=r"has no truth value: expected `&`.*Received: mask=causal\(\)"):
+            use()

@@ -166,7 +166,7 @@ BAD: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]
         r"q_len: expected an integer of at least 1. Received: q_len=0",
     ),
     "a length that is none": (masks.causal(), (4, 2.5), {}, ArgumentError, r"k_len: expected an integer .* k_len=2.5"),
-    "lengths of another mask": (masks.documents([0, 1]), (3,), {}, MaskError, r"documents: expected an id for each"),
+    "lengths of another mask": (masks.documents([0, 1]), (3,), {}, MaskError, r"documents: the mask was made for"),
     "a float tensor": (torch.ones(2, 2), (2,), {}, DtypeError, r"expected a bool tensor, True = may attend"),
     "no mask": ("causal", (2,), {}, DtypeError, r"mask: expected a mask of headwise.masks or a bool tensor.*str"),
     "an example": (masks.lengths([1, 2]), (2,), {"b": 2}, ArgumentError, r"b must be in 0 … 1. Received: b=2"),

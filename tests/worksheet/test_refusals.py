@@ -97,7 +97,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a mask that does not fit": (
         lambda: make(attention(), x(3, 4), mask=torch.ones(4, 4).bool()),
         MaskError,
-        "mask: expected the last two sizes to be Q = 3 and K = 3",
+        "the mask was made for Q = 4 and K = 4, the call has Q = 3 and K = 3",
     ),
     "a mask of floats": (lambda: make(attention(), x(3, 4), mask=torch.ones(3, 3)), DtypeError, "bool"),
     "a cache": (lambda: make(attention(), x(3, 4), cache=nn.Cache()), WorksheetError, "cache: .* remove cache="),
