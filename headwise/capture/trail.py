@@ -64,10 +64,12 @@ class Trails:
     def get(self, x: Any, *, changed: bool = False) -> Trail | None:
         """The trail of `x`, with a problem after an unseen change in place. `changed`: the last operation wrote it."""
         found = self._of.get(id(x))
-        if found is None or found[0]() is not x:
+        if found is None:
             return None
-        _, trail, versions = found
-        now = _versions(x, trail)
+        alive, trail, versions = found[0](), *found[1:]
+        if alive is None or alive is not x:
+            return None
+        now = _versions(alive, trail)
         if versions[0] is not None and changed:
             now = (versions[0], *now[1:]) if now[0] in (versions[0], versions[0] + 1) else now
         if now != versions:
