@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from headwise.errors import HeadwiseError
 # A row maps a column name to: str for text, bytes for other BYTES, a Python number or bool if the column's
 # shape is (), otherwise a NumPy array of the column's dtype.
 Row = dict[str, Any]
+Asked = TypeVar("Asked")  # a row in the form that the model reads
 Datatype = Literal["BYTES", "BOOL", "INT32", "INT64", "FP32", "FP64"]  # names of the Open Inference Protocol
 
 DTYPES: dict[Datatype, Any] = {  # the NumPy dtypes
@@ -75,22 +76,25 @@ class Description:
         return next(column.name for column in self.outputs if column.datatype == "BYTES")
 
 
-class Interface(Protocol):
-    """A model in a worker. It is called by one thread at a time."""
+class Interface(Protocol[Asked]):
+    """A model in a worker. It is called by one thread at a time. A row is read once, for whatever is asked of it."""
 
     description: Description
 
-    def tokens(self, row: Row) -> int:
-        """The number of tokens in a row, for the limit `max_tokens`. Raises HeadwiseError for an invalid row."""
+    def read(self, row: Row) -> Asked:
+        """A row, checked and tokenized, as the other methods take it. Raises HeadwiseError if it is invalid."""
 
-    def answer(self, rows: Sequence[Row]) -> list[Row | HeadwiseError]:
-        """The model's answer to each row, in order; an error in the place of an invalid row."""
+    def tokens(self, asked: Asked) -> int:
+        """The number of tokens, including those beyond the model's limit, for the limit `max_tokens`."""
 
-    def stream(self, row: Row) -> Iterator[str]:
-        """The pieces of the text generated for a row, each as soon as it is ready; joined they are the whole text."""
+    def answer(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
+        """The answers to some rows in one pass, in order. May raise if one of them cannot be answered."""
 
-    def explain(self, row: Row) -> dict[str, Any]:
+    def stream(self, asked: Asked) -> Iterator[str]:
+        """The pieces of the generated text, each as soon as it is ready; joined they are the whole text."""
+
+    def explain(self, asked: Asked) -> dict[str, Any]:
         """The statistics of every attention call of this row, as a JSON object."""
 
-    def page(self, row: Row) -> str:
+    def page(self, asked: Asked) -> str:
         """The HTML page that shows the attention."""

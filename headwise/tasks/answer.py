@@ -104,17 +104,17 @@ class Answer(Task[AnswerOptions]):
         return cls(options, SpanReader(encoder), subwords, facts)
 
     def encode(self, data: Data, *, targets: bool = True) -> list[Window]:
-        questions = [
-            pieces.ids[: self.options.question_length] for pieces in self.subwords.pieces(data.columns["question"])
-        ]
+        questions = self.subwords.pieces(data.columns["question"])
         contexts = _pieces(data.columns["context"], self.subwords)
         spans = _token_spans(data, self.subwords) if targets else [None] * len(data)
         found = []
         for row, (question, text, span) in enumerate(zip(questions, data.columns["context"], spans, strict=True)):
-            found += self._windows(row, question, contexts[text], span)
+            found += self.windows(row, question, contexts[text], span)
         return found
 
-    def _windows(self, row: int, question: list[int], context: Pieces, answer: range | None) -> list[Window]:
+    def windows(self, row: int, asked: Pieces, context: Pieces, answer: range | None = None) -> list[Window]:
+        """The windows of one row, from all tokens of its question and its context."""
+        question = asked.ids[: self.options.question_length]
         room = self.max_length - len(question) - 3
         if room < 1:
             raise ArgumentError(
@@ -184,9 +184,12 @@ class Answer(Task[AnswerOptions]):
             windows. If the model predicts that there is no answer: "" and None.
         """
         data = self._inputs(inputs)
-        best = self._best(data)
+        return self.answers(data.columns["context"], self.encode(data, targets=False))
+
+    def answers(self, contexts: Sequence[str], windows: Sequence[Window]) -> list[dict[str, Any]]:
+        """What `predict` returns for some rows: their contexts, and the windows of all of them."""
         found = []
-        for context, spans in zip(data.columns["context"], best, strict=True):
+        for context, spans in zip(contexts, self._best(len(contexts), windows), strict=True):
             (start, end), probability = spans.best()
             answer = context[start:end]
             found.append({"answer": answer, "start": start if answer else None, "probability": probability})
@@ -228,7 +231,7 @@ class Answer(Task[AnswerOptions]):
         data = self._inputs(inputs)
         windows = self.encode(data, targets=False)
         found = []
-        for row, answer in enumerate(self.predict(data)):
+        for row, answer in enumerate(self.answers(data.columns["context"], windows)):
             middle = 0.0 if answer["start"] is None else answer["start"] + len(answer["answer"]) / 2
             mine = [each for each in windows if each.row == row]
             window = min(mine, key=lambda each: abs((each.offsets[0][0] + each.offsets[-1][1]) / 2 - middle))
@@ -254,11 +257,10 @@ class Answer(Task[AnswerOptions]):
         self.subwords.save(folder)
 
     @torch.no_grad()
-    def _best(self, data: Data) -> list[BestSpans]:
+    def _best(self, rows: int, examples: Sequence[Window]) -> list[BestSpans]:
         """The best answers to each row, from all its windows."""
         self.eval()
-        found = [BestSpans(self.may_be_none) for _ in range(len(data))]
-        examples = self.encode(data, targets=False)
+        found = [BestSpans(self.may_be_none) for _ in range(rows)]
         for batch, places in self.batches(examples):
             starts_BS, ends_BS = self._log_probabilities(batch)
             for i, place in enumerate(places):

@@ -22,7 +22,7 @@ from headwise.tasks.scoring.class_scores import class_scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
 from headwise.tasks.text.padding import padded
-from headwise.tasks.text.subwords import Subwords
+from headwise.tasks.text.subwords import Pieces, Subwords
 
 SEPARATOR = "[SEP]"  # separates the two texts of a pair in one string
 UNSEEN = -100  # the class of a label that is not in the training data; the loss ignores it
@@ -81,15 +81,14 @@ class Classify(Task[ClassifyOptions]):
         return cls(options, _classifier(encoder, subwords, len(labels), options), subwords, labels)
 
     def encode(self, data: Data, *, targets: bool = True) -> list[Example]:
-        firsts = self.subwords.pieces(data.columns["text"])
-        seconds = self.subwords.pieces(data.columns["pair"]) if "pair" in data.columns else [None] * len(data)
+        columns = [self.subwords.pieces(data.columns[name]) for name in ("text", "pair") if name in data.columns]
         labels = data.columns["label"] if targets else [None] * len(data)
-        longest = self.max_length
-        found = []
-        for first, second, label in zip(firsts, seconds, labels, strict=True):
-            pair = _cut(first.ids, None if second is None else second.ids, longest)
-            found.append(Example(*self.subwords.pair(*pair), self._numbers.get(label, UNSEEN)))
-        return found
+        return [self.example(texts, label) for *texts, label in zip(*columns, labels, strict=True)]
+
+    def example(self, texts: Sequence[Pieces], label: Any = None) -> Example:
+        """One row, from all tokens of its text or its two texts."""
+        pair = _cut(texts[0].ids, texts[1].ids if len(texts) > 1 else None, self.max_length)
+        return Example(*self.subwords.pair(*pair), self._numbers.get(label, UNSEEN))
 
     @property
     def max_length(self) -> int | None:

@@ -28,7 +28,7 @@ from headwise.tasks.scores import Scores
 from headwise.tasks.scoring.retrieval import DEPTHS, recall, recall_by_chance
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
-from headwise.tasks.text.subwords import Subwords
+from headwise.tasks.text.subwords import Pieces, Subwords
 from headwise.tasks.training.shares import of_all_processes
 from headwise.text import Patches
 
@@ -254,7 +254,7 @@ class Match(Task[MatchOptions]):
         for name, text in zip(data.columns["name"], data.columns["text"], strict=True):
             right_UT[rows[name], columns[text]] = True
 
-        found = self._candidates(list(images.values()), texts)
+        found = self._candidates(list(images.values()), self._ids(texts))
         rerank, deepest = self.options.rerank, max(DEPTHS)
         orders = {
             "text_to_image": (found.best_images(rerank, deepest).cpu(), right_UT.mT),
@@ -288,18 +288,21 @@ class Match(Task[MatchOptions]):
         self.subwords.save(folder)
         self.gallery.save(folder)
 
-    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        room = self.options.max_length - 2
-        return [self.subwords.pair(pieces.ids[:room])[0] for pieces in self.subwords.pieces(texts)]
+    def ids(self, pieces: Pieces) -> list[int]:
+        """The ids that the model reads, from all tokens of a text."""
+        return self.subwords.pair(pieces.ids[: self.options.max_length - 2])[0]
 
-    def _candidates(self, images: Sequence[Pixels], texts: Sequence[str]) -> Candidates:
-        return Candidates.read(self.model, images, self._ids(texts), self.subwords.pad)
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.ids(pieces) for pieces in self.subwords.pieces(texts)]
+
+    def _candidates(self, images: Sequence[Pixels], ids: Sequence[list[int]]) -> Candidates:
+        return Candidates.read(self.model, images, ids, self.subwords.pad)
 
     def _answers(self, wants: str, asked: Sequence[Question]) -> list[dict[str, Any]]:
         """The answers to questions of the same kind: scores of pairs, images, or texts."""
         gallery, rerank = self.gallery, self.options.rerank
         images = [each.pixels for each in asked if each.pixels is not None]
-        texts = [each.text for each in asked if each.text is not None]
+        texts = [each.ids or self._ids([each.text])[0] for each in asked if each.text is not None]
         if wants == "pair":
             found = self._candidates(images, texts)
             places = torch.arange(len(asked), device=self.device)
@@ -309,7 +312,7 @@ class Match(Task[MatchOptions]):
             found = self._candidates(self._kept(gallery.images, "images"), texts)
             order_QN, names = found.best_images(rerank, BEST), gallery.names
         else:
-            found = self._candidates(images, self._kept(gallery.texts, "texts"))
+            found = self._candidates(images, self._ids(self._kept(gallery.texts, "texts")))
             order_QN, names = found.best_texts(rerank, BEST), gallery.texts
         queries = torch.arange(len(asked), device=self.device).repeat_interleave(order_QN.shape[1])
         pairs = (order_QN.flatten(), queries) if wants == "image" else (queries, order_QN.flatten())

@@ -181,7 +181,14 @@ class TextToText(Task[TextOptions]):
             For each input the text and its score: the score of beam search, with the `length_penalty` of the
             options; for greedy and sampled texts the log-probability.
         """
-        examples = self._encoded(self._inputs(inputs))
+        return self.answers(self._encoded(self._inputs(inputs)))
+
+    def example(self, source: Sequence[int]) -> Example:
+        """One row without a target, from all tokens of its source."""
+        return Example(self.source_vocabulary.cut(source, self.options.max_source_length, keep=self.keep), [])
+
+    def answers(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        """What `predict` returns for these sources."""
         return [
             {self.writes: self.target_vocabulary.decode(each.ids), "score": each.score} for each in self.write(examples)
         ]
@@ -198,8 +205,12 @@ class TextToText(Task[TextOptions]):
         examples = self._encoded(self._inputs(text))
         if len(examples) != 1:
             raise ArgumentError(f"stream: expected one input. Received: {len(examples)} inputs. Stream each separately")
+        return self.streamed(examples[0])
+
+    def streamed(self, example: Example) -> Iterator[str]:
+        """What `stream` returns for this source."""
         self.eval()
-        source = examples[0].source
+        source = example.source
         certain = follow(self.model, source, self._limit(source), **self._writing(), steps=self.make_steps)
         return pieces(certain, self.target_vocabulary.decode)
 

@@ -59,6 +59,8 @@ def label(
 
 def shown(text: str) -> str:
     """A piece of text on one line without control characters, as the label of a word or sentence."""
+    if text.isprintable():  # nothing to replace; a word may be thousands of characters long
+        return _trim(text)
     seen = dict.fromkeys(characters(text))
     return _trim("".join(_visible(text[slice(*span)]) for span in seen))
 

@@ -161,11 +161,12 @@ def is_of_words(name: str, module: nn.Module) -> bool:
 
 def test_the_server_explains_what_it_answers(tmp_path: Path) -> None:
     from headwise.server.interfaces.classify import ClassifyInterface
+    from headwise.server.interfaces.texts import Texts
 
     task = learn(Classify, {**READS, "second": TEXTS[::-1]}, **ENCODER, text_pair="second")
     assert isinstance(task, Classify)
     example = task.encode(task._inputs([(LONG, SIGNS)]), targets=False)[0]
     interface = object.__new__(ClassifyInterface)
     interface.task = task
-    (shown,) = interface.look({"text": LONG, "pair": SIGNS})
+    (shown,) = interface.look(Texts((LONG, SIGNS), []))
     assert list(shown.stacks[0].rows.tokens.ids) == example.ids

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headwise.server.interface import Column, Description, Row
-from headwise.server.interfaces.cells import text_of
 from headwise.server.interfaces.task_interface import TaskInterface
+from headwise.server.interfaces.texts import Texts, texts_of_row
 from headwise.tasks.answer import Answer
 from headwise.viewer import Input, inputs_of
 
 NO_ANSWER = -1  # the start when the context has no answer
 
 
-class AnswerInterface(TaskInterface[Answer, tuple[str, str]]):
+class AnswerInterface(TaskInterface[Answer, Texts]):
     """`question`, `context` -> `answer`, `start`, `probability`."""
 
     def describe(self) -> Description:
@@ -40,15 +40,18 @@ class AnswerInterface(TaskInterface[Answer, tuple[str, str]]):
             },
         )
 
-    def read(self, row: Row) -> tuple[str, str]:
-        return text_of(row, "question"), text_of(row, "context")
+    def parse(self, row: Row) -> Texts:
+        return texts_of_row(row, ("question", "context"), self.task.subwords)
 
-    def size(self, asked: tuple[str, str]) -> int:
-        return 3 + sum(len(pieces.ids) for pieces in self.task.subwords.pieces(asked))
+    def tokens(self, asked: Texts) -> int:
+        return asked.tokens
 
-    def run(self, asked: Sequence[tuple[str, str]]) -> list[Row]:
-        found = self.task.predict(list(asked))
+    def run(self, asked: Sequence[Texts]) -> list[Row]:
+        windows = []
+        for place, (_, (question, context)) in enumerate(asked):
+            windows += self.task.windows(place, question, context)
+        found = self.task.answers([each.texts[1] for each in asked], windows)
         return [{**each, "start": NO_ANSWER if each["start"] is None else each["start"]} for each in found]
 
-    def look(self, asked: tuple[str, str]) -> list[Input]:
-        return inputs_of(self.task.look([asked]))
+    def look(self, asked: Texts) -> list[Input]:
+        return inputs_of(self.task.look([asked.texts]))

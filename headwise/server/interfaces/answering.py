@@ -1,30 +1,23 @@
-"""`Answering`: the common part of the interfaces of all tasks: error handling per row, and explanations."""
+"""`Answering`: the common part of the interfaces of all tasks: threads, precision, and explanations."""
 
 from __future__ import annotations
 
-import logging
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import torch
 
-from headwise.errors import ArgumentError, HeadwiseError, RequestRefused
-from headwise.server.halving import by_halves
-from headwise.server.interface import Description, Row
+from headwise.errors import ArgumentError, HeadwiseError
+from headwise.server.interface import Asked, Description, Row
 from headwise.server.interfaces import explaining
 from headwise.server.interfaces.cells import check_names
 from headwise.server.interfaces.precision import Precision, computing
 from headwise.viewer import Input
 
-Asked = TypeVar("Asked")  # one row in the form that the model reads
-
-_log = logging.getLogger("headwise.server")
-
 
 class Answering(ABC, Generic[Asked]):
-    """An `Interface` whose subclasses define how a row is read, how long it is, and how rows are answered."""
+    """An `Interface` whose subclasses define how a row is read, and how rows are answered."""
 
     description: Description
     precision: Precision = "fp32"
@@ -36,20 +29,16 @@ class Answering(ABC, Generic[Asked]):
         return torch.device("cpu")
 
     @abstractmethod
-    def read(self, row: Row) -> Asked:
-        """A row with valid columns in the form that the model reads. Raises HeadwiseError if it is invalid."""
+    def parse(self, row: Row) -> Asked:
+        """`read` for a row with valid columns."""
 
     @abstractmethod
-    def size(self, asked: Asked) -> int:
-        """The number of tokens, including those beyond the model's limit."""
+    def tokens(self, asked: Asked) -> int:
+        """See `Interface`."""
 
     @abstractmethod
     def run(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
-        """The answers to all items in one pass. May raise if one of them cannot be answered."""
-
-    def write(self, asked: Asked) -> Iterator[str]:
-        """The pieces of the generated text."""
-        raise ArgumentError(f"{self.description.task} does not generate text piece by piece")
+        """`answer` in the precision of the model."""
 
     def look(self, asked: Asked) -> list[Input]:
         """The attention of all heads, as inputs of the viewer."""
@@ -59,49 +48,26 @@ class Answering(ABC, Generic[Asked]):
 
     # Called by a worker.
 
-    def tokens(self, row: Row) -> int:
+    def read(self, row: Row) -> Asked:
         """See `Interface`."""
-        return self.size(self._asked(row))
-
-    def answer(self, rows: Sequence[Row]) -> list[Row | HeadwiseError]:
-        """See `Interface`."""
-        found: dict[int, Row | HeadwiseError] = {}
-        asked: dict[int, Asked] = {}
-        for place, row in enumerate(rows):
-            try:
-                asked[place] = self._asked(row)
-            except Exception as error:  # noqa: PERF203 (each by itself)
-                found[place] = self._told(error)
-        found.update(zip(asked, by_halves(self._run, list(asked.values()), self._told), strict=True))
-        return [found[place] for place in range(len(rows))]
-
-    def stream(self, row: Row) -> Iterator[str]:
-        """See `Interface`. An invalid row raises at once, not when the first piece is requested."""
-        return self.write(self._asked(row))
-
-    def explain(self, row: Row) -> dict[str, Any]:
-        """See `Interface`; the result is that of `explaining.statistics`."""
-        return explaining.statistics(self.look(self._asked(row)))
-
-    def page(self, row: Row) -> str:
-        """See `Interface`."""
-        return explaining.page(self.look(self._asked(row)), title=self.description.task)
-
-    def _asked(self, row: Row) -> Asked:
         if self.threads and torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)  # a setting of this thread: another thread may have opened the model
         check_names(row, self.description.inputs)
-        return self.read(row)
+        return self.parse(row)
 
-    def _run(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
+    def answer(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
+        """See `Interface`."""
         with torch.inference_mode(), computing(self.precision, self.device):
             return self.run(asked)
 
-    def _told(self, error: Exception) -> HeadwiseError:
-        if isinstance(error, HeadwiseError):
-            return error
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        # Without the message, which may quote text of a user.
-        what = f"{type(error).__name__} at {at.filename}:{at.lineno} {at.name}"
-        _log.error("%s: the model failed on a row: %s", self.description.task, what)
-        return RequestRefused("failed", "the model failed on this row; see the server's log")
+    def stream(self, asked: Asked) -> Iterator[str]:
+        """See `Interface`."""
+        raise ArgumentError(f"{self.description.task} does not generate text piece by piece")
+
+    def explain(self, asked: Asked) -> dict[str, Any]:
+        """See `Interface`; the result is that of `explaining.statistics`."""
+        return explaining.statistics(self.look(asked))
+
+    def page(self, asked: Asked) -> str:
+        """See `Interface`."""
+        return explaining.page(self.look(asked), title=self.description.task)

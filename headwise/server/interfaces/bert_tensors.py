@@ -67,7 +67,7 @@ class BertTensors(Answering[Ids]):
             example={"input_ids": np.array(example, dtype=np.int64)},
         )
 
-    def read(self, row: Row) -> Ids:
+    def parse(self, row: Row) -> Ids:
         ids = array_of(row, IDS)
         arrays = {column.name: array_of(row, column) for column in (MASK, TYPES) if row.get(column.name) is not None}
         for name, array in arrays.items():
@@ -87,7 +87,7 @@ class BertTensors(Answering[Ids]):
         _check_numbers("token_type_ids", types[:real], config.num_token_types)
         return Ids(ids[:real].tolist(), types[:real].tolist(), len(ids))
 
-    def size(self, asked: Ids) -> int:
+    def tokens(self, asked: Ids) -> int:
         return asked.length
 
     def run(self, asked: Sequence[Ids]) -> list[Row]:

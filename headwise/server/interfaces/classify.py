@@ -11,28 +11,26 @@ from torch import Tensor
 from headwise.models import Bert
 from headwise.server.interface import Column, Description, Row
 from headwise.server.interfaces import unpadded
-from headwise.server.interfaces.cells import text_of
 from headwise.server.interfaces.task_interface import TaskInterface
+from headwise.server.interfaces.texts import Texts, texts_of_row
 from headwise.tasks.classify import Classify, Example
-from headwise.tasks.rows.tables import Data
 from headwise.viewer import Input, inputs_of
 
-NAMES = {"text": "text", "pair": "text_pair"}  # the task's name for a text -> its column
 EXAMPLE = {"text": "a warm, funny film", "text_pair": "a cold, sad one"}
 
 
-class ClassifyInterface(TaskInterface[Classify, dict[str, str]]):
+class ClassifyInterface(TaskInterface[Classify, Texts]):
     """`text`, for pairs also `text_pair` -> `label`, `probability`, `probabilities`."""
 
     def describe(self) -> Description:
         task, pairs = self.task, self.task.options.text_pair is not None
         says = {"text": "the text to classify", "text_pair": "the second text"}
-        self.columns = {name: column for name, column in NAMES.items() if name == "text" or pairs}
+        self.columns = ["text", "text_pair"][: 1 + pairs]
         labels = tuple(task.labels)
         return Description(
             task=task.name,
             platform=self.platform,
-            inputs=tuple(Column(column, "BYTES", says=says[column]) for column in self.columns.values()),
+            inputs=tuple(Column(column, "BYTES", says=says[column]) for column in self.columns),
             outputs=(
                 Column("label", "BYTES", says="the most probable label"),
                 Column("probability", "FP32", says="probability of that label"),
@@ -42,19 +40,17 @@ class ClassifyInterface(TaskInterface[Classify, dict[str, str]]):
             ),
             labels=labels,
             explains=self.has_records,
-            example={column: EXAMPLE[column] for column in self.columns.values()},
+            example={column: EXAMPLE[column] for column in self.columns},
         )
 
-    def read(self, row: Row) -> dict[str, str]:
-        return {name: text_of(row, column) for name, column in self.columns.items()}
+    def parse(self, row: Row) -> Texts:
+        return texts_of_row(row, self.columns, self.task.subwords)
 
-    def size(self, asked: dict[str, str]) -> int:
-        return 1 + sum(len(pieces.ids) + 1 for pieces in self.task.subwords.pieces(list(asked.values())))
+    def tokens(self, asked: Texts) -> int:
+        return asked.tokens
 
-    def run(self, asked: Sequence[dict[str, str]]) -> list[Row]:
-        columns = {name: [each[name] for each in asked] for name in self.columns}
-        examples = self.task.encode(Data("rows", columns, [*range(len(asked))]), targets=False)
-        found_NC = self._logits(examples).float().softmax(-1)
+    def run(self, asked: Sequence[Texts]) -> list[Row]:
+        found_NC = self._logits([self.task.example(each.pieces) for each in asked]).float().softmax(-1)
         probabilities, best = found_NC.max(-1)
         labels = self.description.labels
         return [
@@ -62,8 +58,8 @@ class ClassifyInterface(TaskInterface[Classify, dict[str, str]]):
             for number, share, shares in zip(best.tolist(), probabilities.tolist(), found_NC.numpy(), strict=True)
         ]
 
-    def look(self, asked: dict[str, str]) -> list[Input]:
-        return inputs_of(self.task.look([tuple(asked.values())]))
+    def look(self, asked: Texts) -> list[Input]:
+        return inputs_of(self.task.look([asked.texts]))
 
     def _logits(self, examples: Sequence[Example]) -> Tensor:
         """[N, C] on the CPU."""

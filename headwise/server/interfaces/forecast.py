@@ -77,7 +77,7 @@ class ForecastInterface(TaskInterface[Forecast, Past]):
         wave = np.sin(np.arange(context) * 2 * np.pi / context)[:, None]
         return np.round(np.array(facts["mean"]) + np.array(facts["spread"]) * wave, 3)
 
-    def read(self, row: Row) -> Past:
+    def parse(self, row: Row) -> Past:
         task, options = self.task, self.task.options
         values = array_of(row, self.history)
         odd = ~np.isfinite(values) if not options.interpolate else np.isinf(values)
@@ -110,7 +110,7 @@ class ForecastInterface(TaskInterface[Forecast, Past]):
             raise _too_large()
         return Past(data, window, facts["mean"], facts["spread"])
 
-    def size(self, asked: Past) -> int:
+    def tokens(self, asked: Past) -> int:
         return self.task.length(asked.window[0])
 
     def run(self, asked: Sequence[Past]) -> list[Row]:

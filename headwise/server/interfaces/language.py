@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 from headwise.errors import HeadwiseError
 from headwise.models.language_model import CausalLanguageModel
 from headwise.server.interface import Column, Description, Row
 from headwise.server.interfaces.cells import text_of
 from headwise.server.interfaces.task_interface import TaskInterface
+from headwise.server.interfaces.texts import Text
 from headwise.tasks.language import Language
 from headwise.tasks.text.causal_language import Causal
 from headwise.tasks.text.masked_language import Masked
@@ -17,7 +18,7 @@ from headwise.tasks.text.wordpieces import MASK
 from headwise.viewer import Input, inputs_of
 
 
-class LanguageInterface(TaskInterface[Language, str]):
+class LanguageInterface(TaskInterface[Language, Text]):
     """`text` -> `filled`, `probability`, `or` (masked model); `continuation`, `log_probability` (causal model)."""
 
     def describe(self) -> Description:
@@ -43,31 +44,28 @@ class LanguageInterface(TaskInterface[Language, str]):
             example={"text": f"a {MASK} film" if masked else "a warm, funny"},
         )
 
-    def read(self, row: Row) -> str:
-        return text_of(row, "text")
+    def parse(self, row: Row) -> Text:
+        text = text_of(row, "text")
+        return Text(text, self.task.objective.ids(text))
 
-    def size(self, asked: str) -> int:
-        objective: Any = self.task.objective
-        if isinstance(objective, Masked):
-            return len(objective.subwords.tokens(asked).ids)
-        return len(objective.vocabulary.encode([asked])[0])
+    def tokens(self, asked: Text) -> int:
+        return len(asked.ids)
 
-    def run(self, asked: Sequence[str]) -> list[Row | HeadwiseError]:
+    def run(self, asked: Sequence[Text]) -> list[Row | HeadwiseError]:
         """One text at a time, so that each is sampled with the same random numbers as a single text."""
         found: list[Row | HeadwiseError] = []
-        for text in asked:
+        for each in asked:
             try:
-                found += self.task.predict([text])
+                found.append(self.task.objective.answer(self.task.model, *each))
             except HeadwiseError as error:  # noqa: PERF203 (each by itself)
                 found.append(error)
         return found
 
-    def write(self, asked: str) -> Iterator[str]:
+    def stream(self, asked: Text) -> Iterator[str]:
         objective = self.task.objective
         if not isinstance(objective, Causal):
-            return super().write(asked)
-        # Not through the task, which would read a file if the text were a file name.
-        return objective.stream(cast("CausalLanguageModel", self.task.model), asked)
+            return super().stream(asked)
+        return objective.stream(cast("CausalLanguageModel", self.task.model), asked.ids)
 
-    def look(self, asked: str) -> list[Input]:
-        return inputs_of(self.task.look([asked]))
+    def look(self, asked: Text) -> list[Input]:
+        return inputs_of(self.task.look([asked.text]))

@@ -5,38 +5,31 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from headwise.errors import ArgumentError, DtypeError
 from headwise.server.interface import Column, Description, Row
-from headwise.server.interfaces.cells import text_of
 from headwise.server.interfaces.task_interface import TaskInterface
+from headwise.server.interfaces.texts import texts_of_row
 from headwise.tasks.match import BEST, Match
-from headwise.tasks.rows.pictures import Pixels, read_picture
+from headwise.tasks.rows.gallery import Question
+from headwise.tasks.rows.pictures import read_picture
 from headwise.viewer import Input, inputs_of
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MOST_PIXELS = 50_000_000  # limit before scaling: a file of a few kilobytes may decode to gigabytes
 
 
-@dataclass(frozen=True)
-class Pair:
-    """An image, a text, or both."""
+class Asked(NamedTuple):
+    """An image, a text, or both, and their tokens and patches."""
 
-    pixels: Pixels | None
-    text: str | None
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The keyword arguments of the task."""
-        parts = {"image": self.pixels, "text": self.text}
-        return {name: part for name, part in parts.items() if part is not None}
+    question: Question
+    size: int
 
 
-class MatchInterface(TaskInterface[Match, Pair]):
+class MatchInterface(TaskInterface[Match, Asked]):
     """`image`, `text` or both -> `match`; for both `similarity`, for one `best` and `matches`."""
 
     def describe(self) -> Description:
@@ -65,25 +58,29 @@ class MatchInterface(TaskInterface[Match, Pair]):
         Image.new("L", (size, size), 128).save(written, "PNG")
         return written.getvalue()
 
-    def read(self, row: Row) -> Pair:
+    def parse(self, row: Row) -> Asked:
         image, text = row.get("image"), row.get("text")
         if image is None and text is None:
             raise ArgumentError("expected an image, a text, or both. Received: neither of them")
-        pixels = None
+        pixels, size = None, 0
         if image is not None:
             options = self.task.options
             pixels = read_picture(_opened(image), options.image_size, options.channels)
-        return Pair(pixels, None if text is None else text_of(row, "text"))
+            size = self.task.model.config.grid**2
+        if text is None:
+            return Asked(Question(pixels=pixels), size)
+        words = texts_of_row(row, ["text"], self.task.subwords)
+        question = Question(pixels=pixels, text=words.texts[0], ids=self.task.ids(words.pieces[0]))
+        return Asked(question, words.tokens + size)
 
-    def size(self, asked: Pair) -> int:
-        words = 0 if asked.text is None else 2 + len(self.task.subwords.pieces([asked.text])[0].ids)
-        return words + (0 if asked.pixels is None else self.task.model.config.grid**2)
+    def tokens(self, asked: Asked) -> int:
+        return asked.size
 
-    def run(self, asked: Sequence[Pair]) -> list[Row]:
-        return [_row(each) for each in self.task.predict([each.given for each in asked])]
+    def run(self, asked: Sequence[Asked]) -> list[Row]:
+        return [_row(each) for each in self.task.predict([each.question for each in asked])]
 
-    def look(self, asked: Pair) -> list[Input]:
-        return inputs_of(self.task.look([asked.given]), images=self.task.pictures([asked.given]))
+    def look(self, asked: Asked) -> list[Input]:
+        return inputs_of(self.task.look([asked.question]), images=self.task.pictures([asked.question]))
 
 
 def _row(found: dict[str, Any]) -> Row:

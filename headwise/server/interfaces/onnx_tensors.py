@@ -64,7 +64,7 @@ class OnnxTensors(Answering[Arrays]):
             example={column.name: _cell(_ones(column)) for column in self.inputs},
         )
 
-    def read(self, row: Row) -> Arrays:
+    def parse(self, row: Row) -> Arrays:
         found = {}
         for column, value in zip(self.inputs, self.session.inputs, strict=True):
             array = array_of(row, column).astype(_numpy(value.dtype), copy=False)
@@ -72,7 +72,7 @@ class OnnxTensors(Answering[Arrays]):
         self.session.check(found)
         return found
 
-    def size(self, asked: Arrays) -> int:
+    def tokens(self, asked: Arrays) -> int:
         """The size of the longest dynamic axis."""
         sizes = [
             size

@@ -30,7 +30,9 @@ INTERFACES = {
 }
 
 
-def open_interface(path: str | Path, *, backend: str = "auto", precision: str = "fp32", threads: int = 0) -> Interface:
+def open_interface(
+    path: str | Path, *, backend: str = "auto", precision: str = "fp32", threads: int = 0
+) -> Interface[Any]:
     """The interface of a run folder, of an ONNX export, or of a BERT checkpoint.
 
     Args:
@@ -131,7 +133,7 @@ def _checked(opened: Answering[Any]) -> Answering[Any]:
     answers: list[Any] = []
     for each in ("fp32", precision):
         opened.precision = each
-        (answer,) = opened.answer([description.example])
+        (answer,) = opened.answer([opened.read(description.example)])
         if isinstance(answer, HeadwiseError):
             raise answer
         answers.append(answer)

@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from headwise.server.interface import Description
-from headwise.server.interfaces.answering import Answering, Asked
+from headwise.server.interface import Asked, Description
+from headwise.server.interfaces.answering import Answering
 from headwise.server.interfaces.precision import Precision
 from headwise.tasks.task import Task
 

@@ -8,6 +8,7 @@ from typing import Any
 from headwise.server.interface import Column, Description, Row
 from headwise.server.interfaces.cells import text_of
 from headwise.server.interfaces.task_interface import TaskInterface
+from headwise.server.interfaces.texts import Text
 from headwise.tasks.rows.tables import Data
 from headwise.tasks.text_to_text import TextToText
 from headwise.viewer import Input, inputs_of
@@ -15,7 +16,7 @@ from headwise.viewer import Input, inputs_of
 SAYS = {"translate": "the text to translate", "summarize": "the text to summarize", "reply": "the dialogue so far"}
 
 
-class TextToTextInterface(TaskInterface[TextToText[Any], str]):
+class TextToTextInterface(TaskInterface[TextToText[Any], Text]):
     """`text` -> the generated text, in a column named by the task, and its `score`."""
 
     def describe(self) -> Description:
@@ -39,22 +40,23 @@ class TextToTextInterface(TaskInterface[TextToText[Any], str]):
     def _is_dialogue(self) -> bool:
         return getattr(self.task.options, "dialogue", None) is not None
 
-    def read(self, row: Row) -> str:
+    def parse(self, row: Row) -> Text:
         """The source in the form that the task reads; a dialogue becomes its turns, without empty lines."""
         data = Data("rows", {"dialogue" if self._is_dialogue else "source": [text_of(row, "text")]}, [0])
         (source,) = self.task.pairs(data, self.task.options, targets=False).sources
-        return source
+        return Text(source, self.task.source_vocabulary.encode([source])[0])
 
-    def size(self, asked: str) -> int:
-        return len(self.task.source_vocabulary.encode([asked])[0])
+    def tokens(self, asked: Text) -> int:
+        return len(asked.ids)
 
-    def run(self, asked: Sequence[str]) -> list[Row]:
+    def run(self, asked: Sequence[Text]) -> list[Row]:
+        examples = [self.task.example(each.ids) for each in asked]
         if self.task.options.sample:  # one row at a time: a sample depends on the row's index in its batch
-            return [row for text in asked for row in self.task.predict([text])]
-        return self.task.predict(list(asked))
+            return [row for example in examples for row in self.task.answers([example])]
+        return self.task.answers(examples)
 
-    def write(self, asked: str) -> Iterator[str]:
-        return self.task.stream([asked])  # in a list: a string would be read as a file if it is a file name
+    def stream(self, asked: Text) -> Iterator[str]:
+        return self.task.streamed(self.task.example(asked.ids))
 
-    def look(self, asked: str) -> list[Input]:
-        return inputs_of(self.task.look([asked]))
+    def look(self, asked: Text) -> list[Input]:
+        return inputs_of(self.task.look([asked.text]))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headwise.errors import HeadwiseError, RequestRefused
-from headwise.server.halving import by_halves
 from headwise.server.interface import Interface, Row
 
 # A row with more characters than this for each of `max_tokens` is refused before it is tokenized: one word of any
@@ -17,46 +16,59 @@ Log = Callable[[str, BaseException], None]
 Value = TypeVar("Value")
 
 
-def answers_of(model: Interface, rows: Sequence[Row], max_tokens: int | None, log: Log) -> list[Row | RequestRefused]:
+def answers_of(
+    model: Interface[Any], rows: Sequence[Row], max_tokens: int | None, log: Log
+) -> list[Row | RequestRefused]:
     """An answer or an error for each row, in order."""
-    refused = [too_long(model, row, max_tokens, log) for row in rows]
-    fit = [row for row, error in zip(rows, refused, strict=True) if error is None]
-    answers = by_halves(model.answer, fit, lambda error: _failed(error, log))
-    told = ((refusal(answer) if isinstance(answer, HeadwiseError) else answer) for answer in answers)
-    return [next(told) if error is None else error for error in refused]
+    read = [_read(model, row, max_tokens, log) for row in rows]
+    answers = iter(_answers(model, [each for each in read if not isinstance(each, RequestRefused)], log))
+    return [each if isinstance(each, RequestRefused) else next(answers) for each in read]
 
 
 def value_of(
-    ask: Callable[[Row], Value], model: Interface, row: Row, max_tokens: int | None, log: Log
+    ask: Callable[[Any], Value], model: Interface[Any], row: Row, max_tokens: int | None, log: Log
 ) -> Value | RequestRefused:
-    """The result of `ask` for a row, or an error."""
-    refused = too_long(model, row, max_tokens, log)
-    if refused is not None:
-        return refused
+    """The result of `ask` for what `model` reads in a row, or an error."""
+    asked = _read(model, row, max_tokens, log)
+    if isinstance(asked, RequestRefused):
+        return asked
     try:
-        return ask(row)
+        return ask(asked)
     except Exception as error:
         return _failed(error, log)
 
 
-def too_long(model: Interface, row: Row, max_tokens: int | None, log: Log) -> RequestRefused | None:
-    """The error if a row has too many tokens or is invalid; otherwise None."""
-    if max_tokens is None:
-        return None
-    most = CHARACTERS_PER_TOKEN * max_tokens
-    characters = sum(len(cell) for cell in row.values() if isinstance(cell, str))
-    if characters > most:
-        return RequestRefused("too_large", f"expected at most {most} characters. Received: {characters} characters")
+def _read(model: Interface[Any], row: Row, max_tokens: int | None, log: Log) -> Any:
+    """What the model reads in a row; a RequestRefused if the row is invalid or too long."""
+    if max_tokens is not None:
+        most = CHARACTERS_PER_TOKEN * max_tokens
+        characters = sum(len(cell) for cell in row.values() if isinstance(cell, str))
+        if characters > most:
+            return RequestRefused("too_large", f"expected at most {most} characters. Received: {characters} characters")
     try:
-        tokens = model.tokens(row)
-    except HeadwiseError as error:
-        return refusal(error)
+        asked = model.read(row)
+        tokens = 0 if max_tokens is None else model.tokens(asked)
     except Exception as error:
-        log("the tokens of a row could not be counted", error)
-        return failure()
-    if tokens <= max_tokens:
-        return None
+        return _failed(error, log)
+    if max_tokens is None or tokens <= max_tokens:
+        return asked
     return RequestRefused("too_large", f"expected at most {max_tokens} tokens. Received: {tokens} tokens")
+
+
+def _answers(model: Interface[Any], asked: Sequence[Any], log: Log) -> list[Row | RequestRefused]:
+    """The model's answers. If it fails on several rows, those to each half of them, so that only a bad row fails."""
+    if not asked:
+        return []
+    try:
+        answers = model.answer(asked)
+        if len(answers) != len(asked):
+            raise ValueError(f"{len(answers)} answers to {len(asked)} rows")
+        return [refusal(each) if isinstance(each, HeadwiseError) else each for each in answers]
+    except Exception as error:
+        if len(asked) == 1:
+            return [_failed(error, log)]
+    middle = len(asked) // 2
+    return [*_answers(model, asked[:middle], log), *_answers(model, asked[middle:], log)]
 
 
 def refusal(error: HeadwiseError) -> RequestRefused:

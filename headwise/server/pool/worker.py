@@ -59,7 +59,7 @@ class _Worker:
         self._opener, self._options, self._max_tokens = opener, options, max_tokens
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._loads: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._models: dict[int, Interface] = {}
+        self._models: dict[int, Interface[Any]] = {}
         self._streams: dict[int, Iterator[str]] = {}
 
     def run(self, reading: BinaryIO) -> None:
@@ -126,10 +126,10 @@ class _Worker:
         with contextlib.suppress(OSError):  # the pool has ended
             try:
                 module, _, name = self._opener.partition(":")
-                opened: Interface = getattr(importlib.import_module(module), name)(path, **self._options)
+                opened: Interface[Any] = getattr(importlib.import_module(module), name)(path, **self._options)
                 description = opened.description
                 if description.example is not None:
-                    [answer] = opened.answer([description.example])  # warm-up
+                    [answer] = opened.answer([opened.read(description.example)])  # warm-up
                     if isinstance(answer, HeadwiseError):
                         raise answer
                 gc.collect()
@@ -156,7 +156,7 @@ class _Worker:
         elif kind == "stream":
             self._begin(number, model, given)
         else:
-            ask: Callable[[Row], Any] = model.page if kind == "page" else model.explain
+            ask: Callable[[Any], Any] = model.page if kind == "page" else model.explain
             value = value_of(ask, model, given, self._max_tokens, self.tell)
             self._give("value", number, time.perf_counter() - begun, value)
 
@@ -170,8 +170,8 @@ class _Worker:
             failed = RequestRefused("failed", "the model's answer cannot be sent; see the server's log")
             self._send(kind, number, seconds, [failed] * len(given) if kind == "answers" else failed)
 
-    def _begin(self, number: int, model: Interface, row: Row) -> None:
-        begun = value_of(lambda row: iter(model.stream(row)), model, row, self._max_tokens, self.tell)
+    def _begin(self, number: int, model: Interface[Any], row: Row) -> None:
+        begun = value_of(lambda asked: iter(model.stream(asked)), model, row, self._max_tokens, self.tell)
         if isinstance(begun, RequestRefused):
             self._send("end", number, begun)
         else:

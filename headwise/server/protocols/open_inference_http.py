@@ -13,7 +13,7 @@ from headwise.server.engine import Engine, Served
 from headwise.server.protocols import open_inference as oip
 from headwise.server.protocols.answers import answers
 from headwise.server.protocols.errors import piece
-from headwise.server.protocols.routes import ERRORS, Route, add_of_model, checked, json_body, json_of, parsed
+from headwise.server.protocols.routes import Route, add_of_model, checked, json_body, json_of, parsed
 from headwise.server.protocols.sdk import InferenceError, InferInput, InferResponse, RequestedOutput, models
 
 JSON_LENGTH = "Inference-Header-Content-Length"  # length of the JSON, if binary data follow it
@@ -49,7 +49,7 @@ _WISH = json_body(Wish, required=False)
 
 def router(engine: Engine) -> APIRouter:
     """The routes of the protocol, for an application with `Limits` around it."""
-    routes = APIRouter(prefix="/v2", tags=["Open Inference Protocol"], route_class=Route, responses=ERRORS)
+    routes = APIRouter(prefix="/v2", tags=["Open Inference Protocol"], route_class=Route)
 
     @routes.get("", response_model=models.ServerMetadataResponse, summary="About the server")
     async def server_metadata() -> Response:

@@ -16,22 +16,6 @@ from headwise.errors import RequestRefused
 from headwise.server.protocols.errors import piece, reply
 
 
-class Problem(BaseModel):
-    """Why a request was refused."""
-
-    error: str
-
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Problem, "description": "The request is invalid, or does not fit the model"},
-    404: {"model": Problem, "description": "No such model or version"},
-    413: {"model": Problem, "description": "The request is too large or has too many tokens"},
-    429: {"model": Problem, "description": "The queue is full; try again after Retry-After seconds"},
-    503: {"model": Problem, "description": "The server is starting or stopping"},
-    504: {"model": Problem, "description": "The request took too long"},
-}
-
-
 class Route(APIRoute):
     """A route that turns errors into replies of the protocol."""
 

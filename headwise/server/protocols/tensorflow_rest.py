@@ -23,7 +23,7 @@ from headwise.server.protocols import tensorflow_serving as tf
 from headwise.server.protocols.answers import answers
 from headwise.server.protocols.columns import array_of, cell_of, check_count, check_names, flat, rows_of
 from headwise.server.protocols.errors import piece
-from headwise.server.protocols.routes import ERRORS, Route, add_of_model, checked, json_body, json_of, parsed
+from headwise.server.protocols.routes import Route, add_of_model, checked, json_body, json_of, parsed
 
 
 class Predict(BaseModel):
@@ -48,7 +48,7 @@ class Classify(BaseModel):
 
 def router(engine: Engine) -> APIRouter:
     """The routes of the protocol, for an application with `Limits` around it."""
-    routes = APIRouter(prefix="/v1", tags=["TensorFlow Serving"], route_class=Route, responses=ERRORS)
+    routes = APIRouter(prefix="/v1", tags=["TensorFlow Serving"], route_class=Route)
 
     @routes.get("/models", summary="The names of the models")
     async def v1_models() -> Response:

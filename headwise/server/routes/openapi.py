@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, get_args
 
 import numpy as np
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from headwise.errors import RefusalKind
 from headwise.server.auth import OPEN
 from headwise.server.engine import Engine, Served
 from headwise.server.interface import DTYPES, Column
@@ -21,7 +22,6 @@ Schema = dict[str, Any]
 SAYS = """Trained tasks over HTTP. A row is an object with a value for each column of the model; several rows are
 `{"rows": [...]}`, and an invalid row has an error in its place."""
 
-_KINDS = ["bad_input", "unauthorized", "not_found", "too_large", "busy", "failed", "unavailable", "timeout"]
 _RETRY = {"Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}}
 _ERRORS = {
     "400": "The body or a value in it is invalid.",
@@ -47,21 +47,18 @@ def describe(app: FastAPI, engine: Engine, *, token: bool) -> Schema:
     """
     document = get_openapi(title=app.title, version=app.version, description=SAYS, routes=app.routes)
     served = engine.models()
-    paths = {f"/{task}": _task(task, _of(served, task)) for task in sorted({each.description.task for each in served})}
+    plain_routes = {}
+    for task in sorted({each.description.task for each in served}):
+        plain_routes[f"/{task}"] = _task(task, [each for each in served if each.description.task == task])
     if explaining := [each for each in served if each.description.explains]:
-        paths["/explain"] = _explain(explaining)
-    protocols = document.get("paths", {})
-    document["paths"] = {**paths, **protocols, **copy.deepcopy(_GENERAL)}
+        plain_routes["/explain"] = _explain(explaining)
+    document["paths"] = {**plain_routes, **document.get("paths", {}), **copy.deepcopy(_GENERAL)}
     components = document.setdefault("components", {})
-    schemas = components.setdefault("schemas", {})
-    schemas |= {"Error": _ERROR}
-    for each in served:
-        schemas[_name(each, "Row")] = _row(each.description.inputs, takes=True, example=_example(each))
-        schemas[_name(each, "Answer")] = _answer(each)
+    components.setdefault("schemas", {}).update({_name(each): _answer(each) for each in served}, Error=_ERROR)
     components["responses"] = {
         f"Error{code}": {
             "description": says,
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+            "content": {"application/json": {"schema": _reference("Error")}},
             **({"headers": _RETRY} if code in ("429", "503") else {}),
         }
         for code, says in _ERRORS.items()
@@ -74,77 +71,64 @@ def describe(app: FastAPI, engine: Engine, *, token: bool) -> Schema:
     return document
 
 
-def _of(served: Sequence[Served], task: str) -> list[Served]:
-    return [each for each in served if each.description.task == task]
-
-
 def _task(task: str, served: Sequence[Served]) -> Schema:
-    streams = [each for each in served if each.description.streams]
-    answers = [_reference(each, "Answer") for each in served]
-    answered: Schema = {"application/json": {"schema": {"anyOf": [*answers, _several(answers)]}}}
+    streams = any(each.description.streams for each in served)
+    answers = [_reference(_name(each)) for each in served]
+    several = _object({"rows": {"type": "array", "items": {"anyOf": [*answers, _reference("Error")]}}}, ["rows"])
+    answered: Schema = {"application/json": {"schema": {"anyOf": [*answers, several]}}}
     if streams:
         answered["text/event-stream"] = {"schema": _EVENT}
-    more = {"stream": {"type": "boolean"}} if streams else {}
     says = "The rows; an invalid row has an error in its place."
     rows = {"rows": {"type": "array", "items": {}, "minItems": 1, "description": says}}
-    several = [_object({**_model(served, each), **rows}, ["rows", *_needed(served)]) for each in served]
-    body = {"anyOf": [*(_inline(each, served, more) for each in served), *several]}
-    return {
-        "post": {
-            "tags": ["tasks"],
-            "operationId": task,
-            "summary": f"Predict with a model of the task {task}",
-            "description": _columns_said(served),
-            "parameters": _parameters(served),
-            "requestBody": _body(body, served),
-            "responses": {"200": {"description": "The answer.", "content": answered}},
-        }
-    }
+    needed = _needed(served)
+    bodies = [_only({**_model(served, each), **rows}, ["rows", *needed]) for each in served]
+    return _post(
+        served,
+        {"operationId": task, "summary": f"Predict with a model of the task {task}"},
+        bodies=[*_rows(served, {"stream": {"type": "boolean"}} if streams else {}), *bodies],
+        answer={"description": "The answer.", "content": answered},
+    )
 
 
 def _explain(served: Sequence[Served]) -> Schema:
-    answered = {
-        "application/json": {"schema": {"type": "object"}},
-        "text/html": {"schema": {"type": "string"}},
-    }
-    page = {
-        "name": "page",
-        "in": "query",
-        "description": "The page that shows the attention, instead of its statistics.",
-        "schema": {"enum": ["true", "false"]},
-    }
-    body = {"anyOf": [_inline(each, served, {}) for each in served]}
-    return {
-        "post": {
-            "tags": ["tasks"],
-            "operationId": "explain",
-            "summary": "The attention of a model on one row",
-            "description": _columns_said(served),
-            "parameters": [*_parameters(served), page],
-            "requestBody": _body(body, served),
-            "responses": {
-                "200": {"description": "Statistics of each attention layer, or the page.", "content": answered}
-            },
-        }
-    }
+    kinds = {"application/json": "object", "text/html": "string"}
+    content = {media_type: {"schema": {"type": kind}} for media_type, kind in kinds.items()}
+    return _post(
+        served,
+        {"operationId": "explain", "summary": "The attention of a model on one row"},
+        bodies=_rows(served, {}),
+        answer={"description": "Statistics of each attention layer, or the page.", "content": content},
+        page=_parameter("page", "The page that shows the attention, instead of its statistics.", {"true", "false"}),
+    )
 
 
-def _parameters(served: Sequence[Served]) -> list[Schema]:
-    version = {
-        "name": "version",
-        "in": "query",
-        "description": "The version of the model. Default: the newest.",
-        "schema": {"enum": sorted({each.version for each in served})},
+def _post(
+    served: Sequence[Served], says: Schema, *, bodies: list[Schema], answer: Schema, **parameters: Schema
+) -> Schema:
+    """A plain route of some models: the bodies that it takes, and what it answers."""
+    versions = {each.version for each in served}
+    given = [_parameter("version", "The version of the model. Default: the newest.", versions), *parameters.values()]
+    if not _needed(served):  # ?model= always works, but OpenAPI cannot say that it or the body must have it
+        given.insert(0, _parameter("model", "The only model.", {each.name for each in served}))
+    examples = {
+        each.name: {"value": {**_example(each), **dict.fromkeys(_needed(served), each.name)}}
+        for each in served
+        if each.description.example is not None
     }
-    if _needed(served):
-        return [version]  # ?model= works too, but OpenAPI cannot say that one of both is required
-    model = {
-        "name": "model",
-        "in": "query",
-        "description": "The only model.",
-        "schema": {"enum": sorted({each.name for each in served})},
+    content = {"application/json": {"schema": {"anyOf": bodies}, "examples": examples}}
+    operation = {
+        **says,
+        "tags": ["tasks"],
+        "description": _columns_said(served),
+        "parameters": given,
+        "requestBody": {"required": True, "content": content},
+        "responses": {"200": answer},
     }
-    return [model, version]
+    return {"post": operation}
+
+
+def _parameter(name: str, says: str, values: Iterable[str]) -> Schema:
+    return {"name": name, "in": "query", "description": says, "schema": {"enum": sorted(values)}}
 
 
 def _needed(served: Sequence[Served]) -> list[str]:
@@ -161,41 +145,32 @@ def _model(served: Sequence[Served], one: Served) -> Schema:
     }
 
 
-def _body(schema: Schema, served: Sequence[Served]) -> Schema:
-    examples = {
-        each.name: {"value": {**_example(each), **dict.fromkeys(_needed(served), each.name)}}
-        for each in served
-        if each.description.example is not None
-    }
-    return {"required": True, "content": {"application/json": {"schema": schema, "examples": examples}}}
+def _rows(served: Sequence[Served], more: Schema) -> list[Schema]:
+    """A row of each model with the keys allowed beside its columns; a column with the same name takes precedence."""
+    found = []
+    for each in served:
+        row = _columns(each.description.inputs, takes=True)
+        body = _only({**_model(served, each), **more, **row["properties"]}, [*row["required"], *_needed(served)])
+        found.append({**body, "title": f"a row of {each.name}"})
+    return found
 
 
-def _inline(one: Served, served: Sequence[Served], more: Schema) -> Schema:
-    """A row with the keys allowed beside its columns; a column with the same name takes precedence."""
-    row = _row(one.description.inputs, takes=True)
-    properties = {**_model(served, one), **more, **row["properties"]}
-    return {**_object(properties, [*row["required"], *_needed(served)]), "title": f"a row of {one.name}"}
+def _columns(columns: Sequence[Column], *, takes: bool) -> Schema:
+    required = [column.name for column in columns if not column.optional]
+    return _object({column.name: _cell(column, takes) for column in columns}, required)
 
 
 def _object(properties: Schema, required: list[str]) -> Schema:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {"type": "object", "properties": properties, "required": required}
 
 
-def _row(columns: Sequence[Column], *, takes: bool, example: Schema | None = None) -> Schema:
-    row: Schema = {
-        "type": "object",
-        "properties": {column.name: _cell(column, takes) for column in columns},
-        "required": [column.name for column in columns if not column.optional],
-    }
-    if takes:
-        row["additionalProperties"] = False
-    if example:
-        row["examples"] = [example]
-    return row
+def _only(properties: Schema, required: list[str]) -> Schema:
+    """An object with these keys and no others."""
+    return {**_object(properties, required), "additionalProperties": False}
 
 
 def _answer(served: Served) -> Schema:
-    answer = _row(served.description.outputs, takes=False)
+    answer = _columns(served.description.outputs, takes=False)
     labels = served.description.labels
     for column in served.description.outputs:
         if labels and column.datatype.startswith("FP") and column.shape in ((len(labels),), (-1,)):
@@ -230,19 +205,13 @@ def _number(column: Column, takes: bool) -> Schema:
     return {"type": "number", "minimum": -most, "maximum": most}
 
 
-def _several(answers: list[Schema]) -> Schema:
-    error = {"$ref": "#/components/schemas/Error"}
-    rows = {"type": "array", "items": {"anyOf": [*answers, error]}}
-    return {"type": "object", "properties": {"rows": rows}, "required": ["rows"]}
+def _reference(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _reference(served: Served, part: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{_name(served, part)}"}
-
-
-def _name(served: Served, part: str) -> str:
+def _name(served: Served) -> str:
     name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{served.name}.{served.version}")
-    return f"{name}.{part}"
+    return f"{name}.Answer"
 
 
 def _example(served: Served) -> dict[str, Any]:
@@ -290,7 +259,7 @@ _ERROR: Schema = {
     "type": "object",
     "properties": {
         "error": {"type": "string", "description": "What happened, and what to do."},
-        "kind": {"enum": _KINDS, "description": "The kind of error, on plain routes."},
+        "kind": {"enum": list(get_args(RefusalKind)), "description": "The kind of error, on plain routes."},
     },
     "required": ["error"],
 }

@@ -65,6 +65,7 @@ class Question:
     name: str | None = None
     pixels: Pixels | None = None
     text: str | None = None
+    ids: list[int] | None = None  # of the text, if they are known
 
     @property
     def wants(self) -> str:

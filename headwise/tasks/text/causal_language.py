@@ -80,23 +80,28 @@ class Causal:
 
     def predict(self, model: CausalLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
         """How the model goes on with each text, of which it reads the last `block` tokens."""
-        found = []
-        for place, text in enumerate(texts):
-            (written,) = finished(self._search(model, text, place))
-            found.append({"continuation": self._text(text, written.ids), "log_probability": written.log_probability})
-        return found
+        return [self.answer(model, text, self.ids(text), place) for place, text in enumerate(texts)]
 
-    def stream(self, model: CausalLanguageModel, text: str) -> Iterator[str]:
+    def ids(self, text: str) -> list[int]:
+        """[BOS], all tokens of a text, [EOS]."""
+        return self.vocabulary.encode([text])[0]
+
+    def answer(self, model: CausalLanguageModel, text: str, ids: Sequence[int], place: int = 0) -> dict[str, Any]:
+        """What `predict` gives for a text with these ids, at this place."""
+        (written,) = finished(self._search(model, ids, place))
+        return {"continuation": self._text(ids, written.ids), "log_probability": written.log_probability}
+
+    def stream(self, model: CausalLanguageModel, ids: Sequence[int]) -> Iterator[str]:
         """What `predict` gives for this text alone, piece by piece, as soon as each is chosen."""
-        return pieces(followed(self._search(model, text, 0)), partial(self._text, text))
+        return pieces(followed(self._search(model, ids, 0)), partial(self._text, ids))
 
-    def _search(self, model: CausalLanguageModel, text: str, place: int) -> Search:
+    def _search(self, model: CausalLanguageModel, ids: Sequence[int], place: int) -> Search:
         """The draws, where there are some, are those of the text's place."""
         vocabulary, most = self.vocabulary, self.options.write
         device = model.embedding.weight.device
         draws = torch.rand(1, most, generator=torch.Generator().manual_seed(place), dtype=torch.float64)
         return choosing(
-            self.make_steps(model, self._begun(text)),
+            self.make_steps(model, ids[:-1][-self.options.block :]),
             torch.tensor([most], device=device),
             sampled(draws.to(device), self.decoding) if self.decoding.sample else likeliest,
             begin=vocabulary.begin,
@@ -112,13 +117,9 @@ class Causal:
             model(torch.tensor([tokens.ids], device=model.embedding.weight.device))
         return seen
 
-    def _begun(self, text: str) -> list[int]:
-        """[BOS] and the text, without [EOS]."""
-        return self.vocabulary.encode([text])[0][:-1][-self.options.block :]
-
-    def _text(self, text: str, ids: Sequence[int]) -> str:
+    def _text(self, text: Sequence[int], ids: Sequence[int]) -> str:
         """What was written: it may end a word of the text, so that both are put into letters together."""
-        begun = self.vocabulary.encode([text])[0][:-1]
+        begun = text[:-1]
         whole, before = self.vocabulary.decode([*begun, *ids]), self.vocabulary.decode(begun)
         return whole[len(before) :]
 

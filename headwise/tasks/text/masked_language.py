@@ -105,29 +105,32 @@ class Masked:
 
     def predict(self, model: MaskedLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
         """Each text with every [MASK] filled, how likely that is, and what else may stand there."""
-        found = []
-        for text in texts:
-            tokens = self.subwords.tokens(text, self.block)
-            ids = torch.tensor([tokens.ids], device=model.bias.device)
-            at = ids == self.subwords.mask
-            wanted = text.count(MASK)
-            if not wanted or int(at.sum()) < wanted:
-                said = f"Received: {text!r:.60}"
-                if wanted:
-                    said = f"The {MASK} at the end of this text is beyond the {self.block} tokens that are read"
-                raise ArgumentError(f"expected a text with {MASK} where a token is to be found. {said}")
-            with torch.no_grad():
-                shares = model(ids, at=at).float().softmax(-1)[:, self._words.to(ids.device)]
-            best = shares.topk(SHOWN)
-            names = [[self.subwords.name(number) for number in self._words[row].tolist()] for row in best.indices.cpu()]
-            found.append(
-                {
-                    "filled": _filled(text, [row[0] for row in names]),
-                    "probability": float(best.values[:, 0].prod()),
-                    "or": " | ".join(", ".join(row[1:]) for row in names),
-                }
-            )
-        return found
+        return [self.answer(model, text, self.ids(text)) for text in texts]
+
+    def ids(self, text: str) -> Sequence[int]:
+        """[CLS], all tokens of a text, [SEP]."""
+        return self.subwords.tokens(text).ids
+
+    def answer(self, model: MaskedLanguageModel, text: str, ids: Sequence[int]) -> dict[str, Any]:
+        """What `predict` gives for a text with these ids."""
+        kept = ids if len(ids) <= self.block else [*ids[: self.block - 1], ids[-1]]
+        ids_1S = torch.tensor([kept], device=model.bias.device)
+        at = ids_1S == self.subwords.mask
+        wanted = text.count(MASK)
+        if not wanted or int(at.sum()) < wanted:
+            said = f"Received: {text!r:.60}"
+            if wanted:
+                said = f"The {MASK} at the end of this text is beyond the {self.block} tokens that are read"
+            raise ArgumentError(f"expected a text with {MASK} where a token is to be found. {said}")
+        with torch.no_grad():
+            shares = model(ids_1S, at=at).float().softmax(-1)[:, self._words.to(ids_1S.device)]
+        best = shares.topk(SHOWN)
+        names = [[self.subwords.name(number) for number in self._words[row].tolist()] for row in best.indices.cpu()]
+        return {
+            "filled": _filled(text, [row[0] for row in names]),
+            "probability": float(best.values[:, 0].prod()),
+            "or": " | ".join(", ".join(row[1:]) for row in names),
+        }
 
     def look(self, model: MaskedLanguageModel, text: str) -> Seen:
         """What the heads do with a text, in which there may be a [MASK]."""

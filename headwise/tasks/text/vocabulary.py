@@ -133,7 +133,14 @@ class Vocabulary:
         for text in texts:
             check_text(text)
         found = [each.ids for each in self._backend.encode_batch_fast(list(texts))]
-        return [[ids[i] for i in _kept(len(ids), max_length, keep)] for ids in found]
+        return [self.cut(ids, max_length, keep=keep) for ids in found]
+
+    @staticmethod
+    def cut(
+        ids: Sequence[int], max_length: int | None, *, keep: Literal["beginning", "end"] = "beginning"
+    ) -> list[int]:
+        """What `encode` keeps of a text with these ids."""
+        return [ids[i] for i in _kept(len(ids), max_length, keep)]
 
     def tokens(
         self, text: str, max_length: int | None = None, *, keep: Literal["beginning", "end"] = "beginning"

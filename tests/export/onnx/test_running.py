@@ -26,13 +26,13 @@ from tests.tasks import problems
 SQUAD = problems.squad(problems.spans(6, seed=1))
 PICTURES = problems.coloured_patches(4, seed=1)
 INPUTS: dict[str, tuple[Any, Any]] = {  # what is predicted, and what is scored
-    "classifier": (["antx bee cat", "dog", ""], problems.marked(10, seed=1)),
+    "classifier": (["antx bee cat", "dog", "a"], problems.marked(10, seed=1)),
     "answerer": ([{"question": "fox", "context": "ant bee fox"}], SQUAD),
     "masked": (["ant [MASK] bee", "[MASK]"], problems.twice(6, seed=1)),
-    "causal": (["ant bee", "", "cat"], problems.twice(6, seed=1)),
+    "causal": (["ant bee", "a", "cat"], problems.twice(6, seed=1)),
     "forecaster": (tiny.SERIES, tiny.SERIES),
     "matcher": (["red at 1", PICTURES[0][0]], dict(zip(("image", "text"), PICTURES, strict=False))),
-    "translator": (["ant bee", "cat dog elk fox", ""], problems.copied(6, seed=1)),
+    "translator": (["ant bee", "cat dog elk fox", "a"], problems.copied(6, seed=1)),
 }
 
 

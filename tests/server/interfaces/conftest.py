@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwise import tasks
+from headwise.errors import HeadwiseError
+from headwise.server.interface import Interface, Row
 from headwise.server.interfaces import open_interface
 from headwise.server.interfaces.answering import Answering
 from tests.tasks import problems
@@ -121,6 +123,13 @@ def opened(run_of: Callable[[str], Path]) -> Callable[[str], Answering[Any]]:
         return found[name]
 
     return open_once
+
+
+def asked(interface: Interface[Any], rows: Sequence[Row]) -> list[Any]:
+    """The answers to rows of which none is invalid."""
+    found = list(interface.answer([interface.read(row) for row in rows]))
+    assert not any(isinstance(each, HeadwiseError) for each in found), found
+    return found
 
 
 @pytest.fixture(scope="session")

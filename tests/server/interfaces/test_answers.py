@@ -14,20 +14,14 @@ import pytest
 from PIL import Image
 
 from headwise import tasks
-from headwise.errors import ArgumentError, DtypeError, HeadwiseError, ShapeError
+from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.server.interfaces import unpadded
 from headwise.server.interfaces.answering import Answering
 from headwise.server.interfaces.match import MOST_PIXELS
-from tests.server.interfaces.conftest import series
+from tests.server.interfaces.conftest import asked, series
 from tests.tasks.problems import coloured_patches, copied, looked_up, marked, spans, twice
 
 Opened = Callable[[str], Answering[Any]]
-
-
-def answered(interface: Answering[Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    found = interface.answer(rows)
-    assert not any(isinstance(each, HeadwiseError) for each in found), found
-    return found  # type: ignore[return-value]
 
 
 def task_of(interface: Answering[Any]) -> Any:
@@ -40,7 +34,7 @@ def task_of(interface: Answering[Any]) -> Any:
 def test_classify_gives_what_the_task_predicts(opened: Opened) -> None:
     interface = opened("classify")
     texts = [*marked(8, seed=1)["text"], "ant", "bee cat " * 400]
-    rows = answered(interface, [{"text": text} for text in texts])
+    rows = asked(interface, [{"text": text} for text in texts])
     labels = interface.description.labels
     assert labels == tuple(task_of(interface).labels)
     for row, predicted in zip(rows, task_of(interface).predict(texts), strict=True):
@@ -52,7 +46,7 @@ def test_classify_gives_what_the_task_predicts(opened: Opened) -> None:
 def test_classify_of_pairs_takes_both_texts(opened: Opened) -> None:
     interface, given = opened("pairs"), looked_up(6, seed=1)
     pairs = list(zip(given["text"], given["question"], strict=True))
-    rows = answered(interface, [{"text": first, "text_pair": second} for first, second in pairs])
+    rows = asked(interface, [{"text": first, "text_pair": second} for first, second in pairs])
     predicted = task_of(interface).predict(pairs)
     assert [row["label"] for row in rows] == [each["label"] for each in predicted]
     assert [row["probability"] for row in rows] == pytest.approx([each["probability"] for each in predicted], abs=1e-6)
@@ -68,7 +62,7 @@ def test_a_bert_reads_texts_of_unlike_lengths_without_padding(
     interface = open_interface(bert_run(pooling))
     texts = ["ant bee", "ant " * 25, "cat", "fox gnu", "hen elk dog cat bee"]
     pairs = [(text, "ant") for text in texts]
-    rows = answered(interface, [{"text": first, "text_pair": second} for first, second in pairs])  # type: ignore[arg-type]
+    rows = asked(interface, [{"text": first, "text_pair": second} for first, second in pairs])  # type: ignore[arg-type]
     predicted = tasks.load(bert_run(pooling)).predict(pairs)
     assert [row["label"] for row in rows] == [each["label"] for each in predicted]
     assert [row["probability"] for row in rows] == pytest.approx([each["probability"] for each in predicted], abs=1e-5)
@@ -76,8 +70,8 @@ def test_a_bert_reads_texts_of_unlike_lengths_without_padding(
 
 def test_a_text_that_is_too_long_is_read_as_far_as_it_can_be_and_counted_whole(opened: Opened) -> None:
     interface = opened("classify")
-    assert interface.tokens({"text": "ant " * 3000}) == 3002
-    (row,) = answered(interface, [{"text": "ant " * 3000}])
+    assert interface.tokens(interface.read({"text": "ant " * 3000})) == 3002
+    (row,) = asked(interface, [{"text": "ant " * 3000}])
     assert row["label"] in interface.description.labels
 
 
@@ -86,7 +80,7 @@ def test_a_text_that_is_too_long_is_read_as_far_as_it_can_be_and_counted_whole(o
 
 def test_answer_gives_what_the_task_predicts(opened: Opened) -> None:
     interface, given = opened("answer"), spans(6, seed=1)
-    rows = answered(interface, [{"question": each["question"], "context": each["context"]} for each in given])
+    rows = asked(interface, [{"question": each["question"], "context": each["context"]} for each in given])
     for row, predicted in zip(
         rows, task_of(interface).predict([(each["question"], each["context"]) for each in given]), strict=True
     ):
@@ -96,8 +90,8 @@ def test_answer_gives_what_the_task_predicts(opened: Opened) -> None:
 def test_answer_says_minus_one_where_there_is_none(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     interface = opened("answer")
     nothing = {"answer": "", "start": None, "probability": 0.5}
-    monkeypatch.setattr(task_of(interface), "predict", lambda pairs: [nothing])
-    (row,) = answered(interface, [{"question": "ant", "context": "bee"}])
+    monkeypatch.setattr(task_of(interface), "answers", lambda contexts, windows: [nothing])
+    (row,) = asked(interface, [{"question": "ant", "context": "bee"}])
     assert row == {"answer": "", "start": -1, "probability": 0.5}
 
 
@@ -107,7 +101,7 @@ def test_answer_says_minus_one_where_there_is_none(opened: Opened, monkeypatch: 
 @pytest.mark.parametrize(("name", "column"), [("translate", "translation"), ("summarize", "summary")])
 def test_texts_are_those_that_the_task_writes(opened: Opened, name: str, column: str) -> None:
     interface, texts = opened(name), copied(5, seed=1)["source"]
-    rows = answered(interface, [{"text": text} for text in texts])
+    rows = asked(interface, [{"text": text} for text in texts])
     for row, text in zip(rows, texts, strict=True):  # also where they are drawn, whichever place a row has
         (predicted,) = task_of(interface).predict([text])
         assert row[column] == predicted[column]
@@ -116,18 +110,18 @@ def test_texts_are_those_that_the_task_writes(opened: Opened, name: str, column:
 
 def test_a_dialogue_is_its_lines(opened: Opened) -> None:
     interface = opened("reply")
-    rows = answered(interface, [{"text": "hi\nho"}, {"text": "  hi \n\n ho\n"}])
+    rows = asked(interface, [{"text": "hi\nho"}, {"text": "  hi \n\n ho\n"}])
     assert rows[0] == rows[1]
-    assert interface.tokens({"text": "hi\nho"}) == interface.tokens({"text": "  hi \n\n ho\n"})
+    assert interface.read({"text": "hi\nho"}) == interface.read({"text": "  hi \n\n ho\n"})
 
 
 @pytest.mark.parametrize("name", ["translate", "summarize", "reply", "causal"])
 def test_the_pieces_of_a_stream_are_the_text(opened: Opened, name: str) -> None:
     interface = opened(name)
     assert interface.description.streams
-    (row,) = answered(interface, [{"text": "ant bee cat"}])
+    (row,) = asked(interface, [{"text": "ant bee cat"}])
     written = row[interface.description.outputs[0].name]
-    assert "".join(interface.stream({"text": "ant bee cat"})) == written
+    assert "".join(interface.stream(interface.read({"text": "ant bee cat"}))) == written
 
 
 @pytest.mark.parametrize("name", ["translate", "causal", "classify", "masked"])
@@ -135,13 +129,13 @@ def test_a_text_that_is_the_name_of_a_file_is_a_text(
     opened: Opened, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interface, text = opened(name), "[MASK] dog.txt"
-    (nowhere,) = answered(interface, [{"text": text}])
-    pieces = list(interface.stream({"text": text})) if interface.description.streams else []
+    (nowhere,) = asked(interface, [{"text": text}])
+    pieces = list(interface.stream(interface.read({"text": text}))) if interface.description.streams else []
     monkeypatch.chdir(tmp_path)
     Path(text).write_text("secret\n" * 3)
-    assert answered(interface, [{"text": text}])[0].keys() == nowhere.keys()
-    assert (list(interface.stream({"text": text})) if interface.description.streams else []) == pieces
-    assert "secret" not in interface.page({"text": text})
+    assert asked(interface, [{"text": text}])[0].keys() == nowhere.keys()
+    assert (list(interface.stream(interface.read({"text": text}))) if interface.description.streams else []) == pieces
+    assert "secret" not in interface.page(interface.read({"text": text}))
 
 
 @pytest.mark.parametrize("name", ["classify", "masked", "forecast"])
@@ -149,19 +143,19 @@ def test_what_writes_no_text_streams_none(opened: Opened, name: str) -> None:
     interface = opened(name)
     assert not interface.description.streams
     with pytest.raises(ArgumentError, match="does not generate text piece by piece"):
-        interface.stream(interface.description.example or {})
+        interface.stream(interface.read(interface.description.example or {}))
 
 
-def test_a_row_that_cannot_be_streamed_is_told_at_once(opened: Opened) -> None:
+def test_a_row_that_cannot_be_streamed_is_told_when_it_is_read(opened: Opened) -> None:
     with pytest.raises(ArgumentError, match=r"text: expected a text\. Received: an empty text"):
-        opened("translate").stream({"text": " "})
+        opened("translate").read({"text": " "})
 
 
 def test_masked_fills_what_the_task_fills_and_tells_each_text_without_a_mask(opened: Opened) -> None:
     interface = opened("masked")
     texts = [text.replace("ant", "[MASK]").replace("bee", "[MASK]") for text in twice(12, seed=1)]
     texts = [text for text in texts if "[MASK]" in text][:4]
-    found = interface.answer([{"text": text} for text in [*texts, "ant bee"]])
+    found = interface.answer([interface.read({"text": text}) for text in [*texts, "ant bee"]])
     assert found[:-1] == [each for text in texts for each in task_of(interface).predict([text])]
     assert isinstance(found[-1], ArgumentError)
     assert "expected a text with [MASK]" in str(found[-1])
@@ -169,7 +163,7 @@ def test_masked_fills_what_the_task_fills_and_tells_each_text_without_a_mask(ope
 
 def test_causal_goes_on_as_the_task_does(opened: Opened) -> None:
     interface, texts = opened("causal"), ["ant bee", "cat", "dog elk fox " * 9]
-    rows = answered(interface, [{"text": text} for text in texts])
+    rows = asked(interface, [{"text": text} for text in texts])
     assert rows == [each for text in texts for each in task_of(interface).predict([text])]
 
 
@@ -183,7 +177,7 @@ def past(rows: dict[str, list[Any]]) -> np.ndarray:
 def test_forecast_gives_what_the_task_predicts_of_a_file_with_these_rows(opened: Opened) -> None:
     interface, rows = opened("forecast"), series(30, seed=3)
     given = [{"history": past(rows), "time": np.array(rows["time"], dtype=object)}, {"history": past(rows)[:8]}]
-    with_times, shortest = answered(interface, given)
+    with_times, shortest = asked(interface, given)
     predicted = task_of(interface).predict(rows)
     for place, column in enumerate("xy"):
         mine = [each for each in predicted if each["column"] == column]
@@ -201,7 +195,7 @@ def test_a_series_that_was_learned_has_the_scale_that_it_had_then(opened: Opened
     history = past(rows) * [1, 100]
     columns = {"time": rows["time"], "x": history[:, 0].tolist(), "y": history[:, 1].tolist()}
     given = [{"history": history}, *({"history": history, "series": name} for name in ("first", "second", "new"))]
-    found = [row["forecast"] for row in answered(interface, given)]
+    found = [row["forecast"] for row in asked(interface, given)]
     for forecast, name in zip(found, ["", "first", "second", "new"], strict=True):
         predicted = task_of(interface).predict({**columns, "name": [name] * 30})
         assert forecast.T.ravel() == pytest.approx([each["forecast"] for each in predicted], rel=1e-4)
@@ -226,12 +220,8 @@ def test_a_series_that_was_learned_has_the_scale_that_it_had_then(opened: Opened
     ],
 )
 def test_a_history_that_cannot_be_used(opened: Opened, row: dict[str, Any], error: type, says: str) -> None:
-    interface = opened("forecast")
-    good, bad = interface.answer([interface.description.example or {}, row])
-    assert isinstance(good, dict)
-    assert isinstance(bad, error)
     with pytest.raises(error, match=says):
-        raise bad
+        opened("forecast").read(row)
 
 
 # --- Images and texts -------------------------------------------------------------------------------------------------
@@ -252,7 +242,7 @@ def test_match_gives_what_the_task_predicts_of_pairs_images_and_texts(opened: Op
         {"image": png(images[2])},
         {"image": png(images[1]), "text": captions[0]},
     ]
-    rows = answered(interface, given)
+    rows = asked(interface, given)
     both = [{"image": images[0], "text": captions[0]}, {"image": images[1], "text": captions[0]}]
     first, of_text, of_image, last = task_of(interface).predict([both[0], captions[1], images[2], both[1]])
     for row, expected in ((rows[0], first), (rows[3], last)):
@@ -286,9 +276,6 @@ def bomb(width: int, height: int) -> bytes:
         ("a path.png", DtypeError, "expected the bytes of a file. Received: str"),
     ],
 )
-def test_an_image_that_cannot_be_used_fails_alone(opened: Opened, image: Any, error: type, says: str) -> None:
-    good, bad = opened("match").answer([{"text": "red at 1"}, {"image": image, "text": "red at 1"}])
-    assert isinstance(good, dict)
-    assert isinstance(bad, error)
+def test_an_image_that_cannot_be_used(opened: Opened, image: Any, error: type, says: str) -> None:
     with pytest.raises(error, match=says):
-        raise bad
+        opened("match").read({"image": image, "text": "red at 1"})

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,10 @@ from headwise.errors import ArgumentError, HeadwiseError, RequestRefused
 from headwise.server.interface import Column
 from headwise.server.interfaces.answering import Answering
 from headwise.server.interfaces.cells import DTYPES
-from tests.server.interfaces.conftest import RUNS
+from headwise.server.pool.answering import answers_of, value_of
+from headwise.tasks.text.subwords import Subwords
+from headwise.tasks.text.vocabulary import Vocabulary
+from tests.server.interfaces.conftest import RUNS, asked
 
 Opened = Callable[[str], Answering[Any]]
 
@@ -39,9 +41,8 @@ def test_each_task_answers_its_own_example_in_the_columns_that_it_promises(opene
     told = interface.description
     assert told.platform == "headwise_torch"
     assert told.example is not None
-    assert interface.tokens(told.example) > 0
-    (row,) = interface.answer([told.example])
-    assert not isinstance(row, HeadwiseError)
+    assert interface.tokens(interface.read(told.example)) > 0
+    (row,) = asked(interface, [told.example])
     columns = {column.name: column for column in told.outputs}
     assert set(row) <= set(columns)
     assert {column.name for column in told.outputs if not column.optional} <= set(row)
@@ -54,13 +55,13 @@ def test_a_row_that_cannot_be_used_fails_alone(opened: Opened, name: str) -> Non
     interface = opened(name)
     example = interface.description.example
     assert example is not None
-    (alone,) = interface.answer([example])
+    (alone,) = asked(interface, [example])
     first = interface.description.inputs[0].name
     given = [example, {}, {**example, "other": 1}, {**example, first: 3.5}, example]
-    good, missing, unknown, wrong, last = interface.answer(given)
+    good, missing, unknown, wrong, last = answers_of(interface, given, 4096, never)
     for error in (missing, unknown, wrong):
-        assert isinstance(error, HeadwiseError)
-        assert not isinstance(error, RequestRefused)
+        assert isinstance(error, RequestRefused)
+        assert error.kind == "bad_input"
     assert first in str(wrong)
     for row in (good, last):
         assert not isinstance(row, HeadwiseError)
@@ -78,18 +79,17 @@ def test_a_text_that_is_none_is_told_by_its_column(opened: Opened, name: str, te
     row = {**(interface.description.example or {}), column: text}
     if name == "match" and text is None:
         return  # it may lack one of its two
-    (error,) = interface.answer([row])
-    assert isinstance(error, ArgumentError | TypeError)
-    assert str(error).startswith(f"{column}: ")
-    with pytest.raises((ArgumentError, TypeError), match=column):
-        interface.tokens(row)
+    with pytest.raises((ArgumentError, TypeError), match=f"^{column}: "):
+        interface.read(row)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_statistics_of_every_head_are_plain_json_with_names_of_tokens(opened: Opened, name: str) -> None:
     interface = opened(name)
     assert interface.description.explains
-    told = json.loads(json.dumps(interface.explain(interface.description.example or {}), allow_nan=False))
+    told = json.loads(
+        json.dumps(interface.explain(interface.read(interface.description.example or {})), allow_nan=False)
+    )
     assert {"entropy", "distance", "first_visible", "strongest"} <= {each["key"] for each in told["statistics"]}
     layers = 0
     for shown in told["inputs"]:
@@ -107,47 +107,92 @@ def test_the_statistics_of_every_head_are_plain_json_with_names_of_tokens(opened
 @pytest.mark.parametrize("name", ["classify", "answer", "translate", "forecast", "match"])
 def test_the_page_is_that_of_the_viewer(opened: Opened, name: str) -> None:
     interface = opened(name)
-    page = interface.page(interface.description.example or {})
+    page = interface.page(interface.read(interface.description.example or {}))
     assert page.startswith("<!doctype html>") or page.lower().startswith("<!doctype html>")
     assert 'id="facts"' in page
     assert "input0-stack0-layer0-group0" in page
 
 
-def test_one_that_fails_for_a_reason_of_its_own_is_told_apart_and_logged_without_its_text(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("name", [name for name in RUNS if name not in ("forecast", "series")])
+def test_a_row_is_tokenized_once(opened: Opened, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    interface, counted = opened(name), []  # type: Any, list[str]
+    holder = vars(getattr(interface.task, "objective", interface.task))
+    for vocabulary in {id(each): each for each in holder.values() if isinstance(each, Subwords | Vocabulary)}.values():
+        for part in (vocabulary, vocabulary._tokenizer):
+            monkeypatch.setattr(part, "_backend", Counting(part._backend, counted))
+    row = interface.description.example or {}
+    texts = sorted(cell for cell in row.values() if isinstance(cell, str))
+    (answer,) = answers_of(interface, [row], 4096, never)
+    assert isinstance(answer, dict)
+    assert sorted(counted) == texts
+    if interface.description.streams:
+        counted.clear()
+        pieces = value_of(interface.stream, interface, row, 4096, never)
+        assert not isinstance(pieces, RequestRefused)
+        assert "".join(pieces) == answer[interface.description.written]
+        assert counted == texts
+
+
+class Counting:
+    """A tokenizer that adds each text that it encodes to a list."""
+
+    def __init__(self, backend: Any, texts: list[str]) -> None:
+        self._backend, self._texts = backend, texts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def encode(self, *texts: str, **options: Any) -> Any:
+        self._texts += texts
+        return self._backend.encode(*texts, **options)
+
+    def encode_batch(self, texts: list[str], **options: Any) -> Any:
+        self._texts += texts
+        return self._backend.encode_batch(texts, **options)
+
+    encode_batch_fast = encode_batch
+
+
+def never(what: str, error: BaseException) -> None:
+    """A log of nothing unexpected."""
+    raise AssertionError(what) from error
+
+
+def test_one_that_fails_for_a_reason_of_its_own_is_found_by_halving(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interface = opened("classify")
-    encode, passes = interface.task.encode, []  # type: ignore[attr-defined]
+    interface, passes, logged = opened("classify"), [], []
+    answer = interface.answer
 
-    def fail(data: Any, *, targets: bool = True) -> Any:
-        passes.append(len(data))
-        if "poison" in data.columns["text"]:
+    def fail(asked: Sequence[Any]) -> Any:
+        passes.append(len(asked))
+        if ("poison",) in [each.texts for each in asked]:
             raise RuntimeError("secret poison")
-        return encode(data, targets=targets)
+        return answer(asked)
 
-    monkeypatch.setattr(interface.task, "encode", fail)  # type: ignore[attr-defined]
-    rows = [{"text": text} for text in ("ant", "bee", "poison", "cat", "dog", "elk", "fox", "gnu")]
-    with caplog.at_level(logging.ERROR, "headwise.server"):
-        answers = interface.answer(rows)
-    assert [isinstance(answer, HeadwiseError) for answer in answers] == [
-        text == "poison" for text in ("ant", "bee", "poison", "cat", "dog", "elk", "fox", "gnu")
-    ]
+    monkeypatch.setattr(interface, "answer", fail)
+    texts = ("ant", "bee", "poison", "cat", "dog", "elk", "fox", "gnu")
+    rows = [{"text": text} for text in texts]
+    answers = answers_of(interface, rows, None, lambda what, error: logged.append((what, error)))
+    assert [isinstance(answer, RequestRefused) for answer in answers] == [text == "poison" for text in texts]
     assert isinstance(answers[2], RequestRefused)
     assert answers[2].kind == "failed"
+    assert "secret" not in str(answers[2])
     assert passes == [8, 4, 2, 2, 1, 1, 4]  # halves, not each by itself
-    assert "RuntimeError" in caplog.text
-    assert "secret" not in caplog.text
+    ((what, error),) = logged
+    assert what == "the model failed on a row"
+    assert isinstance(error, RuntimeError)
 
 
 def test_nothing_is_answered_with_nothing(opened: Opened) -> None:
-    assert opened("classify").answer([]) == []
+    assert answers_of(opened("classify"), [], 4096, never) == []
 
 
 def test_the_threads_that_were_asked_for_are_those_of_whoever_calls(opened: Opened) -> None:
     interface, before = opened("classify"), torch.get_num_threads()
     try:
         interface.threads = before + 1
-        interface.answer([{"text": "ant"}])
+        interface.read({"text": "ant"})
         assert torch.get_num_threads() == before + 1
     finally:
         interface.threads = 0

@@ -17,6 +17,7 @@ from headwise.export.onnx.export import export
 from headwise.models import Bert
 from headwise.server.interfaces import open_interface
 from headwise.server.interfaces import precision as precisions
+from tests.server.interfaces.conftest import asked
 from tests.tasks.problems import looked_up
 
 RunOf = Callable[[str], Path]
@@ -42,12 +43,12 @@ def test_an_onnx_export_of_a_run_answers_as_the_run_does(exported: Path, bert_ru
     rows = [
         {"text": first, "text_pair": second} for first, second in zip(given["text"], given["question"], strict=True)
     ]
-    *found, error = on_onnx.answer([*rows, {"text": "", "text_pair": "ant"}])
-    for row, expected in zip(found, torch_run.answer(rows), strict=True):
-        assert row["label"] == expected["label"]  # type: ignore[index]
-        assert row["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-4)  # type: ignore[index]
-    assert isinstance(error, ArgumentError)
-    assert on_onnx.tokens(rows[0]) == torch_run.tokens(rows[0])
+    for row, expected in zip(asked(on_onnx, rows), asked(torch_run, rows), strict=True):
+        assert row["label"] == expected["label"]
+        assert row["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-4)
+    with pytest.raises(ArgumentError):
+        on_onnx.read({"text": "", "text_pair": "ant"})
+    assert on_onnx.read(rows[0]) == torch_run.read(rows[0])
 
 
 def test_an_onnx_export_explains_nothing(exported: Path) -> None:
@@ -55,7 +56,7 @@ def test_an_onnx_export_explains_nothing(exported: Path) -> None:
     assert not interface.description.explains
     for ask in (interface.explain, interface.page):
         with pytest.raises(HeadwiseError, match="backend torch"):
-            ask(interface.description.example or {})
+            ask(interface.read(interface.description.example or {}))
 
 
 def test_an_export_is_served_by_the_backend_and_in_the_precision_that_it_has(exported: Path, tmp_path: Path) -> None:
@@ -92,19 +93,19 @@ def test_a_bert_gives_hidden_states_and_their_mean(checkpoint: Path) -> None:
         {"input_ids": first, "token_type_ids": np.array([0, 0, 1, 1])},
         {"input_ids": second, "attention_mask": np.array([1, 1, 1, 0, 0])},
     ]
-    whole, padded = interface.answer(rows)
+    whole, padded = asked(interface, rows)
     with torch.no_grad():
         expected = bert(torch.tensor(first)[None], None, torch.tensor([[0, 0, 1, 1]]))[0].numpy()
         shorter = bert(torch.tensor(second[:3])[None])[0].numpy()
-    assert whole["last_hidden_state"] == pytest.approx(expected, abs=1e-5)  # type: ignore[index]
-    assert whole["embedding"] == pytest.approx(expected.mean(0), abs=1e-5)  # type: ignore[index]
-    assert padded["last_hidden_state"][:3] == pytest.approx(shorter, abs=1e-5)  # type: ignore[index]
-    assert not padded["last_hidden_state"][3:].any()  # type: ignore[index]
-    assert padded["embedding"] == pytest.approx(shorter.mean(0), abs=1e-5)  # type: ignore[index]
-    assert interface.tokens(rows[1]) == 5
-    shown = interface.explain(told.example or {})["inputs"][0]["stacks"][0]
+    assert whole["last_hidden_state"] == pytest.approx(expected, abs=1e-5)
+    assert whole["embedding"] == pytest.approx(expected.mean(0), abs=1e-5)
+    assert padded["last_hidden_state"][:3] == pytest.approx(shorter, abs=1e-5)
+    assert not padded["last_hidden_state"][3:].any()
+    assert padded["embedding"] == pytest.approx(shorter.mean(0), abs=1e-5)
+    assert interface.tokens(interface.read(rows[1])) == 5
+    shown = interface.explain(interface.read(told.example or {}))["inputs"][0]["stacks"][0]
     assert shown["rows"][0] == "[CLS]"
-    assert 'id="facts"' in interface.page(told.example or {})
+    assert 'id="facts"' in interface.page(interface.read(told.example or {}))
 
 
 @pytest.mark.parametrize(
@@ -126,12 +127,9 @@ def test_a_bert_gives_hidden_states_and_their_mean(checkpoint: Path) -> None:
         ),
     ],
 )
-def test_ids_that_cannot_be_read_fail_alone(checkpoint: Path, row: dict[str, Any], says: str) -> None:
-    good, bad = open_interface(checkpoint).answer([{"input_ids": np.array([2, 3])}, row])
-    assert isinstance(good, dict)
-    assert isinstance(bad, HeadwiseError)
+def test_ids_that_cannot_be_read(checkpoint: Path, row: dict[str, Any], says: str) -> None:
     with pytest.raises(HeadwiseError, match=says):
-        raise bad
+        open_interface(checkpoint).read(row)
 
 
 def test_a_module_that_was_exported_takes_and_gives_its_tensors(tmp_path: Path) -> None:
@@ -145,22 +143,21 @@ def test_a_module_that_was_exported_takes_and_gives_its_tensors(tmp_path: Path) 
     told = interface.description
     assert (told.task, told.platform, told.explains) == ("tensors", "headwise_onnx", False)
     assert [(column.datatype, column.shape) for column in told.inputs] == [("FP32", (-1,)), ("FP32", ())]
-    assert isinstance(interface.answer([told.example or {}])[0], dict)
+    asked(interface, [told.example or {}])
     rows = [
         {"input_0": np.array([1, 2], np.float32), "input_1": 2.0},
         {"input_0": np.array([1, 2, 3], np.float32), "input_1": 3.0},
         {"input_0": np.array([3, 4], np.float32), "input_1": 1.0},
     ]
-    first, second, third, wrong, missing = interface.answer(
-        [*rows, {"input_0": np.ones((2, 2), np.float32), "input_1": 1.0}, {"input_1": 1.0}]
-    )
-    assert first["output_0"].tolist() == [2, 6]  # type: ignore[index]
-    assert second["output_0"].tolist() == [3, 9, 18]  # type: ignore[index]
-    assert (third["output_0"].tolist(), third["output_1"]) == ([3, 7], 2.0)  # type: ignore[index]
-    assert isinstance(wrong, HeadwiseError)
-    assert "input_0: expected [-1]" in str(wrong)
-    assert "input_0: this column is missing" in str(missing)
-    assert interface.tokens(rows[1]) == 3
+    first, second, third = asked(interface, rows)
+    assert first["output_0"].tolist() == [2, 6]
+    assert second["output_0"].tolist() == [3, 9, 18]
+    assert (third["output_0"].tolist(), third["output_1"]) == ([3, 7], 2.0)
+    with pytest.raises(HeadwiseError, match=r"input_0: expected \[-1\]"):
+        interface.read({"input_0": np.ones((2, 2), np.float32), "input_1": 1.0})
+    with pytest.raises(HeadwiseError, match="input_0: this column is missing"):
+        interface.read({"input_1": 1.0})
+    assert interface.tokens(interface.read(rows[1])) == 3
 
 
 # --- Nothing that can be served ---------------------------------------------------------------------------------------
@@ -211,11 +208,11 @@ def test_bfloat16_is_refused_where_the_processor_has_none(run_of: RunOf, monkeyp
 def test_bfloat16_answers_about_as_float32_does(bert_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precisions, "has_bfloat16", lambda: True)
     given = [{"text": "ant red bee blue", "text_pair": "ant"}, {"text": "bee red", "text_pair": "bee"}]
-    exact, rounded = (open_interface(bert_run(), precision=each).answer(given) for each in ("fp32", "bf16"))
+    exact, rounded = (asked(open_interface(bert_run(), precision=each), given) for each in ("fp32", "bf16"))
     for row, expected in zip(rounded, exact, strict=True):
-        assert row["probabilities"] == pytest.approx(expected["probabilities"], abs=0.02)  # type: ignore[index]
-        assert not np.array_equal(row["probabilities"], expected["probabilities"])  # type: ignore[index]
-        assert row["probabilities"].dtype == np.float32  # type: ignore[index]
+        assert row["probabilities"] == pytest.approx(expected["probabilities"], abs=0.02)
+        assert not np.array_equal(row["probabilities"], expected["probabilities"])
+        assert row["probabilities"].dtype == np.float32
 
 
 def test_bfloat16_that_is_far_off_is_refused(bert_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,11 @@ class Obedient:
             example={"text": "an example"},
         )
 
+    def read(self, row: Row) -> Row:
+        if row.get("do") == "be unreadable":
+            raise ArgumentError("expected a readable text")
+        return row
+
     def tokens(self, row: Row) -> int:
         return len(row["text"].split())
 

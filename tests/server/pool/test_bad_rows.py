@@ -16,17 +16,19 @@ def test_only_the_rows_fail_that_are_to_blame(start: Start, run: Run, caplog: py
     rows = [{"text": str(number)} for number in range(12)]
     rows[2]["do"] = rows[7]["do"] = "raise"
     rows[4]["do"] = "refuse"
+    rows[5]["do"] = "be unreadable"
     rows[9]["text"] = "one two three four"
     with caplog.at_level(logging.ERROR, "headwise.server"):
         answers = run(pool.answer("m", None, rows))
         run(until(lambda: len(caplog.records) == 2))
     kinds = {at: answer.kind for at, answer in enumerate(answers) if isinstance(answer, RequestRefused)}
-    assert kinds == {2: "failed", 4: "bad_input", 7: "failed", 9: "too_large"}
+    assert kinds == {2: "failed", 4: "bad_input", 5: "bad_input", 7: "failed", 9: "too_large"}
     assert all(answers[at]["text"] == rows[at]["text"] for at in range(12) if at not in kinds)
     assert str(answers[2]) == "the model failed on this row; see the server's log"
     assert str(answers[4]) == "expected another text"
+    assert str(answers[5]) == "expected a readable text"
     assert str(answers[9]) == "expected at most 3 tokens. Received: 4 tokens"
-    assert pool.statistics.of("m", "1").outcomes == {"ok": 8, "failed": 2, "bad_input": 1, "too_large": 1}
+    assert pool.statistics.of("m", "1").outcomes == {"ok": 7, "failed": 2, "bad_input": 2, "too_large": 1}
     record = caplog.records[0]
     assert record.getMessage() == "the model failed on a row"
     assert record.fields["raised"] == "KeyError"
