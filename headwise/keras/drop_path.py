@@ -7,20 +7,20 @@ from typing import Any
 import keras
 from keras import ops
 
+from headwise import nn
 from headwise.keras.layer import Layer, Tensor
 from headwise.keras.saving import PACKAGE
 from headwise.nn import options
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class DropPath(Layer):
+class DropPath(Layer, twin=nn.DropPath):
     """Drops a whole branch, for each example by itself. Huang et al. 2016 (Deep Networks with Stochastic Depth), eq. 2.
 
     x + DropPath(p)(branch(x)) is x with probability p, else x + branch(x) / (1 - p): the expectation is that of
     inference, where nothing is dropped. (The paper scales in inference instead, equation 5.)
 
-    Args:
-        probability: p, with which an example's branch is dropped.
+    Args: as of `headwise.nn.DropPath`, and
         seed: of what is drawn.
 
     Raises:

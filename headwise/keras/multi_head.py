@@ -8,7 +8,7 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
-from headwise import masks
+from headwise import masks, nn
 from headwise.errors import ArgumentError, ShapeError
 from headwise.keras import masking
 from headwise.keras.call import runs_now
@@ -24,7 +24,7 @@ from headwise.options import check_scale, check_softcap
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class MultiHeadAttention(HeadSizes, Layer):
+class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
     """Several attention heads over the same sequence. Vaswani et al. 2017, section 3.2.2.
 
     The twin of `headwise.nn.MultiHeadAttention`; called as `keras.layers.MultiHeadAttention` is.
@@ -34,24 +34,9 @@ class MultiHeadAttention(HeadSizes, Layer):
     >>> y, weights = layer(x, return_attention_scores=True)          # weights: [B, H, S, S]
     >>> y = layer(x, memory)                                         # cross-attention
 
-    Args:
-        dim: M, of the queries and of the output.
-        num_heads: H.
-        num_kv_heads: G, of which H is a multiple; 1 is multi-query, between is grouped-query attention. None = H.
-        head_dim: D, of queries and keys; None = M / H. (Keras calls it key_dim.)
-        value_head_dim: E, of values; None = D.
-        kdim, vdim: dimensions of `key` and `value` if they are not M.
-        bias: whether the projections of queries, keys and values have one.
-        output_bias: whether the output projection has one; None = as `bias`.
-        qk_norm: "rms" or "layer", over D, of queries and keys after their projection.
-        norm_eps: the epsilon of that norm.
-        softcap: bounds the scores by softcap · tanh(s / softcap) (Gemma 2).
-        sinks: one learned logit a head that takes its share of the softmax and gives nothing (gpt-oss).
-        gate: a sigmoid of a projection of the query, times the heads' output (Qiu et al. 2025, equation 5).
-        dropout: of the weights, in training only.
-        scale: factor on q kᵀ; None = 1/√D.
+    Args: as of `headwise.nn.MultiHeadAttention`, and
+        head_dim: D, of queries and keys; None = M / H. It need not divide M. (Keras calls it key_dim.)
         positions: the position scheme of the heads: one of `headwise.keras.positions`.
-        projection: "per_head" as in the paper; "shared": one D × D matrix each for all heads.
         kernel: as for `scaled_dot_product_attention`.
         seed: of the dropout.
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from headwise import masks
+from headwise import masks, nn
 from headwise.errors import ArgumentError
 from headwise.keras import masking
 from headwise.keras.functional import ALL_KERNELS, attend
@@ -24,7 +24,7 @@ from headwise.options import check_scale
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class MultiHeadLatentAttention(Layer):
+class MultiHeadLatentAttention(Layer, twin=nn.MultiHeadLatentAttention):
     """Self-attention on latents. DeepSeek-V2 (2024), equations 9-19; DeepSeek-V3 (2024), section 2.1.1.
 
         c = norm(W_DKV x),   k_h = [W_UK_h c; rope(W_KR x)],   v_h = W_UV_h c
@@ -46,20 +46,7 @@ class MultiHeadLatentAttention(Layer):
     ... )
     >>> y = layer(x, use_causal_mask=True)                           # x, y: [B, S, M]
 
-    Args:
-        dim: M, of the input and of the output.
-        num_heads: H.
-        q_rank: dimensions of the queries' latent c'; None = queries are projected from the input directly (V2-Lite).
-        kv_rank: R, dimensions of c.
-        nope_dim: dimensions of queries and keys of a head without positions.
-        rope_dim: dimensions that are rotated, behind those; even.
-        value_head_dim: E.
-        bias: whether `q_down`, `kv_down` and `out` have one (Hugging Face's `attention_bias`).
-        norm_eps: the epsilon of the norms of the latents.
-        dropout: of the weights, in training only.
-        scale: factor on q kᵀ; None = 1/√(nope_dim + rope_dim), times the `softmax_factor` of a Rope with YaRN.
-        positions: a Rope of rope_dim; None = Rope(rope_dim, interleaved=True), as DeepSeek's.
-        path: "auto", "expand" or "absorb", if a call does not say which.
+    Args: as of `headwise.nn.MultiHeadLatentAttention`, and
         kernel: as for `scaled_dot_product_attention`.
         seed: of the dropout.
 

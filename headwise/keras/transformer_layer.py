@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import keras
 
+from headwise import nn
 from headwise.errors import ArgumentError
 from headwise.keras.layer import Tensor, check_input, positions_of
 from headwise.keras.multi_head import MultiHeadAttention
@@ -20,7 +21,7 @@ from headwise.nn.feed_forward import Activation
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class EncoderLayer(ResidualLayer):
+class EncoderLayer(ResidualLayer, twin=nn.EncoderLayer):
     """Attention within one sequence, then a feed-forward network. Vaswani et al. 2017, figure 1, on the left.
 
         norm_first       x = x + Attention(Norm(x)),   y = x + FFN(Norm(x))      Xiong et al. 2020, figure 1 b
@@ -32,21 +33,8 @@ class EncoderLayer(ResidualLayer):
     >>> layer = EncoderLayer(512, attention=MultiHeadAttention(512, 8, num_kv_heads=2, positions=positions.Rope(64)))
     >>> y = layer(x, attention_mask=masks.causal())                  # x, y: [B, S, M]
 
-    Args:
-        dim: M.
-        num_heads: H, of a `MultiHeadAttention` that is made here. Pass this or `attention`.
+    Args: as of `headwise.nn.EncoderLayer`, and
         attention: any layer that is called as those of `headwise.keras` are.
-        ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, if gated 8/3 M (see `FeedForward`).
-        norm: "layer", or "rms" (Zhang & Sennrich 2019).
-        norm_first: whether the norm stands before each branch, or after each sum.
-        activation: of the feed-forward network: "relu", "gelu", "gelu_tanh", "silu"; gated "swiglu", "geglu" (Shazeer
-            2020), "geglu_tanh".
-        dropout: of what each branch adds, in training only.
-        attention_dropout: of the attention's weights; None = `dropout`. A ready `attention` has its own.
-        ffn_dropout: between the feed-forward network's linear maps; None = `dropout`.
-        drop_path: with this probability a branch is left out for an example, in training only (see `DropPath`).
-        norm_eps: the epsilon of the norms.
-        bias: whether attention, feed-forward network and LayerNorm have biases.
         seed: of what is dropped. A ready `attention` has its own.
 
     Its parts are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
@@ -135,7 +123,7 @@ class EncoderLayer(ResidualLayer):
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class DecoderLayer(ResidualLayer):
+class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
     """Attention within one sequence, attention to another one, then a feed-forward network.
 
     Vaswani et al. 2017, figure 1, on the right. The other sequence, the memory, is what an encoder made of the source;
@@ -144,11 +132,9 @@ class DecoderLayer(ResidualLayer):
     >>> layer = DecoderLayer(512, 8)
     >>> y = layer(x, memory, use_causal_mask=True)                   # x, y: [B, Q, M]; memory: [B, K, M]
 
-    Args:
-        memory_dim: dimensions of the memory; None = M.
+    Args: as of `headwise.nn.DecoderLayer`, and
         self_attention, cross_attention: instead of those that are made with `num_heads`, ready layers; either or both.
-        dim, num_heads, ffn_dim, norm, norm_first, activation, dropout, attention_dropout, ffn_dropout, drop_path,
-            norm_eps, bias, seed: as for `EncoderLayer`.
+        seed: as for `EncoderLayer`.
 
     Its parts are `self_attention`, `self_attention_norm`, `cross_attention`, `cross_attention_norm`, `mlp`,
     `mlp_norm`, `dropout` and `drop_path`.

@@ -20,7 +20,7 @@ DIGIT = 10  # bits of a position that are turned at a time
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class Sinusoidal(Layer):
+class Sinusoidal(Layer, twin=torch_positions.Sinusoidal):
     """Sine and cosine waves of M/2 frequencies. Vaswani et al. 2017, §3.5.
 
         PE(p, 2i) = sin(p / base^(2i/M)),   PE(p, 2i + 1) = cos(p / base^(2i/M))
@@ -28,11 +28,7 @@ class Sinusoidal(Layer):
     It has no weights and no last position. Float32 products p / base^(2i/M) would keep few digits behind the point at
     far positions, and not every backend has float64. What is multiplied are turns, in parts whose products are exact.
 
-    Args:
-        dim: M, even.
-        base: of the wavelengths.
-        interleaved: sine and cosine take turns, as in the paper and in DistilBERT; where False the sines come first and
-            then the cosines, as in Marian.
+    Args: as of `headwise.nn.positions.Sinusoidal`.
 
     Raises:
         ArgumentError: dim is odd or not positive.
@@ -74,13 +70,10 @@ class Sinusoidal(Layer):
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class Learned(Layer):
+class Learned(Layer, twin=torch_positions.Learned):
     """A learned vector for each position. Gehring et al. 2017; Devlin et al. 2019 (BERT), §3; GPT-2.
 
-    Args:
-        max_positions: rows of the table; there is nothing beyond.
-        dim: M.
-        std: of the normal distribution that the table is drawn from; 0.02 in BERT and GPT-2.
+    Args: as of `headwise.nn.positions.Learned`.
 
     The table is the weight `weight`, [max_positions, M].
 
