@@ -72,15 +72,7 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._take_sizes(
-            *(dim, num_heads),
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            value_head_dim=value_head_dim,
-            kdim=kdim,
-            vdim=vdim,
-            projection=projection,
-        )
+        self._take_sizes(dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, projection)
         head_dim = self.head_dim
         options.one_of("kernel", kernel, ALL_KERNELS)
         check_scale(scale)

@@ -18,13 +18,13 @@ from headwise.keras.positions.rope import Rope
 from headwise.keras.saving import PACKAGE, unwrapped
 from headwise.masks import Mask
 from headwise.nn import options
-from headwise.nn.multi_head_latent import PATHS, Path
-from headwise.nn.positions import DynamicNTK, Yarn
+from headwise.nn.multi_head_latent import PATHS, LatentSizes, Path, default_scale
+from headwise.nn.positions import DynamicNTK
 from headwise.options import check_scale
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class MultiHeadLatentAttention(Layer, twin=nn.MultiHeadLatentAttention):
+class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttention):
     """Self-attention on latents. DeepSeek-V2 (2024), equations 9-19; DeepSeek-V3 (2024), section 2.1.1.
 
         c = norm(W_DKV x),   k_h = [W_UK_h c; rope(W_KR x)],   v_h = W_UV_h c
@@ -77,15 +77,7 @@ class MultiHeadLatentAttention(Layer, twin=nn.MultiHeadLatentAttention):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.dim = options.whole("dim", dim)
-        self.num_heads = options.whole("num_heads", num_heads)
-        self.q_rank = None if q_rank is None else options.whole("q_rank", q_rank)
-        self.kv_rank = options.whole("kv_rank", kv_rank)
-        self.nope_dim = options.whole("nope_dim", nope_dim)
-        self.rope_dim = options.whole("rope_dim", rope_dim)
-        if rope_dim % 2:
-            raise ArgumentError(f"rope_dim: expected an even number, dimensions turn in pairs. Received: {rope_dim}")
-        self.value_head_dim = options.whole("value_head_dim", value_head_dim)
+        self._take_sizes(dim, num_heads, q_rank, kv_rank, nope_dim, rope_dim, value_head_dim)
         self.dropout = options.probability("dropout", dropout)
         options.one_of("path", path, PATHS)
         options.one_of("kernel", kernel, ALL_KERNELS)
@@ -93,10 +85,7 @@ class MultiHeadLatentAttention(Layer, twin=nn.MultiHeadLatentAttention):
         self.default_path, self.kernel = path, kernel  # `path` is what Keras calls where a layer stands
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
         self.positions = _checked(positions, num_heads, rope_dim, self.dtype_policy)
-        scaling = self.positions.scaling
-        # The one place where YaRN's mscale enters the softmax: both paths use this scale as it is.
-        factor = scaling.softmax_factor if isinstance(scaling, Yarn) else 1.0
-        self.scale = self.head_dim**-0.5 * factor if scale is None else scale
+        self.scale = default_scale(self.head_dim, self.positions.scaling) if scale is None else scale
 
         if q_rank is None:
             self.q = self._linear(num_heads * self.head_dim, "q", bias=False)
@@ -108,11 +97,6 @@ class MultiHeadLatentAttention(Layer, twin=nn.MultiHeadLatentAttention):
         self.kv_norm = make_norm("rms", eps=norm_eps, name="kv_norm", dtype=self.dtype_policy)
         self.kv_up = self._linear(num_heads * (nope_dim + value_head_dim), "kv_up", bias=False)
         self.out = self._linear(dim, "out", bias=bias)
-
-    @property
-    def head_dim(self) -> int:
-        """D of the queries and keys: nope_dim + rope_dim."""
-        return self.nope_dim + self.rope_dim
 
     def build(self, input_shape: object = None) -> None:
         """Make the weights, whose shapes follow from the options alone: `layer.build()` will do."""

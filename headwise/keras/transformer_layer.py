@@ -18,6 +18,7 @@ from headwise.keras.residual import Attend, ResidualLayer, has_positions, seeds
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
 from headwise.nn.feed_forward import Activation
+from headwise.nn.transformer_layer import check_ready
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -63,7 +64,7 @@ class EncoderLayer(ResidualLayer, twin=nn.EncoderLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(dim, norm_first, **kwargs)
-        _check_ready(num_heads, attention_dropout, attention)
+        check_ready(num_heads, attention_dropout, attention, what="layers")
         within, between = seeds(seed, 2)
         dropped = dropout if attention_dropout is None else attention_dropout
         heads: dict[str, Any] = {"dropout": dropped, "bias": bias, "dtype": self.dtype_policy, "seed": within}
@@ -165,7 +166,7 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(dim, norm_first, **kwargs)
-        _check_ready(num_heads, attention_dropout, self_attention, cross_attention)
+        check_ready(num_heads, attention_dropout, self_attention, cross_attention, what="layers")
         own, other, between = seeds(seed, 3)
         dropped = dropout if attention_dropout is None else attention_dropout
         heads: dict[str, Any] = {"dropout": dropped, "bias": bias, "dtype": self.dtype_policy}
@@ -255,15 +256,6 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
             raise ArgumentError("value: expected the memory [B, K, memory_dim] that is read. Received: None")
         width = getattr(self.cross_attention, "kdim", None)
         check_input("value", value, value.shape[-1] if width is None else width, batch=query.shape[0])
-
-
-def _check_ready(num_heads: int | None, attention_dropout: float | None, *ready: object) -> None:
-    if all(layer is not None for layer in ready):
-        for name, option in (("num_heads", num_heads), ("attention_dropout", attention_dropout)):
-            if option is not None:
-                raise ArgumentError(
-                    f"{name}: expected None with ready attention layers, which have their own. Received: {option!r}"
-                )
 
 
 def _attention(name: str, ready: Any, dim: int, num_heads: int | None, **made: Any) -> Any:
