@@ -26,7 +26,7 @@ from headwise.renamed import renamed
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class Bert(Layer):
+class Bert(Layer, twin=models.Bert):
     """A BERT encoder. `Bert(config)` has random weights, `Bert.from_pretrained` those of a checkpoint.
 
     >>> bert = Bert.from_pretrained("minilm")

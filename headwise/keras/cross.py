@@ -15,12 +15,12 @@ from headwise.keras.multi_head import MultiHeadAttention
 from headwise.keras.residual import Attend, ResidualLayer, seeds
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
-from headwise.nn import options
+from headwise.nn import cross, options
 from headwise.nn.feed_forward import Activation
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class CrossLayer(ResidualLayer):
+class CrossLayer(ResidualLayer, twin=cross.CrossLayer):
     """Attention to another sequence, then a feed-forward network. The twin of `headwise.nn.CrossLayer`.
 
         norm_first       x = x + Attention(Norm(x), Norm(memory)),   y = x + FFN(Norm(x))      Jaegle et al. 2021
@@ -30,20 +30,7 @@ class CrossLayer(ResidualLayer):
     >>> layer = CrossLayer(512, 8, memory_dim=768)
     >>> y = layer(x, memory, value_mask=real)                        # x, y: [B, Q, M]; memory: [B, K, memory_dim]
 
-    Args:
-        dim: M.
-        num_heads: H.
-        memory_dim: dimensions of the memory; None = M.
-        head_dim, value_head_dim: D and E of the heads; None = M / H, and D.
-        ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, if gated 8/3 M (see `FeedForward`).
-        norm_first: whether norms are before each branch (and the memory), or after each sum.
-        query_residual: whether x is added to the output of attention. False if queries only say what to read, such as
-            a position (Perceiver IO, section 3.2).
-        activation: of the feed-forward network.
-        dropout: of attention weights, in the feed-forward network, and of each branch's output; in training only.
-        scale: factor on q kᵀ; None = 1/√D.
-        norm_eps: the epsilon of the norms.
-        bias: whether attention, feed-forward network and LayerNorm have biases.
+    Args: as of `headwise.nn.CrossLayer`, and
         kernel: "auto", or the name of a kernel, as for `scaled_dot_product_attention`.
         seed: for dropout.
 

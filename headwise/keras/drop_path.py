@@ -7,20 +7,20 @@ from typing import Any
 import keras
 from keras import ops
 
+from headwise import nn
 from headwise.keras.layer import Layer, Tensor
 from headwise.keras.saving import PACKAGE
 from headwise.nn import options
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class DropPath(Layer):
+class DropPath(Layer, twin=nn.DropPath):
     """Drops a whole branch, separately for each example. Huang et al. 2016 (Stochastic Depth), equation 2.
 
     x + DropPath(p)(branch(x)) is x with probability p, else x + branch(x) / (1 - p). Its expectation equals the output
     in inference, where nothing is dropped. (The paper scales in inference instead, equation 5.)
 
-    Args:
-        probability: p, the probability of dropping an example's branch.
+    Args: as of `headwise.nn.DropPath`, and
         seed: for the random choice.
 
     Raises:

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from headwise import nn
 from headwise.errors import DtypeError, ShapeError
 from headwise.keras.layer import Layer, Tensor
 from headwise.keras.saving import PACKAGE
@@ -27,21 +28,14 @@ _GATED: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": ops.silu, "geglu": _g
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class FeedForward(Layer):
+class FeedForward(Layer, twin=nn.FeedForward):
     """Two linear maps with an activation between, or three with a gate. The twin of `headwise.nn.FeedForward`.
 
         plain   y = W_down act(W_up x)                  Vaswani et al. 2017, equation 2
         gated   y = W_down (act(W_gate x) ⊙ W_up x)     Shazeer 2020 (GLU Variants), equation 6
 
-    Args:
-        dim: M, of input and output.
-        hidden_dim: the hidden dimension. None = 4 M; if gated 8/3 M, rounded up to a multiple of 64, so that three
-            matrices have about the size of two with 4 M.
-        activation: "relu", "gelu" (exact), "gelu_tanh" (the approximation by tanh; GPT-2), "silu"; gated: "swiglu"
-            (Llama), "geglu", "geglu_tanh" (Gemma, T5 1.1).
-        dropout: of the input of W_down, in training only.
-        bias: whether the linear maps have a bias.
-        seed: for dropout.
+    Args: as of `headwise.nn.FeedForward`, and
+        seed: of the dropout.
 
     Its parts are `up`, `down` and, if gated, `gate`.
 

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from headwise import nn
 from headwise.errors import ArgumentError
 from headwise.keras.cross import CrossLayer
 from headwise.keras.layer import Layer, Tensor, both, check_input
@@ -21,10 +22,11 @@ from headwise.keras.transformer_layer import EncoderLayer
 from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.feed_forward import Activation
+from headwise.nn.latent import names_of
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class LatentAttention(Layer):
+class LatentAttention(Layer, twin=nn.LatentAttention):
     """N learned latents read the input, in O(N · S) instead of the O(S²) of self-attention.
 
         Z = latents;   for each read:  Z = CrossLayer(Z, input),  Z = EncoderLayer(Z), …        Jaegle et al. 2021
@@ -44,29 +46,7 @@ class LatentAttention(Layer):
     >>> roles = LatentAttention(2, 256, latent_names=["subject", "verb"])
     >>> y, weights = roles(x, return_attention_scores=True)          # weights["reads.0.attention"]: [B, H, 2, S]
 
-    Args:
-        num_latents: N.
-        latent_dim: M, of the latents.
-        input_dim: dimensions of the input; None = M.
-        num_heads: H of the reads and the read-out.
-        num_reads: how often the latents read the input.
-        share_reads: whether all reads after the first share their weights. The first has its own (Jaegle et al. 2021
-            found training unstable if it is shared too).
-        self_layers: number of self-attention layers among the latents after each read.
-        self_heads: the heads of these layers; None = `num_heads`.
-        read_out: whether other queries read the latents at the end.
-        output_dim: dimensions of these queries and of the output; None = `input_dim`.
-        query_residual: whether the read-out adds the queries to its output.
-        latent_names: names of the latents in records and views; None = "latent 0", "latent 1" …
-        head_dim, value_head_dim: D and E of the heads of the reads and the read-out; None = width / H, and D.
-        ffn_dim: the hidden dimension of the feed-forward networks; None = 4 times the layer's (see `FeedForward`).
-        norm_first: norms before each branch (Perceiver), or after each sum (Set Transformer).
-        activation: of the feed-forward networks.
-        dropout: of attention weights, in feed-forward networks, and of each branch's output; in training only.
-        scale: of the reads and the read-out; None = 1/√D, as in both papers. The code of the Set Transformer divides
-            by the root of the model's width instead.
-        norm_eps: the epsilon of the norms.
-        bias: whether attention, feed-forward networks and LayerNorm have biases.
+    Args: as of `headwise.nn.LatentAttention`, and
         kernel: "auto", or the name of a kernel, as for `scaled_dot_product_attention`.
         seed: for dropout.
 
@@ -113,7 +93,7 @@ class LatentAttention(Layer):
         self.num_reads = options.whole("num_reads", num_reads)
         self.num_heads = options.whole("num_heads", num_heads)
         self.norm_first = norm_first
-        self.latent_names = names = _names(latent_names, num_latents)
+        self.latent_names = names = names_of(latent_names, num_latents)
         if not read_out and (output_dim is not None or not query_residual):
             name, given = ("query_residual", query_residual) if output_dim is None else ("output_dim", output_dim)
             raise ArgumentError(f"{name}: expected read_out=True with it. Received: {name}={given!r}, read_out=False")
@@ -303,16 +283,3 @@ def _name(attention: MultiHeadAttention, **names: tuple[str, ...]) -> None:
     """Give the layer names of its rows or columns for records, in attributes that Keras does not track."""
     object.__setattr__(attention, "row_names", names.get("rows"))
     object.__setattr__(attention, "col_names", names.get("cols"))
-
-
-def _names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    """Names of `count` latents, given or numbered."""
-    if names is None:
-        return tuple(f"latent {i}" for i in range(count))
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise ArgumentError(f"latent_names: expected {count} strings, one for each latent. Received: {names!r:.80}")
-    if len(names) != count:
-        raise ArgumentError(
-            f"latent_names: expected {count} names, one for each latent. Received: len(latent_names)={len(names)}"
-        )
-    return tuple(names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import keras
@@ -18,11 +19,23 @@ Tensor = Any  # a tensor of the backend
 # () -> the package `headwise.keras.convert`, which imports every layer. `headwise/keras/__init__.py` sets it.
 conversions: Any = None
 
+TWINS: dict[type[Layer], type[nn.Module]] = {}
+
 
 class Layer(keras.layers.Layer):
-    """A layer whose config consists of its constructor's arguments."""
+    """A layer whose config is what its constructor was given.
+
+    A class statement names the `twin`, the PyTorch module with the same options. Where the docstring says "Args: as of"
+    that one, help() shows its lines there, with those of the layer's own in their place.
+    """
 
     _given: dict[str, Any]
+
+    def __init_subclass__(cls, *, twin: type[nn.Module] | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if twin is not None:
+            TWINS[cls] = twin
+            cls.__doc__ = _with_arguments(inspect.getdoc(cls) or "", inspect.getdoc(twin) or "")
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         layer = super().__new__(cls, *args, **kwargs)
@@ -156,3 +169,13 @@ def both(*masks: Tensor | None) -> Tensor | None:
     for mask in found[1:]:
         first = first if mask is first else ops.logical_and(first, mask)
     return first
+
+
+def _with_arguments(doc: str, of_twin: str) -> str:
+    """`doc` with the arguments of its twin, where it says that they are alike."""
+    ours = re.search(r"^Args: as of .*\n(?: .+\n)*", doc, flags=re.MULTILINE)
+    theirs = re.search(r"^Args:\n(?: .+\n)+", of_twin, flags=re.MULTILINE)
+    if ours is None or theirs is None:
+        return doc
+    found = re.findall(r"^ {4}(\S[^:]*)(:.*\n(?: {5}.*\n)*)", theirs[0] + ours[0], flags=re.MULTILINE)
+    return doc.replace(ours[0], "Args:\n" + "".join(f"    {names}{text}" for names, text in dict(found).items()))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
-from headwise import masks
+from headwise import masks, nn
 from headwise.errors import ArgumentError, ShapeError
 from headwise.keras import masking
 from headwise.keras.call import runs_now
@@ -24,7 +24,7 @@ from headwise.options import check_scale, check_softcap
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class MultiHeadAttention(HeadSizes, Layer):
+class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
     """Several attention heads over the same sequence. Vaswani et al. 2017, section 3.2.2.
 
     The twin of `headwise.nn.MultiHeadAttention`, with the call arguments of `keras.layers.MultiHeadAttention`.
@@ -34,25 +34,9 @@ class MultiHeadAttention(HeadSizes, Layer):
     >>> y, weights = layer(x, return_attention_scores=True)          # weights: [B, H, S, S]
     >>> y = layer(x, memory)                                         # cross-attention
 
-    Args:
-        dim: M, of the queries and of the output.
-        num_heads: H.
-        num_kv_heads: G, a divisor of H; 1 = multi-query attention, between 1 and H = grouped-query attention. None = H.
-        head_dim: D, of queries and keys; None = M / H. (Keras calls it key_dim.)
-        value_head_dim: E, of values; None = D.
-        kdim, vdim: dimensions of `key` and `value` if they are not M.
-        bias: whether the projections of queries, keys and values have a bias.
-        output_bias: whether the output projection has a bias; None = as `bias`.
-        qk_norm: "rms" or "layer": a norm over D of the projected queries and keys.
-        norm_eps: the epsilon of that norm.
-        softcap: bounds the scores by softcap · tanh(s / softcap) (Gemma 2).
-        sinks: one learned logit per head, a key with this score and the value 0 (gpt-oss).
-        gate: multiply the heads' output by a sigmoid of a projection of the query (Qiu et al. 2025, equation 5).
-        dropout: of the attention weights, in training only.
-        scale: factor on q kᵀ; None = 1/√D.
+    Args: as of `headwise.nn.MultiHeadAttention`, and
+        head_dim: D, of queries and keys; None = M / H. It need not divide M. (Keras calls it key_dim.)
         positions: the position scheme of the heads: one of `headwise.keras.positions`.
-        projection: "per_head" as in the paper; "shared": all heads share one D × D matrix for queries, one for keys and
-            one for values.
         kernel: as for `scaled_dot_product_attention`.
         seed: for dropout.
 
@@ -88,15 +72,7 @@ class MultiHeadAttention(HeadSizes, Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._take_sizes(
-            *(dim, num_heads),
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            value_head_dim=value_head_dim,
-            kdim=kdim,
-            vdim=vdim,
-            projection=projection,
-        )
+        self._take_sizes(dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, projection)
         head_dim = self.head_dim
         options.one_of("kernel", kernel, ALL_KERNELS)
         check_scale(scale)

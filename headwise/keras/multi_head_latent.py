@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from headwise import masks
+from headwise import masks, nn
 from headwise.errors import ArgumentError
 from headwise.keras import masking
 from headwise.keras.functional import ALL_KERNELS, attend
@@ -18,13 +18,13 @@ from headwise.keras.positions.rope import Rope
 from headwise.keras.saving import PACKAGE, unwrapped
 from headwise.masks import Mask
 from headwise.nn import options
-from headwise.nn.multi_head_latent import PATHS, Path
-from headwise.nn.positions import DynamicNTK, Yarn
+from headwise.nn.multi_head_latent import PATHS, LatentSizes, Path, default_scale
+from headwise.nn.positions import DynamicNTK
 from headwise.options import check_scale
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class MultiHeadLatentAttention(Layer):
+class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttention):
     """Self-attention on latents. DeepSeek-V2 (2024), equations 9-19; DeepSeek-V3 (2024), section 2.1.1.
 
         c = norm(W_DKV x),   k_h = [W_UK_h c; rope(W_KR x)],   v_h = W_UV_h c
@@ -46,20 +46,7 @@ class MultiHeadLatentAttention(Layer):
     ... )
     >>> y = layer(x, use_causal_mask=True)                           # x, y: [B, S, M]
 
-    Args:
-        dim: M, of the input and of the output.
-        num_heads: H.
-        q_rank: dimensions of the queries' latent c'; None = queries are projected from the input directly (V2-Lite).
-        kv_rank: R, dimensions of c.
-        nope_dim: dimensions of queries and keys of a head that are not rotated.
-        rope_dim: dimensions that are rotated, after those; even.
-        value_head_dim: E.
-        bias: whether `q_down`, `kv_down` and `out` have a bias (Hugging Face's `attention_bias`).
-        norm_eps: the epsilon of the norms of the latents.
-        dropout: of the attention weights, in training only.
-        scale: factor on q kᵀ; None = 1/√(nope_dim + rope_dim), times the `softmax_factor` of a Rope with YaRN.
-        positions: a Rope of rope_dim; None = Rope(rope_dim, interleaved=True), as in DeepSeek.
-        path: "auto", "expand" or "absorb": the default of calls.
+    Args: as of `headwise.nn.MultiHeadLatentAttention`, and
         kernel: as for `scaled_dot_product_attention`.
         seed: for dropout.
 
@@ -90,17 +77,7 @@ class MultiHeadLatentAttention(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.dim = options.whole("dim", dim)
-        self.num_heads = options.whole("num_heads", num_heads)
-        self.q_rank = None if q_rank is None else options.whole("q_rank", q_rank)
-        self.kv_rank = options.whole("kv_rank", kv_rank)
-        self.nope_dim = options.whole("nope_dim", nope_dim)
-        self.rope_dim = options.whole("rope_dim", rope_dim)
-        if rope_dim % 2:
-            raise ArgumentError(
-                f"rope_dim: expected an even number, because pairs are rotated. Received: rope_dim={rope_dim}"
-            )
-        self.value_head_dim = options.whole("value_head_dim", value_head_dim)
+        self._take_sizes(dim, num_heads, q_rank, kv_rank, nope_dim, rope_dim, value_head_dim)
         self.dropout = options.probability("dropout", dropout)
         options.one_of("path", path, PATHS)
         options.one_of("kernel", kernel, ALL_KERNELS)
@@ -108,10 +85,7 @@ class MultiHeadLatentAttention(Layer):
         self.default_path, self.kernel = path, kernel  # Keras uses `path` for the place of a layer
         self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
         self.positions = _checked(positions, num_heads, rope_dim, self.dtype_policy)
-        scaling = self.positions.scaling
-        # YaRN's mscale enters the softmax only here: both paths use this scale.
-        factor = scaling.softmax_factor if isinstance(scaling, Yarn) else 1.0
-        self.scale = self.head_dim**-0.5 * factor if scale is None else scale
+        self.scale = default_scale(self.head_dim, self.positions.scaling) if scale is None else scale
 
         if q_rank is None:
             self.q = self._linear(num_heads * self.head_dim, "q", bias=False)
@@ -123,11 +97,6 @@ class MultiHeadLatentAttention(Layer):
         self.kv_norm = make_norm("rms", eps=norm_eps, name="kv_norm", dtype=self.dtype_policy)
         self.kv_up = self._linear(num_heads * (nope_dim + value_head_dim), "kv_up", bias=False)
         self.out = self._linear(dim, "out", bias=bias)
-
-    @property
-    def head_dim(self) -> int:
-        """D of the queries and keys: nope_dim + rope_dim."""
-        return self.nope_dim + self.rope_dim
 
     def build(self, input_shape: object = None) -> None:
         """Create the weights. Their shapes depend only on the options, so `layer.build()` works."""

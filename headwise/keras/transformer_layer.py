@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import keras
 
+from headwise import nn
 from headwise.errors import ArgumentError
 from headwise.keras.layer import Tensor, check_input, positions_of
 from headwise.keras.multi_head import MultiHeadAttention
@@ -17,10 +18,11 @@ from headwise.keras.residual import Attend, ResidualLayer, has_positions, seeds
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
 from headwise.nn.feed_forward import Activation
+from headwise.nn.transformer_layer import check_ready
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class EncoderLayer(ResidualLayer):
+class EncoderLayer(ResidualLayer, twin=nn.EncoderLayer):
     """Self-attention, then a feed-forward network. Vaswani et al. 2017, figure 1, left.
 
         norm_first       x = x + Attention(Norm(x)),   y = x + FFN(Norm(x))      Xiong et al. 2020, figure 1 b
@@ -32,22 +34,9 @@ class EncoderLayer(ResidualLayer):
     >>> layer = EncoderLayer(512, attention=MultiHeadAttention(512, 8, num_kv_heads=2, positions=positions.Rope(64)))
     >>> y = layer(x, attention_mask=masks.causal())                  # x, y: [B, S, M]
 
-    Args:
-        dim: M.
-        num_heads: H, of a new `MultiHeadAttention`. Pass this or `attention`.
-        attention: any layer with the same call arguments as those of `headwise.keras`.
-        ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, if gated 8/3 M (see `FeedForward`).
-        norm: "layer", or "rms" (Zhang & Sennrich 2019).
-        norm_first: whether norms are before each branch, or after each sum.
-        activation: of the feed-forward network: "relu", "gelu", "gelu_tanh", "silu"; gated "swiglu", "geglu" (Shazeer
-            2020), "geglu_tanh".
-        dropout: of each branch's output, in training only.
-        attention_dropout: of the attention weights; None = `dropout`. A ready `attention` has its own.
-        ffn_dropout: between the feed-forward network's linear maps; None = `dropout`.
-        drop_path: probability of skipping a branch for an example, in training only (see `DropPath`).
-        norm_eps: the epsilon of the norms.
-        bias: whether attention, feed-forward network and LayerNorm have biases.
-        seed: for dropout. A ready `attention` has its own seed.
+    Args: as of `headwise.nn.EncoderLayer`, and
+        attention: any layer that is called as those of `headwise.keras` are.
+        seed: for dropout. A ready `attention` has its own.
 
     Its parts are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
 
@@ -75,7 +64,7 @@ class EncoderLayer(ResidualLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(dim, norm_first, **kwargs)
-        _check_ready(num_heads, attention_dropout, attention)
+        check_ready(num_heads, attention_dropout, attention, what="layers")
         within, between = seeds(seed, 2)
         dropped = dropout if attention_dropout is None else attention_dropout
         heads: dict[str, Any] = {"dropout": dropped, "bias": bias, "dtype": self.dtype_policy, "seed": within}
@@ -135,7 +124,7 @@ class EncoderLayer(ResidualLayer):
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class DecoderLayer(ResidualLayer):
+class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
     """Self-attention, attention to another sequence (the memory), then a feed-forward network.
 
     Vaswani et al. 2017, figure 1, right. The memory is the output of an encoder; it is not normalised here. Norms are
@@ -144,11 +133,9 @@ class DecoderLayer(ResidualLayer):
     >>> layer = DecoderLayer(512, 8)
     >>> y = layer(x, memory, use_causal_mask=True)                   # x, y: [B, Q, M]; memory: [B, K, M]
 
-    Args:
-        memory_dim: dimensions of the memory; None = M.
-        self_attention, cross_attention: ready layers instead of new ones with `num_heads`; either or both.
-        dim, num_heads, ffn_dim, norm, norm_first, activation, dropout, attention_dropout, ffn_dropout, drop_path,
-            norm_eps, bias, seed: as for `EncoderLayer`.
+    Args: as of `headwise.nn.DecoderLayer`, and
+        self_attention, cross_attention: instead of those that are made with `num_heads`, ready layers; either or both.
+        seed: as for `EncoderLayer`.
 
     Its parts are `self_attention`, `self_attention_norm`, `cross_attention`, `cross_attention_norm`, `mlp`,
     `mlp_norm`, `dropout` and `drop_path`.
@@ -179,7 +166,7 @@ class DecoderLayer(ResidualLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(dim, norm_first, **kwargs)
-        _check_ready(num_heads, attention_dropout, self_attention, cross_attention)
+        check_ready(num_heads, attention_dropout, self_attention, cross_attention, what="layers")
         own, other, between = seeds(seed, 3)
         dropped = dropout if attention_dropout is None else attention_dropout
         heads: dict[str, Any] = {"dropout": dropped, "bias": bias, "dtype": self.dtype_policy}
@@ -268,13 +255,6 @@ class DecoderLayer(ResidualLayer):
             raise ArgumentError("value: expected the memory [B, K, memory_dim]. Received: value=None")
         width = getattr(self.cross_attention, "kdim", None)
         check_input("value", value, value.shape[-1] if width is None else width, batch=query.shape[0])
-
-
-def _check_ready(num_heads: int | None, attention_dropout: float | None, *ready: object) -> None:
-    if all(layer is not None for layer in ready):
-        for name, option in (("num_heads", num_heads), ("attention_dropout", attention_dropout)):
-            if option is not None:
-                raise ArgumentError(f"{name}: expected None with ready attention layers. Received: {name}={option!r}")
 
 
 def _attention(name: str, ready: Any, dim: int, num_heads: int | None, **made: Any) -> Any:

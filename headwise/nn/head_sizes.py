@@ -17,7 +17,6 @@ class HeadSizes:
         self,
         dim: int,
         num_heads: int,
-        *,
         num_kv_heads: int | None,
         head_dim: int | None,
         value_head_dim: int | None,

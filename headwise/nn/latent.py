@@ -110,7 +110,7 @@ class LatentAttention(nn.Module):
         self.input_dim = options.whole("input_dim", latent_dim if input_dim is None else input_dim)
         self.num_reads = options.whole("num_reads", num_reads)
         self.norm_first = norm_first
-        self.latent_names = names = _names(latent_names, num_latents)
+        self.latent_names = names = names_of(latent_names, num_latents)
         if not read_out and (output_dim is not None or not query_residual):
             name, given = ("query_residual", query_residual) if output_dim is None else ("output_dim", output_dim)
             raise ArgumentError(f"{name}: expected read_out=True with it. Received: {name}={given}, read_out=False")
@@ -299,7 +299,8 @@ def _called(attention: MultiHeadAttention, **names: tuple[str, ...]) -> MultiHea
     return attention
 
 
-def _names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
+def names_of(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    """Names of `count` latents, given or numbered. ArgumentError for names that are not so many strings."""
     if names is None:
         return tuple(f"latent {i}" for i in range(count))
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):

@@ -93,15 +93,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self._take_sizes(
-            *(dim, num_heads),
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            value_head_dim=value_head_dim,
-            kdim=kdim,
-            vdim=vdim,
-            projection=projection,
-        )
+        self._take_sizes(dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, projection)
         head_dim = self.head_dim
         options.one_of("qk_norm", qk_norm, [None, *NORMS])
         options.one_of("kernel", kernel, ["auto", *KERNELS])

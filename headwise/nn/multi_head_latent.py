@@ -15,7 +15,7 @@ from headwise.nn import options
 from headwise.nn.cache import Cache, bind
 from headwise.nn.inputs import check_input, check_mask, positions_of, with_real
 from headwise.nn.norm import RMSNorm
-from headwise.nn.positions import Rope, Yarn
+from headwise.nn.positions import Rope, RopeScaling, Yarn
 from headwise.nn.positions.rope_config import entry
 from headwise.nn.real import as_real
 from headwise.nn.state_dict import take
@@ -40,7 +40,38 @@ OTHER_NAMES = {
 HF_MODELS = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 
 
-class MultiHeadLatentAttention(nn.Module):
+class LatentSizes:
+    """The checked sizes of latent attention, for the module and for its twin in Keras."""
+
+    def _take_sizes(
+        self,
+        dim: int,
+        num_heads: int,
+        q_rank: int | None,
+        kv_rank: int,
+        nope_dim: int,
+        rope_dim: int,
+        value_head_dim: int,
+    ) -> None:
+        self.dim = options.whole("dim", dim)
+        self.num_heads = options.whole("num_heads", num_heads)
+        self.q_rank = None if q_rank is None else options.whole("q_rank", q_rank)
+        self.kv_rank = options.whole("kv_rank", kv_rank)
+        self.nope_dim = options.whole("nope_dim", nope_dim)
+        self.rope_dim = options.whole("rope_dim", rope_dim)
+        if rope_dim % 2:
+            raise ArgumentError(
+                f"rope_dim: expected an even number, dimensions turn in pairs. Received: rope_dim={rope_dim}"
+            )
+        self.value_head_dim = options.whole("value_head_dim", value_head_dim)
+
+    @property
+    def head_dim(self) -> int:
+        """D of the queries and keys: nope_dim + rope_dim."""
+        return self.nope_dim + self.rope_dim
+
+
+class MultiHeadLatentAttention(LatentSizes, nn.Module):
     """Self-attention on latents. DeepSeek-V2 (2024), equations 9-19; DeepSeek-V3 (2024), section 2.1.1.
 
         c = norm(W_DKV x),   k_h = [W_UK_h c; rope(W_KR x)],   v_h = W_UV_h c
@@ -109,17 +140,7 @@ class MultiHeadLatentAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.dim = options.whole("dim", dim)
-        self.num_heads = options.whole("num_heads", num_heads)
-        self.q_rank = None if q_rank is None else options.whole("q_rank", q_rank)
-        self.kv_rank = options.whole("kv_rank", kv_rank)
-        self.nope_dim = options.whole("nope_dim", nope_dim)
-        self.rope_dim = options.whole("rope_dim", rope_dim)
-        if rope_dim % 2:
-            raise ArgumentError(
-                f"rope_dim: expected an even number, because pairs are rotated. Received: rope_dim={rope_dim}"
-            )
-        self.value_head_dim = options.whole("value_head_dim", value_head_dim)
+        self._take_sizes(dim, num_heads, q_rank, kv_rank, nope_dim, rope_dim, value_head_dim)
         self.dropout = options.probability("dropout", dropout)
         options.one_of("path", path, PATHS)
         options.one_of("kernel", kernel, ["auto", *KERNELS])
@@ -127,7 +148,7 @@ class MultiHeadLatentAttention(nn.Module):
         self.path, self.kernel = path, kernel
         self.positions = _checked(positions, num_heads, rope_dim)
         # The one place where YaRN's mscale enters the softmax: both paths use this scale as it is.
-        self.scale = _default_scale(self.head_dim, self.positions) if scale is None else scale
+        self.scale = default_scale(self.head_dim, self.positions.scaling) if scale is None else scale
 
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         if q_rank is None:
@@ -188,11 +209,6 @@ class MultiHeadLatentAttention(nn.Module):
             device=device,
             dtype=dtype,
         )
-
-    @property
-    def head_dim(self) -> int:
-        """D of the queries and keys: nope_dim + rope_dim."""
-        return self.nope_dim + self.rope_dim
 
     def reset_parameters(self) -> None:
         """Standard deviation 0.006 (DeepSeek-V2, section 3.1.2; V3, 4.2), of a normal; 0 for biases, 1 for norms."""
@@ -361,8 +377,8 @@ def _checked(positions: Rope | None, num_heads: int, rope_dim: int) -> Rope:
     return positions
 
 
-def _default_scale(head_dim: int, positions: Rope) -> float:
-    scaling = positions.scaling
+def default_scale(head_dim: int, scaling: RopeScaling | None) -> float:
+    """1/√D, times YaRN's factor where there is one."""
     return head_dim**-0.5 * (scaling.softmax_factor if isinstance(scaling, Yarn) else 1.0)
 
 

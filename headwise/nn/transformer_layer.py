@@ -94,7 +94,7 @@ class EncoderLayer(ResidualLayer):
     ) -> None:
         super().__init__(dim, norm_first)
         factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
-        _check_ready(num_heads, attention_dropout, attention)
+        check_ready(num_heads, attention_dropout, attention)
         dropped = dropout if attention_dropout is None else attention_dropout
         self.attention = _attention("attention", attention, dim, num_heads, dropout=dropped, **factory)
         self.attention_norm = make_norm(norm, dim, norm_eps, **factory)
@@ -206,7 +206,7 @@ class DecoderLayer(ResidualLayer):
     ) -> None:
         super().__init__(dim, norm_first)
         factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
-        _check_ready(num_heads, attention_dropout, self_attention, cross_attention)
+        check_ready(num_heads, attention_dropout, self_attention, cross_attention)
         heads: dict[str, Any] = {"dropout": dropout if attention_dropout is None else attention_dropout, **factory}
         self.self_attention = _attention("self_attention", self_attention, dim, num_heads, **heads)
         self.self_attention_norm = make_norm(norm, dim, norm_eps, **factory)
@@ -305,12 +305,13 @@ def _heads_of(module: nn.Module) -> int | None:
     return heads
 
 
-def _check_ready(num_heads: int | None, attention_dropout: float | None, *ready: nn.Module | None) -> None:
+def check_ready(num_heads: int | None, attention_dropout: float | None, *ready: object, what: str = "modules") -> None:
+    """ArgumentError for options of attention that nothing is left to be made with."""
     if all(module is not None for module in ready):
         for name, option in (("num_heads", num_heads), ("attention_dropout", attention_dropout)):
             if option is not None:
                 raise ArgumentError(
-                    f"{name}: expected None with given attention modules, which have their own. "
+                    f"{name}: expected None with given attention {what}, which have their own. "
                     f"Received: {name}={option!r}"
                 )
 

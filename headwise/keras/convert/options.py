@@ -6,6 +6,7 @@ attention) is passed to `convert`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -90,11 +91,6 @@ def feed_forward(module: FeedForward, convert: Convert) -> Options:
     return {**_same(module, "dim", "hidden_dim", "activation"), "dropout": _rate(module.dropout), "bias": bias}
 
 
-def drop_path(module: torch_nn.DropPath, convert: Convert) -> Options:
-    """Of a DropPath."""
-    return _same(module, "probability")
-
-
 def encoder_layer(module: torch_nn.EncoderLayer, convert: Convert) -> Options:
     """Of an EncoderLayer, with the attention that it has."""
     return {**_transformer_layer(module, module.attention_norm), "attention": convert(module.attention)}
@@ -109,26 +105,6 @@ def decoder_layer(module: torch_nn.DecoderLayer, convert: Convert) -> Options:
     }
 
 
-def bert(module: models.Bert, convert: Convert) -> Options:
-    """Of a Bert."""
-    return {"config": module.config}
-
-
-def rope(module: positions.Rope, convert: Convert) -> Options:
-    """Of a Rope."""
-    return _same(module, "head_dim", "base", "interleaved", "rotary_dim", "scaling")
-
-
-def alibi(module: positions.Alibi, convert: Convert) -> Options:
-    """Of an Alibi."""
-    return _same(module, "num_heads", "max_bias")
-
-
-def t5_buckets(module: positions.T5Buckets, convert: Convert) -> Options:
-    """Of T5Buckets."""
-    return _same(module, "num_heads", "num_buckets", "max_distance", "bidirectional", "std")
-
-
 def shaw_relative(module: positions.ShawRelative, convert: Convert) -> Options:
     """Of a ShawRelative."""
     with_values = {"value_dim": module.value_dim} if module.uses_values else {}
@@ -140,14 +116,9 @@ def shaw_relative(module: positions.ShawRelative, convert: Convert) -> Options:
     }
 
 
-def sinusoidal(module: positions.Sinusoidal, convert: Convert) -> Options:
-    """Of a Sinusoidal."""
-    return _same(module, "dim", "base", "interleaved")
-
-
-def learned(module: positions.Learned, convert: Convert) -> Options:
-    """Of a Learned."""
-    return _same(module, "max_positions", "dim", "std")
+def alike(module: nn.Module, convert: Convert) -> Options:
+    """Of a module that keeps each argument under its own name."""
+    return _same(module, *inspect.signature(type(module)).parameters)
 
 
 READERS: dict[type[nn.Module], Callable[[Any, Convert], Options]] = {
@@ -158,14 +129,14 @@ READERS: dict[type[nn.Module], Callable[[Any, Convert], Options]] = {
     torch_nn.DecoderLayer: decoder_layer,
     CrossLayer: cross,
     FeedForward: feed_forward,
-    torch_nn.DropPath: drop_path,
-    models.Bert: bert,
-    positions.Rope: rope,
-    positions.Alibi: alibi,
-    positions.T5Buckets: t5_buckets,
+    torch_nn.DropPath: alike,
+    models.Bert: alike,
+    positions.Rope: alike,
+    positions.Alibi: alike,
+    positions.T5Buckets: alike,
     positions.ShawRelative: shaw_relative,
-    positions.Sinusoidal: sinusoidal,
-    positions.Learned: learned,
+    positions.Sinusoidal: alike,
+    positions.Learned: alike,
 }
 
 

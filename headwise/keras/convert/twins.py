@@ -4,51 +4,26 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import torch
 from torch import nn
 
-from headwise import models
 from headwise import nn as torch_nn
 from headwise.errors import ArgumentError, CheckpointError, DtypeError
-from headwise.keras import positions
-from headwise.keras.bert import Bert
 from headwise.keras.convert.options import READERS
 from headwise.keras.convert.weights import TORCH_DTYPES, dtype_of, match
-from headwise.keras.cross import CrossLayer
-from headwise.keras.drop_path import DropPath
-from headwise.keras.feed_forward import FeedForward
 from headwise.keras.functional import ALL_KERNELS
-from headwise.keras.latent import LatentAttention
-from headwise.keras.layer import Layer
-from headwise.keras.multi_head import MultiHeadAttention
-from headwise.keras.multi_head_latent import MultiHeadLatentAttention
-from headwise.keras.transformer_layer import DecoderLayer, EncoderLayer
+from headwise.keras.layer import TWINS, Layer
 from headwise.kernels import KERNELS
-from headwise.nn import cross
 
 # Modules of PyTorch that headwise.nn converts.
-PYTORCH = {
+PYTORCH: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     nn.MultiheadAttention: torch_nn.MultiHeadAttention.from_torch,
     nn.TransformerEncoderLayer: torch_nn.EncoderLayer.from_torch,
     nn.TransformerDecoderLayer: torch_nn.DecoderLayer.from_torch,
-}
-TWINS: dict[type[Layer], type[nn.Module]] = {
-    Bert: models.Bert,
-    CrossLayer: cross.CrossLayer,
-    DecoderLayer: torch_nn.DecoderLayer,
-    DropPath: torch_nn.DropPath,
-    EncoderLayer: torch_nn.EncoderLayer,
-    FeedForward: torch_nn.FeedForward,
-    LatentAttention: torch_nn.LatentAttention,
-    MultiHeadAttention: torch_nn.MultiHeadAttention,
-    MultiHeadLatentAttention: torch_nn.MultiHeadLatentAttention,
-    **{
-        getattr(positions, name): getattr(torch_nn.positions, name)
-        for name in ("Alibi", "Learned", "Rope", "ShawRelative", "Sinusoidal", "T5Buckets")
-    },
 }
 KERAS_ALONE = ("seed",)  # PyTorch has one generator for all
 
@@ -58,7 +33,7 @@ def from_torch(
 ) -> Any:
     """See `Layer.from_torch`."""
     if type(module) in PYTORCH:
-        module = PYTORCH[type(module)](module)  # type: ignore[operator]
+        module = PYTORCH[type(module)](module)
     twin = next((twin for ours, twin in TWINS.items() if issubclass(cls, ours)), None)
     if twin is None:
         raise ArgumentError(f"from_torch: expected a layer that has a twin in PyTorch. Received: {cls.__name__}")

@@ -20,7 +20,7 @@ DIGIT = 10  # bits of a position that are processed at a time
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class Sinusoidal(Layer):
+class Sinusoidal(Layer, twin=torch_positions.Sinusoidal):
     """Sine and cosine waves of M/2 frequencies. Vaswani et al. 2017, §3.5.
 
         PE(p, 2i) = sin(p / base^(2i/M)),   PE(p, 2i + 1) = cos(p / base^(2i/M))
@@ -28,11 +28,7 @@ class Sinusoidal(Layer):
     It has no weights and no maximum position. Float32 products p / base^(2i/M) would lose digits at large positions,
     and not every backend has float64. So turns are multiplied, in parts whose products are exact.
 
-    Args:
-        dim: M, even.
-        base: of the wavelengths.
-        interleaved: sine and cosine alternate, as in the paper and in DistilBERT; False = first all sines, then all
-            cosines, as in Marian.
+    Args: as of `headwise.nn.positions.Sinusoidal`.
 
     Raises:
         ArgumentError: dim is odd or not positive.
@@ -74,13 +70,10 @@ class Sinusoidal(Layer):
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class Learned(Layer):
+class Learned(Layer, twin=torch_positions.Learned):
     """A learned vector for each position. Gehring et al. 2017; Devlin et al. 2019 (BERT), §3; GPT-2.
 
-    Args:
-        max_positions: rows of the table, the largest number of positions.
-        dim: M.
-        std: standard deviation of the normal initialisation; 0.02 in BERT and GPT-2.
+    Args: as of `headwise.nn.positions.Learned`.
 
     The table is the weight `weight`, [max_positions, M].
 

@@ -17,7 +17,7 @@ from headwise.nn.positions.alibi import looks_backwards
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class Alibi(Positions):
+class Alibi(Positions, twin=torch_positions.Alibi):
     """Attention with linear biases. Press et al. 2022, §3. See `headwise.nn.positions.Alibi`.
 
         bias[h, i, j] = -m_h · |i - j|,   m_h = 2^(-max_bias · h / H),  h = 1 … H
@@ -25,9 +25,7 @@ class Alibi(Positions):
     If the mask is causal and the lengths are known before the call, the bias of all rows is [1|B, H, 1, K],
     m_h · (j - last): each row differs from the above by a constant, which does not change the softmax.
 
-    Args:
-        num_heads: H, any number.
-        max_bias: 8 in the paper; MPT calls it alibi_bias_max.
+    Args: as of `headwise.nn.positions.Alibi`.
 
     Raises:
         ArgumentError: heads or max_bias not positive.

@@ -18,18 +18,12 @@ from headwise.nn.positions import DynamicNTK, RopeScaling
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class Rope(Positions):
+class Rope(Positions, twin=torch_positions.Rope):
     """Rotary positions. Su et al. 2021 (RoFormer), equations 14-16 and 34. See `headwise.nn.positions.Rope`.
 
     The angles are float32 under mixed precision too.
 
-    Args:
-        head_dim: D, of the queries and keys.
-        base: of the frequencies θ_i = base^(-2i/D).
-        interleaved: the pairs of dimensions: (0, 1), (2, 3) … as in the paper; False = (0, D/2) … as in GPT-NeoX and
-            Llama.
-        rotary_dim: the number of rotated dimensions, the first ones; None = D.
-        scaling: `Linear`, `DynamicNTK`, `Yarn` or `Llama3`.
+    Args: as of `headwise.nn.positions.Rope`.
 
     Raises:
         ArgumentError: dimensions that are odd or not positive, rotary_dim > head_dim, an unknown scaling.

@@ -16,7 +16,7 @@ from headwise.nn import positions as torch_positions
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class ShawRelative(Positions):
+class ShawRelative(Positions, twin=torch_positions.ShawRelative):
     """Relative position representations. Shaw et al. 2018, equations 3-5. See `headwise.nn.positions.ShawRelative`.
 
         e_ij = scale · q_i · (k_j + a^K_(clip(j - i))),     z_i = Σ_j α_ij (v_j + a^V_(clip(j - i)))
@@ -24,11 +24,7 @@ class ShawRelative(Positions):
     `bias` returns scale · q_i · a^K, `values` returns Σ_j α_ij a^V. No tensor [Q, K, D] is needed: queries are
     multiplied with the table, and weights are summed by distance.
 
-    Args:
-        head_dim: D. All heads share the tables (§3.3).
-        max_distance: k, the clipping limit of distances on both sides; or (left, right), as in Wav2Vec2-BERT.
-        values: whether to use a^V, which needs the weights.
-        value_dim: E, if not D.
+    Args: as of `headwise.nn.positions.ShawRelative`.
 
     The tables are `distance_embedding.embeddings` [left + right + 1, D] and `value_embedding.embeddings` [.., E], in
     the order of distances -left … right.

@@ -17,7 +17,7 @@ from headwise.nn import positions as torch_positions
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class T5Buckets(Positions):
+class T5Buckets(Positions, twin=torch_positions.T5Buckets):
     """Relative positions in buckets. Raffel et al. 2020 (T5), §2.1. See `headwise.nn.positions.T5Buckets`.
 
         bias[h, i, j] = table[bucket(j - i), h]
@@ -25,13 +25,7 @@ class T5Buckets(Positions):
     T5 uses no scale: use `scale=1.0` in the attention layer. The layers of a T5 stack share one table: pass the same
     object to all of them.
 
-    Args:
-        num_heads: H.
-        num_buckets: rows of the table.
-        max_distance: the start of the last bucket.
-        bidirectional: half of the buckets for keys before the query, half for those after it (encoder). False = all
-            keys after it are in bucket 0 (decoder, whose mask forbids them).
-        std: standard deviation of the normal initialisation. T5 uses 1/√M.
+    Args: as of `headwise.nn.positions.T5Buckets`.
 
     The table is `relative_attention_bias.embeddings`, [num_buckets, H].
 
