@@ -1,4 +1,4 @@
-"""What a training says of itself: few rows to choose by, a label that is not among them, a model that learned nothing."""
+"""What a training says of itself: few rows to choose by, a label not among them, a model that learned nothing."""
 
 from __future__ import annotations
 
