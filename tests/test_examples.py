@@ -67,7 +67,7 @@ def test_cross_modal(capsys: pytest.CaptureFixture[str]) -> None:
 def test_reviews_are_balanced_different_and_short() -> None:
     rows = [row for name in ("examples/reviews.csv", "tests/data/plain_reviews.csv") for row in read(name)]
     labels = [row["label"] for row in rows]
-    assert labels.count("good") == labels.count("bad") >= 300
+    assert labels.count("good") == labels.count("bad") >= 350
     words = [re.findall(r"[a-z'-]+", row["sentence"].lower()) for row in rows]
     assert all(3 <= len(each) <= 20 for each in words[:-50])
     assert len({word for each in words for word in each}) > 1400
