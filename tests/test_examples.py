@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,24 @@ def test_cross_modal(capsys: pytest.CaptureFixture[str]) -> None:
     words, places, colours = (found[name] for name in ("WORDS", "PLACES", "COLOURS"))
     for word, place, colour in zip(words, found["places"][0], found["colours"][0], strict=True):
         assert f"the {colours[colour]} {word} is {places[place]}" in printed
+
+
+def test_reviews_are_balanced_different_and_short() -> None:
+    rows = [row for name in ("examples/reviews.csv", "tests/data/plain_reviews.csv") for row in read(name)]
+    labels = [row["label"] for row in rows]
+    assert labels.count("good") == labels.count("bad") >= 350
+    words = [re.findall(r"[a-z'-]+", row["sentence"].lower()) for row in rows]
+    assert all(3 <= len(each) <= 20 for each in words[:-50])
+    assert len({word for each in words for word in each}) > 1400
+    seen: dict[frozenset[str], str] = {}
+    for each, row in zip(words, rows, strict=True):
+        assert seen.setdefault(frozenset(each), row["sentence"]) is row["sentence"]  # nor the same words turned round
+    assert words[0][:5] == ["a", "warm", "and", "funny", "film"]  # as the README asks
+
+
+def read(name: str) -> list[dict[str, str]]:
+    with open(EXAMPLES.parent / name, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_my_attention(capsys: pytest.CaptureFixture[str]) -> None:

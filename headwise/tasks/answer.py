@@ -59,6 +59,7 @@ class Answer(Task[AnswerOptions]):
 
     name = "answer"
     options_type = AnswerOptions
+    compared_by = (("exact_match", "max"), ("f1", "max"))
 
     model: SpanReader
 

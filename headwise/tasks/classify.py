@@ -45,6 +45,8 @@ class Classify(Task[ClassifyOptions]):
     name = "classify"
     options_type = ClassifyOptions
     best_by = ("validation_accuracy", "max")
+    label_column = "label"
+    compared_by = (("accuracy", "max"), ("macro_f1", "max"))
 
     model: TextClassifier
 

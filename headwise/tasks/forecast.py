@@ -47,6 +47,7 @@ class Forecast(Task[ForecastOptions]):
 
     name = "forecast"
     options_type = ForecastOptions
+    compared_by = (("mse", "min"), ("mae", "min"))
 
     def __init__(
         self,

@@ -56,6 +56,7 @@ class Language(Task[LanguageOptions]):
 
     name = "language"
     options_type = LanguageOptions
+    compared_by = (("perplexity", "min"),)
 
     def __init__(self, options: LanguageOptions, model: nn.Module, objective: Objective) -> None:
         super().__init__(options, model)

@@ -59,6 +59,11 @@ class Match(Task[MatchOptions]):
 
     name = "match"
     options_type = MatchOptions
+    compared_by = (
+        ("text_to_image_recall@1", "max"),
+        ("image_to_text_recall@1", "max"),
+        ("matching_accuracy", "max"),
+    )
 
     model: ImageText
 

@@ -28,6 +28,7 @@ class Reply(TextToText[ReplyOptions]):
 
     name = "reply"
     options_type = ReplyOptions
+    compared_by = (("perplexity", "min"),)
     writes = "reply"
     keep = "end"
 

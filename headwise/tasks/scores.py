@@ -16,6 +16,7 @@ class Scores:
         baselines: name of the baseline ("always the commonest label") -> name -> number.
         labels, confusion: of a classifier: [i][j] = number of rows with true label i and predicted label j.
         left_out: notes on rows that were not scored, one sentence each.
+        notes: of `fit`: why these scores are to be doubted, one sentence each.
     """
 
     values: dict[str, float]
@@ -24,17 +25,19 @@ class Scores:
     labels: tuple[str, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
     left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The content of scores.json."""
         found: dict[str, Any] = {"scores": self.values, "rows": self.count, "baselines": self.baselines}
         if self.labels:
             found |= {"labels": list(self.labels), "confusion": [list(row) for row in self.confusion]}
-        return found | ({"left_out": list(self.left_out)} if self.left_out else {})
+        said = {"left_out": list(self.left_out), "notes": list(self.notes)}
+        return found | {name: sentences for name, sentences in said.items() if sentences}
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Scores:
         """The scores in the output of `to_json`."""
         confusion = tuple(tuple(row) for row in found.get("confusion", ()))
-        labels, left_out = tuple(found.get("labels", ())), tuple(found.get("left_out", ()))
-        return cls(found["scores"], found["rows"], found["baselines"], labels, confusion, left_out)
+        labels, left_out, notes = (tuple(found.get(name, ())) for name in ("labels", "left_out", "notes"))
+        return cls(found["scores"], found["rows"], found["baselines"], labels, confusion, left_out, notes)

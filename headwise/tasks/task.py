@@ -45,12 +45,15 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         "validation_loss",
         "min",
     )  #: the score that selects the best weights
+    label_column: ClassVar[str | None] = None  #: the column of `Data` with labels, which `split` keeps in proportion
+    #: the scores of `evaluate` by which the model should beat the baselines, and whether more of each is better
+    compared_by: ClassVar[tuple[tuple[str, Literal["max", "min"]], ...]] = ()
 
     def __init__(self, options: OptionsT, model: nn.Module) -> None:
         super().__init__()
         self.options = options
         self.model = model
-        self.scores: Scores | None = None  #: after `fit`: the validation scores
+        self.scores: Scores | None = None  #: after `fit`: the validation scores, and what to know about them
 
     # Defined by each task.
 
@@ -67,11 +70,11 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
 
     @classmethod
     def split(cls, data: Data, options: OptionsT) -> tuple[Data, Data]:
-        """Training data, and a random share of rows held out to select the best weights.
+        """Training data, and a random share of rows held out to select the best weights, with all labels in both.
 
         A task with related rows (pieces of one series, questions on one paragraph) keeps them together.
         """
-        return data.split(options.validation_share, options.seed)
+        return data.split(options.validation_share, options.seed, by=cls.label_column)
 
     @classmethod
     @abstractmethod

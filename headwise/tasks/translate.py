@@ -28,6 +28,7 @@ class Translate(TextToText[TranslateOptions]):
 
     name = "translate"
     options_type = TranslateOptions
+    compared_by = (("BLEU", "max"), ("chrF", "max"))
     writes = "translation"
 
     @classmethod

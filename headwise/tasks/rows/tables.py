@@ -70,10 +70,15 @@ class Data:
             raise NoUsableRows(whole)
         return whole.take(kept)
 
-    def split(self, share: float, seed: int) -> tuple[Data, Data]:
+    def split(self, share: float, seed: int, *, by: str | None = None) -> tuple[Data, Data]:
         """The rows in two parts, the second with `share` of them (at least one each), drawn at random.
 
         Both keep the order of the rows. Only the first says what was left out, so that nothing is said twice.
+
+        Args:
+            share: of the second part.
+            seed: the same seed draws the same rows.
+            by: a column of labels. Each label has its share in both parts, and at least a row in each if it has two.
 
         Raises:
             ArgumentError: fewer than two rows.
@@ -84,10 +89,36 @@ class Data:
                 f"Received: {len(self)}; give more rows, or validation=FILE"
             )
         held = min(max(round(share * len(self)), 1), len(self) - 1)
-        second = sorted(random.Random(seed).sample(range(len(self)), held))
+        labels = self.columns[by] if by is not None else [None] * len(self)
+        second = _draw(labels, held, random.Random(seed))
         chosen = set(second)
         first = [row for row in range(len(self)) if row not in chosen]
         return self.take(first), replace(self.take(second), left_out=())
+
+
+def _draw(labels: Sequence[Any], count: int, random: random.Random) -> list[int]:
+    """Some `count` of the rows, in order, with each label's share of them. A few more, if there are many labels."""
+    rows: dict[Any, list[int]] = {}
+    for row, label in enumerate(labels):
+        rows.setdefault(label, []).append(row)
+    counts = _shares([len(some) for some in rows.values()], count)
+    if not any(counts):  # no label has two rows
+        return sorted(random.sample(range(len(labels)), count))
+    return sorted(row for some, n in zip(rows.values(), counts, strict=True) for row in random.sample(some, n))
+
+
+def _shares(sizes: Sequence[int], count: int) -> list[int]:
+    """How many of each size make up `count`: in proportion, at least one of each and never all of it.
+
+    A size of one gives none: what is learned from comes first.
+    """
+    exact = [size * count / sum(sizes) for size in sizes]
+    found = [min(max(int(share), 1), size - 1) for share, size in zip(exact, sizes, strict=True)]
+    # What rounding left over goes to those that it took most from (Hamilton's method).
+    for place in sorted(range(len(sizes)), key=lambda place: int(exact[place]) - exact[place]):
+        if sum(found) < count and found[place] < sizes[place] - 1 and found[place] <= exact[place]:
+            found[place] += 1
+    return found
 
 
 class NoUsableRows(ArgumentError):  # noqa: N818 (nothing went wrong but the data)

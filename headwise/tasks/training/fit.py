@@ -8,7 +8,7 @@ import sys
 import tempfile
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +20,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from headwise import capture
 from headwise.errors import ArgumentError, FileError
 from headwise.tasks.options.train import TrainOptions, make
-from headwise.tasks.training import processes, run, strategies
+from headwise.tasks.training import notes, processes, run, strategies
 from headwise.tasks.training.batches import Examples
 from headwise.tasks.training.callbacks.best import Best
 from headwise.tasks.training.callbacks.curve import Curve
@@ -91,12 +91,20 @@ def _fit(
     else:  # also where the training was stopped before its first epoch ended: there is nothing to go on from
         torch.manual_seed(options.seed)
         task = kind.learn(training, options)
-    _train(task, folder, training, held_out, keep=keep, resume=begun)
+    doubts = _train(task, folder, training, held_out, keep=keep, resume=begun)
     if strategies.first():
         trained = run.restore(folder, kind)
         run.save_files(trained, folder)  # again: some have weights in them
         if held_out is not None:
-            run.write_scores(folder, trained.evaluate(held_out))
+            scores = trained.evaluate(held_out)
+            no_better = notes.on_scores(scores, kind.compared_by)
+            _say(no_better)
+            run.write_scores(folder, replace(scores, notes=(*doubts, *no_better)))
+
+
+def _say(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        print(f"note: {sentence}", file=sys.stderr)
 
 
 def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tuple[Data, Data | None]:
@@ -128,17 +136,21 @@ def _make(folder: Path) -> None:
         raise FileError(f"cannot make the run folder {folder}: {cause.strerror or cause}") from cause
 
 
-def _train(task: Task[Any], folder: Path, training: Data, held_out: Data | None, *, keep: bool, resume: bool) -> None:
-    """The training itself; the best weights are in the folder then."""
+def _train(
+    task: Task[Any], folder: Path, training: Data, held_out: Data | None, *, keep: bool, resume: bool
+) -> tuple[str, ...]:
+    """The training itself; the best weights are in the folder then. Returns why to doubt the choice of them."""
     options: TrainOptions = task.options
     learned = task.encode(training)
     validated = task.encode(held_out) if held_out is not None else []
     if not learned:
         raise ArgumentError(f"{training.name}: there is no example in it to learn from")
     remarks = task.remarks(training)
+    doubts: tuple[str, ...] = ()
+    if held_out is not None:
+        doubts = notes.on_validation(training, held_out, examples=len(validated), by=task.label_column)
     if strategies.first():
-        for sentence in (*training.left_out, *(held_out.left_out if held_out is not None else ()), *remarks):
-            print(f"note: {sentence}", file=sys.stderr)
+        _say((*training.left_out, *(held_out.left_out if held_out is not None else ()), *remarks, *doubts))
     data = Examples(learned, validated, collate=task.collate, length=task.length, options=options)
     by = task.best_by if validated else None
     with Interrupt(waits=keep) as interrupt, _quiet():
@@ -188,6 +200,7 @@ def _train(task: Task[Any], folder: Path, training: Data, held_out: Data | None,
             if isinstance(stopped.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from None
             raise
+    return doubts
 
 
 def _keep_tensorflow_out() -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import random
 import socket
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headwise.errors import ArgumentError, DtypeError, FileError
 from headwise.tasks.rows.tables import Data, as_text, read_table
@@ -303,3 +307,65 @@ def test_a_corpus_without_a_header_is_read_by_numbers() -> None:
     assert len(data) == 6920
     assert set(data.columns["label"]) == {"0", "1"}
     assert data.left_out == ()
+
+
+# --- In two parts -----------------------------------------------------------------------------------------------------
+
+
+def labelled(**counts: int) -> Data:
+    """So many rows of each label, in turns."""
+    labels = [label for turn in range(max(counts.values())) for label, count in counts.items() if turn < count]
+    return Data("rows", {"label": labels}, list(range(len(labels))))
+
+
+def test_a_split_without_labels_is_by_chance() -> None:
+    first, second = Data("rows", {"x": list(range(20))}, list(range(20)), left_out=("a note",)).split(0.2, 0)
+    assert second.columns["x"] == sorted(random.Random(0).sample(range(20), 4))
+    assert sorted(first.numbers + second.numbers) == list(range(20))
+    assert (first.left_out, second.left_out) == (("a note",), ())
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("counts", "share", "held"),
+    [
+        ({"a": 24, "b": 24}, 0.1, {"a": 3, "b": 2}),  # 4.8 rows are 5, and rounding gives the odd one to the first
+        ({"a": 90, "b": 10}, 0.1, {"a": 9, "b": 1}),
+        ({"a": 97, "b": 3}, 0.1, {"a": 9, "b": 1}),
+        ({"a": 50, "b": 30, "c": 20}, 0.25, {"a": 12, "b": 8, "c": 5}),  # 12.5, 7.5 and 5
+        ({"a": 2, "b": 2}, 0.1, {"a": 1, "b": 1}),  # more than the share, so that both have both
+        ({"a": 2, "b": 2}, 0.9, {"a": 1, "b": 1}),
+        ({"a": 19, "b": 1}, 0.1, {"a": 2}),  # what is there once is learned from
+    ],
+)
+def test_each_label_has_its_share_in_both_parts(
+    counts: dict[str, int], share: float, held: dict[str, int], seed: int
+) -> None:
+    first, second = labelled(**counts).split(share, seed, by="label")
+    found = Counter(second.columns["label"])
+    assert sum(found.values()) == sum(held.values())
+    assert all(abs(found[label] - count) <= (label in "ab" and len(held) > 1) for label, count in held.items())
+    assert Counter(first.columns["label"]) + found == counts
+    assert first.numbers == sorted(first.numbers)
+    assert second.numbers == sorted(second.numbers)
+
+
+@given(
+    counts=st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    share=st.floats(0.01, 0.99),
+    seed=st.integers(0, 9),
+)
+def test_a_label_of_two_rows_is_in_both_parts(counts: list[int], share: float, seed: int) -> None:
+    given = {f"label {i}": count for i, count in enumerate(counts)}
+    data = labelled(**given)
+    if len(data) < 2:
+        return
+    first, second = data.split(share, seed, by="label")
+    assert sorted(first.numbers + second.numbers) == data.numbers
+    assert first.numbers
+    assert second.numbers
+    if max(counts) > 1:
+        assert all(label in second.columns["label"] for label, count in given.items() if count > 1)
+        assert all(label in first.columns["label"] for label in given)
+    again = data.split(share, seed, by="label")
+    assert again[1].numbers == second.numbers

@@ -1,0 +1,62 @@
+"""What a training says of itself when its result is to be doubted: one sentence for each reason, with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from headwise.tasks.rows.tables import Data
+    from headwise.tasks.scores import Scores
+
+# With 20 rows one row is 5 points of accuracy, and chance alone moves a score by about 10 (a standard deviation of a
+# share of 0.7): with fewer, the best epoch is a matter of luck.
+ENOUGH = 20
+
+_SHOWN = 5  # labels in one sentence
+
+
+def on_validation(training: Data, held_out: Data, *, examples: int, by: str | None) -> tuple[str, ...]:
+    """Why the validation part chooses the best weights badly.
+
+    Args:
+        examples: how many the task makes of `held_out`.
+        by: the column of labels, if there is one.
+    """
+    found = []
+    if examples < ENOUGH:
+        rows = "1 row" if examples == 1 else f"{examples} rows"
+        found.append(
+            f"the validation part has only {rows}, so its scores are mostly chance: give more rows, hold out more of "
+            "them (validation_share), or give others (validation)"
+        )
+    if by is not None:
+        there = set(held_out.columns[by])
+        if missing := [label for label in dict.fromkeys(training.columns[by]) if label not in there]:
+            found.append(
+                f"the validation part has no row with the label {_listed(missing)}, so its scores say nothing of it: "
+                "give more rows with it"
+            )
+    return tuple(found)
+
+
+def on_scores(scores: Scores, compared_by: Sequence[tuple[str, Literal["max", "min"]]]) -> tuple[str, ...]:
+    """That the model does not beat a baseline, if it is no better in any score. The first such baseline is named."""
+    for name, baseline in scores.baselines.items():
+        common = [(score, mode) for score, mode in compared_by if score in scores.values and score in baseline]
+        if common and not any(_is_better(scores.values[score], baseline[score], mode) for score, mode in common):
+            score = common[0][0]
+            return (
+                f"the model does not beat a trivial answer, {name}: {score} {scores.values[score]:.4g} against "
+                f"{baseline[score]:.4g}. Give more rows, train longer (epochs), or look for mistakes in the data",
+            )
+    return ()
+
+
+def _is_better(value: float, other: float, mode: Literal["max", "min"]) -> bool:
+    return value > other if mode == "max" else value < other
+
+
+def _listed(labels: Sequence[str]) -> str:
+    more = f" or {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
+    return " or ".join(repr(label) for label in labels[:_SHOWN]) + more
