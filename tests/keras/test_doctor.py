@@ -188,6 +188,6 @@ def test_what_is_no_built_layer_is_said() -> None:
     if BACKEND == "torch":
         assert as_torch(layer) is layer
         return
-    with pytest.raises(ArgumentError, match="has its weights"):
+    with pytest.raises(ArgumentError, match="expected a built layer"):
         headwise.diagnose(layer)
     assert isinstance(as_torch(MultiHeadAttention(WIDTH, HEADS)), nn.Module)  # its weights need no shapes

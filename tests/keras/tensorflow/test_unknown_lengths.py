@@ -24,7 +24,7 @@ def test_a_mask_that_puts_the_last_query_at_the_last_key_needs_both_lengths() ->
     layer = MultiHeadAttention(8, 2)
     layer.build()
     q, memory = tensor(draw(2, 3, 8)), tensor(draw(2, 5, 8))
-    with pytest.raises(MaskError, match="needs to know both lengths"):
+    with pytest.raises(MaskError, match="it needs both lengths"):
         traced(layer, attention_mask=masks.causal())(q, memory)
     for mask in (masks.causal(offset=0), masks.lengths([5, 2]), masks.causal(offset=0) & masks.lengths([5, 2])):
         found = traced(layer, attention_mask=mask)(q, memory)
