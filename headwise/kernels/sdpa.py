@@ -113,7 +113,9 @@ def sees_all(call: AttentionCall) -> bool:
         return band[0] <= 1 - q_len and band[1] >= k_len - 1
     if torch.compiler.is_compiling():
         return False  # that would be to look at what a tensor holds
-    return not mask.cellwise and mask.extent(0, q_len, 0, k_len) is Extent.ALL
+    if mask.cellwise:
+        return False
+    return mask.remember(("sees all", q_len, k_len), lambda: mask.extent(0, q_len, 0, k_len) is Extent.ALL)
 
 
 def dense_mask(call: AttentionCall) -> Tensor | None:
