@@ -107,12 +107,13 @@ class AttentionRecord:
     @property
     def call(self) -> Scores:
         """Queries, keys, mask and options of the call. RecordError if one of their tensors was changed in place."""
-        for name, version in _versions(self._call).items():
-            if version != self._versions[name]:
-                raise RecordError(
-                    f"{name} was changed in place after the call, so the record can no longer say what the call saw. "
-                    "Pass a clone, or do not modify it in place"
-                )
+        changed = [name for name, version in _versions(self._call).items() if version != self._versions[name]]
+        if changed:  # views of one tensor share its count of changes: which of them was changed is not known
+            others = ", or a tensor that shares memory with them," if len(changed) > 1 else ""
+            raise RecordError(
+                f"{' or '.join(changed)}{others} was changed in place after the call, so the record can no longer say "
+                "what the call saw. Pass a clone, or do not modify it in place"
+            )
         return self._call
 
     @property

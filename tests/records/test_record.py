@@ -243,6 +243,14 @@ def test_values_that_were_changed_in_place_are_noticed() -> None:
         _ = record.grad
 
 
+def test_views_of_one_tensor_are_named_together() -> None:
+    q, k, v = torch.randn(3, 1, 1, 5, 4)
+    _, record = headwise.attention(q, k, v, record=True)
+    v.mul_(0)
+    with pytest.raises(RecordError, match="^q or k, or a tensor that shares memory with them, was changed in place"):
+        record.weights()
+
+
 def test_changing_inference_tensors_in_place_is_noticed() -> None:
     with torch.inference_mode():
         q, k = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
