@@ -56,7 +56,7 @@ def test_a_copy_answers_as_the_record_does(copied: Callable[[Any], Any], mask: s
 def test_a_copy_notices_changes_of_its_own(copied: Callable[[Any], Any]) -> None:
     found = copied(record(MASKS["lengths"]))
     found.q.add_(1)
-    with pytest.raises(RecordError, match="q was changed in place"):
+    with pytest.raises(RecordError, match=r"^q .*was changed in place"):
         found.weights()
     found = copied(record())
     found.v.add_(1)
@@ -67,7 +67,7 @@ def test_a_copy_notices_changes_of_its_own(copied: Callable[[Any], Any]) -> None
 def test_what_was_changed_in_place_is_not_copied(copied: Callable[[Any], Any]) -> None:
     kept = record()
     kept.q.add_(1)
-    with pytest.raises(RecordError, match="q was changed in place"):
+    with pytest.raises(RecordError, match=r"^q .*was changed in place"):
         copied(kept)
     kept = record()
     kept.v.add_(1)

@@ -247,7 +247,7 @@ def test_views_of_one_tensor_are_named_together() -> None:
     q, k, v = torch.randn(3, 1, 1, 5, 4)
     _, record = headwise.attention(q, k, v, record=True)
     v.mul_(0)
-    with pytest.raises(RecordError, match="^q or k, or a tensor that shares memory with them, was changed in place"):
+    with pytest.raises(RecordError, match=r"^q or k, or a tensor that shares memory with them, was changed in place"):
         record.weights()
 
 
