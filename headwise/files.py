@@ -1,4 +1,7 @@
-"""Files are written beside their target and renamed: whoever reads sees the old file or the new one, never a part."""
+"""Files are written beside their target and renamed: whoever reads sees the old file or the new one, never a part.
+
+The same for folders. `parsed` reads the text of a JSON or YAML file that may be anybody's.
+"""
 
 from __future__ import annotations
 

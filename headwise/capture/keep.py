@@ -30,7 +30,7 @@ class Keeping:
 
     def __post_init__(self) -> None:
         if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
-            raise ArgumentError(f"watch: every must be an int of at least 1. Received: {self.every!r}")
+            raise ArgumentError(f"watch: every must be an int of at least 1. Received: every={self.every!r}")
         if self.dtype is not None and self.dtype not in FLOATS:
             raise DtypeError(
                 f"watch: dtype must be float16, bfloat16, float32, float64 or None. Received: dtype={self.dtype}"

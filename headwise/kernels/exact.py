@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from headwise.call import AttentionCall, as_written
 from headwise.masks.additive import FORBIDS
+from headwise.masks.bits import row_blocks
 from headwise.softmax import EMPTY, attention_weights
 
 CELLS = 2**22  # of scores that are held at a time
@@ -56,7 +57,7 @@ def contained(call: AttentionCall, out: Tensor) -> Tensor:
     bad_row = call.q.isnan().any(-1)
     again = ~bad_row if call.trains else ~bad_row & ~out.isfinite().all(-1)
     if not call.trains and bool(again.any()) and bool(bad_key.any()):
-        again &= ~torch.cat([(call.allowed(rows) & bad_key).any(-1) for rows in _row_blocks(call)], dim=2)
+        again &= ~torch.cat([(call.allowed(rows) & bad_key).any(-1) for rows in row_blocks(call.shape, CELLS)], dim=2)
     if not bool(again.any()):
         return out
     return _replaced(call, out, None if call.trains else again)
@@ -71,7 +72,7 @@ def _is_finite(x: Tensor) -> bool:
 def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None) -> Tensor:
     """The output with some rows, bool [B, H, Q], computed again by the definition; None = all rows."""
     found = []
-    for rows in _row_blocks(call):
+    for rows in row_blocks(call.shape, CELLS):
         if again is not None and not bool(again[:, :, rows].any()):
             found.append(out[:, :, rows])
             continue
@@ -83,12 +84,6 @@ def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None) -> Tensor:
         )
         found.append(part if again is None else torch.where(again[:, :, rows, None], part, out[:, :, rows]))
     return torch.cat(found, dim=2)
-
-
-def _row_blocks(call: AttentionCall) -> list[slice]:
-    batch, heads, q_len, k_len = call.shape
-    height = max(1, CELLS // max(1, batch * heads * k_len))
-    return [slice(i, min(i + height, q_len)) for i in range(0, q_len, height)]
 
 
 def _of_rows(

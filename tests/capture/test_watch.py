@@ -471,8 +471,8 @@ def test_values_that_are_not_asked_for_take_no_memory(gradients: bool) -> None:
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"every": 0}, ArgumentError, "every must be an int of at least 1. Received: 0"),
-    ({"every": 1.5}, ArgumentError, "every must be an int of at least 1. Received: 1.5"),
+    ({"every": 0}, ArgumentError, "every must be an int of at least 1. Received: every=0"),
+    ({"every": 1.5}, ArgumentError, "every must be an int of at least 1. Received: every=1.5"),
     ({"every": True}, ArgumentError, "every must be"),
     ({"dtype": torch.int8}, DtypeError, "dtype must be float16, .* Received: dtype=torch.int8"),
     ({"offload": "cloud"}, ArgumentError, "offload must be"),

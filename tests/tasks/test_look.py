@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,7 +158,7 @@ def is_of_words(name: str, module: nn.Module) -> bool:
     return isinstance(module, nn.Embedding) and not any(word in name for word in ("position", "type"))
 
 
-def test_the_server_explains_what_it_answers(tmp_path: Path) -> None:
+def test_the_server_explains_what_it_answers() -> None:
     from headwise.server.interfaces.classify import ClassifyInterface
     from headwise.server.interfaces.texts import Texts
 
