@@ -154,8 +154,8 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
             source: the training data.
             validation: data for selecting the best weights. None = a share of the source (`validation_share`).
             out: the run folder, which must not exist yet; None = no folder, only the returned task.
-            resume: continue the training in `out` where it was stopped, with its options; it ends with the same weights
-                as without the stop.
+            resume: continue the training in `out` where it was stopped, with its options; it takes the same steps as
+                without the stop.
             options: the fields of `options_type`.
 
         Returns:
