@@ -9,6 +9,7 @@ from headwise.errors import ArgumentError, CheckpointError
 from headwise.export import manifest
 from headwise.export.manifest import Manifest
 from headwise.export.onnx.session import Runtime, Session
+from headwise.tasks import kinds
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import CONFIG, read_config, rebuild
 
@@ -30,7 +31,6 @@ def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
             is not installed, or lacks a requested feature.
         CheckpointError: the folder is missing; a file is missing, damaged, or does not match export.json.
     """
-    from headwise import tasks
     from headwise.export.onnx.running import run_on
     from headwise.export.onnx.unweighted import stand_in, unweighted
 
@@ -38,7 +38,7 @@ def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
     found = _manifest(folder)
     if found.task == "tensors":
         raise ArgumentError(
-            f"{folder} is the export of a module. Expected the export of one of {', '.join(tasks.NAMES)}. "
+            f"{folder} is the export of a module. Expected the export of one of {', '.join(kinds.names())}. "
             "headwise.export.load.load_tensors loads its graph"
         )
     sessions = [Session(folder, graph, runtime) for graph in found.graphs]
@@ -47,12 +47,12 @@ def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
             f"{folder / CONFIG} is missing, although {manifest.NAME} exists. Export the run folder again"
         )
     config = read_config(folder)
-    if found.task not in tasks.NAMES or config["task"] != found.task:
+    if found.task not in kinds.names() or config["task"] != found.task:
         raise CheckpointError(
-            f"{folder}: expected a task of {', '.join(tasks.NAMES)}. Received: {found.task!r} in {manifest.NAME}, "
+            f"{folder}: expected a task of {', '.join(kinds.names())}. Received: {found.task!r} in {manifest.NAME}, "
             f"{config['task']!r} in {CONFIG}"
         )
-    kind: type[Task[Any]] = getattr(tasks, tasks.NAMES[found.task])
+    kind = kinds.class_of(found.task)
     with unweighted():
         task = rebuild(folder, config, kind)
     stand_in(task)

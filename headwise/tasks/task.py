@@ -15,6 +15,7 @@ import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
+from headwise.tasks import kinds
 from headwise.tasks.options.train import TrainOptions
 from headwise.tasks.scores import Scores
 from headwise.tasks.training import optimisation
@@ -39,8 +40,8 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
     >>> task.evaluate("test.csv").values["accuracy"]
     """
 
-    name: ClassVar[str]  #: the name in commands and in config.yaml
-    options_type: ClassVar[type[TrainOptions]]
+    name: ClassVar[str]  #: the name in commands and in config.yaml; no other task has it
+    options_type: ClassVar[type[TrainOptions]]  #: with its sentence and examples for --help and cards
     best_by: ClassVar[tuple[str, Literal["max", "min"]]] = (
         "validation_loss",
         "min",
@@ -54,6 +55,12 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         self.options = options
         self.model = model
         self.scores: Scores | None = None  #: after `fit`: the validation scores, and what to know about them
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        """Makes a class with a `name` of its own known to commands, `load`, exports and servers."""
+        super().__init_subclass__(**given)
+        if "name" in vars(cls):
+            kinds.register(cls)
 
     # Defined by each task.
 
