@@ -13,12 +13,11 @@ from torch import nn
 from headwise.errors import FileError
 from headwise.export import calling
 from headwise.export.exported import Exported
-from headwise.export.graph import Value
 from headwise.export.manifest import GraphFile, Manifest
 from headwise.export.speed import Timing, machine
 from headwise.export.torch.programs import PACKAGE
 from headwise.files import replacing
-from headwise.tasks.classify import Classify
+from headwise.graphs.graph import Value
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import CONFIG
@@ -178,7 +177,7 @@ def _speed(timings: Sequence[Timing]) -> str:
 
 
 def _calling(exported: Exported, subject: Task[Any] | nn.Module) -> str:
-    labels = tuple(subject.labels) if isinstance(subject, Classify) else ()
+    labels = tuple(subject.labels) if isinstance(subject, Task) else ()
     said = (
         f"## How to call it\n\nIn this folder, without headwise:\n\n```python\n{calling.example(exported, labels)}```"
     )

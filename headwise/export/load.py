@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from headwise.errors import ArgumentError, CheckpointError
+from headwise.errors import ArgumentError, CheckpointError, RecordError
 from headwise.export import manifest
 from headwise.export.manifest import Manifest
 from headwise.export.onnx.session import Runtime, Session
+from headwise.export.onnx.unweighted import stand_in, unweighted
+from headwise.graphs.session import Sessions
 from headwise.tasks import kinds
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import CONFIG, read_config, rebuild
@@ -31,9 +33,6 @@ def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
             is not installed, or lacks a requested feature.
         CheckpointError: the folder is missing; a file is missing, damaged, or does not match export.json.
     """
-    from headwise.export.onnx.running import run_on
-    from headwise.export.onnx.unweighted import stand_in, unweighted
-
     folder = Path(folder).expanduser()
     found = _manifest(folder)
     if found.task == "tensors":
@@ -57,9 +56,10 @@ def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
         task = rebuild(folder, config, kind)
     stand_in(task)
     try:
-        run_on(task, sessions)
+        task.run_on(Sessions({session.name: session for session in sessions}))
     except CheckpointError as cause:
         raise CheckpointError(f"{folder}: {cause}") from cause
+    task.look = _no_records  # type: ignore[method-assign]
     return task.eval()
 
 
@@ -87,6 +87,13 @@ def load_tensors(folder: str | Path, runtime: Runtime | None = None, *, graph: s
     if graph is not None and graph not in names:
         raise ArgumentError(f"graph: {folder} has {', '.join(names)}. Received: graph={graph!r}")
     return next(Session(folder, each, runtime) for each in found.graphs if graph in (None, each.name))
+
+
+def _no_records(inputs: Any) -> NoReturn:
+    raise RecordError(
+        "look: ONNX Runtime cannot record attention. Load the run folder, headwise.tasks.load(run), or serve it "
+        "with backend torch"
+    )
 
 
 def _manifest(folder: Path) -> Manifest:

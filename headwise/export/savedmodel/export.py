@@ -19,7 +19,6 @@ from headwise.export.savedmodel.processes import check_installed, convert, run_a
 from headwise.export.savedmodel.request import WITH_TWIN, Request
 from headwise.export.speed import Timing, batches_of
 from headwise.masks import Mask
-from headwise.tasks.classify import Classify
 from headwise.tasks.task import Task
 
 VERSION = "1"  # TensorFlow Serving serves the subfolder with the highest number
@@ -64,7 +63,7 @@ def export(
     out = Path(out).expanduser()
     with replacing_folder(out) as folder:
         (graph,) = graphs_of(subject, rows, mask=mask)
-        labels = tuple(subject.labels) if isinstance(subject, Classify) else ()
+        labels = tuple(subject.labels) if isinstance(subject, Task) else ()
         batches = batches_of(graph) if speed else {}
         request = Request(
             model,
@@ -90,7 +89,7 @@ def export(
         name = "tensors" if task is None else task.name
         if task is not None:
             task_files.write(folder, task, None if run is None else Path(run).expanduser())
-        if rows is None:
+        if not graph.real:
             notes.append(task_files.RANDOM_ONLY)
         versions = {each: importlib.metadata.version(each) for each in ("headwise", "torch")} | found["versions"]
         options = {"signatures": ["serving_default", *(["classify"] if labels else [])]}

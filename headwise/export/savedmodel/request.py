@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from headwise import models
 from headwise import nn as modules
-from headwise.export.graph import Value
+from headwise.graphs.graph import Value
 from headwise.masks import Mask
 
 # Models with a twin in `twins.py`, which imports Keras.
