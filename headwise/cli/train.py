@@ -86,6 +86,7 @@ def _command(word: str) -> click.Command:
 
 def _train(
     word: str,
+    /,  # a task may have an option of this name
     *,
     data: str | None,
     out: Path | None,

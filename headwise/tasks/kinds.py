@@ -39,14 +39,17 @@ def class_of(name: str) -> type[Task[Any]]:
     """
     if name in IMPORTS:
         return IMPORTS[name]()
-    if name not in _DEFINED and (entry := _entry_points().get(name)) is not None:
-        try:
-            entry.load()  # which defines the class
-        except (ImportError, AttributeError) as cause:
-            raise ArgumentError(f"the task {name!r} cannot be imported from {entry.value}: {cause}") from cause
-    if name not in _DEFINED:
+    if name in _DEFINED:
+        return _DEFINED[name]
+    if (entry := _entry_points().get(name)) is None:
         raise ArgumentError(f"no task has this name: expected one of {', '.join(names())}. Received: {name!r}")
-    return _DEFINED[name]
+    try:
+        kind: type[Task[Any]] = entry.load()
+    except (ImportError, AttributeError) as cause:
+        raise ArgumentError(f"the task {name!r} cannot be imported from {entry.value}: {cause}") from cause
+    if kind.name != name:
+        raise ArgumentError(f"the entry point {name!r} stands for {entry.value}, whose name is {kind.name!r}")
+    return kind
 
 
 def options_of(name: str) -> type[TrainOptions]:
