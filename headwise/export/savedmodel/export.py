@@ -16,7 +16,7 @@ from headwise.export.folder import replacing_folder
 from headwise.export.graphs import graphs_of
 from headwise.export.manifest import GraphFile, Manifest
 from headwise.export.savedmodel.processes import check_installed, convert, run_alone
-from headwise.export.savedmodel.request import WITH_TWIN, Request
+from headwise.export.savedmodel.request import TWINS, Request
 from headwise.export.speed import Timing, batches_of
 from headwise.masks import Mask
 from headwise.tasks.task import Task
@@ -99,7 +99,7 @@ def export(
 
 def _check_twin(subject: Task[Any] | nn.Module, model: nn.Module) -> None:
     """Raise ArgumentError if the model has no Keras twin."""
-    if type(model) in WITH_TWIN:
+    if type(model) in TWINS:
         return
     name = f"the task {subject.name}" if isinstance(subject, Task) else f"a {type(model).__name__}"
     raise ArgumentError(
