@@ -13,6 +13,9 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from headwise.errors import ArgumentError
+from headwise.graphs import text_classifier
+from headwise.graphs.graph import Graph
+from headwise.graphs.rows import inputs_of
 from headwise.models.text_classifier import TextClassifier
 from headwise.records import Seen
 from headwise.tasks.options.classify import LATENT, ClassifyOptions
@@ -49,6 +52,7 @@ class Classify(Task[ClassifyOptions]):
     compared_by = (("accuracy", "max"), ("macro_f1", "max"))
 
     model: TextClassifier
+    labels: dict[str, int]
 
     def __init__(
         self, options: ClassifyOptions, model: TextClassifier, subwords: Subwords, labels: dict[str, int]
@@ -176,6 +180,10 @@ class Classify(Task[ClassifyOptions]):
             tokens = self.subwords.named(texts, [slice(count) for count in counts[: len(texts)]])
             found.append(encoders.look(self.model, tokens, example.types))
         return found
+
+    def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
+        """model: input_ids, attention_mask, token_type_ids → logits [batch, C], in the order of `labels`."""
+        return text_classifier.graphs(self.model, inputs_of(self.model, self.predict, rows), self.max_length)
 
     def state(self) -> dict[str, Any]:
         return {
