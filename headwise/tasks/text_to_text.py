@@ -25,10 +25,10 @@ from headwise.tasks.rows.tables import Data, check_filled
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
-from headwise.tasks.text.decoding import CachedSteps, Decoding, MakeSteps, follow, write
+from headwise.tasks.text.decoding import CachedSteps, MakeSteps, follow, write
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.pieces import pieces
-from headwise.tasks.text.steps import Written
+from headwise.tasks.text.steps import Decoding, Written
 from headwise.tasks.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class TextToText(Task[TextOptions]):
 
     @classmethod
     def _made(cls, options: TextOptions, source: Vocabulary, target: Vocabulary, bert: Bert | None) -> Self:
-        Decoding(**_decoding(options))  # reports invalid options before the training
+        _decoding(options, target)  # reports invalid options before the training
         reader = None if bert is None else bert.config
         writer = reader if options.shared_vocabulary else None  # whose embeddings serve both sides
         config = EncoderDecoderConfig(
@@ -211,7 +211,8 @@ class TextToText(Task[TextOptions]):
         """What `stream` returns for this source."""
         self.eval()
         source = example.source
-        certain = follow(self.model, source, self._limit(source), **self._writing(), steps=self.make_steps)
+        decoding = _decoding(self.options, self.target_vocabulary)
+        certain = follow(self.model, source, self._limit(source), decoding, steps=self.make_steps)
         return pieces(certain, self.target_vocabulary.decode)
 
     def write(self, examples: Sequence[Example], *, steps: MakeSteps | None = None) -> list[Written]:
@@ -220,19 +221,11 @@ class TextToText(Task[TextOptions]):
         self.eval()
         sources = [each.source for each in examples]
         limits = [self._limit(source) for source in sources]
-        return write(self.model, sources, limits, **self._writing(), steps=steps or self.make_steps)
+        decoding = _decoding(self.options, self.target_vocabulary)
+        return write(self.model, sources, limits, decoding, steps=steps or self.make_steps)
 
     def _limit(self, source: Sequence[int]) -> int:
         return min(self.options.max_target_length, 2 * len(source) + 10)
-
-    def _writing(self) -> dict[str, Any]:
-        vocabulary = self.target_vocabulary
-        return {
-            "begin": vocabulary.begin,
-            "end": vocabulary.end,
-            "never": (vocabulary.pad, vocabulary.begin),
-            "decoding": Decoding(**_decoding(self.options)),
-        }
 
     def evaluate(self, source: Any) -> Scores:
         """The scores of the generated texts, beside those of baselines."""
@@ -303,7 +296,11 @@ class TextToText(Task[TextOptions]):
         return self.pairs(self.read(inputs, self.options, targets=False), self.options, targets=False)
 
 
-def _decoding(options: TextToTextOptions) -> dict[str, Any]:
-    """The options of `Decoding`. Sampling follows one hypothesis, so the default of beams is ignored."""
+def _decoding(options: TextToTextOptions, vocabulary: Vocabulary) -> Decoding:
+    """As the options say. Sampling follows one hypothesis, so the default of beams is ignored."""
     names = ("length_penalty", "no_repeat", "sample", "temperature", "top_k", "top_p", "seed")
-    return {"beams": 1 if options.sample else options.beams, **{name: getattr(options, name) for name in names}}
+    return Decoding(
+        *(vocabulary.begin, vocabulary.end, (vocabulary.pad, vocabulary.begin)),
+        beams=1 if options.sample else options.beams,
+        **{name: getattr(options, name) for name in names},
+    )

@@ -17,10 +17,10 @@ from headwise.nn import Cache
 from headwise.records import Seen
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.task import Batch
-from headwise.tasks.text.decoding import Decoding, choosing, likeliest, sampled
+from headwise.tasks.text.decoding import choosing
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.pieces import pieces
-from headwise.tasks.text.steps import Search, Steps, finished, followed
+from headwise.tasks.text.steps import Decoding, Search, Steps, finished, followed
 from headwise.tasks.text.vocabulary import Vocabulary
 
 FILE = "tokenizer.json"
@@ -35,7 +35,11 @@ class Causal:
         self.options, self.vocabulary = options, vocabulary
         self.make_steps: Callable[[CausalLanguageModel, Sequence[int]], Steps] = After
         self.decoding = Decoding(
-            sample=options.sample, temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
+            *(vocabulary.begin, vocabulary.end, (vocabulary.pad, vocabulary.begin)),
+            sample=options.sample,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
         )
 
     @classmethod
@@ -97,17 +101,12 @@ class Causal:
 
     def _search(self, model: CausalLanguageModel, ids: Sequence[int], place: int) -> Search:
         """The draws, where there are some, are those of the text's place."""
-        vocabulary, most = self.vocabulary, self.options.write
-        device = model.embedding.weight.device
-        draws = torch.rand(1, most, generator=torch.Generator().manual_seed(place), dtype=torch.float64)
-        return choosing(
-            self.make_steps(model, ids[:-1][-self.options.block :]),
-            torch.tensor([most], device=device),
-            sampled(draws.to(device), self.decoding) if self.decoding.sample else likeliest,
-            begin=vocabulary.begin,
-            end=vocabulary.end,
-            never=(vocabulary.pad, vocabulary.begin),
-        )
+        device, draws = model.embedding.weight.device, None
+        if self.decoding.sample:
+            generator = torch.Generator().manual_seed(place)
+            draws = torch.rand(1, self.options.write, generator=generator, dtype=torch.float64).to(device)
+        steps = self.make_steps(model, ids[:-1][-self.options.block :])
+        return choosing(steps, torch.tensor([self.options.write], device=device), self.decoding, draws)
 
     def look(self, model: CausalLanguageModel, text: str) -> Seen:
         """What the heads do with what `predict` reads: [BOS] and the text, its last `block` tokens."""
