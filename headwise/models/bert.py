@@ -6,7 +6,7 @@ Dimension letters: B batch, S sequence, M model, H heads, D head.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -171,36 +171,10 @@ class Bert(nn.Module):
         # Without padding there is no mask, so that no layer has to look for it.
         no_padding = real is None or (not torch.compiler.is_compiling() and bool(real.all()))
         mask = None if real is None or no_padding else masks.padding(real)
-        return self._layers(self.embeddings(input_ids, token_type_ids), mask)
+        return self.through(self.embeddings(input_ids, token_type_ids), mask)
 
-    def documents(self, input_ids: Tensor, lengths: Sequence[int], token_type_ids: Tensor | None = None) -> Tensor:
-        """The last hidden states of texts of any lengths, without padding: the linear layers then compute real tokens
-        only. Each text is read by itself, as a document of its own (`masks.documents`).
-
-        Args:
-            input_ids: [T], the texts one after the other.
-            lengths: the number of tokens of each text.
-            token_type_ids: [T]. Default: all 0.
-
-        Returns:
-            [T, M], up to rounding what `forward` gives for each text.
-
-        Raises:
-            ShapeError: `lengths` that do not add up to T, or a text of more than `config.max_positions` tokens.
-        """
-        if sum(lengths) != len(input_ids) or max(lengths, default=0) > self.config.max_positions:
-            raise ShapeError(
-                f"lengths: expected at most {self.config.max_positions} each, {len(input_ids)} together. Received: "
-                f"lengths={list(lengths)}"
-            )
-        types_T = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        device = input_ids.device
-        places_T = torch.cat([torch.arange(length, device=device) for length in lengths])
-        documents_T = torch.repeat_interleave(torch.tensor(lengths, device=device))
-        x_1TM = self.embeddings(input_ids[None], types_T[None], places_T)
-        return self._layers(x_1TM, masks.documents(documents_T))[0]
-
-    def _layers(self, x_BSM: Tensor, mask: masks.Mask | None) -> Tensor:
+    def through(self, x_BSM: Tensor, mask: masks.Mask | None) -> Tensor:
+        """The hidden states [B, S, M] after all layers, from those of the embeddings [B, S, M]."""
         for layer in self.layers:
             x_BSM = layer(x_BSM, mask=mask)
         return x_BSM

@@ -43,6 +43,7 @@ def run_on(task: Task[Any], sessions: Sequence[Session]) -> None:
         )
     answer(task, task.model, named)
     _take(task, look=_no_records)
+    task.on_torch = False
 
 
 def _take(owner: nn.Module, **methods: Callable[..., Any]) -> None:

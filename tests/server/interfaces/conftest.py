@@ -10,9 +10,10 @@ import pytest
 
 from headwise import tasks
 from headwise.errors import HeadwiseError
-from headwise.server.interface import Interface, Row
+from headwise.server.interface import Interface
 from headwise.server.interfaces import open_interface
 from headwise.server.interfaces.answering import Answering
+from headwise.tasks.columns import Row
 from tests.tasks import problems
 
 ONCE: dict[str, Any] = {"epochs": 1, "monitor_every": 0, "dropout": 0.0}

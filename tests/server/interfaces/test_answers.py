@@ -15,9 +15,9 @@ from PIL import Image
 
 from headwise import tasks
 from headwise.errors import ArgumentError, DtypeError, ShapeError
-from headwise.server.interfaces import unpadded
+from headwise.models import unpadded
 from headwise.server.interfaces.answering import Answering
-from headwise.server.interfaces.match import MOST_PIXELS
+from headwise.tasks.rows.pictures import MOST_PIXELS
 from tests.server.interfaces.conftest import asked, series
 from tests.tasks.problems import coloured_patches, copied, looked_up, marked, spans, twice
 
@@ -90,7 +90,7 @@ def test_answer_gives_what_the_task_predicts(opened: Opened) -> None:
 def test_answer_says_minus_one_where_there_is_none(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     interface = opened("answer")
     nothing = {"answer": "", "start": None, "probability": 0.5}
-    monkeypatch.setattr(task_of(interface), "answers", lambda contexts, windows: [nothing])
+    monkeypatch.setattr(task_of(interface), "_answers", lambda contexts, windows: [nothing])
     (row,) = asked(interface, [{"question": "ant", "context": "bee"}])
     assert row == {"answer": "", "start": -1, "probability": 0.5}
 
@@ -112,7 +112,7 @@ def test_a_dialogue_is_its_lines(opened: Opened) -> None:
     interface = opened("reply")
     rows = asked(interface, [{"text": "hi\nho"}, {"text": "  hi \n\n ho\n"}])
     assert rows[0] == rows[1]
-    assert interface.read({"text": "hi\nho"}) == interface.read({"text": "  hi \n\n ho\n"})
+    assert interface.read({"text": "  hi \n\n ho\n"}).text == "hi\nho"
 
 
 @pytest.mark.parametrize("name", ["translate", "summarize", "reply", "causal"])

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from headwise.errors import RequestRefused
-from headwise.server.interface import Column, Description
+from headwise.server.interface import Description
 from headwise.server.protocols.columns import array_of, arrays_of, flat, rows_of
+from headwise.tasks.columns import Column
 
 TEXT, IMAGE = Column("text", "BYTES"), Column("image", "BYTES", binary=True)
 NAMES, SIZE = Column("names", "BYTES", (-1,), optional=True), Column("size", "FP32", (), optional=True)
