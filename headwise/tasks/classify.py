@@ -247,13 +247,18 @@ class Classify(Task[ClassifyOptions]):
     def _probabilities(self, examples: Sequence[Example]) -> Tensor:
         """[rows, C], in the order of the examples."""
         self.eval()
-        if examples and self.on_torch and isinstance(self.model.encoder, Bert) and self.device.type == "cpu":
+        if examples and self._is_unpadded():
             logits_NC = self.model.unpadded([each.ids for each in examples], [each.types for each in examples])
             return logits_NC.float().softmax(-1)
         found = torch.empty(len(examples), len(self.labels))
         for batch, places in self.batches(examples):
             found[places] = self._logits(batch).float().softmax(-1).cpu()
         return found
+
+    def _is_unpadded(self) -> bool:
+        """Whether texts are read without padding: on a CPU it is faster. But hooks, as of a watch, need `forward`."""
+        hooks = self.model._forward_pre_hooks or self.model._forward_hooks
+        return self.on_torch and isinstance(self.model.encoder, Bert) and self.device.type == "cpu" and not hooks
 
     def _inputs(self, inputs: Any) -> Data:
         """The inputs as a table."""

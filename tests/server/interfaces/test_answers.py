@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headwise import tasks
 from headwise.errors import ArgumentError, DtypeError, ShapeError
-from headwise.models import unpadded
 from headwise.server.interfaces.answering import Answering
 from headwise.tasks.rows.pictures import MOST_PIXELS
 from tests.server.interfaces.conftest import asked, series
@@ -50,22 +48,6 @@ def test_classify_of_pairs_takes_both_texts(opened: Opened) -> None:
     predicted = task_of(interface).predict(pairs)
     assert [row["label"] for row in rows] == [each["label"] for each in predicted]
     assert [row["probability"] for row in rows] == pytest.approx([each["probability"] for each in predicted], abs=1e-6)
-
-
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_a_bert_reads_texts_of_unlike_lengths_without_padding(
-    pooling: str, bert_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from headwise.server.interfaces import open_interface
-
-    monkeypatch.setattr(unpadded, "TOKENS", 20)  # several passes, one of a single text that is longer
-    interface = open_interface(bert_run(pooling))
-    texts = ["ant bee", "ant " * 25, "cat", "fox gnu", "hen elk dog cat bee"]
-    pairs = [(text, "ant") for text in texts]
-    rows = asked(interface, [{"text": first, "text_pair": second} for first, second in pairs])  # type: ignore[arg-type]
-    predicted = tasks.load(bert_run(pooling)).predict(pairs)
-    assert [row["label"] for row in rows] == [each["label"] for each in predicted]
-    assert [row["probability"] for row in rows] == pytest.approx([each["probability"] for each in predicted], abs=1e-5)
 
 
 def test_a_text_that_is_too_long_is_read_as_far_as_it_can_be_and_counted_whole(opened: Opened) -> None:
