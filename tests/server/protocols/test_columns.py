@@ -18,7 +18,7 @@ GRID = Column("grid", "INT32", (-1, -1))
 
 
 def described(*outputs: Column) -> Description:
-    return Description("tensors", "test", (TEXT,), outputs)
+    return Description(task="tensors", platform="test", inputs=(TEXT,), outputs=outputs)
 
 
 def test_rows_hold_python_values_and_arrays() -> None:
