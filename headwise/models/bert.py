@@ -171,7 +171,10 @@ class Bert(nn.Module):
         # Without padding there is no mask, so that no layer has to look for it.
         no_padding = real is None or (not torch.compiler.is_compiling() and bool(real.all()))
         mask = None if real is None or no_padding else masks.padding(real)
-        x_BSM = self.embeddings(input_ids, token_type_ids)
+        return self.through(self.embeddings(input_ids, token_type_ids), mask)
+
+    def through(self, x_BSM: Tensor, mask: masks.Mask | None) -> Tensor:
+        """The hidden states [B, S, M] after all layers, from those of the embeddings [B, S, M]."""
         for layer in self.layers:
             x_BSM = layer(x_BSM, mask=mask)
         return x_BSM
@@ -196,8 +199,9 @@ class Embeddings(nn.Module):
         self.norm = nn.LayerNorm(config.dim, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, ids_BS: Tensor, types_BS: Tensor) -> Tensor:
-        position_SM = self.position.weight[: ids_BS.shape[1]]
+    def forward(self, ids_BS: Tensor, types_BS: Tensor, places_S: Tensor | None = None) -> Tensor:
+        """`places_S`: the position of each token; None = 0, 1, 2 …"""
+        position_SM = self.position.weight[: ids_BS.shape[1]] if places_S is None else self.position(places_S)
         return self.dropout(self.norm(self.word(ids_BS) + self.token_type(types_BS) + position_SM))
 
 

@@ -5,11 +5,13 @@ Dimension letters: B batch, S sequence, M model, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from headwise.models import unpadded
 from headwise.models.bert import Bert
 from headwise.models.latent_encoder import LatentEncoder
 from headwise.models.pooling import mean_of_real
@@ -50,7 +52,8 @@ class TextClassifier(nn.Module):
         super().__init__()
         self.encoder = encoder
         one_of("pooling", pooling, ("mean", "cls"))
-        self.pooling = pooling
+        # The states of latents, which are never padding, all count.
+        self.pooling = "all" if isinstance(encoder, LatentEncoder) else pooling
         self.word_dropout = probability("word_dropout", word_dropout)
         self.mask_id = mask_id
         self.register_buffer("kept_ids", torch.tensor(kept_ids, dtype=torch.long), persistent=False)
@@ -76,12 +79,25 @@ class TextClassifier(nn.Module):
         if self.training and self.word_dropout:
             hidden = torch.rand(input_ids.shape, device=input_ids.device) < self.word_dropout
             input_ids = input_ids.masked_fill(hidden & ~torch.isin(input_ids, self.kept_ids), self.mask_id)
-        hidden_BSM = self.encoder(input_ids, real, token_type_ids)
-        if isinstance(self.encoder, LatentEncoder):
-            pooled_BM = hidden_BSM.mean(1)
-        elif self.pooling == "cls":
-            pooled_BM = hidden_BSM[:, 0]
-        else:
-            pooled_BM = mean_of_real(hidden_BSM, real)
-        logits_BC: Tensor = self.head(self.dropout(pooled_BM))
+        logits_BC: Tensor = self.head(self.dropout(self._pooled(self.encoder(input_ids, real, token_type_ids), real)))
         return logits_BC
+
+    def unpadded(self, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]]) -> Tensor:
+        """The logits [N, C] that `forward` gives in eval mode for N texts of any lengths, without padding.
+
+        The encoder must be a `Bert` on the CPU, where this is faster.
+
+        Args:
+            ids: the token ids of each text, at least one.
+            types: which text of a pair each of them is from.
+        """
+        assert isinstance(self.encoder, Bert)
+        pooled = [self._pooled(x_SM[None], None) for x_SM in unpadded.read(self.encoder, ids, types)]
+        logits_NC: Tensor = self.head(torch.cat(pooled))
+        return logits_NC
+
+    def _pooled(self, hidden_BSM: Tensor, real: Tensor | None) -> Tensor:
+        """One vector for each text, [B, M]."""
+        if self.pooling == "all":
+            return hidden_BSM.mean(1)
+        return hidden_BSM[:, 0] if self.pooling == "cls" else mean_of_real(hidden_BSM, real)

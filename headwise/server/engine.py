@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headwise.errors import HeadwiseError
-from headwise.server.interface import Description, Row
+from headwise.server.interface import Description
+from headwise.tasks.columns import Row
 
 
 @dataclass(frozen=True)

@@ -4,71 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
-
-import numpy as np
+from typing import Any, Protocol, TypeVar
 
 from headwise.errors import HeadwiseError
+from headwise.tasks.columns import Columns, Row
 
-# A row maps a column name to: str for text, bytes for other BYTES, a Python number or bool if the column's
-# shape is (), otherwise a NumPy array of the column's dtype.
-Row = dict[str, Any]
 Asked = TypeVar("Asked")  # a row in the form that the model reads
-Datatype = Literal["BYTES", "BOOL", "INT32", "INT64", "FP32", "FP64"]  # names of the Open Inference Protocol
-
-DTYPES: dict[Datatype, Any] = {  # the NumPy dtypes
-    "BYTES": np.object_,
-    "BOOL": np.bool_,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "FP32": np.float32,
-    "FP64": np.float64,
-}
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column of the rows that a model takes or returns.
-
-    Args:
-        name: the name of the tensor in a request.
-        datatype: of the Open Inference Protocol. BYTES is UTF-8 text unless `binary`.
-        shape: of one row: () = a single value; -1 = any length. A request with N rows has [N, *shape].
-        says: a short description for clients.
-        optional: whether a row may lack it.
-        binary: BYTES that are not text, such as an encoded image.
-    """
-
-    name: str
-    datatype: Datatype
-    shape: tuple[int, ...] = ()
-    says: str = ""
-    optional: bool = False
-    binary: bool = False
-
-
-@dataclass(frozen=True)
-class Description:
-    """What a protocol needs to know about a model. The worker sends it to the network process.
+@dataclass(frozen=True, kw_only=True)
+class Description(Columns):
+    """What a protocol needs to know about a model: its columns, and
 
     Args:
         task: "classify", "answer", …; "tensors" for an export that belongs to no task.
         platform: what runs the model: "headwise_torch" or "headwise_onnx".
-        inputs, outputs: the columns of a row.
-        labels: for classify, in the order of "probabilities".
-        streams: whether `stream` is supported: text piece by piece.
         explains: whether `explain` and `page` are supported.
-        example: a valid row, for the OpenAPI page and for warm-up.
+
+    The worker sends it to the network process.
     """
 
     task: str
     platform: str
-    inputs: tuple[Column, ...]
-    outputs: tuple[Column, ...]
-    labels: tuple[str, ...] = ()
-    streams: bool = False
     explains: bool = False
-    example: Row | None = None
 
     @property
     def written(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.server.engine import Engine, Served
-from headwise.server.interface import Row
+from headwise.tasks.columns import Row
 
 
 @dataclass

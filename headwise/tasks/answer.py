@@ -20,6 +20,7 @@ from headwise.graphs.graph import Graph
 from headwise.graphs.rows import inputs_of
 from headwise.models.span_reader import SpanReader
 from headwise.records import Seen
+from headwise.tasks.columns import Column, Columns, Row, text_of
 from headwise.tasks.options.answer import AnswerOptions
 from headwise.tasks.rows.squad import Span, read_questions
 from headwise.tasks.rows.tables import Data
@@ -29,10 +30,11 @@ from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
 from headwise.tasks.text.best_spans import BestSpans
 from headwise.tasks.text.padding import padded
-from headwise.tasks.text.subwords import Pieces, Subwords
+from headwise.tasks.text.subwords import Pieces, Read, Subwords
 from headwise.tasks.text.windows import windows
 
 SEPARATOR = "[SEP]"  # separates question and context in one string
+NO_ANSWER = -1  # served as the start of an answer that there is not
 _LONGEST = 384  # default tokens per window, if the model can read more
 _SENTENCE = re.compile(r".*?[.!?。！？](?=\s|$|[^\x00-\x7f])|.+", re.DOTALL)
 
@@ -113,10 +115,10 @@ class Answer(Task[AnswerOptions]):
         spans = _token_spans(data, self.subwords) if targets else [None] * len(data)
         found = []
         for row, (question, text, span) in enumerate(zip(questions, data.columns["context"], spans, strict=True)):
-            found += self.windows(row, question, contexts[text], span)
+            found += self._windows(row, question, contexts[text], span)
         return found
 
-    def windows(self, row: int, asked: Pieces, context: Pieces, answer: range | None = None) -> list[Window]:
+    def _windows(self, row: int, asked: Pieces, context: Pieces, answer: range | None = None) -> list[Window]:
         """The windows of one row, from all tokens of its question and its context."""
         question = asked.ids[: self.options.question_length]
         room = self.max_length - len(question) - 3
@@ -188,9 +190,9 @@ class Answer(Task[AnswerOptions]):
             windows. If the model predicts that there is no answer: "" and None.
         """
         data = self._inputs(inputs)
-        return self.answers(data.columns["context"], self.encode(data, targets=False))
+        return self._answers(data.columns["context"], self.encode(data, targets=False))
 
-    def answers(self, contexts: Sequence[str], windows: Sequence[Window]) -> list[dict[str, Any]]:
+    def _answers(self, contexts: Sequence[str], windows: Sequence[Window]) -> list[dict[str, Any]]:
         """What `predict` returns for some rows: their contexts, and the windows of all of them."""
         found = []
         for context, spans in zip(contexts, self._best(len(contexts), windows), strict=True):
@@ -233,16 +235,48 @@ class Answer(Task[AnswerOptions]):
     def look(self, inputs: Any) -> list[Seen]:
         """The attention for each question; of a long context, for the window whose middle is nearest to the answer."""
         data = self._inputs(inputs)
-        windows = self.encode(data, targets=False)
-        found = []
-        for row, answer in enumerate(self.answers(data.columns["context"], windows)):
-            middle = 0.0 if answer["start"] is None else answer["start"] + len(answer["answer"]) / 2
-            mine = [each for each in windows if each.row == row]
-            window = min(mine, key=lambda each: abs((each.offsets[0][0] + each.offsets[-1][1]) / 2 - middle))
-            kept = slice(window.context - 2), slice(window.low, window.low + len(window.offsets))
-            tokens = self.subwords.named((data.columns["question"][row], data.columns["context"][row]), kept)
-            found.append(encoders.look(self.model, tokens, window.types))
-        return found
+        rows = zip(data.columns["question"], data.columns["context"], strict=True)
+        return [self.look_at(self.subwords.read(texts))[0] for texts in rows]
+
+    def columns(self) -> Columns:
+        start = f"index of its first character in the context; {NO_ANSWER} if there is no answer"
+        return Columns(
+            inputs=(
+                Column("question", "BYTES", says="the question"),
+                Column("context", "BYTES", says="the text with the answer, of any length"),
+            ),
+            outputs=(
+                Column("answer", "BYTES", says="copied from the context; empty if the context has no answer"),
+                Column("start", "INT64", says=start),
+                Column("probability", "FP32", says="probability of this answer, or of no answer"),
+            ),
+            example={
+                "question": "Who wrote the book?",
+                "context": "The book was written by Mary Shelley. It came out in 1818.",
+            },
+        )
+
+    def read_row(self, row: Row) -> Read:
+        return self.subwords.read([text_of(row, "question"), text_of(row, "context")])
+
+    def count_tokens(self, asked: Read) -> int:
+        return asked.size
+
+    def answer_rows(self, asked: Sequence[Read]) -> list[Row]:
+        windows = []
+        for row, (_, (question, context), _) in enumerate(asked):
+            windows += self._windows(row, question, context)
+        found = self._answers([each.texts[1] for each in asked], windows)
+        return [{**each, "start": NO_ANSWER if each["start"] is None else each["start"]} for each in found]
+
+    def look_at(self, asked: Read) -> tuple[Seen, None]:
+        question, context = asked.pieces
+        windows = self._windows(0, question, context)
+        (answer,) = self._answers([asked.texts[1]], windows)
+        middle = 0.0 if answer["start"] is None else answer["start"] + len(answer["answer"]) / 2
+        window = min(windows, key=lambda each: abs((each.offsets[0][0] + each.offsets[-1][1]) / 2 - middle))
+        kept = slice(window.context - 2), slice(window.low, window.low + len(window.offsets))
+        return encoders.look(self.model, self.subwords.named(asked, kept), window.types), None
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
         """model: input_ids, attention_mask, token_type_ids → start_logits, end_logits [batch, length].

@@ -16,8 +16,10 @@ from headwise.errors import ArgumentError
 from headwise.graphs import text_classifier
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import inputs_of
+from headwise.models.bert import Bert
 from headwise.models.text_classifier import TextClassifier
 from headwise.records import Seen
+from headwise.tasks.columns import Column, Columns, Row, text_of
 from headwise.tasks.options.classify import LATENT, ClassifyOptions
 from headwise.tasks.rows.tables import Data, check_filled, read_table
 from headwise.tasks.scores import Scores
@@ -25,8 +27,9 @@ from headwise.tasks.scoring.class_scores import class_scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
 from headwise.tasks.text.padding import padded
-from headwise.tasks.text.subwords import Pieces, Subwords
+from headwise.tasks.text.subwords import Pieces, Read, Subwords, size_of
 
+TEXTS = ("text", "pair")  # columns of `Data`
 SEPARATOR = "[SEP]"  # separates the two texts of a pair in one string
 UNSEEN = -100  # the class of a label that is not in the training data; the loss ignores it
 
@@ -87,11 +90,15 @@ class Classify(Task[ClassifyOptions]):
         return cls(options, _classifier(encoder, subwords, len(labels), options), subwords, labels)
 
     def encode(self, data: Data, *, targets: bool = True) -> list[Example]:
-        columns = [self.subwords.pieces(data.columns[name]) for name in ("text", "pair") if name in data.columns]
         labels = data.columns["label"] if targets else [None] * len(data)
-        return [self.example(texts, label) for *texts, label in zip(*columns, labels, strict=True)]
+        return [self._example(texts, label) for texts, label in zip(self._pieces(data), labels, strict=True)]
 
-    def example(self, texts: Sequence[Pieces], label: Any = None) -> Example:
+    def _pieces(self, data: Data) -> list[tuple[Pieces, ...]]:
+        """The tokens of the text or the two texts of each row."""
+        columns = [self.subwords.pieces(texts) for texts in _texts(data)]
+        return list(zip(*columns, strict=True))
+
+    def _example(self, texts: Sequence[Pieces], label: Any = None) -> Example:
         """One row, from all tokens of its text or its two texts."""
         pair = _cut(texts[0].ids, texts[1].ids if len(texts) > 1 else None, self.max_length)
         return Example(*self.subwords.pair(*pair), self._numbers.get(label, UNSEEN))
@@ -162,8 +169,7 @@ class Classify(Task[ClassifyOptions]):
         """A note on the number of texts that are cut, if any."""
         if (most := self.max_length) is None:
             return ()
-        columns = [self.subwords.pieces(data.columns[name]) for name in ("text", "pair") if name in data.columns]
-        lengths = [1 + sum(len(each.ids) + 1 for each in row) for row in zip(*columns, strict=True)]
+        lengths = [size_of(pieces) for pieces in self._pieces(data)]
         long = sum(length > most for length in lengths)
         if not long:
             return ()
@@ -172,14 +178,49 @@ class Classify(Task[ClassifyOptions]):
         )
 
     def look(self, inputs: Any) -> list[Seen]:
-        data = self._inputs(inputs)
-        rows = zip(*(data.columns[name] for name in ("text", "pair") if name in data.columns), strict=True)
-        found = []
-        for texts, example in zip(rows, self.encode(data, targets=False), strict=True):
-            counts = example.types.count(0) - 2, example.types.count(1) - 1
-            tokens = self.subwords.named(texts, [slice(count) for count in counts[: len(texts)]])
-            found.append(encoders.look(self.model, tokens, example.types))
-        return found
+        rows = zip(*_texts(self._inputs(inputs)), strict=True)
+        return [self.look_at(self.subwords.read(texts))[0] for texts in rows]
+
+    def columns(self) -> Columns:
+        says = {"text": "the text to classify", "text_pair": "the second text"}
+        shown = {"text": "a warm, funny film", "text_pair": "a cold, sad one"}
+        names, labels = self._names(), tuple(self.labels)
+        shares = "probability of each label, in the order of labels"
+        return Columns(
+            inputs=tuple(Column(name, "BYTES", says=says[name]) for name in names),
+            outputs=(
+                Column("label", "BYTES", says="the most probable label"),
+                Column("probability", "FP32", says="probability of that label"),
+                Column("probabilities", "FP32", (len(labels),), says=shares),
+            ),
+            labels=labels,
+            example={name: shown[name] for name in names},
+        )
+
+    def read_row(self, row: Row) -> Read:
+        return self.subwords.read([text_of(row, name) for name in self._names()])
+
+    def count_tokens(self, asked: Read) -> int:
+        return asked.size
+
+    def answer_rows(self, asked: Sequence[Read]) -> list[Row]:
+        found_NC = self._probabilities([self._example(each.pieces) for each in asked])
+        shares, best = found_NC.max(-1)
+        labels = list(self.labels)
+        return [
+            {"label": labels[number], "probability": share, "probabilities": row_C}
+            for number, share, row_C in zip(best.tolist(), shares.tolist(), found_NC.numpy(), strict=True)
+        ]
+
+    def look_at(self, asked: Read) -> tuple[Seen, None]:
+        example = self._example(asked.pieces)
+        counts = example.types.count(0) - 2, example.types.count(1) - 1
+        tokens = self.subwords.named(asked, [slice(count) for count in counts[: len(asked.texts)]])
+        return encoders.look(self.model, tokens, example.types), None
+
+    def _names(self) -> list[str]:
+        """The columns of a row of a request."""
+        return ["text", "text_pair"][: 1 + (self.options.text_pair is not None)]
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
         """model: input_ids, attention_mask, token_type_ids → logits [batch, C], in the order of `labels`."""
@@ -214,17 +255,25 @@ class Classify(Task[ClassifyOptions]):
     def _probabilities(self, examples: Sequence[Example]) -> Tensor:
         """[rows, C], in the order of the examples."""
         self.eval()
+        if examples and self._is_unpadded():
+            logits_NC = self.model.unpadded([each.ids for each in examples], [each.types for each in examples])
+            return logits_NC.float().softmax(-1)
         found = torch.empty(len(examples), len(self.labels))
         for batch, places in self.batches(examples):
             found[places] = self._logits(batch).float().softmax(-1).cpu()
         return found
+
+    def _is_unpadded(self) -> bool:
+        """Whether texts are read without padding: on a CPU it is faster. But hooks, as of a watch, need `forward`."""
+        hooks = self.model._forward_pre_hooks or self.model._forward_hooks
+        return self.on_torch and isinstance(self.model.encoder, Bert) and self.device.type == "cpu" and not hooks
 
     def _inputs(self, inputs: Any) -> Data:
         """The inputs as a table."""
         texts = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
         if not isinstance(texts, list | tuple) or not texts or isinstance(texts[0], dict):
             return self.read(inputs, self.options, targets=False)
-        names = ["text", "pair"][: 1 + (self.options.text_pair is not None)]
+        names = TEXTS[: 1 + (self.options.text_pair is not None)]
         pairs = [self._pair(text) if isinstance(text, str) else tuple(text) for text in texts]
         if wrong := [pair for pair in pairs if len(pair) != len(names)]:
             expected = "a text" if len(names) == 1 else "two texts"
@@ -239,6 +288,11 @@ class Classify(Task[ClassifyOptions]):
         if self.options.text_pair is None:
             return (text,)
         return tuple(part.strip() for part in text.split(SEPARATOR, 1))
+
+
+def _texts(data: Data) -> list[list[str]]:
+    """The columns of texts: one, or two of pairs."""
+    return [data.columns[name] for name in TEXTS if name in data.columns]
 
 
 def _labels(data: Data, options: ClassifyOptions) -> dict[str, int]:

@@ -20,6 +20,9 @@ from headwise.graphs import patch_forecaster
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import inputs_of
 from headwise.models.patch_forecaster import CausalPatchForecaster, PatchForecaster, PatchForecasterConfig
+from headwise.tasks.columns import Columns, Row
+from headwise.tasks.forecasting import served
+from headwise.tasks.forecasting.served import Past
 from headwise.tasks.options.forecast import ForecastOptions
 from headwise.tasks.rows.series import TIME, VALUE, channels_of, read_series, rows_of, step_of
 from headwise.tasks.rows.series_windows import SeriesWindow, SeriesWindows
@@ -199,7 +202,7 @@ class Forecast(Task[ForecastOptions]):
         """
         data = self._read(inputs, targets=False)
         step, horizon = step_of(data), self.options.horizon
-        y_NCFO = torch.cat([y for y, _, _ in self.forecasts(self.encode(data, targets=False))])
+        y_NCFO = torch.cat([y for y, _, _ in self._forecasts(self.encode(data, targets=False))])
         found: list[dict[str, Any]] = []
         for number, ((name, rows), (_, facts)) in enumerate(zip(rows_of(data).items(), self.scales(data), strict=True)):
             ahead: dict[str, list[Any]] = {"step": list(range(1, horizon + 1))}
@@ -227,7 +230,7 @@ class Forecast(Task[ForecastOptions]):
         if 1 < self.season <= self.options.context:
             seasonal = f"seasonal naive, {self.season} steps"
             baselines[seasonal] = ForecastSums(self.channels, self.quantiles)
-        for y_NCFO, batch_NCS, places in self.forecasts(windows):
+        for y_NCFO, batch_NCS, places in self._forecasts(windows):
             context_NCS, truth_NCF = batch_NCS.split((self.options.context, self.options.horizon), dim=-1)
             which = windows.series[places]
             scale = units_C[which], (naive_C / units_C)[which]
@@ -259,6 +262,26 @@ class Forecast(Task[ForecastOptions]):
                 found.append(seen)
         return found
 
+    def columns(self) -> Columns:
+        return served.columns(self)
+
+    def read_row(self, row: Row) -> Past:
+        return served.read_row(self, row)
+
+    def count_tokens(self, asked: Past) -> int:
+        return self.length(asked.window[0])
+
+    def answer_rows(self, asked: Sequence[Past]) -> list[Row]:
+        windows = SeriesWindows([each.window.values_CT for each in asked], self.options.context, last=True)
+        found: dict[int, Tensor] = {}
+        for y_NCFO, _, places in self._forecasts(windows):
+            found |= dict(zip(places, y_NCFO, strict=True))
+        return [served.answer(self, each, found[place].double().numpy()) for place, each in enumerate(asked)]
+
+    def look_at(self, asked: Past) -> tuple[Seen, None]:
+        (seen,) = self.look(asked.data)
+        return seen, None
+
     # State besides weights.
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
@@ -278,7 +301,7 @@ class Forecast(Task[ForecastOptions]):
         """The task as it was learned, with random weights."""
         return cls._make(options, state["channels"], state["series"], state["season"])
 
-    # Building blocks. A server uses `scales` and `forecasts` too.
+    # Building blocks.
 
     def _read(self, source: Any, targets: bool) -> Data:
         if isinstance(source, Data):
@@ -297,7 +320,7 @@ class Forecast(Task[ForecastOptions]):
             facts = self.facts.get(name) or _facts(values_TC, self.season, self.options)
             yield values_TC, {word: np.array(values) for word, values in facts.items()}
 
-    def forecasts(self, windows: SeriesWindows) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
+    def _forecasts(self, windows: SeriesWindows) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
         """[N, C, F, O] with its quantiles in order, the windows [N, C, S + F], and their places; on the CPU."""
         channels = len(self.channels)
         self.eval()

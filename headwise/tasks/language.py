@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, HeadwiseError
 from headwise.graphs.graph import Graph
 from headwise.graphs.session import Sessions
 from headwise.models.language_model import CausalLanguageModel
 from headwise.records import Seen
+from headwise.tasks.columns import Column, Columns, Row, text_of
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.rows.corpus import read_corpus
 from headwise.tasks.rows.tables import Data, check_filled
@@ -22,6 +23,7 @@ from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text.causal_language import Causal
 from headwise.tasks.text.masked_language import Masked
+from headwise.text.tokenizer import Encoded
 
 OBJECTIVES: dict[str, type[Masked] | type[Causal]] = {"masked": Masked, "causal": Causal}
 
@@ -29,7 +31,10 @@ OBJECTIVES: dict[str, type[Masked] | type[Causal]] = {"masked": Masked, "causal"
 class Objective(Protocol):
     """A training objective of a language model: `Masked` or `Causal`."""
 
-    writes: str
+    writes: ClassVar[str]
+    reads: ClassVar[str]  # what the text of a request is
+    example: ClassVar[str]  # of it
+    outputs: ClassVar[tuple[Column, ...]]
 
     def save_files(self, model: Any, folder: Path) -> None: ...
     def state(self, model: Any) -> dict[str, Any]: ...
@@ -37,9 +42,9 @@ class Objective(Protocol):
     def collate(self, examples: Sequence[list[int]]) -> Batch: ...
     def predictions(self, model: Any, batch: Batch, *, training: bool) -> tuple[Tensor, Tensor]: ...
     def predict(self, model: Any, texts: Sequence[str]) -> list[dict[str, Any]]: ...
-    def ids(self, text: str) -> Sequence[int]: ...
-    def answer(self, model: Any, text: str, ids: Sequence[int]) -> dict[str, Any]: ...
-    def look(self, model: Any, text: str) -> Seen: ...
+    def read(self, text: str) -> Encoded: ...
+    def answer(self, model: Any, asked: Encoded) -> dict[str, Any]: ...
+    def look(self, model: Any, asked: Encoded) -> Seen: ...
     def graphs(self, model: Any, examples: Sequence[list[int]]) -> tuple[Graph, ...]: ...
     def run_on(self, model: Any, sessions: Sessions) -> None: ...
 
@@ -120,12 +125,45 @@ class Language(Task[LanguageOptions]):
         texts = self._texts(text)
         if len(texts) != 1:
             raise ArgumentError(f"stream: expected one text. Received: {len(texts)} texts. Stream each separately")
-        self.eval()
-        return self.objective.stream(cast(CausalLanguageModel, self.model), self.objective.ids(texts[0]))
+        return self.stream_row(self.objective.read(texts[0]))
 
     def look(self, inputs: Any) -> list[Seen]:
+        return [self.look_at(self.objective.read(text))[0] for text in self._texts(inputs)]
+
+    def columns(self) -> Columns:
+        objective = self.objective
+        return Columns(
+            inputs=(Column("text", "BYTES", says=objective.reads),),
+            outputs=objective.outputs,
+            streams=isinstance(objective, Causal),
+            example={"text": objective.example},
+        )
+
+    def read_row(self, row: Row) -> Encoded:
+        return self.objective.read(text_of(row, "text"))
+
+    def count_tokens(self, asked: Encoded) -> int:
+        return len(asked.ids)
+
+    def answer_rows(self, asked: Sequence[Encoded]) -> list[Row | HeadwiseError]:
+        """One text at a time, so that each is sampled with the same random numbers as a single text."""
+        found: list[Row | HeadwiseError] = []
+        for each in asked:
+            try:
+                found.append(self.objective.answer(self.model, each))
+            except HeadwiseError as error:  # noqa: PERF203 (each by itself)
+                found.append(error)
+        return found
+
+    def stream_row(self, asked: Encoded) -> Iterator[str]:
+        if not isinstance(self.objective, Causal):
+            return super().stream_row(asked)
         self.eval()
-        return [self.objective.look(self.model, text) for text in self._texts(inputs)]
+        return self.objective.stream(cast(CausalLanguageModel, self.model), asked)
+
+    def look_at(self, asked: Encoded) -> tuple[Seen, None]:
+        self.eval()
+        return self.objective.look(self.model, asked), None
 
     @torch.no_grad()
     def evaluate(self, source: Any) -> Scores:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,21 +23,22 @@ from headwise.graphs.session import Sessions
 from headwise.models import Bert, BertConfig
 from headwise.models.image_text import ImageText, ImageTextConfig
 from headwise.records import Seen
-from headwise.tasks.matching.candidates import Candidates, batch_of_images, batch_of_texts
+from headwise.tasks.columns import Column, Columns, Row, text_of
+from headwise.tasks.matching.candidates import Candidates, batch_of_images, batch_of_texts, encode_images, encode_texts
 from headwise.tasks.matching.contrast import contrastive, others, paired
+from headwise.tasks.matching.finding import BEST, Finder
 from headwise.tasks.options.match import MatchOptions
 from headwise.tasks.rows.gallery import Gallery, Question, questions
-from headwise.tasks.rows.pictures import Pixels, digest, name_of, read_picture, why_not
+from headwise.tasks.rows.pictures import FORMATS, Pixels, decoded, digest, name_of, read_picture, why_not
 from headwise.tasks.rows.tables import Data, read_table
 from headwise.tasks.scores import Scores
 from headwise.tasks.scoring.retrieval import DEPTHS, recall, recall_by_chance
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
-from headwise.tasks.text.subwords import Pieces, Subwords
+from headwise.tasks.text.subwords import Read, Subwords
 from headwise.tasks.training.shares import of_all_processes
 from headwise.text import Patches
 
-BEST = 3  # matches per input
 PICTURES = 4  # images on which an export is compared
 
 
@@ -76,6 +78,7 @@ class Match(Task[MatchOptions]):
         super().__init__(options, model)
         self.subwords = subwords
         self.gallery = gallery
+        self._finder = Finder(self)
 
     @classmethod
     def read(cls, source: Any, options: MatchOptions, *, targets: bool = True) -> Data:
@@ -144,7 +147,7 @@ class Match(Task[MatchOptions]):
         for image, text in zip(*numbers, strict=True):
             of_image.setdefault(image, {})[text] = None
         texts = {image: tuple(found) for image, found in of_image.items()}
-        ids = self._ids(data.columns["text"])
+        ids = self.ids(data.columns["text"])
         longest = max(map(len, ids), default=0)
         return [
             Example(pixels, row, image, text, texts[image], longest)
@@ -217,15 +220,8 @@ class Match(Task[MatchOptions]):
             their vectors. For a text the best three images: "image", "match", "image 2", "match 2" …; for an image the
             best three texts: "text", "match", "text 2" ….
         """
-        self.eval()
         asked = questions(inputs, self.options)
-        found: list[dict[str, Any]] = [{} for _ in asked]
-        for wants in ("pair", "image", "text"):
-            places = [place for place, each in enumerate(asked) if each.wants == wants]
-            answers = self._answers(wants, [asked[place] for place in places]) if places else []
-            for place, answer in zip(places, answers, strict=True):
-                found[place] = answer
-        return found
+        return [_numbered(each.wants, answer) for each, answer in zip(asked, self._finder.answers(asked), strict=True)]
 
     def look(self, inputs: Any) -> list[Seen]:
         """The attention for each pair; a single text is paired with its best image of the gallery, and vice versa.
@@ -233,24 +229,67 @@ class Match(Task[MatchOptions]):
         The words are the target and the patches the source: "fusion.layers.0.cross_attention" has a row for each word
         and a column for each patch.
         """
-        self.eval()
-        found = []
-        for pair in self._pairs(inputs):
-            assert pair.text is not None
-            assert pair.pixels is not None
-            tokens = self.subwords.named([pair.text], [slice(self.options.max_length - 2)])
-            grid = self.model.config.grid
-            named = {"target": [tokens], "source": [Patches(grid, grid, prefix=()).tokens()]}
-            pixels = batch_of_images([pair.pixels]).to(self.device)
-            with torch.no_grad(), watch(self.model, tokens=named) as seen:
-                self.model(pixels, torch.tensor([tokens.ids], device=self.device))
-            found.append(seen)
-        return found
+        return [self.look_at(each)[0] for each in questions(inputs, self.options)]
 
     def pictures(self, inputs: Any) -> list[Pixels]:
         """The images used by `look`, uint8 [H, W] or [H, W, 3], as background of the attention maps."""
-        images = [pair.pixels for pair in self._pairs(inputs) if pair.pixels is not None]
-        return [pixels[:, :, 0] if pixels.shape[2] == 1 else pixels for pixels in images]
+        return [_picture(self._finder.paired(each)) for each in questions(inputs, self.options)]
+
+    def columns(self) -> Columns:
+        image = f"an image file: {', '.join(FORMATS)}"
+        from PIL import Image
+
+        size, written = self.options.image_size, io.BytesIO()
+        Image.new("L", (size, size), 128).save(written, "PNG")
+        return Columns(
+            inputs=(
+                Column("image", "BYTES", (), image, optional=True, binary=True),
+                Column("text", "BYTES", (), "a description of an image", optional=True),
+            ),
+            outputs=(
+                Column("match", "FP32", (), "the probability that the pair, or the best match, belongs together"),
+                Column("similarity", "FP32", (), "for a pair: cosine similarity of the two vectors", optional=True),
+                Column("best", "BYTES", (-1,), f"for a single input: names of the {BEST} best matches", optional=True),
+                Column("matches", "FP32", (-1,), "for a single input: the score of each match", optional=True),
+            ),
+            example={"image": written.getvalue(), "text": next(iter(self.gallery.texts), "a picture")},
+        )
+
+    def read_row(self, row: Row) -> Question:
+        if row.get("image") is None and row.get("text") is None:
+            raise ArgumentError("expected an image, a text, or both. Received: neither of them")
+        found, options = Question(), self.options
+        if row.get("image") is not None:
+            found = Question(pixels=read_picture(decoded(row["image"]), options.image_size, options.channels))
+        if row.get("text") is not None:
+            text = text_of(row, "text")
+            found = replace(found, text=text, read=self.subwords.read([text]))
+        return found
+
+    def count_tokens(self, asked: Question) -> int:
+        patches = 0 if asked.pixels is None else self.model.config.grid**2
+        return patches + (0 if asked.read is None else asked.read.size)
+
+    def answer_rows(self, asked: Sequence[Question]) -> list[Row]:
+        return [
+            {**found, "best": np.array(found["best"], object), "matches": np.array(found["matches"], np.float32)}
+            if "best" in found
+            else found
+            for found in self._finder.answers(asked)
+        ]
+
+    def look_at(self, asked: Question) -> tuple[Seen, Pixels]:
+        self.eval()
+        pair = self._finder.paired(asked)
+        assert pair.text is not None
+        assert pair.pixels is not None
+        tokens = self.subwords.named(pair.read or self.subwords.read([pair.text]), [slice(self.options.max_length - 2)])
+        grid = self.model.config.grid
+        named = {"target": [tokens], "source": [Patches(grid, grid, prefix=()).tokens()]}
+        pixels = batch_of_images([pair.pixels]).to(self.device)
+        with torch.no_grad(), watch(self.model, tokens=named) as seen:
+            self.model(pixels, torch.tensor([tokens.ids], device=self.device))
+        return seen, _picture(pair)
 
     def evaluate(self, source: Any) -> Scores:
         """recall@k of images given a text and of texts given an image, and how often the fusion layers distinguish a
@@ -264,7 +303,8 @@ class Match(Task[MatchOptions]):
         for name, text in zip(data.columns["name"], data.columns["text"], strict=True):
             right_UT[rows[name], columns[text]] = True
 
-        found = self._candidates(list(images.values()), self._ids(texts))
+        encoded = encode_images(self.model, list(images.values()))
+        found = Candidates(self.model, encoded, *encode_texts(self.model, self.ids(texts), self.subwords.pad))
         rerank, deepest = self.options.rerank, max(DEPTHS)
         orders = {
             "text_to_image": (found.best_images(rerank, deepest).cpu(), right_UT.mT),
@@ -308,63 +348,27 @@ class Match(Task[MatchOptions]):
         self.subwords.save(folder)
         self.gallery.save(folder)
 
-    def ids(self, pieces: Pieces) -> list[int]:
-        """The ids that the model reads, from all tokens of a text."""
-        return self.subwords.pair(pieces.ids[: self.options.max_length - 2])[0]
+    def ids(self, texts: Sequence[str], read: Read | None = None) -> list[list[int]]:
+        """The ids that the model reads of each text; `read`: the tokens of the only text, if they are known."""
+        found = self.subwords.pieces(texts) if read is None else read.pieces
+        return [self.subwords.pair(pieces.ids[: self.options.max_length - 2])[0] for pieces in found]
 
-    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self.ids(pieces) for pieces in self.subwords.pieces(texts)]
 
-    def _candidates(self, images: Sequence[Pixels], ids: Sequence[list[int]]) -> Candidates:
-        return Candidates.read(self.model, images, ids, self.subwords.pad)
+def _numbered(wants: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer as `predict` gives it, with a column for each of the best."""
+    if wants == "pair":
+        return answer
+    found: dict[str, Any] = {}
+    for rank, (name, share) in enumerate(zip(answer["best"], answer["matches"], strict=True), start=1):
+        number = "" if rank == 1 else f" {rank}"
+        found |= {f"{wants}{number}": name, f"match{number}": share}
+    return found
 
-    def _answers(self, wants: str, asked: Sequence[Question]) -> list[dict[str, Any]]:
-        """The answers to questions of the same kind: scores of pairs, images, or texts."""
-        gallery, rerank = self.gallery, self.options.rerank
-        images = [each.pixels for each in asked if each.pixels is not None]
-        texts = [each.ids or self._ids([each.text])[0] for each in asked if each.text is not None]
-        if wants == "pair":
-            found = self._candidates(images, texts)
-            places = torch.arange(len(asked), device=self.device)
-            matches, alike = found.match(places, places).sigmoid(), found.cosines(places, places)
-            return [{"match": m, "similarity": s} for m, s in zip(matches.tolist(), alike.tolist(), strict=True)]
-        if wants == "image":
-            found = self._candidates(self._kept(gallery.images, "images"), texts)
-            order_QN, names = found.best_images(rerank, BEST), gallery.names
-        else:
-            found = self._candidates(images, self._ids(self._kept(gallery.texts, "texts")))
-            order_QN, names = found.best_texts(rerank, BEST), gallery.texts
-        queries = torch.arange(len(asked), device=self.device).repeat_interleave(order_QN.shape[1])
-        pairs = (order_QN.flatten(), queries) if wants == "image" else (queries, order_QN.flatten())
-        matches = found.match(*pairs).sigmoid().view(order_QN.shape)
-        answers = []
-        for order, match in zip(order_QN.tolist(), matches.tolist(), strict=True):
-            answer: dict[str, Any] = {}
-            for rank, (place, share) in enumerate(zip(order, match, strict=True), start=1):
-                number = "" if rank == 1 else f" {rank}"
-                answer |= {f"{wants}{number}": names[place], f"match{number}": share}
-            answers.append(answer)
-        return answers
 
-    def _kept(self, kept: Sequence[Any], what: str) -> Sequence[Any]:
-        if not kept:
-            raise ArgumentError(
-                f"this run folder has no {what} to choose from (gallery=0 in training). Pass an image and a text"
-            )
-        return kept
-
-    def _pairs(self, inputs: Any) -> list[Question]:
-        """Each input, completed to a pair with the best image or text of the gallery."""
-        found = []
-        for each in questions(inputs, self.options):
-            if each.wants == "image":
-                name = self._answers("image", [each])[0]["image"]
-                pixels = self.gallery.images[self.gallery.names.index(name)]
-                each = replace(each, name=name, pixels=pixels)
-            elif each.wants == "text":
-                each = replace(each, text=self._answers("text", [each])[0]["text"])
-            found.append(each)
-        return found
+def _picture(pair: Question) -> Pixels:
+    """The image of a pair, uint8 [H, W] or [H, W, 3]."""
+    assert pair.pixels is not None
+    return pair.pixels[:, :, 0] if pair.pixels.shape[2] == 1 else pair.pixels
 
 
 def _text_encoder(texts: Sequence[str], options: MatchOptions) -> tuple[Bert, Subwords]:
@@ -383,7 +387,7 @@ def _accuracy(found: Candidates, right_UT: Tensor) -> float:
     after = (texts[:, None] + torch.arange(1, right_UT.shape[1] + 1)) % right_UT.shape[1]
     others = after.gather(1, (~right_UT[images]).gather(1, after).int().argmax(1, keepdim=True))[:, 0]
     has_other = ~right_UT[images, others]
-    device = found.image_states.device
+    device = found.images.states.device
     belong = found.match(images.to(device), texts.to(device)).cpu() > 0
     not_others = found.match(images.to(device), others.to(device)).cpu()[has_other] <= 0
     return float(torch.cat((belong, not_others)).float().mean())

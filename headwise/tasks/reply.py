@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headwise.errors import ArgumentError
+from headwise.tasks.columns import Columns, Row, text_of
 from headwise.tasks.options.reply import ReplyOptions
 from headwise.tasks.rows.tables import Data, read_table
 from headwise.tasks.scoring.text_scores import distinct
 from headwise.tasks.text_to_text import Example, Pairs, TextToText, Values
+from headwise.text.tokenizer import Encoded
 
 
 class Reply(TextToText[ReplyOptions]):
@@ -29,7 +32,7 @@ class Reply(TextToText[ReplyOptions]):
     name = "reply"
     options_type = ReplyOptions
     compared_by = (("perplexity", "min"),)
-    writes = "reply"
+    reads, writes = "the dialogue so far", "reply"
     keep = "end"
 
     commonest = ""  #: the most common reply of the training data
@@ -59,6 +62,18 @@ class Reply(TextToText[ReplyOptions]):
             return Pairs(["\n".join(turns) for turns in dialogues], [])
         places = [(turns, i) for turns in dialogues for i in range(1, len(turns))]
         return Pairs(["\n".join(turns[:i]) for turns, i in places], [[turns[i]] for turns, i in places])
+
+    def columns(self) -> Columns:
+        found = super().columns()
+        if self.options.dialogue is None:
+            return found
+        (text,) = found.inputs
+        return replace(found, inputs=(replace(text, says=f"{text.says}; a dialogue has one turn per line"),))
+
+    def read_row(self, row: Row) -> Encoded:
+        """A dialogue becomes its turns, without empty lines."""
+        text = text_of(row, "text")
+        return self.source_vocabulary.read(text if self.options.dialogue is None else "\n".join(_turns(text)))
 
     def look_over(self, pairs: Pairs) -> None:
         counts = Counter(each[0] for each in pairs.references)

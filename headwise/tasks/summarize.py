@@ -27,7 +27,7 @@ class Summarize(TextToText[SummarizeOptions]):
     name = "summarize"
     options_type = SummarizeOptions
     compared_by = (("ROUGE-1", "max"), ("ROUGE-2", "max"), ("ROUGE-L", "max"))
-    writes = "summary"
+    reads, writes = "the text to summarize", "summary"
 
     summary_words = 0  #: mean number of words in a summary of the training data
 

@@ -15,9 +15,10 @@ import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, HeadwiseError
 from headwise.graphs.session import replace_forward
 from headwise.tasks import kinds
+from headwise.tasks.columns import Columns, Row, cell_of
 from headwise.tasks.options.train import TrainOptions
 from headwise.tasks.scores import Scores
 from headwise.tasks.training import optimisation
@@ -60,6 +61,7 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         self.options = options
         self.model = model
         self.scores: Scores | None = None  #: after `fit`: the validation scores, and what to know about them
+        self.on_torch = True  #: False in a task of `headwise.export.load`, whose model another runtime computes
 
     def __init_subclass__(cls, **given: Any) -> None:
         """Makes a class with a `name` of its own known to commands, `load`, exports and servers."""
@@ -168,6 +170,50 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
 
         Called before the first step, and again with the best weights.
         """
+
+    # For `headwise serve`: a row of a request is read once, and then answered, streamed or looked at. A task that
+    # defines `columns` can be served; the other methods have defaults that call `read`, `predict` and `look`.
+
+    def columns(self) -> Columns:
+        """The columns of a row and of its answer.
+
+        Raises:
+            ArgumentError: the task defines no columns.
+        """
+        raise ArgumentError(f"the task {self.name!r} cannot be served: its class does not define columns()")
+
+    def read_row(self, row: Row) -> Any:
+        """A row with the columns of `columns`, checked and tokenized, as the methods below take it.
+
+        By default the row itself, its cells checked by their columns, as an input of `predict`.
+
+        Raises:
+            HeadwiseError: a cell is invalid; the message names its column.
+        """
+        return {
+            column.name: cell_of(row, column) for column in self.columns().inputs if row.get(column.name) is not None
+        }
+
+    def count_tokens(self, asked: Any) -> int:
+        """The number of tokens of a row, including those beyond the model's limit if it cuts.
+
+        By default the sum over the examples of the row.
+        """
+        data = self.read([asked], self.options, targets=False)
+        return sum(self.length(example) for example in self.encode(data, targets=False))
+
+    def answer_rows(self, asked: Sequence[Any]) -> Sequence[Row | HeadwiseError]:
+        """The answers to some rows, in order; an error for a row that has none. By default those of `predict`."""
+        return self.predict(list(asked))
+
+    def stream_row(self, asked: Any) -> Iterator[str]:
+        """The text of the answer in pieces, each as soon as it is final, if `columns` says that it streams."""
+        raise ArgumentError(f"{self.name} does not generate text piece by piece")
+
+    def look_at(self, asked: Any) -> tuple[Seen, Any]:
+        """The attention for a row, and the image whose patches are tokens: uint8 [H, W] or [H, W, 3], or None."""
+        (seen,) = self.look([asked])
+        return seen, None
 
     # Shared by all tasks.
 

@@ -23,16 +23,18 @@ from headwise.graphs.session import Sessions
 from headwise.models.bert import Bert, BertConfig
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.records import Seen
+from headwise.tasks.columns import Column, Columns, Row, text_of
 from headwise.tasks.options.text_to_text import TextToTextOptions
 from headwise.tasks.rows.tables import Data, check_filled
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
-from headwise.tasks.text.decoding import CachedSteps, Decoding, MakeSteps, follow, write
+from headwise.tasks.text.decoding import CachedSteps, MakeSteps, follow, write
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.pieces import pieces
-from headwise.tasks.text.steps import Written
+from headwise.tasks.text.steps import Decoding, Written
 from headwise.tasks.text.vocabulary import Vocabulary
+from headwise.text.tokenizer import Encoded
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -64,6 +66,7 @@ class TextToText(Task[TextOptions]):
     7); validation losses and perplexities are without it. Decoding: `headwise.tasks.text.decoding`.
     """
 
+    reads: ClassVar[str]  #: what the text of a request is
     writes: ClassVar[str]  #: the column of `predict`
     keep: ClassVar[Literal["beginning", "end"]] = "beginning"  #: which part of a long source is read
 
@@ -116,7 +119,7 @@ class TextToText(Task[TextOptions]):
 
     @classmethod
     def _made(cls, options: TextOptions, source: Vocabulary, target: Vocabulary, bert: Bert | None) -> Self:
-        Decoding(**_decoding(options))  # reports invalid options before the training
+        _decoding(options, target)  # reports invalid options before the training
         reader = None if bert is None else bert.config
         writer = reader if options.shared_vocabulary else None  # whose embeddings serve both sides
         config = EncoderDecoderConfig(
@@ -186,14 +189,9 @@ class TextToText(Task[TextOptions]):
             For each input the text and its score: the score of beam search, with the `length_penalty` of the
             options; for greedy and sampled texts the log-probability.
         """
-        return self.answers(self._encoded(self._inputs(inputs)))
+        return self._answers(self._encoded(self._inputs(inputs)))
 
-    def example(self, source: Sequence[int]) -> Example:
-        """One row without a target, from all tokens of its source."""
-        return Example(self.source_vocabulary.cut(source, self.options.max_source_length, keep=self.keep), [])
-
-    def answers(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """What `predict` returns for these sources."""
+    def _answers(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
         return [
             {self.writes: self.target_vocabulary.decode(each.ids), "score": each.score} for each in self.write(examples)
         ]
@@ -207,16 +205,16 @@ class TextToText(Task[TextOptions]):
         Raises:
             ArgumentError: several inputs, or an invalid one.
         """
-        examples = self._encoded(self._inputs(text))
-        if len(examples) != 1:
-            raise ArgumentError(f"stream: expected one input. Received: {len(examples)} inputs. Stream each separately")
-        return self.streamed(examples[0])
+        sources = self._inputs(text).sources
+        if len(sources) != 1:
+            raise ArgumentError(f"stream: expected one input. Received: {len(sources)} inputs. Stream each separately")
+        return self.stream_row(self.source_vocabulary.read(sources[0]))
 
-    def streamed(self, example: Example) -> Iterator[str]:
-        """What `stream` returns for this source."""
+    def stream_row(self, asked: Encoded) -> Iterator[str]:
         self.eval()
-        source = example.source
-        certain = follow(self.model, source, self._limit(source), **self._writing(), steps=self.make_steps)
+        source = self._example(asked).source
+        decoding = _decoding(self.options, self.target_vocabulary)
+        certain = follow(self.model, source, self._limit(source), decoding, steps=self.make_steps)
         return pieces(certain, self.target_vocabulary.decode)
 
     def write(self, examples: Sequence[Example], *, steps: MakeSteps | None = None) -> list[Written]:
@@ -225,19 +223,11 @@ class TextToText(Task[TextOptions]):
         self.eval()
         sources = [each.source for each in examples]
         limits = [self._limit(source) for source in sources]
-        return write(self.model, sources, limits, **self._writing(), steps=steps or self.make_steps)
+        decoding = _decoding(self.options, self.target_vocabulary)
+        return write(self.model, sources, limits, decoding, steps=steps or self.make_steps)
 
     def _limit(self, source: Sequence[int]) -> int:
         return min(self.options.max_target_length, 2 * len(source) + 10)
-
-    def _writing(self) -> dict[str, Any]:
-        vocabulary = self.target_vocabulary
-        return {
-            "begin": vocabulary.begin,
-            "end": vocabulary.end,
-            "never": (vocabulary.pad, vocabulary.begin),
-            "decoding": Decoding(**_decoding(self.options)),
-        }
 
     def evaluate(self, source: Any) -> Scores:
         """The scores of the generated texts, beside those of baselines."""
@@ -265,17 +255,44 @@ class TextToText(Task[TextOptions]):
         The rows of a decoder are the tokens that it has read, [BOS] first: what it does in a row, it does to write the
         token after that.
         """
-        seen_of_all = []
-        for text in self._inputs(inputs).sources:
-            source = self.source_vocabulary.tokens(text, self.options.max_source_length, keep=self.keep)
-            (written,) = self.write([Example(list(source.ids), [])])
-            target = self.target_vocabulary.named([self.target_vocabulary.begin, *written.ids])
-            ids = [torch.tensor([each.ids], device=self.device) for each in (source, target)]
-            with torch.no_grad(), watch(self.model) as seen:
-                self.model(*ids)
-            seen.tokens = {"source": [source], "target": [target]}
-            seen_of_all.append(seen)
-        return seen_of_all
+        return [self.look_at(self.source_vocabulary.read(text))[0] for text in self._inputs(inputs).sources]
+
+    def columns(self) -> Columns:
+        ranked = ", by which beam search ranks texts" if not self.options.sample and self.options.beams > 1 else ""
+        return Columns(
+            inputs=(Column("text", "BYTES", says=self.reads),),
+            outputs=(
+                Column(self.writes, "BYTES", says=f"the {self.writes}"),
+                Column("score", "FP32", says=f"its log-probability{ranked}"),
+            ),
+            streams=True,
+            example={"text": "Two dogs play in the snow."},
+        )
+
+    def read_row(self, row: Row) -> Encoded:
+        return self.source_vocabulary.read(text_of(row, "text"))
+
+    def count_tokens(self, asked: Encoded) -> int:
+        return len(asked.ids)
+
+    def answer_rows(self, asked: Sequence[Encoded]) -> list[Row]:
+        examples = [self._example(each) for each in asked]
+        if self.options.sample:  # one row at a time: a sample depends on the row's index in its batch
+            return [row for example in examples for row in self._answers([example])]
+        return self._answers(examples)
+
+    def look_at(self, asked: Encoded) -> tuple[Seen, None]:
+        (written,) = self.write([self._example(asked)])
+        source = self.source_vocabulary.tokens(asked, self.options.max_source_length, keep=self.keep)
+        target = self.target_vocabulary.named([self.target_vocabulary.begin, *written.ids])
+        ids = [torch.tensor([each.ids], device=self.device) for each in (source, target)]
+        with torch.no_grad(), watch(self.model) as seen:
+            self.model(*ids)
+        seen.tokens = {"source": [source], "target": [target]}
+        return seen, None
+
+    def _example(self, asked: Encoded) -> Example:
+        return Example(self.source_vocabulary.cut(asked.ids, self.options.max_source_length, keep=self.keep), [])
 
     # Export.
 
@@ -324,7 +341,11 @@ class TextToText(Task[TextOptions]):
         return self.pairs(self.read(inputs, self.options, targets=False), self.options, targets=False)
 
 
-def _decoding(options: TextToTextOptions) -> dict[str, Any]:
-    """The options of `Decoding`. Sampling follows one hypothesis, so the default of beams is ignored."""
+def _decoding(options: TextToTextOptions, vocabulary: Vocabulary) -> Decoding:
+    """As the options say. Sampling follows one hypothesis, so the default of beams is ignored."""
     names = ("length_penalty", "no_repeat", "sample", "temperature", "top_k", "top_p", "seed")
-    return {"beams": 1 if options.sample else options.beams, **{name: getattr(options, name) for name in names}}
+    return Decoding(
+        *(vocabulary.begin, vocabulary.end, (vocabulary.pad, vocabulary.begin)),
+        beams=1 if options.sample else options.beams,
+        **{name: getattr(options, name) for name in names},
+    )

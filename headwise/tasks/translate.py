@@ -29,7 +29,7 @@ class Translate(TextToText[TranslateOptions]):
     name = "translate"
     options_type = TranslateOptions
     compared_by = (("BLEU", "max"), ("chrF", "max"))
-    writes = "translation"
+    reads, writes = "the text to translate", "translation"
 
     @classmethod
     def read(cls, source: Any, options: TranslateOptions, *, targets: bool = True) -> Data:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwise.errors import ArgumentError, CheckpointError, DtypeError
 from headwise.files import parsed
@@ -13,6 +13,14 @@ from headwise.text.tokens import Tokens
 
 if TYPE_CHECKING:
     import tokenizers
+
+
+class Encoded(NamedTuple):
+    """A text and all its tokens, without labels, which are costly: `Tokenizer.tokens` gives them."""
+
+    text: str
+    ids: list[int]
+    encoding: tokenizers.Encoding
 
 
 class Tokenizer:
@@ -59,9 +67,18 @@ class Tokenizer:
             DtypeError: `text` is not a string.
             ArgumentError: `text` is not valid Unicode, or `max_length` has no room for the special tokens.
         """
+        return self.tokens(self.read(text), max_length)
+
+    def read(self, text: str) -> Encoded:
+        """One text with its special tokens, all of them. Errors as of `encode`."""
         check_text(text)
         encoding = self._backend.encode(text)
-        ids, offsets = encoding.ids, encoding.offsets  # every access creates a new list
+        return Encoded(text, encoding.ids, encoding)
+
+    def tokens(self, read: Encoded, max_length: int | None = None) -> Tokens:
+        """What `encode` gives for a text that was read."""
+        text, ids, encoding = read
+        offsets = encoding.offsets  # every access creates a new list
         special = [id_ in self._special_ids for id_ in ids]
         word_ids = [None if sign else word for word, sign in zip(encoding.word_ids, special, strict=True)]
         # Before cutting, so that a character cut in half still counts all its tokens: 🐈(1/3).

@@ -84,8 +84,12 @@ def test_what_one_call_gives_to_the_next_is_contiguous(name: str) -> None:
     assert all(tensor.is_contiguous() for tensor in given)
 
 
-def test_real_inputs_are_what_the_model_is_given_when_it_predicts() -> None:
+@pytest.mark.parametrize("encoder", ["small", "bert"])
+def test_real_inputs_are_what_the_model_is_given_when_it_predicts(encoder: str) -> None:
     task = tiny.classifier()
+    if encoder == "bert":  # which predicts without padding
+        task.model.encoder = Bert(BertConfig(len(task.subwords), 16, 1, 2, 32, 64))
+        task.predict(["ant bee antx", "gnu"])
     (graph,) = graphs_of(task, ["ant bee antx", "gnu"])
     ids, mask, types = graph.examples[0]
     batch = task.collate(

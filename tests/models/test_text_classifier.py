@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError
-from headwise.models import Bert, BertConfig
+from headwise.models import Bert, BertConfig, unpadded
 from headwise.models.latent_encoder import LatentEncoder, LatentEncoderConfig
 from headwise.models.small_encoder import SmallEncoder, SmallEncoderConfig
 from headwise.models.span_reader import SpanReader
@@ -50,6 +50,18 @@ def test_words_are_hidden_in_training_alone_and_signs_never() -> None:
     made = classifier(word_dropout=0.999999, mask_id=4, kept_ids=(0, 2, 3))
     assert made(IDS, REAL)[:, 0].tolist() == pytest.approx([(2 + 4 + 4 + 4 + 3) / 5, (2 + 4 + 3) / 3])
     assert made.eval()(IDS, REAL)[:, 0].tolist() == pytest.approx([29 / 5, 10 / 3])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_texts_of_unlike_lengths_are_read_without_padding(pooling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpadded, "TOKENS", 12)  # several passes, one of a single text that is longer
+    made = TextClassifier(Bert(BERT), 3, pooling=pooling).eval()  # type: ignore[arg-type]
+    ids = [torch.randint(20, (length,)).tolist() for length in (3, 5, 30, 4, 4, 2, 9)]
+    types = [[0, *[1] * (len(each) - 1)] for each in ids]
+    with torch.no_grad():
+        found = made.unpadded(ids, types)
+        alone = [made(torch.tensor([a]), None, torch.tensor([b])) for a, b in zip(ids, types, strict=True)]
+    torch.testing.assert_close(found, torch.cat(alone))
 
 
 @pytest.mark.parametrize("kind", ENCODERS)

@@ -15,8 +15,8 @@ from fastapi import FastAPI
 from headwise.errors import RequestRefused
 from headwise.server import logs
 from headwise.server.app import create
-from headwise.server.interface import Row
 from headwise.server.settings import Settings
+from headwise.tasks.columns import Row
 from tests.server.protocols.engines import InProcess
 
 LOCAL = "http://127.0.0.1"

@@ -158,14 +158,10 @@ def is_of_words(name: str, module: nn.Module) -> bool:
     return isinstance(module, nn.Embedding) and not any(word in name for word in ("position", "type"))
 
 
-def test_the_server_explains_what_it_answers() -> None:
-    from headwise.server.interfaces.classify import ClassifyInterface
-    from headwise.server.interfaces.texts import Texts
-
+def test_a_row_of_a_request_is_looked_at_as_it_is_answered() -> None:
     task = learn(Classify, {**READS, "second": TEXTS[::-1]}, **ENCODER, text_pair="second")
     assert isinstance(task, Classify)
     example = task.encode(task._inputs([(LONG, SIGNS)]), targets=False)[0]
-    interface = object.__new__(ClassifyInterface)
-    interface.task = task
-    (shown,) = interface.look(Texts((LONG, SIGNS), []))
-    assert list(shown.stacks[0].rows.tokens.ids) == example.ids
+    seen, _ = task.look_at(task.read_row({"text": LONG, "text_pair": SIGNS}))
+    (tokens,) = seen.tokens
+    assert list(tokens.ids) == example.ids

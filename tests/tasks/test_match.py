@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from headwise import tasks
+from headwise import tasks, watch
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, FileError
 from headwise.models.bert import BertConfig
 from headwise.models.image_text import ImageText, ImageTextConfig
@@ -298,6 +299,37 @@ def test_options_that_do_not_fit(options: dict[str, Any], said: str) -> None:
 def test_texts_that_are_all_the_same() -> None:
     with pytest.raises(ArgumentError, match=r"expected at least two different texts. Received: only 'a'"):
         learn({"image": pairs(2)["image"], "text": ["a", "a"]})
+
+
+def test_the_gallery_is_encoded_once_until_it_or_the_weights_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = learn().eval()
+    encoded: list[int] = []
+    encode = task.model.encode_text
+
+    def counted(ids: torch.Tensor, real: torch.Tensor | None = None) -> Any:
+        encoded.append(len(ids))
+        return encode(ids, real)
+
+    monkeypatch.setattr(task.model, "encode_text", counted)
+    image = pairs(1, seed=4)["image"][0]
+    first = task.predict([image])
+    count = len(task.gallery.texts)
+    assert task.predict([image]) == first
+    assert encoded == [count]
+
+    with torch.no_grad():
+        task.model.text_projection.weight.neg_()  # as an optimizer does, in place
+    assert task.predict([image]) != first
+    assert encoded == [count, count]
+
+    task.gallery = replace(task.gallery, texts=task.gallery.texts[:2])
+    assert {"text", "text 2"} < task.predict([image])[0].keys()
+    assert "text 3" not in task.predict([image])[0]
+    assert encoded == [count, count, 2]
+
+    with watch(task.model):  # which sees the gallery too
+        task.predict([image])
+    assert encoded == [count, count, 2, 2]
 
 
 def test_a_run_without_a_gallery_scores_pairs_alone() -> None:

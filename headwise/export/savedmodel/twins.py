@@ -82,7 +82,7 @@ class ClassifierTwin(Twin):
         super().__init__()
         self.encoder: Any = twin_of(model.encoder)
         self.head = _dense(model.head)
-        self.pooling = "all" if type(model.encoder) is models.LatentEncoder else model.pooling
+        self.pooling = model.pooling
 
     def call(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
         hidden_BSM, *_ = self.encoder(input_ids, attention_mask, token_type_ids)

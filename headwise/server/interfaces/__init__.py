@@ -1,6 +1,6 @@
-"""Each task as an `Interface`: its inputs and outputs as rows of named columns.
+"""A folder as an `Interface`: its inputs and outputs as rows of named columns.
 
-`opening` finds out what a folder contains. One file per task defines its columns and calls the task.
+`opening` finds out what a folder contains: a task, whose class defines its columns, or a model without a task.
 """
 
 from headwise.server.interfaces.opening import open_interface

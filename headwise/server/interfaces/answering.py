@@ -9,10 +9,10 @@ from typing import Any, Generic
 import torch
 
 from headwise.errors import ArgumentError, HeadwiseError
-from headwise.server.interface import Asked, Description, Row
+from headwise.server.interface import Asked, Description
 from headwise.server.interfaces import explaining
-from headwise.server.interfaces.cells import check_names
 from headwise.server.interfaces.precision import Precision, computing
+from headwise.tasks.columns import Row, check_names
 from headwise.viewer import Input
 
 

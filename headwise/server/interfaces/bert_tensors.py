@@ -11,13 +11,12 @@ import torch
 
 from headwise.capture import watch
 from headwise.errors import ArgumentError, CheckpointError
-from headwise.models import Bert
+from headwise.models import Bert, unpadded
 from headwise.models.checkpoint import resolve
-from headwise.server.interface import Column, Description, Row
-from headwise.server.interfaces import unpadded
+from headwise.server.interface import Description
 from headwise.server.interfaces.answering import Answering
-from headwise.server.interfaces.cells import array_of
 from headwise.server.interfaces.precision import Precision
+from headwise.tasks.columns import Column, Row, array_of
 from headwise.text import Tokenizer, as_tokens
 from headwise.viewer import Input, inputs_of
 

@@ -12,9 +12,9 @@ from headwise.errors import CheckpointError
 from headwise.export.manifest import Manifest
 from headwise.export.onnx.session import Runtime, Session
 from headwise.graphs.graph import Value
-from headwise.server.interface import DTYPES, Column, Datatype, Description, Row
+from headwise.server.interface import Description
 from headwise.server.interfaces.answering import Answering
-from headwise.server.interfaces.cells import array_of
+from headwise.tasks.columns import DTYPES, Column, Datatype, Row, array_of
 
 DATATYPES: dict[torch.dtype, Datatype] = {
     torch.bool: "BOOL",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,6 @@ from headwise.server.interfaces.answering import Answering
 from headwise.tasks.training.run import CONFIG
 
 BACKENDS = ("auto", "torch", "onnx")
-
-# Task -> (module, class) of its interface.
-INTERFACES = {
-    "classify": ("classify", "ClassifyInterface"),
-    "answer": ("answer", "AnswerInterface"),
-    "language": ("language", "LanguageInterface"),
-    "translate": ("text_to_text", "TextToTextInterface"),
-    "summarize": ("text_to_text", "TextToTextInterface"),
-    "reply": ("text_to_text", "TextToTextInterface"),
-    "forecast": ("forecast", "ForecastInterface"),
-    "match": ("match", "MatchInterface"),
-}
 
 
 def open_interface(
@@ -77,9 +64,10 @@ def _open(path: str | Path, backend: str, precision: str, threads: int) -> Answe
 
 def _of_run(folder: Path, precision: str) -> Answering[Any]:
     from headwise import tasks
+    from headwise.server.interfaces.task_interface import TaskInterface
 
     task = tasks.load(folder)
-    return _of_task(task, "torch", precisions.check(precision, task.device))
+    return TaskInterface(task, precisions.check(precision, task.device))
 
 
 def _of_export(folder: Path, backend: str, precision: str, threads: int) -> Answering[Any]:
@@ -104,21 +92,15 @@ def _of_export(folder: Path, backend: str, precision: str, threads: int) -> Answ
         return OnnxTensors(folder, found, threads)
     from headwise.export.load import load
     from headwise.export.onnx.session import Runtime
+    from headwise.server.interfaces.task_interface import TaskInterface
 
-    return _of_task(load(folder, Runtime(threads=threads or None)), "onnx", "fp32")
+    return TaskInterface(load(folder, Runtime(threads=threads or None)), "fp32")
 
 
 def _of_bert(path: str | Path, precision: str) -> Answering[Any]:
     from headwise.server.interfaces.bert_tensors import BertTensors
 
     return BertTensors(path, precisions.check(precision, torch.device("cpu")))
-
-
-def _of_task(task: Any, backend: str, precision: precisions.Precision) -> Answering[Any]:
-    module, name = INTERFACES[task.name]
-    kind = getattr(importlib.import_module(f"headwise.server.interfaces.{module}"), name)
-    made: Answering[Any] = kind(task, backend, precision)
-    return made
 
 
 def _checked(opened: Answering[Any]) -> Answering[Any]:

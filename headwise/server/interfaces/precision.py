@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from headwise.errors import ArgumentError
-from headwise.server.interface import Column, Row
+from headwise.tasks.columns import Column, Row
 
 Precision = Literal["fp32", "bf16", "int8"]
 TOLERANCE = 0.1  # largest error in bf16, relative to the largest value of the column

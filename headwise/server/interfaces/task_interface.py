@@ -1,51 +1,65 @@
-"""`TaskInterface`: the interface of a trained task, with PyTorch or with ONNX Runtime."""
+"""`TaskInterface`: any trained task, with PyTorch or with ONNX Runtime. The task itself defines its columns."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 
-from headwise.server.interface import Asked, Description
+from headwise.errors import HeadwiseError
+from headwise.server.interface import Description
 from headwise.server.interfaces.answering import Answering
 from headwise.server.interfaces.precision import Precision
+from headwise.tasks.columns import Row
 from headwise.tasks.task import Task
-
-TaskT = TypeVar("TaskT", bound="Task[Any]")
+from headwise.viewer import Input, inputs_of
 
 # Tokens per pass on a CPU. Rows of similar length share a pass, so a small pass needs little padding and its data stay
 # in the cache: on 32 texts of 5 to 60 words, MiniLM on ONNX Runtime is nearly twice as fast as in one pass.
 TOKENS = {"torch": 512, "onnx": 256}
 
 
-class TaskInterface(Answering[Asked], Generic[TaskT, Asked]):
+class TaskInterface(Answering[Any]):
     """A task with its columns.
 
     Args:
-        task: a trained task in eval mode.
-        backend: "torch", or "onnx" if ONNX Runtime runs the model.
+        task: a trained task.
         precision: the precision of PyTorch.
+
+    Raises:
+        ArgumentError: the task defines no columns.
     """
 
-    def __init__(self, task: TaskT, backend: str, precision: Precision) -> None:
-        self.task, self.backend, self.precision = task.eval(), backend, precision
+    def __init__(self, task: Task[Any], precision: Precision) -> None:
+        self.task, self.precision = task.eval(), precision
+        backend = "torch" if task.on_torch else "onnx"
         if task.device.type == "cpu":
             task.options = replace(task.options, batch_tokens=min(task.options.batch_tokens, TOKENS[backend]))
-        self.platform = f"headwise_{backend}"
-        self.description = self.describe()
+        self.description = Description(
+            **vars(task.columns()), task=task.name, platform=f"headwise_{backend}", explains=task.on_torch
+        )
 
     @property
     def device(self) -> torch.device:
         """The device of the model."""
         return self.task.device
 
-    @property
-    def has_records(self) -> bool:
-        """Whether attention can be recorded, which needs PyTorch."""
-        return self.backend == "torch"
+    def parse(self, row: Row) -> Any:
+        return self.task.read_row(row)
 
-    @abstractmethod
-    def describe(self) -> Description:
-        """The columns, and everything else that protocols need to know."""
+    def tokens(self, asked: Any) -> int:
+        return self.task.count_tokens(asked)
+
+    def run(self, asked: Sequence[Any]) -> Sequence[Row | HeadwiseError]:
+        return self.task.answer_rows(asked)
+
+    def stream(self, asked: Any) -> Iterator[str]:
+        return self.task.stream_row(asked)
+
+    def look(self, asked: Any) -> list[Input]:
+        if not self.description.explains:
+            return super().look(asked)
+        seen, image = self.task.look_at(asked)
+        return inputs_of([seen], images=None if image is None else [image])

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from headwise.errors import HeadwiseError, RequestRefused
-from headwise.server.interface import Interface, Row
+from headwise.server.interface import Interface
+from headwise.tasks.columns import Row
 
 # A row with more characters than this for each of `max_tokens` is refused before it is tokenized: one word of any
 # length is a single token, but takes time in proportion to its characters.

@@ -9,12 +9,13 @@ from typing import Any
 
 from headwise.errors import HeadwiseError, RequestRefused
 from headwise.server.engine import Served
-from headwise.server.interface import Description, Row
+from headwise.server.interface import Description
 from headwise.server.pool.dispatcher import Dispatcher
 from headwise.server.pool.rows import Kind, Model, Request, Stream
 from headwise.server.pool.statistics import Outcome, Statistics
 from headwise.server.pool.versions import versions
 from headwise.server.settings import Settings
+from headwise.tasks.columns import Row
 
 OPENER = "headwise.server.interfaces:open_interface"
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headwise.errors import RequestRefused
-from headwise.server.interface import Description, Row
+from headwise.server.interface import Description
+from headwise.tasks.columns import Row
 
 if TYPE_CHECKING:
     from headwise.server.pool.process import Worker

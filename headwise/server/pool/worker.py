@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from headwise.errors import HeadwiseError, RequestRefused
-from headwise.server.interface import Interface, Row
+from headwise.server.interface import Interface
 from headwise.server.pool.answering import answers_of, failure, refusal, value_of
 from headwise.server.pool.messages import LENGTH, Message, pack
+from headwise.tasks.columns import Row
 
 _FRAMES = 6  # of a traceback that is logged
 

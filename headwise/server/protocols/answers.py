@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from headwise.errors import HeadwiseError, RequestRefused
 from headwise.server.engine import Engine, Served
-from headwise.server.interface import Row
 from headwise.server.protocols.errors import refusal
+from headwise.tasks.columns import Row
 
 
 async def answers(engine: Engine, served: Served, rows: Sequence[Row], *, timeout: float | None = None) -> list[Row]:

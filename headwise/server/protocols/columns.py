@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import RequestRefused
-from headwise.server.interface import DTYPES, Column, Description, Row
+from headwise.server.interface import Description
 from headwise.server.protocols.errors import piece
+from headwise.tasks.columns import DTYPES, Column, Row
 
 MOST_ROWS = 8192  # per request: while one is parsed, all others wait
 

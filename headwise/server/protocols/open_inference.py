@@ -15,7 +15,6 @@ import numpy as np
 import headwise
 from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
-from headwise.server.interface import DTYPES, Column, Row
 from headwise.server.protocols.columns import (
     array_of,
     arrays_of,
@@ -28,6 +27,7 @@ from headwise.server.protocols.columns import (
 )
 from headwise.server.protocols.errors import piece
 from headwise.server.protocols.sdk import InferInput, InferOutput
+from headwise.tasks.columns import DTYPES, Column, Row
 
 NAME = "headwise"
 VERSION = headwise.__version__

@@ -9,7 +9,6 @@ import grpc
 
 from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
-from headwise.server.interface import Column, Row
 from headwise.server.protocols import tensorflow_serving as tf
 from headwise.server.protocols.answers import answers
 from headwise.server.protocols.columns import array_of as array_of_values
@@ -17,6 +16,7 @@ from headwise.server.protocols.columns import arrays_of, check_count, check_name
 from headwise.server.protocols.errors import piece
 from headwise.server.protocols.grpc_service import Method, service
 from headwise.server.protocols.tensorflow_tensors import MESSAGES, array_of, shape_of, tensor_of
+from headwise.tasks.columns import Column, Row
 
 PREDICTION = "tensorflow.serving.PredictionService"
 MODEL = "tensorflow.serving.ModelService"

@@ -18,12 +18,12 @@ from pydantic import BaseModel, ConfigDict
 
 from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
-from headwise.server.interface import Column, Row
 from headwise.server.protocols import tensorflow_serving as tf
 from headwise.server.protocols.answers import answers
 from headwise.server.protocols.columns import array_of, cell_of, check_count, check_names, flat, rows_of
 from headwise.server.protocols.errors import piece
 from headwise.server.protocols.routes import Route, add_of_model, checked, json_body, json_of, parsed
+from headwise.tasks.columns import Column, Row
 
 
 class Predict(BaseModel):

@@ -7,9 +7,10 @@ from typing import Any
 
 from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
-from headwise.server.interface import Column, Datatype, Description, Row
+from headwise.server.interface import Description
 from headwise.server.protocols.columns import cell_of, column_of
 from headwise.server.protocols.errors import piece
+from headwise.tasks.columns import Column, Datatype, Row
 
 SIGNATURE = "serving_default"
 PREDICT = "tensorflow/serving/predict"

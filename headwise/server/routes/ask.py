@@ -10,8 +10,8 @@ from starlette.requests import Request
 
 from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
-from headwise.server.interface import Row
 from headwise.server.routes.rows import read_object, row_of
+from headwise.tasks.columns import Row
 
 
 @dataclass(frozen=True)

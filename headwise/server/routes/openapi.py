@@ -14,8 +14,8 @@ from fastapi.openapi.utils import get_openapi
 from headwise.errors import RefusalKind
 from headwise.server.auth import OPEN
 from headwise.server.engine import Engine, Served
-from headwise.server.interface import DTYPES, Column
 from headwise.server.routes.rows import plain
+from headwise.tasks.columns import DTYPES, Column
 
 Schema = dict[str, Any]
 

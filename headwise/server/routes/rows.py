@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import RequestRefused
-from headwise.server.interface import DTYPES, Column, Description, Row
+from headwise.server.interface import Description
+from headwise.tasks.columns import DTYPES, Column, Row
 
 _KINDS: dict[str, Any] = {
     "BYTES": (str,),

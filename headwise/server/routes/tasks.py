@@ -7,11 +7,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from headwise.errors import HeadwiseError, RequestRefused
 from headwise.server.engine import Engine
-from headwise.server.interface import Description, Row
+from headwise.server.interface import Description
 from headwise.server.routes.ask import Asked, read
 from headwise.server.routes.events import events
 from headwise.server.routes.refusal import told
 from headwise.server.routes.rows import cells_of, plain, row_of
+from headwise.tasks.columns import Row
 
 
 def routes(engine: Engine) -> list[str]:

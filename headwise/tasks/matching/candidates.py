@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from headwise.models.image_text import ImageText
+from headwise.models.image_text import Encoded, ImageText
 from headwise.tasks.rows.pictures import Pixels
 from headwise.tasks.scoring.retrieval import best_first
 from headwise.tasks.text.padding import padded
@@ -22,46 +22,27 @@ class Candidates:
     """U images and T texts.
 
     Args:
-        image_vectors, text_vectors: [U, W] and [T, W], of length 1.
-        image_states, text_states: [U, K, M] and [T, S, M], of patches and of tokens.
+        images: states [U, K, M] of patches, vectors [U, W] of length 1.
+        texts: states [T, S, M] of tokens, vectors [T, W] of length 1.
         real: bool [T, S], True = a token.
     """
 
     model: ImageText
-    image_vectors: Tensor
-    image_states: Tensor
-    text_vectors: Tensor
-    text_states: Tensor
+    images: Encoded
+    texts: Encoded
     real: Tensor
-
-    @classmethod
-    @torch.no_grad()
-    def read(cls, model: ImageText, images: Sequence[Pixels], texts: Sequence[Sequence[int]], pad: int) -> Candidates:
-        """Read images, and texts given as ids."""
-        device = model.log_scale.device
-        pixels, ids = batch_of_images(images), batch_of_texts(texts, pad)
-        seen = [model.encode_image(some.to(device)) for some in pixels.split(AT_ONCE)]
-        parts = zip(ids["input_ids"].split(AT_ONCE), ids["real"].split(AT_ONCE), strict=True)
-        read = [model.encode_text(some.to(device), real.to(device)) for some, real in parts]
-        return cls(
-            model,
-            torch.cat([each.vector for each in seen]),
-            torch.cat([each.states for each in seen]),
-            torch.cat([each.vector for each in read]),
-            torch.cat([each.states for each in read]),
-            ids["real"].to(device),
-        )
 
     @property
     def similarity(self) -> Tensor:
         """The cosines of all pairs, [U, T]."""
-        return self.image_vectors @ self.text_vectors.mT
+        return self.images.vector @ self.texts.vector.mT
 
     @torch.no_grad()
     def match(self, images: Tensor, texts: Tensor) -> Tensor:
         """Whether text belongs to image, a logit for each of the pairs: places int64 [P] and [P] -> [P]."""
-        parts = zip(images.split(AT_ONCE), texts.split(AT_ONCE), strict=True)
-        return torch.cat([self.model.match(self.image_states[i], self.text_states[t], self.real[t]) for i, t in parts])
+        pairs = zip(images.split(AT_ONCE), texts.split(AT_ONCE), strict=True)
+        seen, read = self.images.states, self.texts.states
+        return torch.cat([self.model.match(seen[i], read[t], self.real[t]) for i, t in pairs])
 
     def best_images(self, rerank: int, depth: int) -> Tensor:
         """The places of the images that match each text best, best first: [T, depth]."""
@@ -79,7 +60,27 @@ class Candidates:
 
     def cosines(self, images: Tensor, texts: Tensor) -> Tensor:
         """Of each of the pairs, [P]."""
-        return (self.image_vectors[images] * self.text_vectors[texts]).sum(-1)
+        return (self.images.vector[images] * self.texts.vector[texts]).sum(-1)
+
+
+@torch.no_grad()
+def encode_images(model: ImageText, images: Sequence[Pixels]) -> Encoded:
+    """The images, some at a time."""
+    parts = batch_of_images(images).split(AT_ONCE)
+    return _joined([model.encode_image(some.to(model.log_scale.device)) for some in parts])
+
+
+@torch.no_grad()
+def encode_texts(model: ImageText, texts: Sequence[Sequence[int]], pad: int) -> tuple[Encoded, Tensor]:
+    """Texts given as ids, some at a time, and which of their tokens are real."""
+    device, batch = model.log_scale.device, batch_of_texts(texts, pad)
+    ids, real = batch["input_ids"].to(device), batch["real"].to(device)
+    parts = zip(ids.split(AT_ONCE), real.split(AT_ONCE), strict=True)
+    return _joined([model.encode_text(*some) for some in parts]), real
+
+
+def _joined(parts: Sequence[Encoded]) -> Encoded:
+    return Encoded(torch.cat([each.states for each in parts]), torch.cat([each.vector for each in parts]))
 
 
 def batch_of_images(images: Sequence[Pixels]) -> Tensor:

@@ -17,6 +17,7 @@ from headwise.tasks.options.match import MatchOptions
 from headwise.tasks.rows.pictures import Pixels, is_image_path, name_of, read_picture, why_not
 from headwise.tasks.rows.sources import Table, open_table
 from headwise.tasks.rows.tables import Data, as_text
+from headwise.tasks.text.subwords import Read
 
 FILE = "gallery.safetensors"
 
@@ -65,7 +66,7 @@ class Question:
     name: str | None = None
     pixels: Pixels | None = None
     text: str | None = None
-    ids: list[int] | None = None  # of the text, if they are known
+    read: Read | None = None  # the text's tokens, if they are known
 
     @property
     def wants(self) -> str:

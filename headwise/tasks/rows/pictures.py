@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from headwise.errors import ArgumentError, DtypeError, FileError, HeadwiseError
 
 Pixels = NDArray[np.uint8]  # [height, width, channels]
 
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # of `decoded`
+MOST_PIXELS = 50_000_000  # of `decoded`, before scaling: a file of a few kilobytes may decode to gigabytes
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
 
@@ -44,6 +48,30 @@ def read_picture(image: Any, size: int, channels: int, folder: Path | None = Non
     if upright.size != (size, size):
         upright = upright.resize((size, size), Image.Resampling.BILINEAR)
     return np.array(upright, dtype=np.uint8).reshape(size, size, channels)
+
+
+def decoded(data: Any) -> Any:
+    """The bytes of an image file from a stranger as a PIL image. Raises DtypeError, ArgumentError."""
+    from PIL import Image
+
+    if not isinstance(data, bytes):
+        raise DtypeError(f"image: expected the bytes of a file. Received: {type(data).__name__}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a warning about its size, which is checked here
+            opened = Image.open(io.BytesIO(data), formats=FORMATS)
+            width, height = opened.size
+            if width * height <= MOST_PIXELS:
+                opened.load()
+                return opened
+    except Exception as cause:  # Pillow raises many kinds of errors for damaged files
+        raise ArgumentError(
+            f"image: expected a file of one of {', '.join(FORMATS)}, undamaged. Received: {len(data)} bytes that "
+            "Pillow cannot decode"
+        ) from cause
+    raise ArgumentError(
+        f"image: expected at most {MOST_PIXELS:,} pixels. Received: {width:,} × {height:,}. Make the image smaller"
+    )
 
 
 def name_of(image: Any, place: int) -> str:

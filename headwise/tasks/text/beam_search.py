@@ -2,94 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError
-from headwise.tasks.text.steps import Search, Steps, Written, finished, log_probabilities, without_repeats
+from headwise.tasks.text.steps import Decoding, Search, Steps, Written, log_probabilities, without_repeats
 
 
-def beam_search(
-    steps: Steps,
-    limits: Tensor,
-    *,
-    beams: int,
-    length_penalty: float,
-    begin: int,
-    end: int,
-    never: Sequence[int] = (),
-    no_repeat: int = 0,
-) -> list[Written]:
+@torch.no_grad()
+def searching(steps: Steps, limits: Tensor, decoding: Decoding) -> Search:
     """The best hypothesis of each source, by log p(Y) / lp(Y), lp(Y) = ((5 + |Y|) / 6)^α; |Y| counts the end too.
 
     Wu et al. 2016 (GNMT), equation 14, without coverage. At each step all hypotheses of a source are continued by all
     tokens; of the `beams` likeliest of these, those that end are finished, and the likeliest `beams` that do not end go
     on. The best finished one is kept. One that goes on is given up when even an end at the limit, with no further loss,
     could not make it better: so a search ends as soon as no better hypothesis is possible, and not before. If none came
-    to an end at the limit, the best that was cut there is returned, and says so.
+    to an end at the limit, the best that was cut there is returned, and says so. After each step it is certain
+    what all hypotheses have in common that can still become the best.
 
     Args:
         steps: the model, with a row a source.
         limits: [N], tokens at most, the end counted.
-        beams: how many.
-        length_penalty: α, at least 0.
-        begin, end, never: as for `write`.
-        no_repeat: as of `Decoding`.
+        decoding: its beams, its length_penalty α, and what is never chosen.
     """
-    search = searching(
-        *(steps, limits),
-        beams=beams,
-        length_penalty=length_penalty,
-        begin=begin,
-        end=end,
-        never=never,
-        no_repeat=no_repeat,
-    )
-    return finished(search)
-
-
-@torch.no_grad()
-def searching(
-    steps: Steps,
-    limits: Tensor,
-    *,
-    beams: int,
-    length_penalty: float,
-    begin: int,
-    end: int,
-    never: Sequence[int] = (),
-    no_repeat: int = 0,
-) -> Search:
-    """`beam_search`, step by step: certain is what all hypotheses have in common that can still become the best."""
-    count, device = len(limits), limits.device
+    beams, count, device = decoding.beams, len(limits), limits.device
     found: list[Written | None] = [None] * count
     best = torch.full(
         (count,), -torch.inf, dtype=torch.float64, device=device
     )  # scores of the finished ones that are kept
 
     def penalty(length: Tensor | int) -> Tensor:
-        return ((5.0 + torch.as_tensor(length, dtype=torch.float64, device=device)) / 6.0) ** length_penalty
+        return ((5.0 + torch.as_tensor(length, dtype=torch.float64, device=device)) / 6.0) ** decoding.length_penalty
 
     sources = torch.arange(count, device=device)  # those whose search goes on: n of them, with w hypotheses each
     totals_nw = torch.zeros(count, 1, dtype=torch.float64, device=device)
     written_nwt = torch.empty(count, 1, 0, dtype=torch.int64, device=device)
-    ids = torch.full((count,), begin, device=device)
+    ids = torch.full((count,), decoding.begin, device=device)
     length = 0
     while len(sources):
         length += 1
         n, w = totals_nw.shape
-        log_p = without_repeats(log_probabilities(steps(ids), never), written_nwt.flatten(0, 1), no_repeat)
-        log_p = log_p.unflatten(0, (n, w))
+        log_p = log_probabilities(steps(ids), decoding.never)
+        log_p = without_repeats(log_p, written_nwt.flatten(0, 1), decoding.no_repeat).unflatten(0, (n, w))
         # Of 2 · beams continuations at most half end, so enough go on.
         gains, tokens = log_p.topk(min(2 * beams, log_p.shape[-1]), -1)
         every = (totals_nw[..., None] + gains).flatten(1)
         top, place = every.topk(min(2 * beams, every.shape[1]), -1)
         parents, tokens = place // gains.shape[-1], tokens.flatten(1).gather(1, place)
 
-        ends = tokens == end
+        ends = tokens == decoding.end
         scores = (top / penalty(length)).masked_fill(~ends, -torch.inf)[:, :beams]
         score, rank = scores.max(1)
         for i in (score > best[sources]).nonzero()[:, 0].tolist():

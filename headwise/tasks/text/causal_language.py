@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,13 +18,15 @@ from headwise.graphs.session import Sessions
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
 from headwise.nn import Cache
 from headwise.records import Seen
+from headwise.tasks.columns import Column
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.task import Batch
-from headwise.tasks.text.decoding import Decoding, choosing, likeliest, sampled
+from headwise.tasks.text.decoding import choosing
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.pieces import pieces
-from headwise.tasks.text.steps import Search, Steps, finished, followed
+from headwise.tasks.text.steps import Decoding, Search, Steps, finished, followed
 from headwise.tasks.text.vocabulary import Vocabulary
+from headwise.text.tokenizer import Encoded
 
 FILE = "tokenizer.json"
 TEXTS = 4  # most real texts on which an export is compared
@@ -33,13 +35,23 @@ TEXTS = 4  # most real texts on which an export is compared
 class Causal:
     """What of `Language` is its own where the next token is found."""
 
-    writes = "continuation"
+    writes: ClassVar[str] = "continuation"
+    reads: ClassVar[str] = "the beginning of a text"
+    example: ClassVar[str] = "a warm, funny"
+    outputs: ClassVar[tuple[Column, ...]] = (
+        Column("continuation", "BYTES", says="the continuation of the text"),
+        Column("log_probability", "FP32", says="natural logarithm of its probability"),
+    )
 
     def __init__(self, options: LanguageOptions, vocabulary: Vocabulary) -> None:
         self.options, self.vocabulary = options, vocabulary
         self.make_steps: Callable[[CausalLanguageModel, Sequence[int]], Steps] = After
         self.decoding = Decoding(
-            sample=options.sample, temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
+            *(vocabulary.begin, vocabulary.end, (vocabulary.pad, vocabulary.begin)),
+            sample=options.sample,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
         )
 
     @classmethod
@@ -84,38 +96,33 @@ class Causal:
 
     def predict(self, model: CausalLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
         """How the model goes on with each text, of which it reads the last `block` tokens."""
-        return [self.answer(model, text, self.ids(text), place) for place, text in enumerate(texts)]
+        return [self.answer(model, self.read(text), place) for place, text in enumerate(texts)]
 
-    def ids(self, text: str) -> list[int]:
+    def read(self, text: str) -> Encoded:
         """[BOS], all tokens of a text, [EOS]."""
-        return self.vocabulary.encode([text])[0]
+        return self.vocabulary.read(text)
 
-    def answer(self, model: CausalLanguageModel, text: str, ids: Sequence[int], place: int = 0) -> dict[str, Any]:
-        """What `predict` gives for a text with these ids, at this place."""
-        (written,) = finished(self._search(model, ids, place))
-        return {"continuation": self._text(ids, written.ids), "log_probability": written.log_probability}
+    def answer(self, model: CausalLanguageModel, asked: Encoded, place: int = 0) -> dict[str, Any]:
+        """What `predict` gives for a text at this place."""
+        (written,) = finished(self._search(model, asked.ids, place))
+        return {"continuation": self._text(asked.ids, written.ids), "log_probability": written.log_probability}
 
-    def stream(self, model: CausalLanguageModel, ids: Sequence[int]) -> Iterator[str]:
+    def stream(self, model: CausalLanguageModel, asked: Encoded) -> Iterator[str]:
         """What `predict` gives for this text alone, piece by piece, as soon as each is chosen."""
-        return pieces(followed(self._search(model, ids, 0)), partial(self._text, ids))
+        return pieces(followed(self._search(model, asked.ids, 0)), partial(self._text, asked.ids))
 
     def _search(self, model: CausalLanguageModel, ids: Sequence[int], place: int) -> Search:
         """The draws, where there are some, are those of the text's place."""
-        vocabulary, most = self.vocabulary, self.options.write
-        device = model.embedding.weight.device
-        draws = torch.rand(1, most, generator=torch.Generator().manual_seed(place), dtype=torch.float64)
-        return choosing(
-            self.make_steps(model, ids[:-1][-self.options.block :]),
-            torch.tensor([most], device=device),
-            sampled(draws.to(device), self.decoding) if self.decoding.sample else likeliest,
-            begin=vocabulary.begin,
-            end=vocabulary.end,
-            never=(vocabulary.pad, vocabulary.begin),
-        )
+        device, draws = model.embedding.weight.device, None
+        if self.decoding.sample:
+            generator = torch.Generator().manual_seed(place)
+            draws = torch.rand(1, self.options.write, generator=generator, dtype=torch.float64).to(device)
+        steps = self.make_steps(model, ids[:-1][-self.options.block :])
+        return choosing(steps, torch.tensor([self.options.write], device=device), self.decoding, draws)
 
-    def look(self, model: CausalLanguageModel, text: str) -> Seen:
+    def look(self, model: CausalLanguageModel, asked: Encoded) -> Seen:
         """What the heads do with what `predict` reads: [BOS] and the text, its last `block` tokens."""
-        whole = self.vocabulary.tokens(text)
+        whole = self.vocabulary.tokens(asked)
         tokens = whole.take(range(len(whole.ids) - 1)[-self.options.block :])
         with torch.no_grad(), watch(model, tokens=[tokens]) as seen:
             model(torch.tensor([tokens.ids], device=model.embedding.weight.device))

@@ -1,14 +1,12 @@
 """How a model writes a text, one token after another: greedily, by beam search, or by chance.
 
-`write` is for an encoder-decoder and many sources, `follow` for one that is watched as it is written. `one_by_one` here
-and `beam_search` beside it know no model: they ask `Steps` (`steps.py`) for the logits of the next token.
+`write` is for an encoder-decoder and many sources, `follow` for one that is watched as it is written. `choosing` here
+and `searching` beside it know no model: they ask `Steps` (`steps.py`) for the logits of the next token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -18,6 +16,7 @@ from headwise.models.encoder_decoder import EncoderDecoder
 from headwise.nn import Cache
 from headwise.tasks.text.beam_search import searching
 from headwise.tasks.text.steps import (
+    Decoding,
     Search,
     Steps,
     Written,
@@ -29,48 +28,6 @@ from headwise.tasks.text.steps import (
 
 ROWS = 320  # of a batch: sentences × beams
 MEMORY_TOKENS = 16384  # of a batch: rows × source tokens
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How to choose tokens.
-
-    Args:
-        beams: hypotheses that are followed side by side; 1 = greedily, always the likeliest token.
-        length_penalty: α of `beam_search`.
-        no_repeat: no run of so many tokens is written twice (Paulus et al. 2018, section 2.5); 0 = as the model likes.
-        sample: draw each token by its probability instead.
-        temperature, top_k, top_p: of `sampled`.
-        seed: of the draws.
-
-    Raises:
-        ArgumentError: a value out of its range, or beams and draws at once.
-    """
-
-    beams: int = 1
-    length_penalty: float = 0.6
-    no_repeat: int = 0
-    sample: bool = False
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.beams < 1:
-            raise ArgumentError(f"beams: expected at least 1. Received: {self.beams}")
-        if self.length_penalty < 0:
-            raise ArgumentError(f"length_penalty: expected at least 0. Received: {self.length_penalty}")
-        if self.no_repeat < 0:
-            raise ArgumentError(f"no_repeat: expected at least 0 (0 = repeats are allowed). Received: {self.no_repeat}")
-        if self.sample and self.beams > 1:
-            raise ArgumentError(f"beams: expected 1 with sample. Received: {self.beams}. Choose one of the two")
-        if self.temperature <= 0:
-            raise ArgumentError(f"temperature: expected a number above 0. Received: {self.temperature}")
-        if self.top_k < 0:
-            raise ArgumentError(f"top_k: expected at least 0 (0 = all tokens). Received: {self.top_k}")
-        if not 0 < self.top_p <= 1:
-            raise ArgumentError(f"top_p: expected a number above 0, at most 1. Received: {self.top_p}")
 
 
 class CachedSteps:
@@ -94,13 +51,6 @@ class CachedSteps:
             self._real = None if self._real is None else self._real[order]
 
 
-class _Rules(TypedDict):
-    begin: int
-    end: int
-    never: Sequence[int]
-    no_repeat: int
-
-
 MakeSteps = Callable[[EncoderDecoder, Tensor, Tensor], Steps]
 
 
@@ -109,11 +59,8 @@ def write(
     model: EncoderDecoder,
     sources: Sequence[Sequence[int]],
     limits: Sequence[int],
+    decoding: Decoding,
     *,
-    begin: int,
-    end: int,
-    never: Sequence[int] = (),
-    decoding: Decoding | None = None,
     steps: MakeSteps = CachedSteps,
 ) -> list[Written]:
     """What the model writes for each source. Those of about one length share a batch, which finished ones leave.
@@ -122,26 +69,22 @@ def write(
         model: in eval mode, or its dropout takes part.
         sources: the ids of each.
         limits: how many tokens at most for each, the end counted.
-        begin, end: the signs around a target.
-        never: ids that are never chosen, as padding.
-        decoding: how tokens are chosen; None = greedily. What is drawn for a source depends on the seed and on its
-            place alone, not on the batch that it is in.
+        decoding: how tokens are chosen. What is drawn for a source depends on the seed and on its place alone, not on
+            the batch that it is in.
         steps: how the model is run.
 
     Raises:
         ArgumentError: an empty source, a limit below 1.
     """
-    decoding = decoding or Decoding()
     device = _checked(model, sources, limits)
     draws = _draws(decoding, limits)
-    rules = _Rules(begin=begin, end=end, never=never, no_repeat=decoding.no_repeat)
     written: dict[int, Written] = {}
     for places in _batches([len(source) for source in sources], decoding.beams):
         source_ids, source_real = _padded([sources[i] for i in places], device)
         batch_limits = torch.tensor([limits[i] for i in places], device=device)
         run = steps(model, source_ids, source_real)
         drawn = None if draws is None else draws[places].to(device)
-        found = finished(_search(run, batch_limits, decoding, drawn, rules))
+        found = finished(_search(run, batch_limits, decoding, drawn))
         written.update(zip(places, found, strict=True))
     return [written[i] for i in range(len(sources))]
 
@@ -150,11 +93,8 @@ def follow(
     model: EncoderDecoder,
     source: Sequence[int],
     limit: int,
+    decoding: Decoding,
     *,
-    begin: int,
-    end: int,
-    never: Sequence[int] = (),
-    decoding: Decoding | None = None,
     steps: MakeSteps = CachedSteps,
 ) -> Iterator[list[int]]:
     """What `write` writes for this source alone, as far as it is certain, after each step; the last time whole.
@@ -162,20 +102,16 @@ def follow(
     Of a beam search it is certain what all hypotheses that can still win have in common.
     Arguments and errors as for `write`.
     """
-    decoding = decoding or Decoding()
     device = _checked(model, [source], [limit])
     draws = _draws(decoding, [limit])
-    rules = _Rules(begin=begin, end=end, never=never, no_repeat=decoding.no_repeat)
     with torch.no_grad():
         run = steps(model, *_padded([source], device))
     drawn = None if draws is None else draws.to(device)
-    return followed(_search(run, torch.tensor([limit], device=device), decoding, drawn, rules))
+    return followed(_search(run, torch.tensor([limit], device=device), decoding, drawn))
 
 
-def _search(run: Steps, limits: Tensor, decoding: Decoding, draws: Tensor | None, rules: _Rules) -> Search:
-    if decoding.beams > 1:
-        return searching(run, limits, beams=decoding.beams, length_penalty=decoding.length_penalty, **rules)
-    return choosing(run, limits, likeliest if draws is None else sampled(draws, decoding), **rules)
+def _search(run: Steps, limits: Tensor, decoding: Decoding, draws: Tensor | None) -> Search:
+    return searching(run, limits, decoding) if decoding.beams > 1 else choosing(run, limits, decoding, draws)
 
 
 def _checked(model: EncoderDecoder, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> torch.device:
@@ -231,54 +167,31 @@ def sampled(draws: Tensor, decoding: Decoding) -> Choose:
     return choose
 
 
-def one_by_one(
-    steps: Steps,
-    limits: Tensor,
-    choose: Choose,
-    *,
-    begin: int,
-    end: int,
-    never: Sequence[int] = (),
-    no_repeat: int = 0,
-) -> list[Written]:
-    """One hypothesis a source, each token chosen by itself, up to the end or the limit.
+@torch.no_grad()
+def choosing(steps: Steps, limits: Tensor, decoding: Decoding, draws: Tensor | None = None) -> Search:
+    """One hypothesis a source, up to the end or the limit: each token is chosen by itself, and is certain then.
 
     Args:
         steps: the model, with a row a source.
         limits: [N], tokens at most.
-        choose: `likeliest`, or `sampled(...)`.
-        begin, end, never: as for `write`.
-        no_repeat: as of `Decoding`.
+        decoding: how tokens are chosen; its beams are not used.
+        draws: of `sampled`; None = always the likeliest token.
     """
-    return finished(choosing(steps, limits, choose, begin=begin, end=end, never=never, no_repeat=no_repeat))
-
-
-@torch.no_grad()
-def choosing(
-    steps: Steps,
-    limits: Tensor,
-    choose: Choose,
-    *,
-    begin: int,
-    end: int,
-    never: Sequence[int] = (),
-    no_repeat: int = 0,
-) -> Search:
-    """`one_by_one`, step by step: every token is certain as soon as it is chosen."""
+    choose = likeliest if draws is None else sampled(draws, decoding)
     count, device = len(limits), limits.device
     written: list[list[int]] = [[] for _ in range(count)]
     so_far_Rt = torch.empty(count, 0, dtype=torch.int64, device=device)  # the same, of the rows that go on
     totals = torch.zeros(count, dtype=torch.float64, device=device)
     is_finished = [False] * count
     rows = torch.arange(count, device=device)  # whose the rows of `steps` are
-    ids = torch.full((count,), begin, device=device)
+    ids = torch.full((count,), decoding.begin, device=device)
     for step in range(int(limits.max()) if count else 0):
-        log_p = without_repeats(log_probabilities(steps(ids), never), so_far_Rt, no_repeat)
+        log_p = without_repeats(log_probabilities(steps(ids), decoding.never), so_far_Rt, decoding.no_repeat)
         ids = choose(log_p, rows, step)
         totals[rows] += log_p.gather(1, ids[:, None])[:, 0].double()
-        ends = ids == end
+        ends = ids == decoding.end
         for row, token in zip(rows.tolist(), ids.tolist(), strict=True):
-            if token == end:
+            if token == decoding.end:
                 is_finished[row] = True
             else:
                 written[row].append(token)

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,12 +22,14 @@ from headwise.models.bert_checkpoint import save_checkpoint
 from headwise.models.checkpoint import resolve
 from headwise.models.language_model import MaskedLanguageModel
 from headwise.records import Seen
+from headwise.tasks.columns import Column
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.task import Batch
 from headwise.tasks.text import encoders
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.subwords import Subwords
 from headwise.tasks.text.wordpieces import INSIDE, MASK
+from headwise.text.tokenizer import Encoded
 
 CHECKPOINT = "bert"  # a folder of the run folder
 MASKED, RANDOM = 0.8, 0.1  # of the tokens that are to be found: [MASK] stands there, any token; else the token itself
@@ -37,7 +39,14 @@ SHOWN = 3
 class Masked:
     """What of `Language` is its own where tokens are masked."""
 
-    writes = "filled"
+    writes: ClassVar[str] = "filled"
+    reads: ClassVar[str] = f"a text with {MASK} where tokens are missing"
+    example: ClassVar[str] = f"a {MASK} film"
+    outputs: ClassVar[tuple[Column, ...]] = (
+        Column("filled", "BYTES", says=f"the text with each {MASK} replaced by the most probable token"),
+        Column("probability", "FP32", says="product of the probabilities of these tokens"),
+        Column("or", "BYTES", says=f"other candidates, one list per {MASK}"),
+    )
 
     def __init__(self, options: LanguageOptions, subwords: Subwords, longest: int) -> None:
         if subwords.mask == subwords.unknown:
@@ -108,14 +117,15 @@ class Masked:
 
     def predict(self, model: MaskedLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
         """Each text with every [MASK] filled, how likely that is, and what else may stand there."""
-        return [self.answer(model, text, self.ids(text)) for text in texts]
+        return [self.answer(model, self.read(text)) for text in texts]
 
-    def ids(self, text: str) -> Sequence[int]:
-        """[CLS], all tokens of a text, [SEP]."""
-        return self.subwords.tokens(text).ids
+    def read(self, text: str) -> Encoded:
+        """[CLS], all tokens of a text, [SEP]; a [MASK] is one token."""
+        return self.subwords.tokenizer.read(text)
 
-    def answer(self, model: MaskedLanguageModel, text: str, ids: Sequence[int]) -> dict[str, Any]:
-        """What `predict` gives for a text with these ids."""
+    def answer(self, model: MaskedLanguageModel, asked: Encoded) -> dict[str, Any]:
+        """What `predict` gives for a text."""
+        text, ids, _ = asked
         kept = ids if len(ids) <= self.block else [*ids[: self.block - 1], ids[-1]]
         ids_1S = torch.tensor([kept], device=model.bias.device)
         at = ids_1S == self.subwords.mask
@@ -135,9 +145,9 @@ class Masked:
             "or": " | ".join(", ".join(row[1:]) for row in names),
         }
 
-    def look(self, model: MaskedLanguageModel, text: str) -> Seen:
+    def look(self, model: MaskedLanguageModel, asked: Encoded) -> Seen:
         """What the heads do with a text, in which there may be a [MASK]."""
-        tokens = self.subwords.tokens(text, self.block)
+        tokens = self.subwords.tokenizer.tokens(asked, self.block)
         with torch.no_grad(), watch(model, tokens=[tokens]) as seen:
             model(torch.tensor([tokens.ids], device=model.bias.device))
         return seen

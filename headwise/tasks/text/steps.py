@@ -1,4 +1,4 @@
-"""What every way of writing a text needs: the model's next step, what it wrote, and what is certain already."""
+"""What every way of writing a text needs: how to choose, the model's next step, what it wrote, what is certain."""
 
 from __future__ import annotations
 
@@ -8,6 +8,55 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from headwise.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How to choose tokens.
+
+    Args:
+        begin, end: the signs around a text.
+        never: ids that are never chosen, such as padding.
+        beams: hypotheses that are followed side by side; 1 = greedily, always the likeliest token.
+        length_penalty: α of `beam_search`.
+        no_repeat: no run of so many tokens is written twice (Paulus et al. 2018, section 2.5); 0 = as the model likes.
+        sample: draw each token by its probability instead.
+        temperature, top_k, top_p: of `decoding.sampled`.
+        seed: of the draws.
+
+    Raises:
+        ArgumentError: a value out of its range, or beams and draws at once.
+    """
+
+    begin: int
+    end: int
+    never: Sequence[int] = ()
+    beams: int = 1
+    length_penalty: float = 0.6
+    no_repeat: int = 0
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.beams < 1:
+            raise ArgumentError(f"beams: expected at least 1. Received: {self.beams}")
+        if self.length_penalty < 0:
+            raise ArgumentError(f"length_penalty: expected at least 0. Received: {self.length_penalty}")
+        if self.no_repeat < 0:
+            raise ArgumentError(f"no_repeat: expected at least 0 (0 = repeats are allowed). Received: {self.no_repeat}")
+        if self.sample and self.beams > 1:
+            raise ArgumentError(f"beams: expected 1 with sample. Received: {self.beams}. Choose one of the two")
+        if self.temperature <= 0:
+            raise ArgumentError(f"temperature: expected a number above 0. Received: {self.temperature}")
+        if self.top_k < 0:
+            raise ArgumentError(f"top_k: expected at least 0 (0 = all tokens). Received: {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ArgumentError(f"top_p: expected a number above 0, at most 1. Received: {self.top_p}")
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,28 @@ class Pieces(NamedTuple):
     offsets: list[tuple[int, int]]  # each token is text[start:end]
 
 
+class Read(NamedTuple):
+    """One or two texts, and all their tokens."""
+
+    texts: tuple[str, ...]
+    pieces: list[Pieces]
+    encoding: tokenizers.Encoding  # with [CLS] and [SEP], for `Subwords.named`
+
+    @property
+    def size(self) -> int:
+        """The number of tokens, with [CLS] and a [SEP] for each text."""
+        return size_of(self.pieces)
+
+
+def size_of(pieces: Sequence[Pieces]) -> int:
+    """The number of tokens of one or two texts, with [CLS] and a [SEP] for each."""
+    return 1 + sum(len(each.ids) + 1 for each in pieces)
+
+
 class Subwords:
     """Texts to ids, singly or in pairs: "[CLS] first [SEP]", "[CLS] first [SEP] second [SEP]".
 
-    Signs such as [SEP] that stand in a text are text, but for `tokens`.
+    Signs such as [SEP] that stand in a text are text, but not for `tokenizer`.
 
     >>> subwords = Subwords.from_pretrained(default_model())
     >>> subwords.pieces(["Unbelievable!"])[0].ids
@@ -40,7 +58,7 @@ class Subwords:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._backend = self.backend()
         self._backend.encode_special_tokens = True
         found = {name: self._backend.token_to_id(name) for name in SIGNS}
@@ -63,11 +81,11 @@ class Subwords:
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, which `from_pretrained` reads. OSError passes through."""
         with replacing(folder / FILE) as part:
-            part.write_text(self._tokenizer.backend.to_str(), encoding="utf-8")
+            part.write_text(self.tokenizer.backend.to_str(), encoding="utf-8")
 
     def backend(self) -> tokenizers.Tokenizer:
         """A copy of the tokenizer of the Rust library."""
-        return tokenizers.Tokenizer.from_str(self._tokenizer.backend.to_str())
+        return tokenizers.Tokenizer.from_str(self.tokenizer.backend.to_str())
 
     def __len__(self) -> int:
         return self._backend.get_vocab_size()
@@ -87,9 +105,17 @@ class Subwords:
         found = self._backend.encode_batch(list(texts), add_special_tokens=False)
         return [Pieces(each.ids, each.offsets) for each in found]
 
-    def tokens(self, text: str, max_length: int | None = None) -> Tokens:
-        """One text with labels that a person can read. A "[SEP]" in it is a sign: so a pair is given."""
-        return self._tokenizer.encode(text, max_length)
+    def read(self, texts: Sequence[str]) -> Read:
+        """One text, or a pair, for `named` too. Errors as of `pieces`."""
+        for text in texts:
+            check_text(text)
+        encoding = self._backend.encode(texts[0], texts[1] if len(texts) > 1 else None)
+        ids, offsets, sequences = encoding.ids, encoding.offsets, encoding.sequence_ids
+        pieces = []
+        for number in range(len(texts)):
+            mine = [place for place, sequence in enumerate(sequences) if sequence == number]
+            pieces.append(Pieces([ids[place] for place in mine], [offsets[place] for place in mine]))
+        return Read(tuple(texts), pieces, encoding)
 
     def pair(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
         """The ids that BERT reads, and which text each is from: 0, or 1 in the second and at its [SEP]."""
@@ -99,17 +125,15 @@ class Subwords:
             ids, types = [*ids, *second, self.sep], types + [1] * (len(second) + 1)
         return ids, types
 
-    def named(self, texts: Sequence[str], kept: Sequence[slice]) -> Tokens:
+    def named(self, read: Read, kept: Sequence[slice]) -> Tokens:
         """What `pair` makes of some pieces of one or two texts, with labels that a person can read.
 
         Args:
-            texts: one text, or two.
+            read: the texts.
             kept: which pieces of each.
         """
-        first, second = texts if len(texts) == 2 else (texts[0], None)
-        encoding = self._backend.encode(first, second)
-        (tokens,) = as_tokens(encoding, first if second is None else (first, second))
-        signs, *pieces = ([i for i, of in enumerate(encoding.sequence_ids) if of == n] for n in (None, 0, 1))
+        (tokens,) = as_tokens(read.encoding, read.texts if len(read.texts) == 2 else read.texts[0])
+        signs, *pieces = ([i for i, of in enumerate(read.encoding.sequence_ids) if of == n] for n in (None, 0, 1))
         places = signs[:1]
         for some, part, sign in zip(pieces, kept, signs[1:], strict=False):
             places += [*some[part], sign]

@@ -16,7 +16,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from headwise.errors import ArgumentError, CheckpointError
 from headwise.files import replacing
 from headwise.text import Tokenizer, Tokens, as_tokens
-from headwise.text.tokenizer import check_text
+from headwise.text.tokenizer import Encoded, check_text
 
 PAD = "[PAD]"
 BYTES = 256
@@ -142,12 +142,15 @@ class Vocabulary:
         """What `encode` keeps of a text with these ids."""
         return [ids[i] for i in _kept(len(ids), max_length, keep)]
 
+    def read(self, text: str) -> Encoded:
+        """One text and all its tokens, for `cut` and for `tokens`. Errors as of `encode`."""
+        return self._tokenizer.read(text)
+
     def tokens(
-        self, text: str, max_length: int | None = None, *, keep: Literal["beginning", "end"] = "beginning"
+        self, read: Encoded, max_length: int | None = None, *, keep: Literal["beginning", "end"] = "beginning"
     ) -> Tokens:
         """One text as `encode` has it, with labels that a person can read."""
-        whole = self._tokenizer.encode(text)
-        return whole.take(_kept(len(whole.ids), max_length, keep))
+        return self._tokenizer.tokens(read).take(_kept(len(read.ids), max_length, keep))
 
     def named(self, ids: Sequence[int]) -> Tokens:
         """Ids that a model wrote, with labels that a person can read."""

@@ -10,9 +10,10 @@ import pytest
 
 from headwise import tasks
 from headwise.errors import HeadwiseError
-from headwise.server.interface import Interface, Row
+from headwise.server.interface import Interface
 from headwise.server.interfaces import open_interface
 from headwise.server.interfaces.answering import Answering
+from headwise.tasks.columns import Row
 from tests.tasks import problems
 
 ONCE: dict[str, Any] = {"epochs": 1, "monitor_every": 0, "dropout": 0.0}
@@ -133,17 +134,10 @@ def asked(interface: Interface[Any], rows: Sequence[Row]) -> list[Any]:
 
 
 @pytest.fixture(scope="session")
-def bert_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A run of classify, of pairs, on a tiny BERT, for a way of pooling."""
+def bert_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of classify, of pairs, on a tiny BERT."""
     folder = tmp_path_factory.mktemp("berts")
-
-    def find(pooling: str = "mean") -> Path:
-        if not (folder / "language").is_dir():
-            tasks.Language.fit(problems.twice(20), out=folder / "language", **LANGUAGE)
-        out = folder / pooling
-        if not out.is_dir():
-            options = {"text": "text", "text_pair": "question", "label": "label", "pooling": pooling, **ONCE}
-            tasks.Classify.fit(problems.looked_up(20), model=str(folder / "language"), out=out, **options)
-        return out
-
-    return find
+    tasks.Language.fit(problems.twice(20), out=folder / "language", **LANGUAGE)
+    options = {"text": "text", "text_pair": "question", "label": "label", **ONCE}
+    tasks.Classify.fit(problems.looked_up(20), model=str(folder / "language"), out=folder / "pairs", **options)
+    return folder / "pairs"

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headwise import tasks
 from headwise.errors import ArgumentError, DtypeError, ShapeError
-from headwise.server.interfaces import unpadded
 from headwise.server.interfaces.answering import Answering
-from headwise.server.interfaces.match import MOST_PIXELS
+from headwise.tasks.rows.pictures import MOST_PIXELS
 from tests.server.interfaces.conftest import asked, series
 from tests.tasks.problems import coloured_patches, copied, looked_up, marked, spans, twice
 
@@ -52,22 +50,6 @@ def test_classify_of_pairs_takes_both_texts(opened: Opened) -> None:
     assert [row["probability"] for row in rows] == pytest.approx([each["probability"] for each in predicted], abs=1e-6)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_a_bert_reads_texts_of_unlike_lengths_without_padding(
-    pooling: str, bert_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from headwise.server.interfaces import open_interface
-
-    monkeypatch.setattr(unpadded, "TOKENS", 20)  # several passes, one of a single text that is longer
-    interface = open_interface(bert_run(pooling))
-    texts = ["ant bee", "ant " * 25, "cat", "fox gnu", "hen elk dog cat bee"]
-    pairs = [(text, "ant") for text in texts]
-    rows = asked(interface, [{"text": first, "text_pair": second} for first, second in pairs])  # type: ignore[arg-type]
-    predicted = tasks.load(bert_run(pooling)).predict(pairs)
-    assert [row["label"] for row in rows] == [each["label"] for each in predicted]
-    assert [row["probability"] for row in rows] == pytest.approx([each["probability"] for each in predicted], abs=1e-5)
-
-
 def test_a_text_that_is_too_long_is_read_as_far_as_it_can_be_and_counted_whole(opened: Opened) -> None:
     interface = opened("classify")
     assert interface.tokens(interface.read({"text": "ant " * 3000})) == 3002
@@ -90,7 +72,7 @@ def test_answer_gives_what_the_task_predicts(opened: Opened) -> None:
 def test_answer_says_minus_one_where_there_is_none(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     interface = opened("answer")
     nothing = {"answer": "", "start": None, "probability": 0.5}
-    monkeypatch.setattr(task_of(interface), "answers", lambda contexts, windows: [nothing])
+    monkeypatch.setattr(task_of(interface), "_answers", lambda contexts, windows: [nothing])
     (row,) = asked(interface, [{"question": "ant", "context": "bee"}])
     assert row == {"answer": "", "start": -1, "probability": 0.5}
 
@@ -112,7 +94,7 @@ def test_a_dialogue_is_its_lines(opened: Opened) -> None:
     interface = opened("reply")
     rows = asked(interface, [{"text": "hi\nho"}, {"text": "  hi \n\n ho\n"}])
     assert rows[0] == rows[1]
-    assert interface.read({"text": "hi\nho"}) == interface.read({"text": "  hi \n\n ho\n"})
+    assert interface.read({"text": "  hi \n\n ho\n"}).text == "hi\nho"
 
 
 @pytest.mark.parametrize("name", ["translate", "summarize", "reply", "causal"])

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from headwise.errors import ArgumentError, HeadwiseError, RequestRefused
-from headwise.server.interface import Column
 from headwise.server.interfaces.answering import Answering
-from headwise.server.interfaces.cells import DTYPES
 from headwise.server.pool.answering import answers_of, value_of
+from headwise.tasks.columns import DTYPES, Column
 from headwise.tasks.text.subwords import Subwords
 from headwise.tasks.text.vocabulary import Vocabulary
 from tests.server.interfaces.conftest import RUNS, asked
@@ -118,12 +117,15 @@ def test_a_row_is_tokenized_once(opened: Opened, name: str, monkeypatch: pytest.
     interface, counted = opened(name), []  # type: Any, list[str]
     holder = vars(getattr(interface.task, "objective", interface.task))
     for vocabulary in {id(each): each for each in holder.values() if isinstance(each, Subwords | Vocabulary)}.values():
-        for part in (vocabulary, vocabulary._tokenizer):
+        for part in (vocabulary, vars(vocabulary).get("tokenizer") or vocabulary._tokenizer):
             monkeypatch.setattr(part, "_backend", Counting(part._backend, counted))
     row = interface.description.example or {}
     texts = sorted(cell for cell in row.values() if isinstance(cell, str))
     (answer,) = answers_of(interface, [row], 4096, never)
     assert isinstance(answer, dict)
+    assert sorted(counted) == texts
+    counted.clear()
+    assert not isinstance(value_of(interface.explain, interface, row, 4096, never), RequestRefused)
     assert sorted(counted) == texts
     if interface.description.streams:
         counted.clear()
@@ -142,9 +144,9 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def encode(self, *texts: str, **options: Any) -> Any:
-        self._texts += texts
-        return self._backend.encode(*texts, **options)
+    def encode(self, first: str, second: str | None = None, **options: Any) -> Any:
+        self._texts += [first] if second is None else [first, second]
+        return self._backend.encode(first, second, **options)
 
     def encode_batch(self, texts: list[str], **options: Any) -> Any:
         self._texts += texts

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import ArgumentError, CheckpointError, HeadwiseError
-from headwise.server.interface import Column, Description, Row
+from headwise.server.interface import Description
+from headwise.tasks.columns import Column, Row
 
 OPENER = "tests.server.pool.models:open_model"
 

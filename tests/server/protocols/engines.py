@@ -11,7 +11,8 @@ import numpy as np
 
 from headwise.errors import ArgumentError, HeadwiseError, RequestRefused
 from headwise.server.engine import Served
-from headwise.server.interface import Column, Description, Row
+from headwise.server.interface import Description
+from headwise.tasks.columns import Column, Row
 
 CLASSIFY = Description(
     task="classify",

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from headwise.errors import RequestRefused
-from headwise.server.interface import Column, Description
+from headwise.server.interface import Description
 from headwise.server.protocols.columns import array_of, arrays_of, flat, rows_of
+from headwise.tasks.columns import Column
 
 TEXT, IMAGE = Column("text", "BYTES"), Column("image", "BYTES", binary=True)
 NAMES, SIZE = Column("names", "BYTES", (-1,), optional=True), Column("size", "FP32", (), optional=True)
@@ -17,7 +18,7 @@ GRID = Column("grid", "INT32", (-1, -1))
 
 
 def described(*outputs: Column) -> Description:
-    return Description("tensors", "test", (TEXT,), outputs)
+    return Description(task="tensors", platform="test", inputs=(TEXT,), outputs=outputs)
 
 
 def test_rows_hold_python_values_and_arrays() -> None:

@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from headwise.errors import RequestRefused
-from headwise.server.interface import Column
 from headwise.server.protocols.tensorflow_tensors import MESSAGES, array_of
+from headwise.tasks.columns import Column
 from tests.server.protocols.clients import Addresses
 
 CLIENT = Path(__file__).with_name("tensorflow_client.py")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,12 +14,13 @@ from torch import Tensor
 
 from headwise.errors import ArgumentError
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from headwise.tasks.text import decoding
-from headwise.tasks.text.beam_search import beam_search
-from headwise.tasks.text.decoding import Decoding, likeliest, one_by_one, sampled, write
-from headwise.tasks.text.steps import Written, without_repeats
+from headwise.tasks.text import decoding as module
+from headwise.tasks.text.beam_search import searching
+from headwise.tasks.text.decoding import choosing, sampled, write
+from headwise.tasks.text.steps import Decoding, Steps, Written, finished, without_repeats
 
 BEGIN, END = 0, 1
+GREEDY = Decoding(BEGIN, END)
 
 
 class Table:
@@ -60,15 +62,22 @@ class Anew:
 GARDEN_PATH = [[0.0, 0.0, 0.6, 0.4], [0.25] * 4, [0.0, 0.4, 0.3, 0.3], [0.0, 1.0, 0.0, 0.0]]
 
 
-def search(table: list[list[float]], limit: int = 5, beams: int = 2, alpha: float = 0.0) -> Written:
-    limits = torch.tensor([limit])
-    (found,) = beam_search(Table(table), limits, beams=beams, length_penalty=alpha, begin=BEGIN, end=END)
+def search(steps: list[list[float]] | Steps, limit: int = 5, alpha: float = 0.0, **options: Any) -> Written:
+    """What a search with two beams finds."""
+    decoding = Decoding(BEGIN, END, beams=2, length_penalty=alpha, **options)
+    steps = Table(steps) if isinstance(steps, list) else steps
+    (found,) = finished(searching(steps, torch.tensor([limit]), decoding))
+    return found
+
+
+def greedily(table: list[list[float]], limit: int = 5, **options: Any) -> Written:
+    (found,) = finished(choosing(Table(table), torch.tensor([limit]), Decoding(BEGIN, END, **options)))
     return found
 
 
 class TestByHand:
     def test_greedy_takes_the_likeliest_token_and_two_beams_find_the_likeliest_text(self) -> None:
-        (greedy,) = one_by_one(Table(GARDEN_PATH), torch.tensor([5]), likeliest, begin=BEGIN, end=END)
+        greedy = greedily(GARDEN_PATH)
         assert greedy.ids == [2]
         assert greedy.log_probability == pytest.approx(math.log(0.6 * 0.4))
         found = search(GARDEN_PATH)
@@ -94,7 +103,7 @@ class TestByHand:
 
     def test_it_stops_when_nothing_better_is_possible(self) -> None:
         steps = Table(GARDEN_PATH)
-        beam_search(steps, torch.tensor([50]), beams=2, length_penalty=0.0, begin=BEGIN, end=END)
+        search(steps, limit=50)
         assert steps.asked == 2  # after "3 end", 0.4, what goes on from 2 has at most 0.6 · 0.3
 
     def test_at_the_limit_an_unfinished_text_is_returned_only_where_none_ended(self) -> None:
@@ -103,13 +112,12 @@ class TestByHand:
         assert found.ids == [2, 2, 2]
         assert not found.is_finished
         assert found.log_probability == pytest.approx(math.log(0.9 * 0.8 * 0.8))
-        (greedy,) = one_by_one(Table(never_ends), torch.tensor([3]), likeliest, begin=BEGIN, end=END)
+        greedy = greedily(never_ends, limit=3)
         assert greedy.ids == [2, 2, 2]
         assert not greedy.is_finished
 
     def test_what_is_never_chosen_leaves_its_probability_to_the_others(self) -> None:
-        limits = torch.tensor([5])
-        (found,) = beam_search(Table(GARDEN_PATH), limits, beams=2, length_penalty=0.0, begin=BEGIN, end=END, never=[3])
+        found = search(GARDEN_PATH, never=[3])
         assert found.ids == [2]
         assert found.log_probability == pytest.approx(math.log(1.0 * 0.4 / 0.7))
 
@@ -123,23 +131,14 @@ class TestRepeats:
     TABLE = ([0.0, 0.0, 0.9, 0.1], [0.25] * 4, [0.0, 0.1, 0.2, 0.7], [0.0, 0.1, 0.8, 0.1])
 
     def test_a_run_is_not_written_twice(self) -> None:
-        def greedy(no_repeat: int) -> list[int]:
-            limits = torch.tensor([9])
-            (found,) = one_by_one(Table([*self.TABLE]), limits, likeliest, begin=BEGIN, end=END, no_repeat=no_repeat)
-            return found.ids
-
-        assert greedy(0) == [2, 3] * 4 + [2]
-        assert greedy(1) == [2, 3]  # each token once
-        # 2 3 2, and not again 2 3: 2. Not 2 2 again, nor 2 3: the end.
-        assert greedy(2) == [2, 3, 2, 2]
-        assert greedy(3) == [2, 3, 2, 3]  # 2 would end 2 3 2 again; the end is as likely as 3
+        found = [greedily([*self.TABLE], limit=9, no_repeat=size).ids for size in range(4)]
+        # Once each token; 2 3 2 and not again 2 3, but 2, then not 2 2 nor 2 3, but the end; at last 2 would end 2 3 2
+        # again, and the end is as likely as 3.
+        assert found == [[2, 3] * 4 + [2], [2, 3], [2, 3, 2, 2], [2, 3, 2, 3]]
 
     def test_a_beam_search_keeps_to_it_too_and_its_probability_is_the_models(self) -> None:
-        limits = torch.tensor([9, 4])
-        found = beam_search(
-            Table([*self.TABLE], 2), limits, beams=3, length_penalty=3.0, begin=BEGIN, end=END, no_repeat=2
-        )
-        for each in found:
+        decoding = Decoding(BEGIN, END, beams=3, length_penalty=3.0, no_repeat=2)
+        for each in finished(searching(Table([*self.TABLE], 2), torch.tensor([9, 4]), decoding)):
             pairs = list(itertools.pairwise(each.ids))
             assert len(pairs) == len(set(pairs))
             steps = itertools.pairwise([BEGIN, *each.ids, *([END] if each.is_finished else [])])
@@ -158,7 +157,7 @@ class TestDraws:
     P = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
 
     def draw(self, at: float, **options: float) -> int:
-        choose = sampled(torch.tensor([[at]], dtype=torch.float64), Decoding(sample=True, **options))  # type: ignore[arg-type]
+        choose = sampled(torch.tensor([[at]], dtype=torch.float64), Decoding(BEGIN, END, sample=True, **options))  # type: ignore[arg-type]
         return int(choose(self.P, torch.tensor([0]), 0))
 
     def test_a_draw_falls_among_tokens_that_lie_side_by_side(self) -> None:
@@ -182,7 +181,7 @@ class TestDraws:
 
     def test_draws_have_the_frequencies_of_the_model(self) -> None:
         draws = torch.rand(1, 4000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        choose = sampled(draws, Decoding(sample=True))
+        choose = sampled(draws, Decoding(BEGIN, END, sample=True))
         found = torch.tensor([int(choose(self.P, torch.tensor([0]), step)) for step in range(4000)]).bincount() / 4000
         torch.testing.assert_close(found, self.P[0].exp(), atol=0.03, rtol=0)
 
@@ -201,16 +200,16 @@ class TestDraws:
 )
 def test_options_that_make_no_sense(options: dict[str, float]) -> None:
     with pytest.raises(ArgumentError, match=next(reversed(options))):
-        Decoding(**options)  # type: ignore[arg-type]
+        Decoding(BEGIN, END, **options)  # type: ignore[arg-type]
 
 
 def test_nothing_to_write_and_nothing_to_read() -> None:
     model = random_model(0)
-    assert write(model, [], [], begin=BEGIN, end=END) == []
+    assert write(model, [], [], GREEDY) == []
     with pytest.raises(ArgumentError, match="sources"):
-        write(model, [[2], []], [3, 3], begin=BEGIN, end=END)
+        write(model, [[2], []], [3, 3], GREEDY)
     with pytest.raises(ArgumentError, match="limits"):
-        write(model, [[2]], [0], begin=BEGIN, end=END)
+        write(model, [[2]], [0], GREEDY)
 
 
 def random_model(seed: int, vocabulary: int = 12, positions: str = "rope", *, copies: bool = False) -> EncoderDecoder:
@@ -231,28 +230,26 @@ def random_model(seed: int, vocabulary: int = 12, positions: str = "rope", *, co
 @given(
     seed=st.integers(0, 1000),
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=7),
-    decoder=st.sampled_from(
-        [Decoding(no_repeat=1), Decoding(beams=3), Decoding(beams=4, length_penalty=1.0, no_repeat=2)]
-    )
-    | st.builds(Decoding, sample=st.just(True), temperature=st.floats(0.5, 2.0), top_k=st.integers(0, 5)),
+    options=st.sampled_from([{"no_repeat": 1}, {"beams": 3}, {"beams": 4, "length_penalty": 1.0, "no_repeat": 2}])
+    | st.builds(dict, sample=st.just(True), temperature=st.floats(0.5, 2.0), top_k=st.integers(0, 5)),
     positions=st.sampled_from(["rope", "sinusoidal", "learned"]),
     copies=st.booleans(),
 )
 def test_the_cache_writes_what_is_written_without_one(
-    seed: int, lengths: list[int], decoder: Decoding, positions: str, copies: bool
+    seed: int, lengths: list[int], options: dict[str, Any], positions: str, copies: bool
 ) -> None:
     model = random_model(seed, positions=positions, copies=copies)
     sources = [torch.randint(2, 12, (length,)).tolist() for length in lengths]
     limits = [2 + i % 6 for i in range(len(sources))]
-    given = {"begin": BEGIN, "end": END, "never": [BEGIN], "decoding": decoder}
-    cached = write(model, sources, limits, **given)  # type: ignore[arg-type]
-    anew = write(model, sources, limits, steps=Anew, **given)  # type: ignore[arg-type]
-    alone = [write(model, [source], [limit], **given)[0] for source, limit in zip(sources, limits, strict=True)]  # type: ignore[arg-type]
+    decoding = Decoding(BEGIN, END, [BEGIN], **options)
+    cached = write(model, sources, limits, decoding)
+    anew = write(model, sources, limits, decoding, steps=Anew)
+    alone = [write(model, [source], [limit], decoding)[0] for source, limit in zip(sources, limits, strict=True)]
     for one, other in zip(cached, anew, strict=True):
         assert one.ids == other.ids
         assert one.is_finished == other.is_finished
         assert one.log_probability == pytest.approx(other.log_probability)
-    if not decoder.sample:  # a draw depends on the place of its source
+    if not decoding.sample:  # a draw depends on the place of its source
         assert [each.ids for each in cached] == [each.ids for each in alone]
 
 
@@ -270,8 +267,7 @@ def test_with_beams_for_everything_it_finds_what_trying_everything_finds(seed: i
         totals = log_p.gather(-1, following[..., None]).sum((1, 2)).tolist()
         scores |= {text: total / ((5 + length + 1) / 6) ** alpha for text, total in zip(texts, totals, strict=True)}
     best = max(scores, key=lambda text: scores[text])
-    how = Decoding(beams=4**limit, length_penalty=alpha)
-    (found,) = write(model, source.tolist(), [limit], begin=BEGIN, end=END, decoding=how)
+    (found,) = write(model, source.tolist(), [limit], Decoding(BEGIN, END, beams=4**limit, length_penalty=alpha))
     assert tuple(found.ids) == best
     assert found.score == pytest.approx(scores[best])
 
@@ -279,7 +275,7 @@ def test_with_beams_for_everything_it_finds_what_trying_everything_finds(seed: i
 def test_more_sources_than_a_batch_holds_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(3)
     sources = [[2 + i % 9] * (1 + i % 4) for i in range(11)]
-    whole = write(model, sources, [5] * 11, begin=BEGIN, end=END, decoding=Decoding(beams=2))
-    monkeypatch.setattr(decoding, "ROWS", 6)
-    parts = write(model, sources, [5] * 11, begin=BEGIN, end=END, decoding=Decoding(beams=2))
+    whole = write(model, sources, [5] * 11, Decoding(BEGIN, END, beams=2))
+    monkeypatch.setattr(module, "ROWS", 6)
+    parts = write(model, sources, [5] * 11, Decoding(BEGIN, END, beams=2))
     assert [each.ids for each in whole] == [each.ids for each in parts]

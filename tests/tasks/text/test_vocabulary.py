@@ -35,14 +35,14 @@ def test_what_is_frequent_is_one_token_wherever_it_stands() -> None:
     first, later = VOCABULARY.encode(["the", "sat the"])
     assert len(first) == 3
     assert first[1] == later[-2]
-    assert VOCABULARY.tokens("the cat").labels == ("[BOS]", "the", "cat", "[EOS]")
+    assert VOCABULARY.tokens(VOCABULARY.read("the cat")).labels == ("[BOS]", "the", "cat", "[EOS]")
 
 
 def test_a_longer_text_keeps_its_beginning_or_its_end() -> None:
     whole = VOCABULARY.encode(["the cat sat"])[0]
     assert VOCABULARY.encode(["the cat sat"], 4) == [[*whole[:3], whole[-1]]]
     assert VOCABULARY.encode(["the cat sat"], 4, keep="end") == [[whole[0], *whole[2:]]]
-    tokens = VOCABULARY.tokens("the cat sat", 4, keep="end")
+    tokens = VOCABULARY.tokens(VOCABULARY.read("the cat sat"), 4, keep="end")
     assert tokens.labels == ("[BOS]", "cat", "sat", "[EOS]")
     assert tokens.cut == 1
     with pytest.raises(ArgumentError, match="at least 2"):
@@ -64,7 +64,7 @@ def test_its_file_is_read_by_other_readers_of_tokenizers_too(tmp_path: Path) -> 
     assert again.encode([*TEXTS, "[EOS]"]) == VOCABULARY.encode([*TEXTS, "[EOS]"])
     assert (again.pad, again.begin, again.end, len(again)) == (0, 1, 2, len(VOCABULARY))
     tokens = Tokenizer.from_pretrained(tmp_path).encode("the cat")
-    assert tokens == VOCABULARY.tokens("the cat")
+    assert tokens == VOCABULARY.tokens(VOCABULARY.read("the cat"))
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"cannot read .*tokenizer\.json"):
         Vocabulary.load(tmp_path / "tokenizer.json")

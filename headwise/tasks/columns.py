@@ -1,14 +1,68 @@
-"""Checks of the cells of a row: the type that the column promises, or an error that names the column."""
+"""The columns of the rows that a task is asked and answers in, for a server; and the checks of their cells."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError
-from headwise.server.interface import DTYPES, Column, Row
 from headwise.text.tokenizer import check_text
+
+# A row maps a column name to: str for text, bytes for other BYTES, a Python number or bool if the column's
+# shape is (), otherwise a NumPy array of the column's dtype.
+Row = dict[str, Any]
+Datatype = Literal["BYTES", "BOOL", "INT32", "INT64", "FP32", "FP64"]  # names of the Open Inference Protocol
+
+DTYPES: dict[Datatype, Any] = {  # the NumPy dtypes
+    "BYTES": np.object_,
+    "BOOL": np.bool_,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP32": np.float32,
+    "FP64": np.float64,
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the rows that a model takes or returns.
+
+    Args:
+        name: the name of the tensor in a request.
+        datatype: of the Open Inference Protocol. BYTES is UTF-8 text unless `binary`.
+        shape: of one row: () = a single value; -1 = any length. A request with N rows has [N, *shape].
+        says: a short description for clients.
+        optional: whether a row may lack it.
+        binary: BYTES that are not text, such as an encoded image.
+    """
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...] = ()
+    says: str = ""
+    optional: bool = False
+    binary: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The rows of a task.
+
+    Args:
+        inputs, outputs: the columns of a row that is asked, and of its answer.
+        labels: of a classification, in the order of "probabilities".
+        streams: whether the text of an answer can be given piece by piece.
+        example: a valid row, for the OpenAPI page and for warm-up.
+    """
+
+    inputs: tuple[Column, ...]
+    outputs: tuple[Column, ...]
+    labels: tuple[str, ...] = ()
+    streams: bool = False
+    example: Row | None = None
 
 
 def check_names(row: Row, columns: Sequence[Column]) -> None:
@@ -53,6 +107,18 @@ def array_of(row: Row, column: Column) -> np.ndarray:
     if found.dtype.kind in "iu" and dtype in (np.int32, np.int64) and not np.array_equal(cast, found):
         raise ArgumentError(f"{name}: a number is out of range for {column.datatype}")
     return cast
+
+
+def cell_of(row: Row, column: Column) -> Any:
+    """A cell of any column, checked. Raises DtypeError, ShapeError, ArgumentError."""
+    if column.binary:
+        if not isinstance(row[column.name], bytes):
+            raise DtypeError(f"{column.name}: expected bytes. Received: {type(row[column.name]).__name__}")
+        return row[column.name]
+    if column.datatype == "BYTES":
+        return texts_of(row, column.name) if column.shape else text_of(row, column.name)
+    cell = array_of(row, column)
+    return cell if column.shape else cell.item()
 
 
 def texts_of(row: Row, name: str) -> list[str]:

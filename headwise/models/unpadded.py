@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise import masks
-from headwise.models import Bert
+from headwise.models.bert import Bert
 
 TOKENS = 4096  # per pass
 
@@ -60,10 +60,5 @@ def _pass(bert: Bert, ids_T: Tensor, types_T: Tensor | None, lengths: Sequence[i
         return bert(ids_T.view(shape), None, None if types_T is None else types_T.view(shape)).flatten(0, 1)
     places_T = torch.cat([torch.arange(length) for length in lengths])
     documents_T = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    embed = bert.embeddings
-    types = torch.zeros_like(ids_T) if types_T is None else types_T
-    x_BTM = embed.norm(embed.word(ids_T) + embed.token_type(types) + embed.position(places_T))[None]
-    mask = masks.documents(documents_T)
-    for layer in bert.layers:
-        x_BTM = layer(x_BTM, mask=mask)
-    return x_BTM[0]
+    types_T = torch.zeros_like(ids_T) if types_T is None else types_T
+    return bert.through(bert.embeddings(ids_T[None], types_T[None], places_T), masks.documents(documents_T))[0]

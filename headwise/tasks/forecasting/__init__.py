@@ -1,0 +1,1 @@
+"""Parts of `Forecast`: its rows for a server."""
