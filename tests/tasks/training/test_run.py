@@ -122,7 +122,8 @@ class TestWhatCannotBeLoaded:
             MiniTask.load(folder)
 
     def test_a_task_that_headwise_does_not_have(self, folder: Path) -> None:
-        with pytest.raises(CheckpointError, match=r"expected a run of one of classify, answer, .*Received: 'mini'"):
+        change_config(folder, task="mimi")
+        with pytest.raises(CheckpointError, match=r"expected a run of one of classify, answer, .*Received: 'mimi'"):
             tasks.load(folder)
 
     @pytest.mark.parametrize("text", ["a: [", "- 1", "task: mini", "task: mini\noptions: 1\nstate: {}"])
