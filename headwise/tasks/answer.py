@@ -34,7 +34,7 @@ from headwise.tasks.text.subwords import Pieces, Read, Subwords
 from headwise.tasks.text.windows import windows
 
 SEPARATOR = "[SEP]"  # separates question and context in one string
-NO_ANSWER = -1  # served as the start of an answer that there is not
+NO_ANSWER = -1  # the start in a row that is served, if there is no answer
 _LONGEST = 384  # default tokens per window, if the model can read more
 _SENTENCE = re.compile(r".*?[.!?。！？](?=\s|$|[^\x00-\x7f])|.+", re.DOTALL)
 
@@ -264,7 +264,8 @@ class Answer(Task[AnswerOptions]):
 
     def answer_rows(self, asked: Sequence[Read]) -> list[Row]:
         windows = []
-        for row, (_, (question, context), _) in enumerate(asked):
+        for row, each in enumerate(asked):
+            question, context = each.pieces
             windows += self._windows(row, question, context)
         found = self._answers([each.texts[1] for each in asked], windows)
         return [{**each, "start": NO_ANSWER if each["start"] is None else each["start"]} for each in found]

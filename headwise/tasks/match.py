@@ -236,9 +236,9 @@ class Match(Task[MatchOptions]):
         return [_picture(self._finder.paired(each)) for each in questions(inputs, self.options)]
 
     def columns(self) -> Columns:
-        image = f"an image file: {', '.join(FORMATS)}"
         from PIL import Image
 
+        image = f"an image file: {', '.join(FORMATS)}"
         size, written = self.options.image_size, io.BytesIO()
         Image.new("L", (size, size), 128).save(written, "PNG")
         return Columns(

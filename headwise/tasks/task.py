@@ -180,7 +180,10 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         Raises:
             ArgumentError: the task defines no columns.
         """
-        raise ArgumentError(f"the task {self.name!r} cannot be served: its class does not define columns()")
+        raise ArgumentError(
+            f"{self.name} cannot be served: expected a task whose class defines columns(), the columns of a row and of "
+            f"its answer. Received: {type(self).__name__} without columns()"
+        )
 
     def read_row(self, row: Row) -> Any:
         """A row with the columns of `columns`, checked and tokenized, as the methods below take it.

@@ -269,7 +269,7 @@ def test_every_mask_is_filled_with_how_sure_that_is(masked: tuple[Language, Path
 
 def test_a_continuation_is_the_same_with_and_without_cache(causal: tuple[Language, Path]) -> None:
     task, _ = causal
-    ids = torch.tensor([task.objective.ids("ant bee cat dog ant")[:-1]])
+    ids = torch.tensor([task.objective.read("ant bee cat dog ant").ids[:-1]])
     cache = Cache()
     with torch.no_grad():
         whole = task.model(ids)

@@ -13,7 +13,7 @@ import numpy as np
 from headwise.errors import RequestRefused
 from headwise.server.protocols import columns, proto
 from headwise.server.protocols.tensorflow_serving import DTYPES
-from headwise.tasks import columns as tasks_columns
+from headwise.tasks.columns import DTYPES as NUMPY_DTYPES
 from headwise.tasks.columns import Column
 
 MESSAGES = proto.messages("""
@@ -81,7 +81,7 @@ def array_of(column: Column, tensor: Any) -> np.ndarray:
         raise RequestRefused("bad_input", f"input {column.name}: its shape is missing")
     shape = [dim.size for dim in tensor.tensor_shape.dim]
     columns.check_shape(column, shape)
-    dtype, size = tasks_columns.DTYPES[column.datatype], math.prod(shape)
+    dtype, size = NUMPY_DTYPES[column.datatype], math.prod(shape)
     values = getattr(tensor, field)
     if tensor.tensor_content and column.datatype != "BYTES":
         if len(tensor.tensor_content) != size * np.dtype(dtype).itemsize:
