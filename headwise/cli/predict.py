@@ -32,7 +32,11 @@ _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "ad
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
 @click.argument("inputs", nargs=-1, metavar="[INPUT]...")
-@click.option("--context", metavar="TEXT", help="For answer: the text with the answer, or the path of a file with it.")
+@click.option(
+    "--context",
+    metavar="TEXT",
+    help="The second text, or the path of a file with it. For answer: the text with the answer.",
+)
 @click.option("--file", "file", type=click.Path(path_type=Path), metavar="PATH", help="A file with one input per row.")
 @click.option(
     "--out",
@@ -93,8 +97,8 @@ def predict(
 
     with working(f"loading {run}"):
         task = tasks.load(run)
-    if context is not None and task.name != "answer":
-        raise ArgumentError(f"--context: only the task answer takes it. Received: {run}, a run folder of {task.name}")
+    if context is not None and not task.reads_pairs:
+        raise ArgumentError(f"--context: expected a task that reads two texts. Received: {run}, a run of {task.name}")
     if file is not None and out is not None:
         from headwise.tasks.bulk.streaming import why_whole
 
@@ -104,8 +108,8 @@ def predict(
             return
         _check_whole(file, why, engine, bulk)
     with working(f"reading {file}" if file is not None else "answering"):
-        if task.name == "forecast":
-            rows = _forecast(task, [*lines, *([str(file)] if file else [])])
+        if task.reads_files:
+            rows = _of_files(task, [*lines, *([str(file)] if file else [])])
         elif file is not None:
             rows = _of_file(task, file)
         else:
@@ -199,11 +203,11 @@ def _asked(task: Task[Any], lines: Sequence[str], context: str | None) -> Any:
     """The inputs in the form that `predict` of this task takes."""
     if context is not None:
         return [(line, _text_of(context)) for line in lines]
-    if task.name == "answer" and any(_PAIR not in line for line in lines):
-        raise ArgumentError(f'expected --context TEXT, or "question{_PAIR}context" as INPUT. Received: only a question')
-    if task.name == "answer" or getattr(task.options, "text_pair", None) is not None:
-        return [tuple(line.split(_PAIR, 1)) for line in lines]
-    return list(lines)
+    if not task.reads_pairs:
+        return list(lines)
+    if single := [line for line in lines if _PAIR not in line]:
+        raise ArgumentError(f'expected "first{_PAIR}second" as INPUT, or --context SECOND. Received: {single[0]!r:.80}')
+    return [tuple(line.split(_PAIR, 1)) for line in lines]
 
 
 def _text_of(context: str) -> str:
@@ -215,8 +219,8 @@ def _text_of(context: str) -> str:
     return Path(context).read_text(encoding="utf-8") if is_file else context
 
 
-def _forecast(task: Task[Any], paths: Sequence[str]) -> list[Row]:
-    """The future of the series in each file."""
+def _of_files(task: Task[Any], paths: Sequence[str]) -> list[Row]:
+    """The predictions for each file, such as the future of its series."""
     found: list[Row] = []
     for path in paths:
         which = {"file": path} if len(paths) > 1 else {}
@@ -226,12 +230,12 @@ def _forecast(task: Task[Any], paths: Sequence[str]) -> list[Row]:
 
 def _of_file(task: Task[Any], path: Path) -> list[Row]:
     """The rows of a file, read whole, with the predictions. Rows that the task cannot use have none."""
-    from headwise.tasks.bulk.answered import answer, sum_up, wanted_by
+    from headwise.tasks.bulk.answered import answer, sum_up
     from headwise.tasks.rows.sources import open_table, suffix_of
 
-    wanted = wanted_by(task, path)
+    wanted = task.file_columns(str(path))
     table = open_table(path, wanted)
-    documents = task.name == "language" and suffix_of(path) == ".txt"  # one document may span several lines
+    documents = task.reads_documents and suffix_of(path) == ".txt"
     answered = answer(task, str(path) if documents else table, table, wanted)
     _, _, sentences = sum_up(str(path), [answered.note()])
     for sentence in sentences:

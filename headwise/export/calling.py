@@ -21,11 +21,12 @@ _SIZES = {"batch": 1, "past": 0}  # sizes of named axes in the example; others h
 _SIZE = 5
 
 
-def example(exported: Exported, labels: Sequence[str] = ()) -> str:
+def example(exported: Exported, labels: Sequence[str] = (), *, pairs: bool = False) -> str:
     """Python code that runs in an export's folder and calls each graph once, on a text or on zeros.
 
     Args:
         labels: the labels of a classifier, in the order of its logits.
+        pairs: whether an input is two texts.
     """
     graphs = [graph for graph in exported.manifest.graphs if not graph.file.endswith(PACKAGE)]
     reads_text = TOKENIZER in exported.files and "input_ids" in (value.name for value in graphs[0].inputs)
@@ -33,7 +34,7 @@ def example(exported: Exported, labels: Sequence[str] = ()) -> str:
     lines = [*imports, *(["from tokenizers import Tokenizer"] if reads_text else []), ""]
     known: set[str] = set()
     if reads_text:
-        second = ', "another one"' if exported.manifest.task == "answer" else ""
+        second = ', "another one"' if pairs else ""
         lines.append(f'read = Tokenizer.from_file("{TOKENIZER}").encode("a text to read"{second})')
     lines.append("values = {")
     for graph in graphs:

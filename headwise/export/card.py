@@ -177,10 +177,9 @@ def _speed(timings: Sequence[Timing]) -> str:
 
 
 def _calling(exported: Exported, subject: Task[Any] | nn.Module) -> str:
-    labels = tuple(subject.labels) if isinstance(subject, Task) else ()
-    said = (
-        f"## How to call it\n\nIn this folder, without headwise:\n\n```python\n{calling.example(exported, labels)}```"
-    )
+    labels, pairs = (tuple(subject.labels), subject.reads_pairs) if isinstance(subject, Task) else ((), False)
+    code = calling.example(exported, labels, pairs=pairs)
+    said = f"## How to call it\n\nIn this folder, without headwise:\n\n```python\n{code}```"
     packages = [graph.file for graph in exported.manifest.graphs if graph.file.endswith(PACKAGE)]
     if packages:
         loading = f'torch._inductor.aoti_load_package("{packages[0]}")'

@@ -286,6 +286,10 @@ class Answer(Task[AnswerOptions]):
         """
         return span_reader.graphs(self.model, inputs_of(self.model, self.predict, rows), self.max_length)
 
+    @property
+    def reads_pairs(self) -> bool:
+        return True
+
     def state(self) -> dict[str, Any]:
         return {
             "longest": self.longest,

@@ -226,6 +226,10 @@ class Classify(Task[ClassifyOptions]):
         """model: input_ids, attention_mask, token_type_ids → logits [batch, C], in the order of `labels`."""
         return text_classifier.graphs(self.model, inputs_of(self.model, self.predict, rows), self.max_length)
 
+    @property
+    def reads_pairs(self) -> bool:
+        return self.options.text_pair is not None
+
     def state(self) -> dict[str, Any]:
         return {
             "labels": list(self.labels),

@@ -53,6 +53,7 @@ class Forecast(Task[ForecastOptions]):
 
     name = "forecast"
     options_type = ForecastOptions
+    reads_files = True
     compared_by = (("mse", "min"), ("mae", "min"))
 
     model: PatchForecaster | CausalPatchForecaster

@@ -65,6 +65,7 @@ class Language(Task[LanguageOptions]):
 
     name = "language"
     options_type = LanguageOptions
+    reads_documents = True
     compared_by = (("perplexity", "min"),)
 
     def __init__(self, options: LanguageOptions, model: nn.Module, objective: Objective) -> None:

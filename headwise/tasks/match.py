@@ -28,7 +28,7 @@ from headwise.tasks.matching.candidates import Candidates, batch_of_images, batc
 from headwise.tasks.matching.contrast import contrastive, others, paired
 from headwise.tasks.matching.finding import BEST, Finder
 from headwise.tasks.options.match import MatchOptions
-from headwise.tasks.rows.gallery import Gallery, Question, questions
+from headwise.tasks.rows.gallery import Gallery, Question, asked_in, questions
 from headwise.tasks.rows.pictures import FORMATS, Pixels, decoded, digest, name_of, read_picture, why_not
 from headwise.tasks.rows.tables import Data, read_table
 from headwise.tasks.scores import Scores
@@ -317,6 +317,9 @@ class Match(Task[MatchOptions]):
                 chance[f"{direction}_recall@{depth}"] = recall_by_chance(right, depth)
         values["matching_accuracy"], chance["matching_accuracy"] = _accuracy(found, right_UT), 0.5
         return Scores(values, len(data), {"a random order": chance}, left_out=data.left_out)
+
+    def asked(self, source: Any) -> Data:
+        return asked_in(source, self.options)
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
         """image, text and match, see `headwise.graphs.image_text`. The real inputs are `rows` or the gallery."""

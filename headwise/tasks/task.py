@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -52,6 +53,8 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         "min",
     )  #: the score that selects the best weights
     labels: Collection[str] = ()  #: what the outputs "logits" of a classifier stand for, in their order
+    reads_files: ClassVar[bool] = False  #: whether a file is one input, read whole (series), not one input per row
+    reads_documents: ClassVar[bool] = False  #: whether a .txt file has documents of several lines, not one per line
     label_column: ClassVar[str | None] = None  #: the column of `Data` with labels, which `split` keeps in proportion
     #: the scores of `evaluate` by which the model should beat the baselines, and whether more of each is better
     compared_by: ClassVar[tuple[tuple[str, Literal["max", "min"]], ...]] = ()
@@ -217,6 +220,22 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         """The attention for a row, and the image whose patches are tokens: uint8 [H, W] or [H, W, 3], or None."""
         (seen,) = self.look([asked])
         return seen, None
+
+    # Prediction for the rows of a file.
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether an input is two texts, as one string "first [SEP] second"."""
+        return False
+
+    def file_columns(self, source: Any) -> tuple[str, ...]:
+        """The columns of a file that `read` looks for. By default the options with the metavar COLUMN name them."""
+        named = [each.name for each in fields(self.options) if each.metadata.get("metavar") == "COLUMN"]
+        return tuple(column for name in named if (column := getattr(self.options, name)) is not None)
+
+    def asked(self, source: Any) -> Data:
+        """What the rows of a table ask of `predict`, which takes it."""
+        return self.read(source, self.options, targets=False)
 
     # Shared by all tasks.
 

@@ -46,6 +46,9 @@ class Translate(TextToText[TranslateOptions]):
         references = [[text] for text in data.columns["target"]] if targets else []
         return Pairs(data.columns["source"], references)
 
+    def file_columns(self, source: Any) -> tuple[str, ...]:
+        return tuple(columns_of(source, self.options).values())
+
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
         """Corpus BLEU and chrF by sacreBLEU, beside those of the copied sources."""
         values, copied = (

@@ -10,6 +10,7 @@ import pytest
 
 from headwise import tasks
 from headwise.cli.predict import _asked, _of_file
+from headwise.errors import ArgumentError
 from headwise.tasks.rows.tables import read_table
 
 from .conftest import Run
@@ -69,7 +70,7 @@ def test_a_file_without_out_is_printed(run: Run, tmp_path: Path, reviews_run: Pa
         (["--file", "in.csv", "--out", "in.csv"], "--out in.csv: this is the input file. Choose another file"),
         (["--file", "no.csv"], "no.csv: no such file"),
         (["--file", "in.csv"], "in.csv: there is no column 'sentence'. The columns are: 'text'."),
-        (["a text", "--context", "a text"], "--context: only the task answer takes it"),
+        (["a text", "--context", "a text"], "--context: expected a task that reads two texts"),
     ],
 )
 def test_bad_input_is_one_line(run: Run, tmp_path: Path, reviews_run: Path, arguments: list[str], says: str) -> None:
@@ -90,11 +91,10 @@ def test_what_is_no_run_is_one_line(run: Run, tmp_path: Path) -> None:
 
 
 class Asked:
-    """As much of a task as is asked for its options."""
+    """As much of a task as is asked how it reads texts."""
 
-    def __init__(self, name: str, **options: str | None) -> None:
-        self.name = name
-        self.options = type("Options", (), options)()
+    def __init__(self, reads_pairs: bool) -> None:
+        self.reads_pairs = reads_pairs
 
 
 def test_two_texts_are_one_input(tmp_path: Path) -> None:
@@ -102,10 +102,11 @@ def test_two_texts_are_one_input(tmp_path: Path) -> None:
     question = "What has Ann?"
     expected = [(question, "Ann has a cat.")]
     for context in ("Ann has a cat.", str(tmp_path / "context.txt")):
-        assert _asked(Asked("answer"), [question], context) == expected  # type: ignore[arg-type]
-    assert _asked(Asked("answer"), [f"{question} [SEP] Ann has a cat."], None) == expected  # type: ignore[arg-type]
-    assert _asked(Asked("classify", text_pair="b"), ["x [SEP] y"], None) == [("x", "y")]  # type: ignore[arg-type]
-    assert _asked(Asked("classify", text_pair=None), ["x [SEP] y"], None) == ["x [SEP] y"]  # type: ignore[arg-type]
+        assert _asked(Asked(True), [question], context) == expected  # type: ignore[arg-type]
+    assert _asked(Asked(True), [f"{question} [SEP] Ann has a cat."], None) == expected  # type: ignore[arg-type]
+    assert _asked(Asked(False), ["x [SEP] y"], None) == ["x [SEP] y"]  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r'expected "first \[SEP\] second" as INPUT, .* Received: \'x\''):
+        _asked(Asked(True), ["x"], None)  # type: ignore[arg-type]
 
 
 def test_columns_of_a_file_without_header_are_counted(tmp_path: Path, reviews_run: Path) -> None:
@@ -178,10 +179,12 @@ def test_documents_of_a_text_file_are_rows(run: Run, tmp_path: Path) -> None:
     from headwise.tasks.rows.tables import Data
 
     class Documents:
-        name = "language"
-        options = type("Options", (), {"__dataclass_fields__": {}})()
+        reads_documents = True
 
-        def read(self, source: Any, *_: Any, **__: Any) -> Data:
+        def file_columns(self, source: Any) -> tuple[str, ...]:
+            return ()
+
+        def asked(self, source: Any) -> Data:
             assert not isinstance(source, Table)
             return Data("d", {"text": ["a\nb", "c"]}, [1, 4], unit="line")
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from headwise.errors import ArgumentError
-from headwise.tasks.rows.gallery import asked_in
+from headwise.tasks.rows.gallery import QUESTION
 from headwise.tasks.rows.sources import Table
 from headwise.tasks.rows.tables import LISTED, Data, NoUsableRows, left_out
 from headwise.tasks.task import Task
-from headwise.tasks.translate import columns_of
 
 _ANY_TEXT = "a [MASK]"  # a valid input for every text task
 
@@ -80,14 +78,6 @@ def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str,
     return columns, rows, sentences
 
 
-def wanted_by(task: Task[Any], path: Path) -> tuple[str, ...]:
-    """The columns of a file that the task reads, in the form that `open_table` takes."""
-    if task.name == "translate":
-        return tuple(columns_of(str(path), task.options).values())
-    columns = [each.name for each in dataclasses.fields(task.options) if each.metadata.get("metavar") == "COLUMN"]
-    return tuple(name for column in columns if (name := getattr(task.options, column)) is not None)
-
-
 def answer(task: Task[Any], source: Any, table: Table, wanted: Sequence[str]) -> Answered:
     """Predictions for all rows of a table, in order. If the task reads other rows from the source (the questions of a
     SQuAD file, the documents of a text), predictions for these rows.
@@ -99,14 +89,14 @@ def answer(task: Task[Any], source: Any, table: Table, wanted: Sequence[str]) ->
         FileError, ArgumentError: a column is missing.
     """
     try:
-        data = _read(task, source)
-        answers = task.predict(data.columns["question"] if task.name == "match" else data)
+        data = task.asked(source)
+        answers = task.predict(data)
     except NoUsableRows as error:
         data, answers = error.data.take([]), []
         names = list(_nothing(task, error.data))
     else:
         names = list(answers[0])
-    of_table = task.name == "match" or (source is table and any(name in table.columns for name in wanted))
+    of_table = source is table and any(name in table.columns for name in wanted)
     given, numbers = (table.columns, table.numbers) if of_table else (data.columns, data.numbers)
     places = {number: place for place, number in enumerate(data.numbers)}
     found = [answers[places[number]] if number in places else dict.fromkeys(names) for number in numbers]
@@ -116,16 +106,10 @@ def answer(task: Task[Any], source: Any, table: Table, wanted: Sequence[str]) ->
     return Answered(columns, len(answers), data.reasons, data.unit, table.arrow if of_table else {})
 
 
-def _read(task: Task[Any], source: Any) -> Data:
-    if task.name == "match":
-        return asked_in(source, task.options)
-    return task.read(source, task.options, targets=False)
-
-
 def _nothing(task: Task[Any], data: Data) -> dict[str, Any]:
     """A prediction for a dummy input, for the names of its columns."""
     one = data.take([0])
-    if task.name != "match":
+    if QUESTION not in one.columns:
         one = dataclasses.replace(one, columns={name: [_ANY_TEXT] for name in one.columns})
-    (found,) = task.predict(one.columns["question"] if task.name == "match" else one)
+    (found,) = task.predict(one)
     return found

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headwise.errors import ArgumentError
-from headwise.tasks.bulk.answered import wanted_by
 from headwise.tasks.bulk.parts import Work, alone, begin, join
 from headwise.tasks.rows.chunks import SUFFIXES, Found, Reader, look_through
 from headwise.tasks.rows.sources import is_packed, suffix_of
@@ -34,8 +33,8 @@ class Written:
 def why_whole(task: Task[Any], path: Path, out: Path) -> str | None:
     """Why this file cannot be processed in chunks; None if it can."""
     suffix = suffix_of(path)
-    if task.name == "forecast":
-        return "forecast reads whole series"
+    if task.reads_files:
+        return f"{task.name} reads whole files"
     if suffix not in SUFFIXES or (suffix == ".parquet" and is_packed(path)):
         return f"{path.name} is read whole; only {', '.join(SUFFIXES)} are read in chunks"
     if out.suffix.lower() not in STREAMED:
@@ -82,11 +81,11 @@ def predict_file(
         raise ArgumentError(f"{path}: Ray workers cannot read a gzipped file from the middle. Unpack it first")
     path, out, run = path.absolute(), out.absolute(), run.expanduser().absolute()
     with alone(out, restart=restart):
-        wanted = wanted_by(task, path)
+        wanted = task.file_columns(str(path))
 
         def look() -> Found:
             found = look_through(path, wanted, chunk, lambda done, size: tell(done, size, f"scanning {path.name}"))
-            if task.name == "answer" and "paragraphs" in found.columns:
+            if "paragraphs" in found.columns and not set(wanted) & set(found.columns):
                 raise ArgumentError(
                     f"{path}: rows have several questions, as in SQuAD. Write a .json file, so that it is read whole"
                 )

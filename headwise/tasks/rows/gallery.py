@@ -20,6 +20,7 @@ from headwise.tasks.rows.tables import Data, as_text
 from headwise.tasks.text.subwords import Read
 
 FILE = "gallery.safetensors"
+QUESTION = "question"  # the column of what is asked
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ def questions(inputs: Any, options: MatchOptions) -> list[Question]:
         FileError, ArgumentError, DtypeError: an image that cannot be read, something that is neither image nor text, or
             a table with neither of the columns.
     """
+    if isinstance(inputs, Data):
+        return inputs.columns[QUESTION]
     if isinstance(inputs, Path | str) and not is_image_path(str(inputs)) and Path(inputs).is_file():
         return _of_table(inputs, options, Path(inputs).parent)
     if isinstance(inputs, Path) and not is_image_path(str(inputs)):
@@ -126,7 +129,7 @@ def _with_image(image: Any, text: str | None, place: int, options: MatchOptions,
 
 
 def asked_in(table: Table, options: MatchOptions) -> Data:
-    """What the rows of a table of a file ask, in the column "question"; rows without an image to read are left out.
+    """What the rows of a table of a file ask, as `questions` takes it; rows without an image to read are left out.
 
     Raises:
         ArgumentError: a table with neither of the columns; NoUsableRows, whose questions have a black image.
@@ -146,7 +149,7 @@ def asked_in(table: Table, options: MatchOptions) -> Data:
         except HeadwiseError as error:
             unusable[row] = why_not(images[row], error)
         asked.append(Question(name_of(images[row], number), pixels, text))
-    return Data(table.name, {"question": asked}, table.numbers, unit=table.unit).without(unusable)
+    return Data(table.name, {QUESTION: asked}, table.numbers, unit=table.unit).without(unusable)
 
 
 def _of_table(source: Any, options: MatchOptions, folder: Path | None) -> list[Question]:

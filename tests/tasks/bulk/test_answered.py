@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headwise.tasks import Answer, Translate
-from headwise.tasks.bulk.answered import answer, wanted_by
+from headwise.tasks.bulk.answered import answer
 from headwise.tasks.options.answer import AnswerOptions
 from headwise.tasks.options.translate import TranslateOptions
 from headwise.tasks.rows.chunks import Reader, look_through
@@ -17,7 +18,8 @@ class Stub:
     """A task that reads as another does, and answers with the lengths of what it read."""
 
     def __init__(self, kind: Any, options: Any) -> None:
-        self.name, self.read, self.options = kind.name, kind.read, options
+        self.read, self.options = kind.read, options
+        self.asked, self.file_columns = partial(kind.asked, self), partial(kind.file_columns, self)
 
     def predict(self, data: Any) -> list[dict[str, Any]]:
         return [{"lengths": [len(cell) for cell in row]} for row in zip(*data.columns.values(), strict=True)]
@@ -27,7 +29,7 @@ def test_a_nameless_table_of_two_languages_is_read_by_numbers(tmp_path: Path) ->
     path = tmp_path / "in.tsv"
     path.write_text("two dogs\tzwei Hunde\na cat\teine Katze\n", encoding="utf-8")
     task: Any = Stub(Translate, TranslateOptions())
-    assert wanted_by(task, path) == ("1", "2")
+    assert task.file_columns(str(path)) == ("1", "2")
     with Reader(look_through(path, ("1", "2"), 1)) as reader:
         found = [answer(task, table, table, ("1", "2")).columns for table in (reader.read(0), reader.read(1))]
     assert found == [
@@ -35,7 +37,7 @@ def test_a_nameless_table_of_two_languages_is_read_by_numbers(tmp_path: Path) ->
         {"1": ["a cat"], "2": ["eine Katze"], "lengths": [[5]]},
     ]
     path.write_text("source\ttarget\na\tb\n", encoding="utf-8")
-    assert wanted_by(task, path) == ("source", "target")
+    assert task.file_columns(str(path)) == ("source", "target")
 
 
 def test_rows_without_an_answer_keep_their_place_and_names_are_not_taken(tmp_path: Path) -> None:
@@ -43,7 +45,7 @@ def test_rows_without_an_answer_keep_their_place_and_names_are_not_taken(tmp_pat
     path.write_text("question,context,lengths\n,a b,1\nwho,a b,2\nwho,,3\n", encoding="utf-8")
     task: Any = Stub(Answer, AnswerOptions())
     table = open_table(path)
-    found = answer(task, table, table, wanted_by(task, path))
+    found = answer(task, table, table, task.file_columns(str(path)))
     assert found.columns == table.columns | {"predicted lengths": [None, [3, 3], None]}
     assert (found.count, found.left_out, found.unit) == (1, {"no question": [2], "no context": [4]}, "line")
 
@@ -56,5 +58,5 @@ def test_questions_of_a_squad_file_are_the_rows(tmp_path: Path) -> None:
     )
     task: Any = Stub(Answer, AnswerOptions())
     table = open_table(path)
-    found = answer(task, table, table, wanted_by(task, path))
+    found = answer(task, table, table, task.file_columns(str(path)))
     assert found.columns == {"question": ["x", "yy"], "context": ["a b", "a b"], "lengths": [[1, 3], [2, 3]]}

@@ -16,7 +16,7 @@ from pyarrow import parquet
 from headwise import tasks
 from headwise.errors import ArgumentError, FileError
 from headwise.tasks.bulk import parts
-from headwise.tasks.bulk.answered import answer, sum_up, wanted_by
+from headwise.tasks.bulk.answered import answer, sum_up
 from headwise.tasks.bulk.parts import Work
 from headwise.tasks.bulk.streaming import predict_file, why_whole
 from headwise.tasks.rows.sources import open_table
@@ -48,7 +48,7 @@ def test_chunks_give_what_the_whole_file_gives(
     tmp_path: Path, task: Task[Any], reviews_run: Path, lines: Path, suffix: str
 ) -> None:
     table = open_table(lines)
-    whole = answer(task, table, table, wanted_by(task, lines))
+    whole = answer(task, table, table, task.file_columns(str(lines)))
     _, _, sentences = sum_up("in.jsonl", [whole.note()])
     assert sentences == ("3 rows without a prediction: no text (lines 3, 7, 11)",)
 
@@ -98,11 +98,11 @@ def test_parquet_keeps_its_types_where_the_first_chunk_has_nothing(
 class Stub:
     """A task without a model, so that a process can be forked while it is used."""
 
-    name, options = "classify", None
+    reads_files = False
     answered = 0
 
     def __init__(self, task: Task[Any]) -> None:
-        self.options, self.read = task.options, task.read
+        self.asked, self.file_columns = task.asked, task.file_columns
 
     def predict(self, data: Any) -> list[dict[str, Any]]:
         Stub.answered += len(data)
@@ -246,7 +246,7 @@ def test_columns_that_parquet_cannot_have_are_told_as_soon_as_they_come(
 @pytest.mark.parametrize(
     ("name", "file", "out", "why"),
     [
-        ("forecast", "a.csv", "b.csv", "forecast reads whole series"),
+        ("forecast", "a.csv", "b.csv", "forecast reads whole files"),
         ("classify", "a.json", "b.csv", "a.json is read whole"),
         ("classify", "a.txt.gz", "b.csv", "a.txt.gz is read whole"),
         ("classify", "a.parquet.gz", "b.csv", "a.parquet.gz is read whole"),
@@ -255,5 +255,5 @@ def test_columns_that_parquet_cannot_have_are_told_as_soon_as_they_come(
     ],
 )
 def test_what_has_no_chunks_is_known_beforehand(name: str, file: str, out: str, why: str | None) -> None:
-    said = why_whole(type("Task", (), {"name": name})(), Path(file), Path(out))
+    said = why_whole(type("Task", (), {"name": name, "reads_files": name == "forecast"})(), Path(file), Path(out))
     assert (said is None) if why is None else said.startswith(why)
