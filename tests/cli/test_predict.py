@@ -10,6 +10,7 @@ import pytest
 
 from headwise import tasks
 from headwise.cli.predict import _asked, _of_file
+from headwise.errors import ArgumentError
 from headwise.tasks.rows.tables import read_table
 
 from .conftest import Run
@@ -106,6 +107,9 @@ def test_two_texts_are_one_input(tmp_path: Path) -> None:
     assert _asked(Asked("answer"), [f"{question} [SEP] Ann has a cat."], None) == expected  # type: ignore[arg-type]
     assert _asked(Asked("classify", text_pair="b"), ["x [SEP] y"], None) == [("x", "y")]  # type: ignore[arg-type]
     assert _asked(Asked("classify", text_pair=None), ["x [SEP] y"], None) == ["x [SEP] y"]  # type: ignore[arg-type]
+    for task in (Asked("classify", text_pair="b"), Asked("answer")):
+        with pytest.raises(ArgumentError, match=r'one "\[SEP\]" between them. Received: 3 texts, \'x \[SEP\] y \[SEP\] z'):
+            _asked(task, ["x [SEP] y", "x [SEP] y [SEP] z"], None)  # type: ignore[arg-type]
 
 
 def test_columns_of_a_file_without_header_are_counted(tmp_path: Path, reviews_run: Path) -> None:
