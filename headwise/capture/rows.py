@@ -132,8 +132,9 @@ def _row_runs(start: Ints, stop: Ints, real: Bools) -> RowRuns:
 
 def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Tables [B|1, n] side by side."""
-    batch = max(len(part) for part in parts)
-    parts = [part if len(part) == batch else np.broadcast_to(part, (batch, part.shape[1])) for part in parts]
+    sizes = set(map(len, parts))
+    if len(sizes) > 1:
+        parts = [part if len(part) > 1 else part.repeat(max(sizes), 0) for part in parts]
     return np.concatenate(parts, axis=1)
 
 
