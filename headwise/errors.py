@@ -26,6 +26,16 @@ from __future__ import annotations
 from typing import Any, Literal
 
 
+def brief(value: object, longest: int = 80) -> str:
+    """The repr of a value, for a message; a long one is cut, and ends in "…"."""
+    return shortened(repr(value), longest)
+
+
+def shortened(text: str, longest: int) -> str:
+    """A text of at most `longest` characters; what is cut ends in "…"."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
 class HeadwiseError(Exception):
     """The base class of every error that headwise raises on purpose."""
 

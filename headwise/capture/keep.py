@@ -53,7 +53,8 @@ class Keeper:
     def __init__(self, keeping: Keeping) -> None:
         self._dtype, self._offload = keeping.dtype, keeping.offload
         self._max_bytes = _half_of_memory() if keeping.max_bytes == "half" else keeping.max_bytes
-        self._storages: dict[int, int] = {}  # address -> bytes: a storage that several tensors share counts once
+        # address -> (bytes, tensors): a storage that several tensors share counts once, until the last is forgotten.
+        self._storages: dict[int, tuple[int, int]] = {}
         self._nbytes = 0  # of these storages, and of the buffers of generations
 
     def call(self, call: AttentionCall, *, values: bool) -> AttentionCall:
@@ -79,8 +80,8 @@ class Keeper:
             with torch.inference_mode(False):
                 kept = kept.clone()
         storage = kept.untyped_storage()
-        known = self._storages.get(storage.data_ptr(), 0)
-        self._storages[storage.data_ptr()] = storage.nbytes()
+        known, tensors = self._storages.get(storage.data_ptr(), (0, 0))
+        self._storages[storage.data_ptr()] = storage.nbytes(), tensors + 1
         self.count(storage.nbytes() - known)
         return kept
 
@@ -92,8 +93,14 @@ class Keeper:
     def forget(self, call: AttentionCall) -> None:
         """A call that was kept is dropped: its bytes do not count any more."""
         for x in (call.q, call.k, call.v, call.bias):
-            if x is not None:
-                self._nbytes -= self._storages.pop(x.untyped_storage().data_ptr(), 0)
+            if x is None:
+                continue
+            address = x.untyped_storage().data_ptr()
+            nbytes, tensors = self._storages.pop(address, (0, 1))
+            if tensors > 1:
+                self._storages[address] = nbytes, tensors - 1
+            else:
+                self._nbytes -= nbytes
 
     def count(self, nbytes: int) -> None:
         """Count bytes that are kept from now on. RecordError above the limit."""

@@ -19,7 +19,6 @@ from torch import Tensor
 from headwise import masks
 from headwise.masks import Mask
 from headwise.masks.band import Band
-from headwise.masks.mask import And
 from headwise.masks.row_runs import Bools, Ints, RowRuns
 from headwise.masks.runs import Runs
 
@@ -105,7 +104,7 @@ def _runs_of(mask: Mask, q_len: int, k_len: int) -> tuple[Ints, Ints, Bools, boo
     """(start, stop [B|1, Q], seen [B|1, K], whether the rows see just what is seen of their runs)."""
     q, exact = np.arange(q_len), True
     start, stop, seen = np.zeros((1, q_len)), np.full((1, q_len), k_len), np.ones((1, k_len), np.bool_)
-    for part in mask.parts if isinstance(mask, And) else [mask]:
+    for part in mask.conjuncts:
         band = part.band()
         if band is not None:
             low, high = q + band[0], q + band[1] + 1
@@ -133,8 +132,9 @@ def _row_runs(start: Ints, stop: Ints, real: Bools) -> RowRuns:
 
 def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Tables [B|1, n] side by side."""
-    batch = max(len(part) for part in parts)
-    parts = [part if len(part) == batch else np.broadcast_to(part, (batch, part.shape[1])) for part in parts]
+    sizes = set(map(len, parts))
+    if len(sizes) > 1:
+        parts = [part if len(part) > 1 else part.repeat(max(sizes), 0) for part in parts]
     return np.concatenate(parts, axis=1)
 
 

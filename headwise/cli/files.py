@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwise.errors import ArgumentError, FileError
+from headwise.errors import ArgumentError, FileError, shortened
 
 if TYPE_CHECKING:
     from headwise.text import Tokens
@@ -62,8 +62,7 @@ def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
 
 
 def _beginning(text: str) -> str:
-    words = " ".join(text[:200].split())
-    return words if len(words) <= 60 else f"{words[:60]}…"
+    return shortened(" ".join(text[:200].split()), 60)
 
 
 def _read_stdin() -> NamedText:

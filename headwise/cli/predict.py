@@ -12,7 +12,7 @@ import click
 from headwise.cli.files import STDIN, check_writable, size
 from headwise.cli.output import print_report, progress_bar, working
 from headwise.cli.scores import number
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, brief
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -206,8 +206,16 @@ def _asked(task: Task[Any], lines: Sequence[str], context: str | None) -> Any:
     if not task.reads_pairs:
         return list(lines)
     if single := [line for line in lines if _PAIR not in line]:
-        raise ArgumentError(f'expected "first{_PAIR}second" as INPUT, or --context SECOND. Received: {single[0]!r:.80}')
-    return [tuple(line.split(_PAIR, 1)) for line in lines]
+        raise ArgumentError(
+            f'expected "first{_PAIR}second" as INPUT, or --context SECOND. Received: {brief(single[0])}'
+        )
+    pairs = [tuple(line.split(_PAIR)) for line in lines]
+    if several := next((pair for pair in pairs if len(pair) > 2), None):
+        raise ArgumentError(
+            f'expected two texts with one "{_PAIR.strip()}" between them. Received: {len(several)} texts, '
+            f"{brief(_PAIR.join(several))}. A text that holds it can be passed in a table, with --file"
+        )
+    return pairs
 
 
 def _text_of(context: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headwise.cli.output import print_report
+from headwise.errors import shortened
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,10 +54,10 @@ def confusion_table(scores: Scores) -> Table:
     table = _table(Text("true label (rows) and predicted label (columns)"))
     table.add_column("label")
     for label in scores.labels:
-        table.add_column(Text(f"predicted {_short(label)}"), justify="right")
+        table.add_column(Text(f"predicted {shortened(label, 20)}"), justify="right")
     for place, (label, row) in enumerate(zip(scores.labels, scores.confusion, strict=True)):
         cells = [Text(str(count), style="bold" if column == place else "") for column, count in enumerate(row)]
-        table.add_row(Text(_short(label)), *cells)
+        table.add_row(Text(shortened(label, 20)), *cells)
     return table
 
 
@@ -74,7 +75,3 @@ def number(value: float) -> str:
     if abs(value) < 10:
         return f"{value:.4f}"
     return f"{value:.2f}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= 20 else f"{label[:19]}…"

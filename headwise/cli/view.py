@@ -15,7 +15,7 @@ from headwise.cli.files import NamedText, check_writable, read_texts, size, tell
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
 from headwise.cli.looking import look, run_among
 from headwise.cli.output import Say, working
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, brief
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -116,7 +116,7 @@ def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> 
     others = [*(text for text in texts if not text.endswith(RECORDS)), *map(str, files)]
     if others:
         raise ArgumentError(
-            f"{records[0]} is a file of records: expected no texts in addition. Received: {others[0]!r:.60}"
+            f"{records[0]} is a file of records: expected no texts in addition. Received: {brief(others[0])}"
         )
     if model is not None:
         raise ArgumentError(f"{records[0]} is a file of records, which needs no model. Leave --model out")

@@ -78,9 +78,9 @@ def worksheet(kind: str, tokens: str, out: Path | None, show: bool, **options: A
             raise ArgumentError(f"--out {out}: expected a file name that ends in {', '.join(SUFFIXES)}")
         check_writable(out, "--out")
         if out.suffix.lower() == ".xlsx":
-            from headwise.worksheet.xlsx import load_openpyxl
+            from headwise.worksheet.xlsx import load_xlsxwriter
 
-            load_openpyxl()  # fail before the work begins
+            load_xlsxwriter()  # fail before the work begins
     mask = _parse_mask(given.pop("mask", "causal" if kind == "mla" else "none"), kind)
     sheet = _of_model(given["model"], tokens, mask) if "model" in given else _made_up(kind, tokens, mask, given)
     if out is None or show:

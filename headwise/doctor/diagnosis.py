@@ -25,7 +25,7 @@ from headwise.doctor.finding import Diagnosis, Finding
 from headwise.doctor.foreign import as_module
 from headwise.doctor.limits import TookTooLong, crashes, last_line, no_memory, out_of_memory, time_limit
 from headwise.doctor.patient import Example, NotApplicable, NotChecked, Patient
-from headwise.errors import DoctorError, DtypeError
+from headwise.errors import DoctorError, DtypeError, shortened
 
 
 def diagnose(
@@ -148,7 +148,7 @@ def _made(check: Callable[[Patient], Iterable[Finding]], patient: Patient) -> tu
     except Exception as error:
         if out_of_memory(error):
             raise
-        return found, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return found, f"{type(error).__name__}: {shortened(' '.join(str(error).split()), 200)}"
     return found, ""
 
 

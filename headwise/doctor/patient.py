@@ -19,7 +19,7 @@ from headwise.doctor.calling.interface import Interface, discover
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.finding import Where
 from headwise.doctor.limits import out_of_memory
-from headwise.errors import DoctorError
+from headwise.errors import DoctorError, shortened
 
 if TYPE_CHECKING:
     from headwise.doctor.fitting.fit import Fit
@@ -105,7 +105,7 @@ class Patient:
         ) as error:  # whatever the module raises, in float64 for example
             if out_of_memory(error):
                 raise
-            self.fit_problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            self.fit_problem = f"{type(error).__name__}: {shortened(' '.join(str(error).split()), 200)}"
             return None
 
     @functools.cached_property

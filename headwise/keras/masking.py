@@ -70,7 +70,7 @@ def resolve(
                 if size is not None:
                     check_fits("attention_mask", dim, made_for, size)
             mask = _aligned(mask, *sizes[2:], same=same)
-            parts += mask.parts if isinstance(mask, And) else [mask]
+            parts += mask.conjuncts
         elif mask is not None:
             parts.append(_of_tensor(mask, sizes))
     if padding is not None:
@@ -216,9 +216,8 @@ def used_keys(mask: Mask, q_len: int | None, k_len: int | None) -> Tensor | None
     Exact for one mask or one tensor. If several masks are combined, a key counts as used if each of them alone allows
     it for some query.
     """
-    parts = mask.parts if isinstance(mask, And) else (mask,)
     found: list[Tensor] = []
-    for part in parts:
+    for part in mask.conjuncts:
         given = tensor_of(part)
         if given is not None:
             found.append(ops.any(given, axis=2))
@@ -239,7 +238,7 @@ def has_tables(mask: Mask) -> bool:
 def reach(mask: Mask | None) -> tuple[float, float]:
     """(lowest, highest) k - q that may be allowed; infinite if unknown."""
     low, high = -math.inf, math.inf
-    for part in mask.parts if isinstance(mask, And) else [] if mask is None else [mask]:
+    for part in () if mask is None else mask.conjuncts:
         band = part.band()
         if band is not None:
             low, high = max(low, band[0]), min(high, band[1])

@@ -67,7 +67,8 @@ def big_bird(
     draws = torch.rand(n, n, generator=torch.Generator().manual_seed(seed)).masked_fill(layout, 2.0)
     chosen = draws.argsort(dim=-1)[:, :random_blocks]
     layout |= torch.zeros_like(layout).scatter(1, chosen, True) & (draws < 2.0)
-    return BlockSparse(layout[None, None], block_size, length)
+    made_from = {"length": length, "window_blocks": window_blocks, "global_blocks": global_blocks}
+    return BigBird(layout[None, None], block_size, **made_from, random_blocks=random_blocks, seed=seed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -76,11 +77,6 @@ class BlockSparse(Mask, kind="block_sparse"):
 
     layout: Tensor = table("BHNM", torch.bool)  # a cell for each block of queries and of keys
     block_size: int = number(1)
-    length: int | None = dataclasses.field(default=None, compare=False)  # the Q and K of big_bird
-
-    @property
-    def fixed_lengths(self) -> tuple[int | None, int | None]:
-        return self.length, self.length
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
         return look_up(self.layout, b, h, q // self.block_size, k // self.block_size)
@@ -108,4 +104,29 @@ class BlockSparse(Mask, kind="block_sparse"):
 
     def natural_lengths(self) -> tuple[int, int] | None:
         rows, cols = (blocks * self.block_size for blocks in self.layout.shape[2:])
-        return (rows, cols) if self.length is None else (self.length, self.length)
+        return rows, cols
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class BigBird(BlockSparse, function="big_bird"):
+    """The layout of `big_bird`, and what it was made from. Its Q and K are `length`."""
+
+    length: int
+    window_blocks: int
+    global_blocks: int
+    random_blocks: int
+    seed: int
+
+    @property
+    def fixed_lengths(self) -> tuple[int | None, int | None]:
+        return self.length, self.length
+
+    def natural_lengths(self) -> tuple[int, int] | None:
+        return self.length, self.length
+
+    def __repr__(self) -> str:
+        names = ("block_size", "window_blocks", "global_blocks", "random_blocks", "seed")
+        return f"big_bird({self.length}, {', '.join(f'{name}={getattr(self, name)}' for name in names)})"
+
+
+BigBird.kind = BlockSparse.kind  # files hold the layout: it does not depend on a version's random numbers

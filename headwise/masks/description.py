@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headwise.errors import MaskError
 from headwise.masks.bits import bits_of_rows, row_blocks
-from headwise.masks.fields import brief
+from headwise.masks.fields import received
 from headwise.masks.mask import KINDS, Combined, Mask
 
 Keep = Callable[[str, Tensor], str]  # (what it is, the tensor) -> the name under which it is kept
@@ -70,11 +70,11 @@ class _Tree:
 
     def mask(self, tree: object) -> Mask:
         if not isinstance(tree, dict) or "kind" not in tree:
-            raise MaskError(f"mask: expected a description. Received: {brief(tree)}")
+            raise MaskError(f"mask: expected a description. Received: {received(tree)}")
         kind, values = tree["kind"], {name: value for name, value in tree.items() if name != "kind"}
         cls = KINDS.get(kind) if isinstance(kind, str) else None
         if cls is None or values.keys() != cls.declared.keys():
-            raise MaskError(f"mask: expected one of {', '.join(KINDS)}, and its fields. Received: {brief(kind)}")
+            raise MaskError(f"mask: expected one of {', '.join(KINDS)}, and its fields. Received: {received(kind)}")
         if issubclass(cls, Combined) and not self.depth:
             raise MaskError(f"mask: nested deeper than {MAX_DEPTH}")
         inner = _Tree(self.tensor, self.depth - 1)

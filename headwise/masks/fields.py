@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from headwise.errors import MaskError
+from headwise.errors import MaskError, brief
 
 INTEGERS = (torch.int64, torch.int32)
 FARTHEST = 2**48  # the largest offset or distance that a file may hold
@@ -46,7 +46,7 @@ class Number:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
             raise MaskError(
-                f"{what}: expected a whole number from {self.least} to {self.most}. Received: {brief(value)}"
+                f"{what}: expected a whole number from {self.least} to {self.most}. Received: {received(value)}"
             )
         return value
 
@@ -64,7 +64,7 @@ class Table:
     def read(self, value: object, what: str, source: Source) -> Tensor:
         """The tensor of that name if it is such a table; raises MaskError otherwise."""
         if not isinstance(value, str):
-            raise MaskError(f"{what}: expected the name of a tensor. Received: {brief(value)}")
+            raise MaskError(f"{what}: expected the name of a tensor. Received: {received(value)}")
         found = source.tensor(value)
         sizes = zip(self.dims, found.shape, strict=False)
         if found.ndim != len(self.dims) or any(dim.isupper() and not size for dim, size in sizes):
@@ -96,7 +96,7 @@ class Parts:
         if not self.several:
             return source.mask(value)
         if not isinstance(value, list) or not value:
-            raise MaskError(f"{what}: expected a list of at least one mask. Received: {brief(value)}")
+            raise MaskError(f"{what}: expected a list of at least one mask. Received: {received(value)}")
         return tuple(source.mask(part) for part in value)
 
 
@@ -123,6 +123,6 @@ def declared_in(body: Mapping[str, Any]) -> dict[str, Number | Table | Parts]:
     return {name: metadata[_DECLARED] for name, metadata in found.items() if _DECLARED in metadata}
 
 
-def brief(value: object) -> str:
+def received(value: object) -> str:
     """A value from a file, which may be anything of any size, in a few characters."""
-    return f"{value!r:.60}" if value is None or isinstance(value, (str, int, float)) else type(value).__name__
+    return brief(value) if value is None or isinstance(value, (str, int, float)) else type(value).__name__

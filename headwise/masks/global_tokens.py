@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headwise.errors import MaskError
+from headwise.errors import MaskError, brief
 from headwise.masks.documents import check_queries_among_keys
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import INTEGERS, number, table
@@ -69,7 +69,7 @@ class GlobalTokens(Mask, kind="global_tokens"):
         if any_of((self.indices < 0) | (self.indices >= k_len)):
             raise MaskError(
                 f"global_tokens: expected positions from 0 to {k_len - 1}. "
-                f"Received: indices={f'{self.indices.tolist()!r:.60}'}"
+                f"Received: indices={brief(self.indices.tolist())}"
             )
         check_queries_among_keys("global_tokens", self.offset, q_len, k_len)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from headwise.errors import DtypeError, MaskError
+from headwise.errors import DtypeError, MaskError, brief
 from headwise.masks import cells, fields
 from headwise.masks.extent import Extent, Rectangles
 from headwise.masks.memo import MISSING, Memo, Version, version_of
@@ -76,6 +76,11 @@ class Mask:
     def fixed_lengths(self) -> tuple[int | None, int | None]:
         """The Q and the K that a call must have; None = any."""
         return self._size("q"), self._size("k")
+
+    @property
+    def conjuncts(self) -> tuple[Mask, ...]:
+        """The masks that must all allow a pair: a and b of `a & b`; of any other mask itself."""
+        return (self,)
 
     def natural_lengths(self) -> tuple[int, int] | None:
         """The (Q, K) to draw the mask at, if it is made for any."""
@@ -134,7 +139,7 @@ class Mask:
             made_for = " and ".join(f"{x} = {n}" for x, n in (("Q", q_fixed), ("K", k_fixed)) if n is not None)
             raise MaskError(
                 f"{self.function}: the mask was made for {made_for}, the call has Q = {q_len} and K = {k_len}. "
-                f"Received: mask={self!r:.60}. {self.unfit}"
+                f"Received: mask={brief(self)}. {self.unfit}"
             )
 
     def align(self, q_len: int, k_len: int) -> Mask:
@@ -344,7 +349,7 @@ class Mask:
     def __bool__(self) -> NoReturn:
         raise DtypeError(
             "a mask has no truth value: expected `&`, `|` and `~` between masks, or `is not None`. "
-            f"Received: mask={self!r:.60}. Use them instead of `and`, `or`, `not` and `if`"
+            f"Received: mask={brief(self)}. Use them instead of `and`, `or`, `not` and `if`"
         )
 
     def __eq__(self, other: object) -> bool:
@@ -463,6 +468,10 @@ class And(_Joined, kind="and"):
     """The pairs that every part allows. Its rectangles may say SOME for NONE where two parts both say SOME."""
 
     sign, operator, join, settled = "&", operator.and_, torch.minimum, Extent.NONE
+
+    @property
+    def conjuncts(self) -> tuple[Mask, ...]:
+        return self.parts
 
     def band(self) -> tuple[float, float] | None:
         bands = [part.band() for part in self.parts]

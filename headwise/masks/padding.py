@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.errors import DtypeError, MaskError
+from headwise.errors import DtypeError, MaskError, brief
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import INTEGERS, table
 from headwise.masks.mask import Allowed, Index, Mask
@@ -40,7 +40,7 @@ def padding(real: Sequence[Any] | Tensor) -> Mask:
     if found.ndim not in (1, 2):
         raise MaskError(f"padding: expected real tokens [B, K] or [K]. Received: real={list(found.shape)}. {hint}")
     if found.dtype != torch.bool and any_of((found != 0) & (found != 1)):
-        received = f"{found.unique().tolist()!r:.60}"
+        received = brief(found.unique().tolist())
         raise MaskError(f"padding: expected True or 1 for a real token, False or 0. Received: {received}. {hint}")
     return PaddingKeys((found if found.ndim == 2 else found[None]).bool())
 

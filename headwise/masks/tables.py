@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.errors import DtypeError, MaskError
+from headwise.errors import DtypeError, MaskError, brief
 
 # Lengths stay below this, so that positions and their distances fit into int32; what is farther away is out of reach.
 FAR = 2**30
@@ -50,7 +50,7 @@ def as_tensor(name: str, values: object) -> Tensor:
     try:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise DtypeError(f"{name}: expected integers below 2**63. Received: {f'{values!r:.60}'} ({error})") from None
+        raise DtypeError(f"{name}: expected integers below 2**63. Received: {brief(values)} ({error})") from None
 
 
 def integer_table(name: str, values: object, ranks: tuple[int, ...], *, least: int | None = None) -> Tensor:
@@ -61,7 +61,7 @@ def integer_table(name: str, values: object, ranks: tuple[int, ...], *, least: i
     if table.ndim not in ranks:
         raise MaskError(f"{name}: expected rank {' or '.join(map(str, ranks))}. Received: shape {list(table.shape)}")
     if least is not None and any_of(table < least):
-        raise MaskError(f"{name}: expected integers of at least {least}. Received: {f'{table.tolist()!r:.60}'}")
+        raise MaskError(f"{name}: expected integers of at least {least}. Received: {brief(table.tolist())}")
     return table.long()
 
 

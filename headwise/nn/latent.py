@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, brief
 from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.cache import Cache, bind
@@ -305,7 +305,7 @@ def names_of(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
         return tuple(f"latent {i}" for i in range(count))
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ArgumentError(
-            f"latent_names: expected {count} strings, one for each latent. Received: latent_names={names!r:.80}"
+            f"latent_names: expected {count} strings, one for each latent. Received: latent_names={brief(names)}"
         )
     if len(names) != count:
         raise ArgumentError(

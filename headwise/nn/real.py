@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise.errors import ArgumentError, DtypeError, ShapeError
+from headwise.errors import ArgumentError, DtypeError, ShapeError, brief
 
 
 def as_real(real: Tensor | None, batch: int | None, length: int, *, name: str = "real") -> Tensor | None:
@@ -48,6 +48,6 @@ def as_real(real: Tensor | None, batch: int | None, length: int, *, name: str = 
     if not torch.compiler.is_compiling() and not torch.equal(found.to(real.dtype), real):
         raise ArgumentError(
             f"{name}: expected 1 for real tokens and 0 for padding. Received: {name} with the values "
-            f"{real.unique().tolist()[:6]}"
+            f"{brief(real.unique().tolist())}"
         )
     return found

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headwise.errors import ArgumentError, DtypeError, ShapeError
+from headwise.errors import ArgumentError, DtypeError, ShapeError, brief
 from headwise.records import AttentionRecord, Seen
 from headwise.records.names import name_of
 from headwise.records.seen import Layer
@@ -156,7 +156,7 @@ def make_axis(
     if given is not None:
         name, of = {"rows": ("row_labels", "row"), "cols": ("col_labels", "column")}[argument]
         if isinstance(given, str) or not all(isinstance(each, str) for each in given):
-            raise DtypeError(f"{name}: expected a list of strings. Received: {given!r:.80}")
+            raise DtypeError(f"{name}: expected a list of strings. Received: {brief(given)}")
         if len(given) != size:
             raise ShapeError(
                 f"{name}: expected {size} names, one for each {of}, drawn or not. Received: len({name})={len(given)}"

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from headwise.errors import RecordError
+from headwise.masks.fields import received
 
 T = TypeVar("T")
 Check = Callable[[Any, "FieldReader"], Any]  # (what JSON gave, the reader) -> the value of the field; or RecordError
@@ -78,7 +79,7 @@ class FieldReader:
     def values(self, fields: Mapping[str, StoredField], entry: object, owner: str) -> dict[str, Any]:
         """The value of each of these fields."""
         if not isinstance(entry, dict):
-            raise RecordError(f"expected what {owner} is made of. Received: {_brief(entry)}")
+            raise RecordError(f"expected what {owner} is made of. Received: {received(entry)}")
         self.ignored.update(dict.fromkeys(f"{owner}.{name}" for name in entry.keys() - fields.keys()))
         found = {}
         for name, field in fields.items():
@@ -130,9 +131,4 @@ def _check_tuple(kind: Any, args: tuple[Any, ...]) -> Check:
 
 def _refuse(kind: Any, value: object) -> typing.NoReturn:
     expected = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
-    raise RecordError(f"expected {expected.replace('typing.', '')}. Received: {_brief(value)}")
-
-
-def _brief(value: object) -> str:
-    """A value from a file, which may be anything of any size, in a few characters."""
-    return f"{value!r:.60}" if value is None or isinstance(value, (str, int, float)) else type(value).__name__
+    raise RecordError(f"expected {expected.replace('typing.', '')}. Received: {received(value)}")

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from headwise.errors import ArgumentError, DtypeError, ShapeError
+from headwise.errors import ArgumentError, DtypeError, ShapeError, brief
 from headwise.records.record import AttentionRecord, check_one
 from headwise.text import Groups
 
@@ -85,7 +85,7 @@ def _membership(
     each = [groups] * batch if isinstance(groups, Groups) else groups
     if not isinstance(each, (list, tuple)) or not all(isinstance(group, Groups) for group in each):
         raise DtypeError(
-            f"grouped: {name} must be Groups (tokens.words()) or a list of them. Received: {name}={groups!r:.60}"
+            f"grouped: {name} must be Groups (tokens.words()) or a list of them. Received: {name}={brief(groups)}"
         )
     if len(each) != batch:
         raise ShapeError(

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headwise.errors import ArgumentError, RecordError
+from headwise.errors import ArgumentError, RecordError, brief
 
 if TYPE_CHECKING:
     from headwise.records.record import AttentionRecord
@@ -52,7 +52,7 @@ def check_choice(choice: Any) -> list[int | str]:
     except TypeError:
         raise ArgumentError(
             "layers: expected a layer's number, its name, a part or pattern of it, or a list of these. "
-            f"Received: layers={choice!r:.80}"
+            f"Received: layers={brief(choice)}"
         ) from None
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise import registry
 from headwise.call import AttentionCall, Scores
-from headwise.errors import ArgumentError, DtypeError, RecordError
+from headwise.errors import ArgumentError, DtypeError, RecordError, brief
 from headwise.masks import Mask
 from headwise.options import EVERY, OPTIONS
 from headwise.records.head import Head
@@ -332,7 +332,7 @@ def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) 
     if names is None:
         return None
     if isinstance(names, str) or len(names) != count or not all(isinstance(each, str) for each in names):
-        received = f"len({name})={len(names)}, {name}={names!r:.80}"
+        received = f"len({name})={len(names)}, {name}={brief(names)}"
         raise ArgumentError(f"{name}: expected a name for each of the {count} {of}. Received: {received}")
     return tuple(names)
 

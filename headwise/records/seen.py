@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from torch import Tensor
 
 from headwise import registry
-from headwise.errors import ArgumentError, RecordError
+from headwise.errors import ArgumentError, RecordError, brief
 from headwise.records import names
 from headwise.records.coverage import Coverage
 from headwise.records.record import AttentionRecord, Choice
@@ -145,7 +145,7 @@ class Seen:
         if more or isinstance(heads, str):
             index = (layer, heads, rows, cols, *more)
             raise ArgumentError(
-                f"expected seen[layer, heads, rows, cols]. Received: index={index!r:.80}. "
+                f"expected seen[layer, heads, rows, cols]. Received: index={brief(index)}. "
                 "For several layers give a list: seen[[first, second]]"
             )
         record = self[layer]

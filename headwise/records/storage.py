@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headwise import shapes
 from headwise.call import Scores, make_call
-from headwise.errors import FileError, HeadwiseError, RecordError
+from headwise.errors import FileError, HeadwiseError, RecordError, brief, shortened
 from headwise.masks import Mask
 from headwise.masks.description import rebuild
 from headwise.records.coverage import Coverage
@@ -105,7 +105,7 @@ class _Reader:
 
     def note(self) -> str:
         """Which fields were ignored, in a sentence."""
-        names = [f"{name:.60}" for name in sorted(self.fields.ignored)]
+        names = [shortened(name, 60) for name in sorted(self.fields.ignored)]
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         return f"the file was written by a newer headwise: {', '.join(names[:4])}{more} ignored"
 
@@ -129,7 +129,7 @@ class _Reader:
 
     def _find(self, name: object) -> Tensor:
         if not isinstance(name, str) or name not in self._file:
-            raise RecordError(f"expected the name of a tensor in the file. Received: {name!r:.80}")
+            raise RecordError(f"expected the name of a tensor in the file. Received: {brief(name)}")
         return self._file[name]
 
     def _mask(self, place: object, q: Tensor, k: Tensor) -> Mask:
@@ -142,7 +142,7 @@ class _Reader:
 
 def _place(what: str, place: object, count: int) -> int:
     if type(place) is not int or not 0 <= place < count:
-        raise RecordError(f"expected one of the {count} {what} of the file. Received: {place!r:.80}")
+        raise RecordError(f"expected one of the {count} {what} of the file. Received: {brief(place)}")
     return place
 
 

@@ -11,6 +11,7 @@ leaves half a file when it is interrupted; this one needs no memory and replaces
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -24,8 +25,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from headwise.errors import FileError, RecordError
-from headwise.files import replacing
+from headwise.errors import FileError, RecordError, brief
+from headwise.files import parsed, replacing
 
 PIECE = 2**24  # bytes that are in memory at once while a file is written
 MAX_HEADER = 100_000_000  # of the format
@@ -208,12 +209,12 @@ class TensorFile:
                 case _:
                     good = False
             if not good or end - begin != math.prod(shape) * _DTYPES[dtype].itemsize:
-                raise FileError(f"{self._path} is damaged: what its header says of {name!r:.80} does not fit together")
+                raise FileError(f"{self._path} is damaged: what its header says of {brief(name)} does not fit together")
             entries[name] = (_DTYPES[dtype], tuple(shape), start + begin, start + end)
         end = start
         for name, (kind, _, begin, after) in sorted(entries.items(), key=lambda item: item[1][2:]):
             if begin != end or begin % kind.itemsize:
-                raise FileError(f"{self._path} is damaged: {name!r:.80} does not begin where it should")
+                raise FileError(f"{self._path} is damaged: {brief(name)} does not begin where it should")
             end = after
         if end != len(self._bytes):
             how = "cut short" if end > len(self._bytes) else "damaged"
@@ -225,10 +226,10 @@ def parse_json(text: str | bytes, what: str) -> dict[str, Any]:
     """A JSON object from an untrusted file, without duplicate names and NaN; FileError for anything else."""
     try:
         text = text.decode() if isinstance(text, bytes) else text  # json would guess at UTF-16 too
-        found = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+        found = parsed(functools.partial(json.loads, object_pairs_hook=_once, parse_constant=_refuse), text)
         if not isinstance(found, dict):
             raise ValueError(f"a {type(found).__name__}")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise FileError(f"{what} cannot be read") from error
     return found
 

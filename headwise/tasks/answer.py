@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, brief
 from headwise.graphs import span_reader
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import inputs_of
@@ -334,12 +334,12 @@ def _pair(given: Any) -> tuple[str, str]:
     """A question and a context, of a pair or of one string."""
     parts = given.split(SEPARATOR, 1) if isinstance(given, str) else given
     if not isinstance(parts, list | tuple) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-        raise ArgumentError(f'expected "question {SEPARATOR} context", or the two as a pair. Received: {given!r:.80}')
+        raise ArgumentError(f'expected "question {SEPARATOR} context", or the two as a pair. Received: {brief(given)}')
     question, context = parts
     if isinstance(given, str):
         question, context = question.strip(), context.strip()
     if not question.strip() or not context.strip():
-        raise ArgumentError(f"expected a non-empty question and context. Received: {given!r:.80}")
+        raise ArgumentError(f"expected a non-empty question and context. Received: {brief(given)}")
     return question, context
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from torchmetrics import MeanMetric
 
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, brief
 from headwise.graphs import text_classifier
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import inputs_of
@@ -281,7 +281,7 @@ class Classify(Task[ClassifyOptions]):
         pairs = [self._pair(text) if isinstance(text, str) else tuple(text) for text in texts]
         if wrong := [pair for pair in pairs if len(pair) != len(names)]:
             expected = "a text" if len(names) == 1 else "two texts"
-            raise ArgumentError(f"expected {expected} for each input. Received: {len(wrong[0])}: {wrong[0]!r:.80}")
+            raise ArgumentError(f"expected {expected} for each input. Received: {len(wrong[0])}: {brief(wrong[0])}")
         columns = {name: [pair[i] for pair in pairs] for i, name in enumerate(names)}
         for texts in columns.values():
             check_filled(texts)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headwise.errors import ArgumentError, DtypeError, ShapeError
+from headwise.errors import ArgumentError, DtypeError, ShapeError, brief
 from headwise.text.tokenizer import check_text
 
 # A row maps a column name to: str for text, bytes for other BYTES, a Python number or bool if the column's
@@ -69,7 +69,7 @@ def check_names(row: Row, columns: Sequence[Column]) -> None:
     """Raise ArgumentError if a row lacks a required column or has an unknown one."""
     names = [column.name for column in columns]
     if unknown := [name for name in row if name not in names]:
-        raise ArgumentError(f"{unknown[0]!r:.60}: unknown column. Expected: {', '.join(names)}")
+        raise ArgumentError(f"{brief(unknown[0], 60)}: unknown column. Expected: {', '.join(names)}")
     if missing := [column.name for column in columns if not column.optional and row.get(column.name) is None]:
         raise ArgumentError(f"{missing[0]}: this column is missing. Expected: {', '.join(names)}")
 

@@ -15,7 +15,7 @@ from torch.nn.functional import logsigmoid
 from torch.nn.utils.rnn import pad_sequence
 
 from headwise.capture import watch
-from headwise.errors import ArgumentError, HeadwiseError
+from headwise.errors import ArgumentError, HeadwiseError, brief
 from headwise.graphs import image_text
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import inputs_of
@@ -120,7 +120,9 @@ class Match(Task[MatchOptions]):
     def learn(cls, data: Data, options: MatchOptions) -> Match:
         texts = list(dict.fromkeys(data.columns["text"]))
         if len(texts) < 2:
-            raise ArgumentError(f"{data.name}: expected at least two different texts. Received: only {texts[0]!r:.60}")
+            raise ArgumentError(
+                f"{data.name}: expected at least two different texts. Received: only {brief(texts[0], 60)}"
+            )
         images = dict(zip(data.columns["name"], data.columns["pixels"], strict=True))
         gallery = Gallery.of(images, texts, options.gallery)
         bert, subwords = _text_encoder(texts, options)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from headwise.capture import watch
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, brief
 from headwise.graphs import encoder_decoder
 from headwise.graphs.graph import Graph
 from headwise.graphs.session import Sessions
@@ -335,7 +335,9 @@ class TextToText(Task[TextOptions]):
         texts = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
         if isinstance(texts, list | tuple) and texts and not isinstance(texts[0], dict):
             if odd := [each for each in texts if not isinstance(each, str)]:
-                raise ArgumentError(f"expected a text for each input. Received: {type(odd[0]).__name__} {odd[0]!r:.80}")
+                raise ArgumentError(
+                    f"expected a text for each input. Received: {type(odd[0]).__name__} {brief(odd[0])}"
+                )
             check_filled(texts)
             return Pairs(list(texts), [])
         return self.pairs(self.read(inputs, self.options, targets=False), self.options, targets=False)

@@ -13,7 +13,6 @@ from headwise.masks import Mask
 from headwise.masks.band import Band
 from headwise.masks.documents import Documents
 from headwise.masks.extent import Extent
-from headwise.masks.mask import And
 from headwise.masks.padding import PaddingKeys, PaddingLengths
 from headwise.tiles.runs import runs_of
 from headwise.tiles.tile import Ints, Run, Tile, TileList
@@ -45,10 +44,9 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
 
 def _documents(mask: Mask) -> tuple[Documents, bool] | None:
     """(the documents, whether attention is causal within them), if that is all the mask says."""
-    parts = mask.parts if isinstance(mask, And) else (mask,)
-    documents = [part for part in parts if isinstance(part, Documents)]
-    causal = [part for part in parts if isinstance(part, Band) and part.left is None and part.right == 0]
-    if len(documents) != 1 or len(parts) != 1 + len(causal):
+    documents = [part for part in mask.conjuncts if isinstance(part, Documents)]
+    causal = [part for part in mask.conjuncts if isinstance(part, Band) and part.left is None and part.right == 0]
+    if len(documents) != 1 or len(mask.conjuncts) != 1 + len(causal):
         return None
     if any(part.offset != documents[0].offset for part in causal):
         return None

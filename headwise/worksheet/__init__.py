@@ -4,7 +4,7 @@
     headwise.worksheet.make(module, x).show()                        # the same in the terminal
 
 A workbook has one sheet per step, with live formulas: change a number and all later steps are recalculated. The
-same steps are written as Markdown (.md) and as a page (.html). Only the workbook needs openpyxl.
+same steps are written as Markdown (.md) and as a page (.html). Only the workbook needs XlsxWriter.
 """
 
 from headwise.worksheet.description import Axis, Matrix, Step

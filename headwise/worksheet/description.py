@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from headwise.errors import shortened
 from headwise.worksheet.formulas import Formula
 
 # input, parameter, option, positions and mask are numbers that may be changed; formulas compute the others from them.
@@ -68,7 +69,7 @@ class Axis:
 def printable(text: str, longest: int = LONGEST_LABEL) -> str:
     """A text shortened to fit, without characters that cells and terminals do not accept."""
     text = "".join("\N{REPLACEMENT CHARACTER}" if _is_control(letter) else letter for letter in text)
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return shortened(text, longest)
 
 
 def _is_control(letter: str) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headwise.call import fit_mask
-from headwise.errors import ArgumentError, ShapeError, WorksheetError
+from headwise.errors import ArgumentError, ShapeError, WorksheetError, brief
 from headwise.masks import Mask
 from headwise.nn.inputs import with_real
 from headwise.nn.real import as_real
@@ -156,7 +156,7 @@ def _named(name: str, names: Sequence[str] | None, count: int, default: str) -> 
     if names is None:
         return tuple(f"{default} {i}" for i in range(1, count + 1))
     if isinstance(names, str) or not all(isinstance(each, str) for each in names):
-        raise ArgumentError(f"{name}: expected {count} strings, one for each token. Received: {names!r:.80}")
+        raise ArgumentError(f"{name}: expected {count} strings, one for each token. Received: {brief(names)}")
     if len(names) != count:
         raise ArgumentError(f"{name}: expected {count} names, one for each token. Received: len({name})={len(names)}")
     return tuple(names)

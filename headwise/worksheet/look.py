@@ -1,96 +1,73 @@
-"""Styles and print settings of a workbook's sheets: fonts, fills, borders, and colours by value."""
+"""The look of a workbook's sheets: fonts, grounds, borders, colours by value, and how they are printed."""
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from headwise.worksheet import colour
 from headwise.worksheet.description import Matrix
+from headwise.worksheet.layout import Place
 
 if TYPE_CHECKING:
-    from openpyxl.worksheet.worksheet import Worksheet as Page
+    from xlsxwriter import Workbook
+    from xlsxwriter.worksheet import Worksheet as Page
 
 ROWS_OF_A_PAGE, COLUMNS_OF_A_PAGE = 48, 40
 FONT = "Calibri"  # if it is missing, programs use a similar one
+A4 = 9
+
+_FAINT, _GIVEN, _HEAD = (f"#{each}" for each in (colour.FAINT, colour.GIVEN, colour.HEAD))
+_BOX = {"border": 1, "border_color": "#DDDBE2"}
+_NUMBER = {"font_size": 10, "align": "right", **_BOX}
+_LABEL = {"font_size": 10, "bold": True, "bg_color": _HEAD, **_BOX}
+_FORMULA = {"font_size": 9, "italic": True, "font_color": _FAINT}
+WRAPPED = {"text_wrap": True, "valign": "top"}
+STYLES: dict[str, dict[str, Any]] = {
+    "title": {"font_size": 18, "bold": True, "valign": "vcenter"},
+    "sentence": {"font_size": 11, **WRAPPED},
+    "symbols": {"font_size": 11, "italic": True, "font_color": _FAINT, **WRAPPED},
+    "link": {"font_size": 10, "underline": 1, "font_color": _GIVEN},
+    "name": {"font_size": 11, "bold": True},
+    "aside": _FORMULA,
+    "origin": {**_FORMULA, **WRAPPED},
+    "corner": {"font_size": 9, "font_color": _FAINT, "align": "center", "bg_color": _HEAD, **_BOX},
+    "column": {**_LABEL, "align": "center"},
+    "row": {**_LABEL, "align": "right"},
+    "head": {**_LABEL, "font_size": 11},
+    "given": {**_NUMBER, "font_color": _GIVEN, "bg_color": f"#{colour.GIVEN_GROUND}"},
+    "number": _NUMBER,
+    "output": {**_NUMBER, "bold": True},
+    "plain": {"font_size": 10, **WRAPPED},
+}
 
 
-def follow_numbers(page: Page, matrix: Matrix, area: str, first: str) -> None:
+def follow_numbers(book: Workbook, page: Page, matrix: Matrix, place: Place) -> None:
     """Colours by value, and the values allowed in a mask's cells."""
-    from openpyxl.formatting.rule import CellIsRule, ColorScaleRule, FormulaRule
-    from openpyxl.styles import Font, PatternFill
-    from openpyxl.worksheet.datavalidation import DataValidation
-
-    grey = PatternFill(bgColor=colour.FORBIDDEN_GROUND, fill_type="solid")
+    area, grey = place.address(None, None), f"#{colour.FORBIDDEN_GROUND}"
     if matrix.kind == "weights":
-        low, middle, high = colour.stops()
-        ends = {"start_type": "num", "start_value": 0, "mid_type": "num", "mid_value": 0.5, "end_type": "num"}
-        rule = ColorScaleRule(**ends, end_value=1, start_color=low, mid_color=middle, end_color=high)
-        page.conditional_formatting.add(area, rule)
+        rule: dict[str, Any] = {"type": "3_color_scale"}
+        for name, number, stop in zip(("min", "mid", "max"), (0, 0.5, 1), colour.stops(), strict=True):
+            rule |= {f"{name}_type": "num", f"{name}_value": number, f"{name}_color": f"#{stop}"}
+        page.conditional_format(area, rule)
     elif matrix.kind == "mask":
-        page.conditional_formatting.add(area, CellIsRule(operator="equal", formula=["0"], fill=grey))
+        ground = book.add_format({"bg_color": grey})
+        page.conditional_format(area, {"type": "cell", "criteria": "==", "value": 0, "format": ground})
         # A drop-down list would put texts into the cells, which are not equal to 1.
-        choice = DataValidation(type="whole", operator="between", formula1="0", formula2="1", showErrorMessage=True)
-        choice.error, choice.errorTitle = "1 = may attend, 0 = may not", "Mask"
-        page.add_data_validation(choice)
-        choice.add(area)
+        choice = {"validate": "integer", "criteria": "between", "minimum": 0, "maximum": 1, "ignore_blank": False}
+        page.data_validation(area, {**choice, "error_title": "Mask", "error_message": "1 = may attend, 0 = may not"})
     elif matrix.formula is not None and any("−∞" in text for text in matrix.formula.texts):
-        rule = FormulaRule(formula=[f"ISTEXT({first})"], fill=grey, font=Font(color=colour.FAINT))
-        page.conditional_formatting.add(area, rule)
+        faint = book.add_format({"bg_color": grey, "font_color": _FAINT})
+        first = place.address(1, 1)
+        page.conditional_format(area, {"type": "formula", "criteria": f"=ISTEXT({first})", "format": faint})
 
 
 def set_up_printing(page: Page, title: str, rows: int | None = None, columns: int = 1) -> None:
-    """A4 landscape; all columns on one page, and all rows if they remain readable."""
-    page.page_setup.orientation, page.page_setup.paperSize = "landscape", page.PAPERSIZE_A4
-    page.page_setup.fitToWidth = 1 if columns <= COLUMNS_OF_A_PAGE else 0
-    page.page_setup.fitToHeight = 0 if rows is None or rows > ROWS_OF_A_PAGE or columns > COLUMNS_OF_A_PAGE else 1
-    page.sheet_properties.pageSetUpPr.fitToPage = True
-    page.print_options.horizontalCentered = False
-    page.page_margins.left = page.page_margins.right = 0.5
-    page.page_margins.top, page.page_margins.bottom, page.page_margins.footer = 0.6, 0.8, 0.35
+    """A4 landscape; all columns on one page, and all rows if they remain readable. Grid lines are hidden."""
+    page.hide_gridlines(2)
+    page.set_landscape()
+    page.set_paper(A4)
+    whole = rows is not None and rows <= ROWS_OF_A_PAGE and columns <= COLUMNS_OF_A_PAGE
+    page.fit_to_pages(1 if columns <= COLUMNS_OF_A_PAGE else 0, 1 if whole else 0)
+    page.set_margins(left=0.5, right=0.5, top=0.6, bottom=0.8)
     # A digit at the beginning would be parsed as a font size.
-    page.oddFooter.left.text, page.oddFooter.right.text = f" {title}".replace("&", "&&"), "&A, page &P of &N"
-
-
-def styles() -> dict[str, dict[str, Any]]:
-    from openpyxl.styles import Alignment, Border, PatternFill, Side
-    from openpyxl.styles import Font as AnyFont
-
-    Font = functools.partial(AnyFont, name=FONT, family=2)
-    thin = Side(style="thin", color="DDDBE2")
-    box = Border(left=thin, right=thin, top=thin, bottom=thin)
-
-    def ground(of: str) -> PatternFill:
-        return PatternFill(fgColor=of, fill_type="solid")
-
-    middle, right = Alignment(horizontal="center"), Alignment(horizontal="right")
-    return {
-        "title": {"font": Font(size=18, bold=True), "alignment": Alignment(vertical="center")},
-        "sentence": {"font": Font(size=11)},
-        "symbols": {"font": Font(size=11, italic=True, color=colour.FAINT)},
-        "link": {"font": Font(size=10, underline="single", color=colour.GIVEN)},
-        "name": {"font": Font(size=11, bold=True)},
-        "aside": {"font": Font(size=9, italic=True, color=colour.FAINT)},
-        "origin": {
-            "font": Font(size=9, italic=True, color=colour.FAINT),
-            "alignment": Alignment(wrap_text=True, vertical="top"),
-        },
-        "corner": {
-            "font": Font(size=9, color=colour.FAINT),
-            "alignment": middle,
-            "fill": ground(colour.HEAD),
-            "border": box,
-        },
-        "column": {"font": Font(size=10, bold=True), "alignment": middle, "fill": ground(colour.HEAD), "border": box},
-        "row": {"font": Font(size=10, bold=True), "alignment": right, "fill": ground(colour.HEAD), "border": box},
-        "head": {"font": Font(size=11, bold=True), "fill": ground(colour.HEAD), "border": box},
-        "given": {
-            "font": Font(size=10, color=colour.GIVEN),
-            "fill": ground(colour.GIVEN_GROUND),
-            "border": box,
-            "alignment": right,
-        },
-        "number": {"font": Font(size=10), "border": box, "alignment": right},
-        "output": {"font": Font(size=10, bold=True), "border": box, "alignment": right},
-        "plain": {"font": Font(size=10)},
-    }
+    page.set_footer(f"&L {title.replace('&', '&&')}&R&A, page &P of &N", {"margin": 0.35})

@@ -51,7 +51,7 @@ class Worksheet:
 
         Raises:
             ArgumentError: the name has another suffix.
-            WorksheetError: openpyxl, which a workbook needs, is not installed.
+            WorksheetError: XlsxWriter, which a workbook needs, is not installed.
             FileError: the file cannot be written.
         """
         write_to(self, Path(path))

@@ -33,7 +33,7 @@ def write(
 
     Raises:
         ArgumentError: the path does not end in .xlsx, .md or .html.
-        WorksheetError: an unsupported module or option, too large a module, or openpyxl is missing.
+        WorksheetError: an unsupported module or option, too large a module, or XlsxWriter is missing.
         FileError: the file cannot be written.
     """
     writer_of(Path(path))  # before any work

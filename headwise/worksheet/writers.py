@@ -28,12 +28,12 @@ def write_to(sheet: Worksheet, path: Path) -> None:
 
 
 def writer_of(path: Path) -> Callable[[Worksheet, Path], None]:
-    """The writer for this file name. Raises ArgumentError for another suffix, WorksheetError if openpyxl is missing."""
+    """The writer for this file name. ArgumentError for another suffix, WorksheetError if XlsxWriter is missing."""
     suffix = path.suffix.lower()
     if suffix == ".xlsx":
-        from headwise.worksheet.xlsx import load_openpyxl, write_workbook
+        from headwise.worksheet.xlsx import load_xlsxwriter, write_workbook
 
-        load_openpyxl()
+        load_xlsxwriter()
         return write_workbook
     if suffix == ".md":
         from headwise.worksheet.markdown import write_markdown

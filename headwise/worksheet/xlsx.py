@@ -1,8 +1,9 @@
-"""The workbook: one sheet per step, with live formulas. openpyxl is imported only when a workbook is written."""
+"""The workbook: one sheet per step, with live formulas. XlsxWriter is imported only when a workbook is written."""
 
 from __future__ import annotations
 
 import importlib
+import io
 import unicodedata
 from itertools import pairwise
 from pathlib import Path
@@ -10,185 +11,126 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.errors import WorksheetError
 from headwise.worksheet.description import CONSTANTS, LETTERS, SCIENTIFIC, Matrix
-from headwise.worksheet.layout import Place, Sheet, lay_out, letters
-from headwise.worksheet.look import follow_numbers, set_up_printing, styles
-from headwise.worksheet.results import fill_in
+from headwise.worksheet.layout import Place, Sheet, lay_out
+from headwise.worksheet.look import FONT, STYLES, WRAPPED, follow_numbers, set_up_printing
 
 if TYPE_CHECKING:
-    from openpyxl.worksheet.worksheet import Worksheet as Page
+    from xlsxwriter.format import Format
+    from xlsxwriter.worksheet import Worksheet as Page
 
     from headwise.worksheet.sheet import Worksheet
 
 OVERVIEW = "Overview"
+HOW = (
+    "You can change blue numbers, such as a 1 of the mask to 0: all later steps are recalculated. Black numbers are "
+    "formulas: click on a cell to see its own. Every matrix is a named range. Above each matrix its formula is written "
+    "with names: X[i,j] is the cell of X in the same row and column, X[i,:] the same row, X[:,j] the same column."
+)
 NUMBER_WIDTH, LABEL_WIDTH, LONGEST_LABEL, GAP = 8.5, 9.0, 26.0, 3.0
+DIGIT = 7  # pixels: the width of a digit, the unit of these widths
 LEAST_COLUMNS = 9  # so that a sentence fits on the narrowest sheet
 
 
-def load_openpyxl() -> Any:
-    """Import openpyxl, which happens only here; WorksheetError if it is missing."""
+def load_xlsxwriter() -> Any:
+    """Import XlsxWriter, which happens only here; WorksheetError if it is missing."""
     try:
-        return importlib.import_module("openpyxl")
+        return importlib.import_module("xlsxwriter")
     except ImportError as error:
         raise WorksheetError(
-            'a workbook needs openpyxl, which is not installed. Run pip install "headwise[worksheet]", or write the '
+            'a workbook needs XlsxWriter, which is not installed. Run pip install "headwise[worksheet]", or write the '
             "same steps as Markdown or as a page, to a name that ends in .md or .html"
         ) from error
 
 
 def write_workbook(sheet: Worksheet, path: Path) -> None:
     """Write the workbook."""
-    Writer(sheet).save(path)
+    path.write_bytes(Writer(sheet).written())
 
 
 class Writer:
-    """A workbook that is being built."""
+    """A workbook that is being built. Rows and columns are counted from 1, as in `layout.py`."""
 
     def __init__(self, sheet: Worksheet) -> None:
-        openpyxl = load_openpyxl()
-        self.sheet, self.pages = sheet, lay_out(sheet)
-        self.places = {place.matrix.name: place for page in self.pages for place in page.places}
-        self.book = openpyxl.Workbook()
-        self.book.remove(self.book.active)
-        self.styles = styles()
+        self.file = io.BytesIO()
+        self.book = load_xlsxwriter().Workbook(self.file, {"in_memory": True})
+        self.sheet, self.layouts = sheet, lay_out(sheet)
+        self.places = {place.matrix.name: place for layout in self.layouts for place in layout.places}
+        self.formats: dict[tuple[Any, ...], Format] = {}
 
-    def save(self, path: Path) -> None:
-        """Save the workbook, with the results for programs that cannot calculate."""
-        self.book.properties.title, self.book.properties.creator = self.sheet.title, "headwise"
-        # Spreadsheets recalculate it when they open it; the results in the file are for previews.
-        self.book.calculation.fullCalcOnLoad = True
+    def written(self) -> bytes:
+        """The bytes of the file."""
+        self.book.set_properties({"title": self.sheet.title, "author": "headwise"})
         self._overview()
-        for number in range(len(self.pages)):
-            self._page(number)
-        self._names()
-        self.book.save(path)
-        fill_in(path, self._results())
-
-    def _results(self) -> dict[str, dict[str, float | str]]:
-        """The result of each cell, by sheet and address; also plain numbers, since openpyxl writes 16 of 17 digits."""
-        found: dict[str, dict[str, float | str]] = {page.name: {} for page in self.pages}
-        for place in self.places.values():
-            rows, cols = place.matrix.shape
-            for i in range(rows):
-                for j in range(cols):
-                    value = float(place.matrix.values[i, j])
-                    at = place.address(i + 1, j + 1)
-                    found[place.sheet][at] = value if value != -float("inf") else place.matrix.shown(i, j)
-        return found
-
-    def _names(self) -> None:
-        from openpyxl.workbook.defined_name import DefinedName
-
+        for number, layout in enumerate(self.layouts):
+            self._page(number, layout)
         for name, place in self.places.items():
-            self.book.defined_names[name] = DefinedName(name, attr_text=place.absolute)
+            self.book.define_name(name, f"={place.absolute}")
+        self.book.close()
+        return self.file.getvalue()
 
     # --- One step ------------------------------------------------------------------------------------------------
 
-    def _page(self, number: int) -> None:
-        from openpyxl.styles import Alignment
-
-        layout = self.pages[number]
-        page = self.book.create_sheet(layout.name)
-        wide = max(layout.width, LEAST_COLUMNS)
-        widths = self._widths(layout)
-        for col in range(1, wide + 1):
-            page.column_dimensions[letters(col)].width = widths.get(col, NUMBER_WIDTH)
-        room = sum(widths.get(col, NUMBER_WIDTH) for col in range(1, wide + 1))
-        step = layout.step
-        for row, text, style in (
-            (1, step.heading, "title"),
-            (2, step.sentence, "sentence"),
-            (3, step.symbols, "symbols"),
-        ):
-            self._text(page, row, 1, text, style)
-            page.merge_cells(start_row=row, start_column=1, end_row=row, end_column=wide)
-        lines = -(-len(step.sentence) // max(1, int(room * 1.05)))
-        page.row_dimensions[1].height, page.row_dimensions[2].height = 26, 16 * lines + 2
-        page.cell(2, 1).alignment = Alignment(wrap_text=True, vertical="top")
-        self._links(page, number)
+    def _page(self, number: int, layout: Sheet) -> None:
+        page, step = self.book.add_worksheet(layout.name), layout.step
+        widths = dict.fromkeys(range(1, max(layout.width, LEAST_COLUMNS) + 1), NUMBER_WIDTH) | _widths(layout)
+        for col, width in widths.items():
+            page.set_column_pixels(col - 1, col - 1, round(width * DIGIT))
+        texts = {"title": step.heading, "sentence": step.sentence, "symbols": step.symbols}
+        for row, (style, text) in enumerate(texts.items(), start=1):
+            self._text(page, row, 1, text, style, until=len(widths))
+        heights = {1: 26.0, 2: 16.0 * _lines(step.sentence, sum(widths.values()) * 1.05) + 2}
+        # Links to the overview, the previous and the next sheet.
+        targets = {OVERVIEW: OVERVIEW}
+        if number:
+            targets[f"← {self.layouts[number - 1].name}"] = self.layouts[number - 1].name
+        if number + 1 < len(self.layouts):
+            targets[f"{self.layouts[number + 1].name} →"] = self.layouts[number + 1].name
+        for col, (text, target) in zip((1, 3, 7), targets.items(), strict=False):
+            self._link(page, 4, col, text, target)
         for place in layout.places:
             self._matrix(page, place)
             if not place.matrix.is_number:
-                room = sum(widths.get(place.col + j, NUMBER_WIDTH) for j in range(len(place.matrix.cols) + 1))
-                lines = -(-_wide(origin(place.matrix)) // int(room * 0.95))
-                height = page.row_dimensions[place.row + 1].height or 0
-                page.row_dimensions[place.row + 1].height = max(height, 12.5 * lines + 2)
-        page.freeze_panes = "B5"
-        page.sheet_view.showGridLines = False
+                room = sum(widths[place.col + j] for j in range(len(place.matrix.cols) + 1))
+                height = 12.5 * _lines(origin(place.matrix), room * 0.95) + 2
+                heights[place.row + 1] = max(height, heights.get(place.row + 1, 0.0))
+        for row, height in heights.items():
+            page.set_row(row - 1, height)
+        page.freeze_panes("B5")
         set_up_printing(page, self.sheet.title, layout.height, layout.width)
-
-    def _links(self, page: Page, number: int) -> None:
-        """Add links to the previous and the next sheet."""
-        targets = [(OVERVIEW, OVERVIEW)]
-        if number:
-            targets.append((f"← {self.pages[number - 1].name}", self.pages[number - 1].name))
-        if number + 1 < len(self.pages):
-            targets.append((f"{self.pages[number + 1].name} →", self.pages[number + 1].name))
-        for col, (text, target) in zip((1, 3, 7), targets, strict=False):
-            self._link(page, 4, col, text, target)
-
-    def _link(self, page: Page, row: int, col: int, text: str, target: str) -> None:
-        from openpyxl.worksheet.hyperlink import Hyperlink
-
-        cell = self._text(page, row, col, text, "link")
-        cell.hyperlink = Hyperlink(ref=cell.coordinate, location=f"'{target}'!A1", display=text)
-
-    def _widths(self, layout: Sheet) -> dict[int, float]:
-        """The width of each column: labels and numbers fit, and the name of a matrix ends before the next matrix."""
-        widths: dict[int, float] = {}
-
-        def widen(col: int, wanted: float) -> None:
-            widths[col] = max(min(wanted, LONGEST_LABEL), widths.get(col, 0.0))
-
-        for place in layout.places:
-            matrix = place.matrix
-            texts = [_name(matrix)] if matrix.is_number else [*matrix.rows.labels, _corner(matrix)]
-            widen(place.col, max(LABEL_WIDTH, *(_wide(text) * 1.1 + 2 for text in texts)))
-            for j, label in enumerate(matrix.cols.labels):
-                longest = max(_wide(label), *(len(matrix.shown(i, j)) for i in range(len(matrix.rows))))
-                widen(place.col + 1 + j, max(NUMBER_WIDTH, longest * 1.1 + 2))
-        for place, after in pairwise(layout.places):
-            if after.row == place.row:
-                room = sum(widths.get(col, NUMBER_WIDTH) for col in range(place.col, after.col - 1))
-                widths[after.col - 1] = max(
-                    GAP, _wide(_name(place.matrix)) * 1.2 - room, widths.get(after.col - 1, 0.0)
-                )
-        return widths
 
     def _matrix(self, page: Page, place: Place) -> None:
         """Write the name, size, formula, labels and cells of a matrix."""
         matrix = place.matrix
         self._text(page, place.row, place.col, _name(matrix), "name")
-        self._text(page, *place.origin, origin(matrix), "aside" if matrix.is_number else "origin")
-        if not matrix.is_number:
-            row, wide = place.row + 1, len(matrix.cols)
-            page.merge_cells(start_row=row, start_column=place.col, end_row=row, end_column=place.col + wide)
-        if not matrix.is_number:
+        if matrix.is_number:
+            self._text(page, *place.origin, origin(matrix), "aside")
+        else:
+            self._text(page, *place.origin, origin(matrix), "origin", until=place.col + len(matrix.cols))
             self._text(page, place.labels_row, place.col, _corner(matrix), "corner")
         for j, label in enumerate(matrix.cols.labels, start=1):
             if label:
                 self._text(page, place.labels_row, place.col + j, label, "column")
+        style = "given" if matrix.kind in CONSTANTS else ("output" if matrix.kind == "output" else "number")
+        shape = "0E+00" if matrix.digits == SCIENTIFIC else f"0.{'0' * matrix.digits}".rstrip(".")
+        format = self._format(style, num_format=shape)
         for i, label in enumerate(matrix.rows.labels, start=1):
             if label:
                 self._text(page, place.at(i, 1)[0], place.col, label, "row")
             for j in range(1, len(matrix.cols) + 1):
-                self._cell(page, place, i, j)
-        follow_numbers(page, matrix, place.address(None, None), place.address(1, 1))
+                self._cell(page, place, i, j, format)
+        follow_numbers(self.book, page, matrix, place)
 
-    def _cell(self, page: Page, place: Place, i: int, j: int) -> None:
-        from openpyxl.worksheet.formula import ArrayFormula
-
-        matrix, formula = place.matrix, place.matrix.formula
-        cell = page.cell(*place.at(i, j))
-        style = "given" if matrix.kind in CONSTANTS else ("output" if matrix.kind == "output" else "number")
-        self._style(cell, style)
-        cell.number_format = "0E+00" if matrix.digits == SCIENTIFIC else f"0.{'0' * matrix.digits}".rstrip(".")
-        if formula is None:
-            value = float(matrix.values[i - 1, j - 1])
-            cell.value = int(value) if value.is_integer() and not matrix.digits else value
-        elif not formula.whole:
-            cell.value = "=" + formula.addressed(i, j, lambda *at: self._address(place.sheet, *at))
-        elif (i, j) == (1, 1):
-            cell.value = ArrayFormula(place.address(None, None), f"={formula.texts[0]}")
+    def _cell(self, page: Page, place: Place, i: int, j: int, format: Format) -> None:
+        """Write a number, or a formula with its result, for programs that show a file but cannot calculate."""
+        matrix, formula, at = place.matrix, place.matrix.formula, place.address(i, j)
+        value = float(matrix.values[i - 1, j - 1])
+        if formula is not None and not formula.whole:
+            text = formula.addressed(i, j, lambda *at: self._address(place.sheet, *at))
+            page.write_formula(at, f"={text}", format, value if value != -float("inf") else matrix.shown(i - 1, j - 1))
+        elif formula is not None and (i, j) == (1, 1):
+            page.write_array_formula(place.address(None, None), f"={formula.texts[0]}", format, value)
+        else:
+            page.write_number(at, value, format)
 
     def _address(self, sheet: str, name: str, row: int | None, col: int | None) -> str:
         """The address of cells, for a formula on a given sheet."""
@@ -199,51 +141,33 @@ class Writer:
     # --- The first sheet -----------------------------------------------------------------------------------------
 
     def _overview(self) -> None:
-        from openpyxl.styles import Alignment
-
-        page = self.book.create_sheet(OVERVIEW)
-        for letter, width in zip("ABC", (34, 60, 40), strict=True):
-            page.column_dimensions[letter].width = width
-        self._text(page, 1, 1, self.sheet.title, "title")
-        self._text(page, 2, 1, self.sheet.about, "sentence")
-        page.row_dimensions[1].height = 26
-        how = (
-            "You can change blue numbers, such as a 1 of the mask to 0: all later steps are recalculated. Black "
-            "numbers are formulas: click on a cell to see its own. Every matrix is a named range. Above each matrix "
-            "its formula is written with names: X[i,j] is the cell of X in the same row and column, X[i,:] the same "
-            "row, X[:,j] the same column."
-        )
-        self._text(page, 3, 1, how, "sentence")
-        for row in (1, 2, 3):
-            page.merge_cells(start_row=row, start_column=1, end_row=row, end_column=3)
-            page.cell(row, 1).alignment = Alignment(wrap_text=True, vertical="top")
-        page.row_dimensions[2].height, page.row_dimensions[3].height = 18, 36
+        page = self.book.add_worksheet(OVERVIEW)
+        for col, width in enumerate((34, 60, 40)):
+            page.set_column_pixels(col, col, width * DIGIT)
+        texts = ((self.sheet.title, "title", 26), (self.sheet.about, "sentence", 18), (HOW, "sentence", 36))
+        for row, (text, style, height) in enumerate(texts, start=1):
+            self._line(page, row, text, style, height)
         row = self._table(page, 5, ("Step", "What it does", "In symbols"))
-        for layout in self.pages:
-            self._link(page, row, 1, layout.name, layout.name)
+        for layout in self.layouts:
+            self._link(page, row, 1, layout.name, layout.name, **WRAPPED)
             self._text(page, row, 2, layout.step.sentence, "plain")
             self._text(page, row, 3, layout.step.symbols, "symbols")
-            for col in (1, 2, 3):
-                page.cell(row, col).alignment = Alignment(wrap_text=True, vertical="top")
-            lines = max(
-                -(-len(layout.step.sentence) // 66), -(-len(layout.step.symbols) // 44), -(-len(layout.name) // 33)
-            )
-            page.row_dimensions[row].height = 15 * lines + 3
+            rooms = ((layout.step.sentence, 76), (layout.step.symbols, 44), (layout.name, 33))
+            page.set_row(row - 1, 15 * max(_lines(text, room) for text, room in rooms) + 3)
             row += 1
         row = self._table(page, row + 1, ("Dimension", "What it counts", "Size"))
         for letter, size in self.sheet.dimensions:
             for col, text in enumerate((letter, LETTERS[letter], size), start=1):
                 self._text(page, row, col, text, "plain")
             row += 1
-        for note in self.sheet.notes:
-            self._text(page, row + 1, 1, note, "sentence")
-            page.merge_cells(start_row=row + 1, start_column=1, end_row=row + 1, end_column=3)
-            page.cell(row + 1, 1).alignment = Alignment(wrap_text=True, vertical="top")
-            page.row_dimensions[row + 1].height = 32
-            row += 1
-        page.freeze_panes = "A6"
-        page.sheet_view.showGridLines = False
+        for below, note in enumerate(self.sheet.notes, start=1):
+            self._line(page, row + below, note, "sentence", 32)
+        page.freeze_panes("A6")
         set_up_printing(page, self.sheet.title)
+
+    def _line(self, page: Page, row: int, text: str, style: str, height: float) -> None:
+        self._text(page, row, 1, text, style, until=3)
+        page.set_row(row - 1, height)
 
     def _table(self, page: Page, row: int, heads: tuple[str, ...]) -> int:
         for col, text in enumerate(heads, start=1):
@@ -252,19 +176,47 @@ class Writer:
 
     # --- Cells ---------------------------------------------------------------------------------------------------
 
-    def _text(self, page: Page, row: int, col: int, text: str, style: str) -> Any:
-        """Write text as text: a token may look like a formula."""
-        cell = page.cell(row, col)
-        cell.value = text
-        cell.data_type = "s"
-        if text[:1] in ("=", "+", "-", "@"):
-            cell.quotePrefix = True
-        self._style(cell, style)
-        return cell
+    def _text(self, page: Page, row: int, col: int, text: str, style: str, *, until: int | None = None) -> None:
+        """Write text as text: a token may look like a formula. `until` is the last of the columns that are merged."""
+        format = self._format(style, quote_prefix=text[:1] in ("=", "+", "-", "@"))
+        if until is not None:
+            page.merge_range(row - 1, col - 1, row - 1, until - 1, "", format)
+        page.write_string(row - 1, col - 1, text, format)
 
-    def _style(self, cell: Any, name: str) -> None:
-        for attribute, value in self.styles[name].items():
-            setattr(cell, attribute, value)
+    def _link(self, page: Page, row: int, col: int, text: str, target: str, **look: Any) -> None:
+        page.write_url(row - 1, col - 1, f"internal:'{target}'!A1", self._format("link", **look), text)
+
+    def _format(self, style: str, **look: Any) -> Format:
+        key = (style, *look.items())
+        if key not in self.formats:
+            self.formats[key] = self.book.add_format({"font_name": FONT, **STYLES[style], **look})
+        return self.formats[key]
+
+
+def _widths(layout: Sheet) -> dict[int, float]:
+    """The width of each column: labels and numbers fit, and the name of a matrix ends before the next matrix."""
+    widths: dict[int, float] = {}
+
+    def widen(col: int, wanted: float) -> None:
+        widths[col] = max(min(wanted, LONGEST_LABEL), widths.get(col, 0.0))
+
+    for place in layout.places:
+        matrix = place.matrix
+        texts = [_name(matrix)] if matrix.is_number else [*matrix.rows.labels, _corner(matrix)]
+        widen(place.col, max(LABEL_WIDTH, *(_wide(text) * 1.1 + 2 for text in texts)))
+        for j, label in enumerate(matrix.cols.labels):
+            longest = max(_wide(label), *(len(matrix.shown(i, j)) for i in range(len(matrix.rows))))
+            widen(place.col + 1 + j, max(NUMBER_WIDTH, longest * 1.1 + 2))
+    for place, after in pairwise(layout.places):
+        if after.row == place.row:
+            room = sum(widths.get(col, NUMBER_WIDTH) for col in range(place.col, after.col - 1))
+            widths[after.col - 1] = max(GAP, _wide(_name(place.matrix)) * 1.2 - room, widths.get(after.col - 1, 0.0))
+    return widths
+
+
+def _lines(text: str, room: float) -> int:
+    """The number of lines of a text in a room of so many narrow letters."""
+    return -(-_wide(text) // max(1, int(room)))
 
 
 def origin(matrix: Matrix) -> str:

@@ -175,6 +175,27 @@ def test_a_layer_that_a_negative_number_no_longer_means_takes_no_memory() -> Non
     assert seen.layers == ["layers.19"]
 
 
+def test_keys_that_two_layers_share_count_until_both_are_dropped() -> None:
+    class Layer(nn.Module):
+        def forward(self, q: Tensor, k: Tensor) -> Tensor:
+            return functional.scaled_dot_product_attention(q, k, k)
+
+    class Sharing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Layer() for _ in range(3))
+
+        def forward(self, x: Tensor, first: Tensor, other: Tensor) -> None:
+            for layer, q, k in zip(self.layers, x, (first, first, other), strict=True):
+                layer(q.clone(), k)
+
+    given = torch.randn(3, 1, 2, 3, 4), torch.randn(1, 2, 50, 4), torch.randn(1, 2, 60, 4)
+    size = 4 * 2 * 4 * (3 + 3 + 50 + 60)  # of the last two layers, q and k
+    for room, fits in ((size, contextlib.nullcontext()), (size - 1, pytest.raises(RecordError, match="max_bytes"))):
+        with fits, headwise.watch(model := Sharing(), only=[-1, -2], max_bytes=room):
+            model(*given)
+
+
 @pytest.mark.parametrize(
     ("only", "message"),
     [

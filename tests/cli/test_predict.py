@@ -107,6 +107,8 @@ def test_two_texts_are_one_input(tmp_path: Path) -> None:
     assert _asked(Asked(False), ["x [SEP] y"], None) == ["x [SEP] y"]  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r'expected "first \[SEP\] second" as INPUT, .* Received: \'x\''):
         _asked(Asked(True), ["x"], None)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r'one "\[SEP\]" between them. Received: 3 texts, \'x \[SEP\] y \[SEP\] z'):
+        _asked(Asked(True), ["x [SEP] y", "x [SEP] y [SEP] z"], None)  # type: ignore[arg-type]
 
 
 def test_columns_of_a_file_without_header_are_counted(tmp_path: Path, reviews_run: Path) -> None:

@@ -165,8 +165,8 @@ def test_a_checkpoint_that_is_too_wide_is_not_even_read(run: Run, tiny_bert: Pat
     assert "too wide to follow: expected a width of at most 16. Received: 768" in result.err
 
 
-def test_without_openpyxl(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
+def test_without_xlsxwriter(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "xlsxwriter", None)
     result = run("worksheet", "--out", "attention.xlsx")
     assert result.code == 2
     assert 'pip install "headwise[worksheet]"' in result.err

@@ -49,6 +49,12 @@ def test_large_tables_show_their_shapes() -> None:
     assert repr(masks.from_predicate(lambda b, h, q, k: q == k, heads=2)) == "from_predicate(<lambda>, heads=2)"
 
 
+def test_big_bird_keeps_its_length_and_what_it_was_made_from() -> None:
+    for mask in (masks.big_bird(20), masks.big_bird(999, block_size=8, window_blocks=5, random_blocks=0, seed=7)):
+        assert back(mask) == mask
+        assert back(mask).fixed_lengths == mask.fixed_lengths == mask.natural_lengths()
+
+
 class Diagonal(Mask):
     """A mask of somebody else."""
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.mask_input import Form
+from headwise.errors import shortened
 
 _YES = r"(?:\btrue\b|\b1(?:\.0)?s?\b|\bones?\b|\bnon-?zeros?\b)"
 _NO = r"(?:\bfalse\b|\b0(?:\.0)?s?\b|\bzeros?\b)"
@@ -208,13 +209,13 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: s
         first = re.split(r"\n\s*\n|>>>", inspect.cleandoc(doc or ""))[0]
         for sentence in re.split(r"(?<=[.;:])\s", " ".join(first.split())):
             if re.search(_CAUSAL, sentence, re.I) and not re.search(_UNLESS, sentence, re.I):
-                return f'docstring "{sentence[:80]}"'
+                return f'docstring "{shortened(sentence, 80)}"'
     for line in text.splitlines():
         code, _, comment = line.partition("#")
         if re.search(_CAUSAL, comment, re.I) and not re.search(_UNLESS, comment, re.I):
-            return f'comment "{comment.strip()[:80]}"'
+            return f'comment "{shortened(comment.strip(), 80)}"'
         if re.search(_TRIANGLE, code) and not ("tril" in code and "triu" in code):  # both: a window on both sides
-            return f'code "{code.strip()[:80]}"'
+            return f'code "{shortened(code.strip(), 80)}"'
     return ""
 
 

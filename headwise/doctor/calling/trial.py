@@ -22,7 +22,7 @@ from headwise.doctor.calling.signature import Assignment, Parameter, assignments
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.way import LAYOUTS, Inputs, NoOutput, OutputProblem, Result, Way, describe, noise
 from headwise.doctor.limits import out_of_memory
-from headwise.errors import DoctorError
+from headwise.errors import DoctorError, shortened
 
 QUERIES, KEYS = 5, 7  # lengths of a trial: all sizes differ, so that none can be confused with another
 _ATTEMPTS = 3000  # the maximum number of calls
@@ -265,7 +265,7 @@ class Trial:
         kind = NoOutput if said.startswith("forward returned") else DoctorError
         return kind(
             f"{name}.forward({listed}): no way to call it was found in {tried} trials. With {how} it raised or "
-            f"returned: {said[:400]}. "
+            f"returned: {shortened(said, 400)}. "
             'State how it is called with spec=, such as Spec(takes="self", width=64), or pass example= of a real call'
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, shortened
 
 Form = Literal["op", "plain"]
 Asked = Literal["auto", "op", "plain"]
@@ -142,7 +142,7 @@ def wrong_with_op() -> str | None:
         try:
             given = _run_op([tensor.numpy() for tensor in tensors], is_causal)
         except Exception as cause:  # ONNX Runtime's errors have no common class
-            return f"refuses {name} ({' '.join(str(cause).split())[:120]})"
+            return f"refuses {name} ({shortened(' '.join(str(cause).split()), 120)})"
         if not np.allclose(given, expected.numpy(), atol=1e-5):
             return f"computes wrong results for {name}"
     return None

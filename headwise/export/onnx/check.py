@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from headwise.errors import ExportError
+from headwise.errors import ExportError, shortened
 from headwise.export import comparing
 from headwise.export.comparing import Difference
 from headwise.export.manifest import GraphFile
@@ -57,4 +57,4 @@ def outputs(
         return [run(*given) for given in graph.examples]
     except Exception as cause:  # ONNX Runtime's errors have no class in common
         said = " ".join(str(cause).split())
-        raise ExportError(f"{graph.name}: ONNX Runtime cannot run {file.file}: {said[:400]}") from cause
+        raise ExportError(f"{graph.name}: ONNX Runtime cannot run {file.file}: {shortened(said, 400)}") from cause

@@ -75,7 +75,7 @@ def _size(mask: Mask | None) -> int:
 
 
 def _parts(mask: Mask | None) -> tuple[Mask, ...]:
-    return () if mask is None else mask.parts if isinstance(mask, And) else (mask,)
+    return () if mask is None else mask.conjuncts
 
 
 def _is_long(call: Call) -> bool:

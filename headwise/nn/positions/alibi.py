@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from headwise.masks import Mask
-from headwise.masks.mask import And
 from headwise.nn.options import positive, whole
 from headwise.nn.positions.scheme import Positions, check_fits, check_ids, distances
 
@@ -76,8 +75,7 @@ def looks_backwards(mask: Mask | Tensor | None, q_len: int, k_len: int) -> bool:
     """Whether the mask is known to let no query see a key after it, the last query standing at the last key."""
     if not isinstance(mask, Mask):
         return False
-    parts = mask.parts if isinstance(mask, And) else (mask,)
-    for part in parts:
+    for part in mask.conjuncts:
         if part.band() is not None:
             band = part.align(q_len, k_len).band()
             if band is not None and band[1] <= k_len - q_len:

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, brief
 from headwise.records.statistics.compute import Statistics, compute
 from headwise.records.statistics.distance import Distance
 from headwise.records.statistics.entropy import Entropy
@@ -71,7 +71,7 @@ def make(names: Collection[str], options: Mapping[str, Any]) -> list[Statistic]:
     if unknown := [name for name in names if name not in STATISTICS]:
         raise ArgumentError(f"statistics: the names are {', '.join(STATISTICS)}. Received: names={unknown}")
     known = set[str]().union(*map(_options, STATISTICS.values()))
-    if unknown := [f"{option}={value!r:.60}" for option, value in options.items() if option not in known]:
+    if unknown := [f"{option}={brief(value)}" for option, value in options.items() if option not in known]:
         raise ArgumentError(
             f"statistics: the options are rows, {', '.join(sorted(known))}. Received: {', '.join(unknown)}"
         )

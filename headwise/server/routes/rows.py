@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.errors import RequestRefused
+from headwise.errors import RequestRefused, brief
 from headwise.server.interface import Description
 from headwise.tasks.columns import DTYPES, Column, Row
 
@@ -54,7 +54,7 @@ def row_of(cells: Any, description: Description) -> Row:
         raise _bad(f"a row: expected an object with {_names(description)}. Received: {_shown(cells)}")
     known = {column.name for column in description.inputs}
     if unknown := [name for name in cells if name not in known]:
-        raise _bad(f"unknown column: expected {_names(description)}. Received: {_quoted(unknown[0])}")
+        raise _bad(f"unknown column: expected {_names(description)}. Received: {brief(unknown[0], 40)}")
     row: Row = {}
     for column in description.inputs:
         cell = cells.get(column.name)
@@ -164,10 +164,6 @@ def _bytes(cell: str, column: Column) -> bytes:
 def _names(description: Description) -> str:
     names = [f"{column.name!r}{' (optional)' if column.optional else ''}" for column in description.inputs]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _quoted(name: str) -> str:
-    return repr(name if len(name) <= 40 else f"{name[:39]}…")
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headwise.errors import ArgumentError, HeadwiseError
+from headwise.errors import ArgumentError, HeadwiseError, shortened
 from headwise.tasks.bulk.parts import Work
 from headwise.tasks.rows.chunks import Reader
 
@@ -59,7 +59,9 @@ def answer_parts(work: Work, missing: Sequence[int], workers: int, address: str 
                 yield int(row["part"])
         except ray.exceptions.RayError as error:
             said = str(error).strip().splitlines()[-1]
-            raise ArgumentError(f"a Ray worker ended: {said:.300}. Run the same command again to resume") from error
+            raise ArgumentError(
+                f"a Ray worker ended: {shortened(said, 300)}. Run the same command again to resume"
+            ) from error
 
 
 class _Worker:
@@ -109,7 +111,7 @@ def _running(ray: Any, workers: int, address: str | None) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         said = " ".join(str(error).split())
         where = f"the Ray cluster at {address} does not respond" if address else "Ray cannot be started here"
-        raise ArgumentError(f"{where}: {said:.200}") from error
+        raise ArgumentError(f"{where}: {shortened(said, 200)}") from error
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from headwise.errors import ArgumentError, FileError
+from headwise.errors import ArgumentError, FileError, shortened
 from headwise.tasks.rows import separated
 from headwise.tasks.rows.separated import Layout
 from headwise.tasks.rows.sources import (
@@ -269,7 +269,7 @@ def _arrow_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (pyarrow.ArrowException, OSError) as error:
-        raise FileError(f"{path}: cannot be read as parquet: {' '.join(str(error).split()):.200}") from error
+        raise FileError(f"{path}: cannot be read as parquet: {shortened(' '.join(str(error).split()), 200)}") from error
 
 
 def _batches(file: Any, first: int) -> Iterator[Any]:

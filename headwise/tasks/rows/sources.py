@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.errors import ArgumentError, DtypeError, FileError
+from headwise.errors import ArgumentError, DtypeError, FileError, brief, shortened
 from headwise.files import parsed
 from headwise.tasks.rows import separated
 
@@ -199,7 +199,7 @@ def parse_row(line: str, name: str, number: int) -> dict[Any, Any]:
 
 def _as_row(row: Any, name: str, unit: str, number: int) -> dict[Any, Any]:
     if not isinstance(row, dict):
-        raise FileError(f'{name}: {unit} {number}: expected an object, such as {{"text": "…"}}. Received: {row!r:.40}')
+        raise FileError(f'{name}: {unit} {number}: expected an object, such as {{"text": "…"}}. Received: {brief(row)}')
     return row
 
 
@@ -228,7 +228,7 @@ def transposed(rows: Sequence[Mapping[Any, Any]], names: Iterable[Any] | None = 
 
 def _listed(name: Any, cells: Any) -> list[Any]:
     if isinstance(cells, str) or not isinstance(cells, Iterable):
-        raise DtypeError(f"data: expected a list for {name!r}. Received: {type(cells).__name__} {cells!r:.40}")
+        raise DtypeError(f"data: expected a list for {name!r}. Received: {type(cells).__name__} {brief(cells)}")
     return cells.tolist() if hasattr(cells, "tolist") else list(cells)
 
 
@@ -262,7 +262,7 @@ def _with_datasets(kind: str, path: Path) -> dict[str, list[Any]]:
             )
         except Exception as error:  # pandas, Arrow and fsspec each have their own
             said = " ".join(str(error).split()) or type(error).__name__
-            raise FileError(f"{path}: cannot be read as {kind}: {said:.200}") from error
+            raise FileError(f"{path}: cannot be read as {kind}: {shortened(said, 200)}") from error
 
 
 def _from_hub(name: str) -> Table:
@@ -284,7 +284,7 @@ def _from_hub(name: str) -> Table:
                 return _of_dataset(name, found)
     said = " ".join(str(failures[0]).split()) if answers else "it cannot be reached from here"
     raise FileError(
-        f"{name}: there is no such file, and the hub gave no data set of that name: {said:.200}"
+        f"{name}: there is no such file, and the hub gave no data set of that name: {shortened(said, 200)}"
     ) from failures[0]
 
 

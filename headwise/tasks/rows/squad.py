@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from headwise.errors import ArgumentError, FileError
+from headwise.errors import ArgumentError, FileError, brief
 from headwise.tasks.options.answer import AnswerOptions
 from headwise.tasks.rows.sources import Table, open_table
 from headwise.tasks.rows.tables import Data, as_text, find_column
@@ -104,7 +104,7 @@ def _of_cell(cell: Any, start: Any, where: str) -> Answers:
         texts, starts = cell.get("text"), cell.get(_START)
         if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
             raise ArgumentError(
-                f"{where}: expected answers with text and {_START}, lists alike. Received: {cell!r:.60}"
+                f"{where}: expected answers with text and {_START}, lists alike. Received: {brief(cell)}"
             )
         return [(as_text(text), _number(at, where)) for text, at in zip(texts, starts, strict=True)]
     text = as_text(cell)
@@ -119,7 +119,7 @@ def _number(start: Any, where: str) -> int | None:
         return int(written)
     except ValueError:
         raise ArgumentError(
-            f"{where}: expected the character at which the answer begins, a whole number. Received: {written!r:.40}"
+            f"{where}: expected the character at which the answer begins, a whole number. Received: {brief(written)}"
         ) from None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, brief
 
 if TYPE_CHECKING:
     from headwise.tasks.rows.sources import Table
@@ -154,9 +154,9 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
     if isinstance(source, Data):
         return source
     table = open_table(source, tuple(columns.values()))
-    taken = {name: table.columns[find_column(table, column)] for name, column in columns.items()}
-    if not table.numbers:
+    if not table.numbers:  # an empty list has no columns either
         raise ArgumentError(f"{table.name}: there are no rows in it")
+    taken = {name: table.columns[find_column(table, column)] for name, column in columns.items()}
     taken = {name: [as_text(each) for each in cells] if name in texts else cells for name, cells in taken.items()}
     data = Data(table.name, taken, table.numbers, fingerprint=table.fingerprint, unit=table.unit)
     empty: dict[int, str] = {}
@@ -184,7 +184,7 @@ def find_column(table: Table, column: str) -> str:
     hint = f" Did you mean {meant[0]!r}?" if meant else ""
     if table.headed and not meant:
         hint = " If its first line is not a header, give columns by number: 1 is the first"
-    shown = ", ".join(repr(name) if len(name) <= 40 else f"{name[:40]!r}…" for name in names)
+    shown = ", ".join(brief(name, 40) for name in names)
     raise ArgumentError(f"{table.name}: there is no column {column!r}. The columns are: {shown or 'none'}.{hint}")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import ArgumentError, FileError, HeadwiseError
+from headwise.errors import ArgumentError, FileError, HeadwiseError, shortened
 from headwise.files import replacing
 
 Columns = Mapping[str, Sequence[Any]]
@@ -93,7 +93,7 @@ def schema_with(part: Path, schema: Any) -> Any:
         return pyarrow.unify_schemas([schema, own], promote_options="permissive")
     except pyarrow.ArrowException as error:
         said = " ".join(str(error).split())
-        raise ArgumentError(f"Parquet has one type a column. Received: {said:.200}; {_INSTEAD}") from error
+        raise ArgumentError(f"Parquet has one type a column. Received: {shortened(said, 200)}; {_INSTEAD}") from error
 
 
 def writer_of(path: Path) -> Callable[[Path, Columns], None]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headwise.capture import watch
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, brief
 from headwise.graphs import masked_language_model
 from headwise.graphs.graph import Graph
 from headwise.graphs.session import Sessions
@@ -131,7 +131,7 @@ class Masked:
         at = ids_1S == self.subwords.mask
         wanted = text.count(MASK)
         if not wanted or int(at.sum()) < wanted:
-            said = f"Received: {text!r:.60}"
+            said = f"Received: {brief(text)}"
             if wanted:
                 said = f"The {MASK} at the end of this text is beyond the {self.block} tokens that are read"
             raise ArgumentError(f"expected a text with {MASK} where a token is to be found. {said}")

@@ -106,7 +106,8 @@ def read_config(folder: Path, kind: type[Task[Any]] | None = None) -> dict[str, 
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "is not there"
         raise CheckpointError(
-            f"{folder} {what}: expected a run folder, as `headwise train ... --out {folder}` writes it"
+            f"{folder} {what}: expected a run folder. `headwise train ... --out {folder}` writes one; --resume only "
+            "continues it"
         )
     try:
         config = parsed(yaml.safe_load, (folder / CONFIG).read_text(encoding="utf-8"))

@@ -234,7 +234,7 @@ def test_a_split_is_drawn_by_the_seed_and_loses_nothing() -> None:
         ("a.csv", b'text,label\na,1\n"b" c,2\n', FileError, "line 3: a quote within a quoted cell"),
         ("a.csv", b"text,label\nok,1\n\xff,1\n", FileError, "not UTF-8: received byte 0xff in line 3"),
         ("a.csv", b"text,label\n", ArgumentError, "no rows"),
-        ("a.csv", b"", ArgumentError, "no column 'text'. The columns are: none"),
+        ("a.csv", b"", ArgumentError, "a.csv: there are no rows in it"),
         ("a.jsonl", b'{"text": 1}\n{"text": \n', FileError, "line 2 is not JSON: expecting value"),
         ("a.jsonl", b'{"text": 1}\n' + b"[" * 100_000, FileError, "line 2: cannot be read: it is nested too deeply"),
         ("a.json", b'[{"text": ' + b"9" * 5000 + b"}]", FileError, "line 1: cannot be read: Exceeds the limit"),
@@ -257,6 +257,8 @@ def test_what_is_wrong_with_a_source(tmp_path: Path) -> None:
         read_table("none.csv", BOTH)
     with pytest.raises(FileError, match="is a directory"):
         read_table(tmp_path, BOTH)
+    with pytest.raises(ArgumentError, match="the list: there are no rows in it"):
+        read_table([], BOTH)
     with pytest.raises(DtypeError, match="Received: int"):
         read_table(3, BOTH)
     with pytest.raises(DtypeError, match="Received: list with str"):
