@@ -33,6 +33,7 @@ REAL = (IDS != 0).astype(np.int32)
 TYPES = np.array([[0, 0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1]], np.int32)
 
 
+@pytest.mark.every_backend
 def test_the_same_as_in_pytorch(tiny_bert: Path) -> None:
     ours, theirs = Bert.from_pretrained(tiny_bert), models.Bert.from_pretrained(tiny_bert)
     assert ours.config == theirs.config
@@ -91,6 +92,7 @@ def classifier(bert: Bert) -> keras.Model:
     return keras.Model(ids, keras.layers.Dense(2)(pooled))
 
 
+@pytest.mark.every_backend
 def test_a_model_around_it_learns_and_is_saved(tmp_path: Path) -> None:
     model = classifier(Bert(replace(CONFIG, dropout=0.0, attention_dropout=0.0), seed=1))
     model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -131,6 +133,7 @@ def test_dropout_is_of_training_and_of_the_seed() -> None:
     assert np.abs(dropped - array(first(tensor(IDS)))).max() > 0.01
 
 
+@pytest.mark.every_backend
 def test_bad_input() -> None:
     bert, without = Bert(CONFIG), Bert(replace(CONFIG, pooler=False))
     ids, symbolic = tensor(IDS), keras.Input((None,), dtype="int32")

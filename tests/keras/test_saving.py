@@ -26,7 +26,7 @@ from headwise.errors import ArgumentError
 from headwise.keras import saving
 from headwise.keras.layer import Layer
 from headwise.models import BertConfig
-from tests.keras.backend import BACKEND, array, tensor
+from tests.keras.backend import BACKEND, array, cases, tensor
 
 MultiHeadAttention = headwise.keras.MultiHeadAttention
 positions = headwise.keras.positions
@@ -388,7 +388,7 @@ def test_model_files(name: str, suffix: str, tmp_path: Path) -> None:
     check_same(keras.saving.load_model(tmp_path / f"m{suffix}"), model)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", cases(MODELS, "functional"))
 def test_weights_file(name: str, tmp_path: Path) -> None:
     model, other = randomise(MODELS[name]()), MODELS[name]()
     model.save_weights(tmp_path / "m.weights.h5")
@@ -453,6 +453,7 @@ def test_subclassed_model(how: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(array(again(x)), array(model(x)), atol=1e-6)
 
 
+@pytest.mark.every_backend
 def test_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
     model = sequential()
     model.compile(keras.optimizers.Adam(0.01), "mse")
@@ -488,6 +489,7 @@ for folder in sys.argv[2:]:
 """
 
 
+@pytest.mark.every_backend
 def test_files_load_in_a_new_process_on_another_backend(tmp_path: Path) -> None:
     """torch → tensorflow → jax → torch: run on each backend, every one writes and reads."""
     for name, make in MODELS.items():

@@ -219,6 +219,7 @@ def test_twins_compute_the_same(name: str) -> None:
     np.testing.assert_allclose(array(found), expected.detach().numpy(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.every_backend
 def test_pytorchs_own_layers() -> None:
     theirs = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, norm_first=True, activation="gelu").eval()
     layer = hk.EncoderLayer.from_torch(theirs)

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from keras import ops
 
 from headwise.keras import Bert
 from headwise.models import BertConfig
 from tests.keras.parity import close
+
+pytestmark = pytest.mark.every_backend
 
 CONFIG = BertConfig(vocab_size=13, dim=8, num_layers=2, num_heads=2, ffn_dim=16, max_positions=9)
 

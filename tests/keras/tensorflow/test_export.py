@@ -15,6 +15,8 @@ import tensorflow as tf
 import headwise.keras
 from headwise import masks
 
+pytestmark = pytest.mark.every_backend
+
 MultiHeadAttention = headwise.keras.MultiHeadAttention
 positions = headwise.keras.positions
 
