@@ -33,7 +33,6 @@ REAL = (IDS != 0).astype(np.int32)
 TYPES = np.array([[0, 0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1]], np.int32)
 
 
-@pytest.mark.every_backend
 def test_the_same_as_in_pytorch(tiny_bert: Path) -> None:
     ours, theirs = Bert.from_pretrained(tiny_bert), models.Bert.from_pretrained(tiny_bert)
     assert ours.config == theirs.config
@@ -94,7 +93,7 @@ def classifier(bert: Bert) -> keras.Model:
 
 @pytest.mark.every_backend
 def test_a_model_around_it_learns_and_is_saved(tmp_path: Path) -> None:
-    model = classifier(Bert(replace(CONFIG, dropout=0.0, attention_dropout=0.0), seed=1))
+    model = classifier(Bert(replace(CONFIG, num_layers=1, dropout=0.0, attention_dropout=0.0), seed=1))
     model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     history = model.fit(IDS, np.array([0, 1]), epochs=6, verbose=0).history["loss"]
     assert history[-1] < 0.5 * history[0]
@@ -150,7 +149,7 @@ def test_bad_input() -> None:
         (ShapeError, "token_type_ids: expected", lambda: bert(ids, token_type_ids=tensor(TYPES[:, :3]))),
         (ShapeError, "at most 9 tokens, the model's limit. Received: 14", lambda: bert(ops.concatenate([ids, ids], 1))),
         (CheckpointError, "has no pooler", lambda: without(ids, return_pooled=True)),
-        (CheckpointError, "has no pooler", lambda: without.pool(without(ids))),
+        (CheckpointError, "has no pooler", lambda: without.pool(tensor(np.zeros((2, 7, 8))))),
         (ArgumentError, "pass return_pooled=True", lambda: bert.pool(bert(symbolic))),
         (ArgumentError, "config: expected a headwise.models.BertConfig", lambda: Bert({"vocab_size": 3})),  # type: ignore[arg-type]
     ]

@@ -63,6 +63,7 @@ def built(layer: keras.layers.Layer, count: int = 1) -> keras.layers.Layer:
     return layer
 
 
+@pytest.mark.skipif(BACKEND == "jax", reason="JAX compiles each shape that the doctor tries")
 @pytest.mark.parametrize("name", cases(["headwise", "keras", "course"], "headwise"))
 def test_a_correct_layer_is_healthy(name: str) -> None:
     layer = {
@@ -92,7 +93,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("wrong", cases(MISTAKES, "mask ignored"))
+@pytest.mark.parametrize("wrong", MISTAKES)
 def test_a_mistake_is_named(wrong: str) -> None:
     diagnosis = headwise.diagnose(built(Attention(wrong)), timeout=None)
     found = {x.name for x in diagnosis.findings if x.severity in ("bug", "risk")}
@@ -114,6 +115,7 @@ def test_the_command_says_which_backend_it_needs() -> None:
 def test_outputs_and_gradients_are_the_layers() -> None:
     layer = built(MultiHeadAttention(WIDTH, HEADS, sinks=True))
     module = as_torch(layer)
+    assert module.runs_on == BACKEND
     assert dict(module.named_parameters()).keys() == {"qkv.kernel", "qkv.bias", "out.kernel", "out.bias", "sinks"}
     twin = headwise.nn.MultiHeadAttention(WIDTH, HEADS, sinks=True)
     with torch.no_grad():

@@ -151,7 +151,6 @@ def test_an_example_of_nothing_but_padding() -> None:
     assert np.isfinite(out).all()
 
 
-@pytest.mark.every_backend
 def test_training_with_padding() -> None:
     model = keras.Sequential([embedding(), EncoderLayer(M, 2, dropout=0.1, seed=0), keras.layers.Dense(WORDS)])
     model.compile(keras.optimizers.Adam(0.03), keras.losses.SparseCategoricalCrossentropy(from_logits=True))

@@ -16,7 +16,7 @@ from tests.keras.parity import close
 
 pytestmark = pytest.mark.every_backend
 
-CONFIG = BertConfig(vocab_size=13, dim=8, num_layers=2, num_heads=2, ffn_dim=16, max_positions=9)
+CONFIG = BertConfig(vocab_size=13, dim=8, num_layers=1, num_heads=2, ffn_dim=16, max_positions=9)
 
 
 def test_a_saved_model_serves_any_length(tmp_path: Path) -> None:
