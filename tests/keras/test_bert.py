@@ -151,7 +151,7 @@ def test_bad_input() -> None:
         (CheckpointError, "has no pooler", lambda: without(ids, return_pooled=True)),
         (CheckpointError, "has no pooler", lambda: without.pool(tensor(np.zeros((2, 7, 8))))),
         (ArgumentError, "pass return_pooled=True", lambda: bert.pool(bert(symbolic))),
-        (ArgumentError, "config: expected a headwise.models.BertConfig", lambda: Bert({"vocab_size": 3})),  # type: ignore[arg-type]
+        (ArgumentError, "config: expected a headwise.models.BertConfig", lambda: Bert({"vocab_size": 3})),
     ]
     for error, message, call in bad:
         with pytest.raises(error, match=message):

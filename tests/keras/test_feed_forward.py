@@ -112,7 +112,7 @@ def test_a_mixed_policy() -> None:
     [
         (lambda: FeedForward(0), "dim: expected a whole number of at least 1"),
         (lambda: FeedForward(4, 0), "hidden_dim"),
-        (lambda: FeedForward(4, activation="tanh"), "activation: expected one of 'relu'"),  # type: ignore[arg-type]
+        (lambda: FeedForward(4, activation="tanh"), "activation: expected one of 'relu'"),
         (lambda: FeedForward(4, dropout=1.0), "dropout"),
         (lambda: DropPath(1.0), "probability"),
     ],

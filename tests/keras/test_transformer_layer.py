@@ -148,7 +148,7 @@ def test_gradients_are_finite_where_nothing_may_be_attended_to() -> None:
 )
 def test_dropout_is_of_training_and_of_the_seed(drops: dict[str, float]) -> None:
     x = tensor(draw(8, 3, M))
-    first, same, other = (EncoderLayer(M, H, seed=seed, **drops) for seed in (4, 4, 5))  # type: ignore[arg-type]
+    first, same, other = (EncoderLayer(M, H, seed=seed, **drops) for seed in (4, 4, 5))
     for layer in (first, same, other):
         layer.build()
         for weight, value in zip(layer.trainable_variables, first.trainable_variables, strict=True):
@@ -230,7 +230,7 @@ def test_config_there_and_back() -> None:
         (lambda: EncoderLayer(M, attention=MultiHeadAttention(6, H)), "attention: expected a layer with dim=8"),
         (lambda: EncoderLayer(M, attention=nn.MultiHeadAttention(M, H)), "attention: expected an attention layer of"),
         (lambda: EncoderLayer(M, 3), "dim: expected a multiple of num_heads"),
-        (lambda: EncoderLayer(M, H, norm="batch"), "norm: expected one of"),  # type: ignore[arg-type]
+        (lambda: EncoderLayer(M, H, norm="batch"), "norm: expected one of"),
         (lambda: EncoderLayer(M, H, seed=-1), "seed"),
         (lambda: DecoderLayer(M), "num_heads: expected the number of heads, or a layer as self_attention"),
         (
