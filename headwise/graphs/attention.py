@@ -65,7 +65,7 @@ def _memory(module: nn.Module) -> tuple[Value, ...]:
     layer: Any = module.layers[0] if isinstance(module, Decoder) else module
     if not isinstance(layer, DecoderLayer):
         return ()
-    return (Value("memory", torch.float32, ("batch", "memory_length", int(layer.cross_attention.kdim))),)  # type: ignore[arg-type]
+    return (Value("memory", torch.float32, ("batch", "memory_length", int(layer.cross_attention.kdim))),)
 
 
 class _Called(nn.Module):

@@ -46,11 +46,10 @@ class Bert(Layer, twin=models.Bert):
     None (see the config).
     """
 
-    def __init__(self, config: BertConfig, *, seed: int | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> None:
+        config = self.config = self._begin(*args, **kwargs).config
         if not isinstance(config, BertConfig):
             raise ArgumentError(f"config: expected a headwise.models.BertConfig. Received: {type(config).__name__}")
-        self.config = config
         first, *others = seeds(seed, 1 + config.num_layers)
         self.embeddings = _Embeddings(config, seed=first, name="embeddings", dtype=self.dtype_policy)
         self.layers = [

@@ -16,7 +16,6 @@ from headwise.keras.residual import Attend, ResidualLayer, seeds
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
 from headwise.nn import cross, options
-from headwise.nn.feed_forward import Activation
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -40,47 +39,17 @@ class CrossLayer(ResidualLayer, twin=cross.CrossLayer):
         ArgumentError: dimensions that are not divisible, or an unknown option.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        memory_dim: int | None = None,
-        head_dim: int | None = None,
-        value_head_dim: int | None = None,
-        ffn_dim: int | None = None,
-        norm_first: bool = True,
-        query_residual: bool = True,
-        activation: Activation = "gelu",
-        dropout: float = 0.0,
-        scale: float | None = None,
-        norm_eps: float = 1e-5,
-        bias: bool = True,
-        kernel: str = "auto",
-        seed: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(dim, norm_first, **kwargs)
-        self.memory_dim = options.whole("memory_dim", dim if memory_dim is None else memory_dim)
-        self.query_residual = query_residual
+    def __init__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> None:
+        o = self._begin(*args, **kwargs)
+        self.memory_dim = options.whole("memory_dim", o.dim if o.memory_dim is None else o.memory_dim)
+        self.query_residual = o.query_residual
         within, between = seeds(seed, 2)
-        self.attention = MultiHeadAttention(
-            *(dim, num_heads),
-            kdim=self.memory_dim,
-            head_dim=head_dim,
-            value_head_dim=value_head_dim,
-            bias=bias,
-            dropout=dropout,
-            scale=scale,
-            kernel=kernel,
-            seed=within,
-            name="attention",
-            dtype=self.dtype_policy,
-        )
-        norm = {"norm": "layer", "eps": norm_eps, "bias": bias}
-        self.attention_norm = self._norm("attention_norm", norm)
-        self.memory_norm = self._norm("memory_norm", norm) if norm_first else None
-        self._make_mlp(ffn_dim, activation, norm, bias, seed=between, dropout=dropout)
+        names = ("num_heads", "head_dim", "value_head_dim", "bias", "dropout", "scale", "kernel")
+        heads = {name: getattr(o, name) for name in names} | {"kdim": self.memory_dim, "seed": within}
+        self.attention = MultiHeadAttention(self.dim, **heads, name="attention", dtype=self.dtype_policy)
+        self.attention_norm = self._norm("attention_norm", o)
+        self.memory_norm = self._norm("memory_norm", o) if o.norm_first else None
+        self._make_mlp(o, between)
 
     def build(self, input_shape: object = None) -> None:
         """Create the weights. Their shapes depend only on the options."""

@@ -27,10 +27,10 @@ class DropPath(Layer, twin=nn.DropPath):
         ArgumentError: a probability outside of [0, 1).
     """
 
-    def __init__(self, probability: float = 0.0, *, seed: int | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.probability = options.probability("probability", probability)
-        self.seed_generator = keras.random.SeedGenerator(seed) if probability else None
+    def __init__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> None:
+        o = self._begin(*args, **kwargs)
+        self.probability = options.probability("probability", o.probability)
+        self.seed_generator = keras.random.SeedGenerator(seed) if o.probability else None
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """[B, ...] with each example either 0 or x / (1 - p); in inference x itself."""

@@ -14,7 +14,7 @@ from headwise.errors import DtypeError, ShapeError
 from headwise.keras.layer import Layer, Tensor
 from headwise.keras.saving import PACKAGE
 from headwise.nn import options
-from headwise.nn.feed_forward import Activation, usual_width
+from headwise.nn.feed_forward import checked_widths
 
 _gelu = partial(ops.gelu, approximate=False)
 _gelu_tanh = partial(ops.gelu, approximate=True)
@@ -43,31 +43,18 @@ class FeedForward(Layer, twin=nn.FeedForward):
         ArgumentError: a dimension below 1, an unknown activation, a dropout outside of [0, 1).
     """
 
-    def __init__(
-        self,
-        dim: int,
-        hidden_dim: int | None = None,
-        *,
-        activation: Activation = "gelu",
-        dropout: float = 0.0,
-        bias: bool = True,
-        seed: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.dim = options.whole("dim", dim)
-        options.one_of("activation", activation, [*_PLAIN, *_GATED])
-        self.activation = activation
-        is_gated = activation in _GATED
-        hidden_dim = usual_width(dim, is_gated) if hidden_dim is None else hidden_dim
-        self.hidden_dim = options.whole("hidden_dim", hidden_dim)
-        self.gate = self.dense(hidden_dim, name="gate", bias=bias) if is_gated else None
-        self.up = self.dense(hidden_dim, name="up", bias=bias)
-        self.down = self.dense(dim, name="down", bias=bias)
+    def __init__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> None:
+        o = self._begin(*args, **kwargs)
+        self.dim, self.hidden_dim = checked_widths(o.dim, o.hidden_dim, o.activation)
+        self.activation = o.activation
+        is_gated = o.activation in _GATED
+        self.gate = self.dense(self.hidden_dim, name="gate", bias=o.bias) if is_gated else None
+        self.up = self.dense(self.hidden_dim, name="up", bias=o.bias)
+        self.down = self.dense(self.dim, name="down", bias=o.bias)
         self.dropout = keras.layers.Dropout(
-            options.probability("dropout", dropout), seed=seed, name="dropout", dtype=self.dtype_policy
+            options.probability("dropout", o.dropout), seed=seed, name="dropout", dtype=self.dtype_policy
         )
-        self._act = _GATED[activation] if is_gated else _PLAIN[activation]
+        self._act = (_GATED if is_gated else _PLAIN)[o.activation]
 
     def build(self, input_shape: object = None) -> None:
         """Create the weights. Their shapes depend only on the options."""

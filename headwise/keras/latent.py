@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import torch
 from keras import ops
 
 from headwise import nn
@@ -20,9 +21,6 @@ from headwise.keras.residual import seeds
 from headwise.keras.saving import PACKAGE
 from headwise.keras.transformer_layer import EncoderLayer
 from headwise.masks import Mask
-from headwise.nn import options
-from headwise.nn.feed_forward import Activation
-from headwise.nn.latent import names_of
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -58,79 +56,43 @@ class LatentAttention(Layer, twin=nn.LatentAttention):
         ArgumentError: dimensions that are not divisible, an unknown option, or a number of names other than N.
     """
 
-    def __init__(
-        self,
-        num_latents: int,
-        latent_dim: int,
-        input_dim: int | None = None,
-        num_heads: int = 8,
-        *,
-        num_reads: int = 1,
-        share_reads: bool = False,
-        self_layers: int = 0,
-        self_heads: int | None = None,
-        read_out: bool = False,
-        output_dim: int | None = None,
-        query_residual: bool = True,
-        latent_names: Sequence[str] | None = None,
-        head_dim: int | None = None,
-        value_head_dim: int | None = None,
-        ffn_dim: int | None = None,
-        norm_first: bool = True,
-        activation: Activation = "gelu",
-        dropout: float = 0.0,
-        scale: float | None = None,
-        norm_eps: float = 1e-5,
-        bias: bool = True,
-        kernel: str = "auto",
-        seed: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.num_latents = options.whole("num_latents", num_latents)
-        self.latent_dim = options.whole("latent_dim", latent_dim)
-        self.input_dim = options.whole("input_dim", latent_dim if input_dim is None else input_dim)
-        self.num_reads = options.whole("num_reads", num_reads)
-        self.num_heads = options.whole("num_heads", num_heads)
-        self.norm_first = norm_first
-        self.latent_names = names = names_of(latent_names, num_latents)
-        if not read_out and (output_dim is not None or not query_residual):
-            name, given = ("query_residual", query_residual) if output_dim is None else ("output_dim", output_dim)
-            raise ArgumentError(f"{name}: expected read_out=True with it. Received: {name}={given!r}, read_out=False")
-        default = self.input_dim if read_out else latent_dim
-        self.output_dim = options.whole("output_dim", default if output_dim is None else output_dim)
-        options.whole("self_layers", self_layers, 0)
-        self_heads = options.whole("self_heads", num_heads if self_heads is None else self_heads)
+    def __init__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> None:
+        o = self._begin(*args, **kwargs)
+        with torch.device("meta"):  # without weights: it checks the options
+            twin = nn.LatentAttention(**{**vars(o), "kernel": "auto"})
+        self.num_latents, self.latent_dim, self.input_dim = twin.num_latents, twin.latent_dim, twin.input_dim
+        self.num_reads, self.num_heads, self.output_dim = twin.num_reads, twin.num_heads, twin.output_dim
+        self.norm_first, self.latent_names = o.norm_first, twin.latent_names
 
-        own: dict[str, Any] = {"bias": bias, "dropout": dropout, "dtype": self.dtype_policy}
-        layer: dict[str, Any] = {"ffn_dim": ffn_dim, "norm_first": norm_first, "activation": activation}
-        layer |= {"norm_eps": norm_eps, **own}
-        heads: dict[str, Any] = {"head_dim": head_dim, "value_head_dim": value_head_dim}
-        heads |= {"scale": scale, "kernel": kernel}
+        names, self_heads = self.latent_names, o.num_heads if o.self_heads is None else o.self_heads
+        own: dict[str, Any] = {"bias": o.bias, "dropout": o.dropout, "dtype": self.dtype_policy}
+        layer: dict[str, Any] = {name: getattr(o, name) for name in ("ffn_dim", "norm_first", "activation", "norm_eps")}
+        layer |= own
+        heads: dict[str, Any] = {name: getattr(o, name) for name in ("head_dim", "value_head_dim", "scale", "kernel")}
 
         def among(i: int, seed: int | None) -> EncoderLayer:
             within, between = seeds(seed, 2)
             attention = MultiHeadAttention(
-                *(latent_dim, self_heads), kernel=kernel, seed=within, name="attention", **own
+                *(self.latent_dim, self_heads), kernel=o.kernel, seed=within, name="attention", **own
             )
             _name(attention, rows=names, cols=names)
-            return EncoderLayer(latent_dim, attention=attention, seed=between, name=f"layers_{i}", **layer)
+            return EncoderLayer(self.latent_dim, attention=attention, seed=between, name=f"layers_{i}", **layer)
 
         def read(i: int, seed: int | None) -> _Read:
-            first, *others = seeds(seed, 1 + self_layers)
+            first, *others = seeds(seed, 1 + o.self_layers)
             given = {"memory_dim": self.input_dim, "seed": first, "name": f"reads_{i}", **heads, **layer}
-            reader = _Read(latent_dim, num_heads, **given)
+            reader = _Read(self.latent_dim, self.num_heads, **given)
             reader.layers = [among(j, each) for j, each in enumerate(others)]
             _name(reader.attention, rows=names)
             return reader
 
-        count = min(num_reads, 2) if share_reads else num_reads
-        last, *drawn = seeds(seed, 1 + count)
+        last, *drawn = seeds(seed, 1 + len(twin.reads))
         self.reads = [read(i, each) for i, each in enumerate(drawn)]
         self.read_out: CrossLayer | None = None
-        if read_out:
-            heads |= {"query_residual": query_residual, "seed": last, "name": "read_out"}
-            self.read_out = CrossLayer(self.output_dim, num_heads, memory_dim=latent_dim, **heads, **layer)
+        if o.read_out:
+            heads |= {"query_residual": o.query_residual, "seed": last, "name": "read_out"}
+            heads["memory_dim"] = self.latent_dim
+            self.read_out = CrossLayer(self.output_dim, self.num_heads, **heads, **layer)
             _name(self.read_out.attention, cols=names)
         self.latents: Any = None
 

@@ -1,9 +1,10 @@
-"""The base of every Keras layer of this package: its options are its config, and its call accepts masks."""
+"""The base of every Keras layer of this package: its options are those of its twin in PyTorch, and its config."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -25,8 +26,9 @@ TWINS: dict[type[Layer], type[nn.Module]] = {}
 class Layer(keras.layers.Layer):
     """A layer whose config is what its constructor was given.
 
-    A class statement names the `twin`, the PyTorch module with the same options. Where the docstring says "Args: as of"
-    that one, help() shows its lines there, with those of the layer's own in their place.
+    A class statement names the `twin`, the PyTorch module with the same options. The constructor takes these as `*args`
+    and `**kwargs`, declares only its own, and calls `_begin`; help() and inspect.signature show all of them. Where the
+    docstring says "Args: as of" the twin, help() shows its lines there, with those of the layer's own in their place.
     """
 
     _given: dict[str, Any]
@@ -36,6 +38,7 @@ class Layer(keras.layers.Layer):
         if twin is not None:
             TWINS[cls] = twin
             cls.__doc__ = _with_arguments(inspect.getdoc(cls) or "", inspect.getdoc(twin) or "")
+            cls.__init__.__signature__ = _with_options(cls, twin)  # type: ignore[attr-defined]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         layer = super().__new__(cls, *args, **kwargs)
@@ -51,6 +54,14 @@ class Layer(keras.layers.Layer):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
+
+    def _begin(self, *args: Any, **kwargs: Any) -> Any:
+        """Begin the constructor: initialise the Keras layer, and return the options of the twin, with its defaults."""
+        cls = next(cls for cls in type(self).__mro__ if cls in TWINS)
+        bound = inspect.signature(cls).bind(*args, **kwargs)
+        bound.apply_defaults()
+        Layer.__init__(self, **bound.arguments.pop("kwargs"))
+        return SimpleNamespace(**{name: bound.arguments[name] for name in _options(TWINS[cls])})
 
     def get_config(self) -> dict[str, Any]:
         """All options of the constructor."""
@@ -169,6 +180,21 @@ def both(*masks: Tensor | None) -> Tensor | None:
     for mask in found[1:]:
         first = first if mask is first else ops.logical_and(first, mask)
     return first
+
+
+def _options(twin: type[nn.Module]) -> dict[str, inspect.Parameter]:
+    """The options that a Keras layer has in common with its twin."""
+    return {name: x for name, x in inspect.signature(twin).parameters.items() if name not in ("device", "dtype")}
+
+
+def _with_options(cls: type[Layer], twin: type[nn.Module]) -> inspect.Signature:
+    """The signature of a layer's constructor, with the options of its twin in the place of `*args`."""
+    parameters = dict(inspect.signature(cls.__init__).parameters)
+    del parameters["args"]
+    theirs = [
+        x.replace(annotation=x.annotation.replace("nn.Module", "keras.layers.Layer")) for x in _options(twin).values()
+    ]
+    return inspect.Signature([parameters.pop("self"), *theirs, *parameters.values()])
 
 
 def _with_arguments(doc: str, of_twin: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any
 
 import keras
 from keras import ops
@@ -20,7 +20,6 @@ from headwise.keras.saving import PACKAGE, unwrapped
 from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.head_sizes import HeadSizes
-from headwise.options import check_scale, check_softcap
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -46,66 +45,27 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
         ArgumentError: dimensions that are not divisible, or an unknown option.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        value_head_dim: int | None = None,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        bias: bool = True,
-        output_bias: bool | None = None,
-        qk_norm: Literal["rms", "layer"] | None = None,
-        norm_eps: float = 1e-6,
-        softcap: float | None = None,
-        sinks: bool = False,
-        gate: bool = False,
-        dropout: float = 0.0,
-        scale: float | None = None,
-        positions: Positions | None = None,
-        projection: Literal["per_head", "shared"] = "per_head",
-        kernel: str = "auto",
-        seed: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self._take_sizes(dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, projection)
-        head_dim = self.head_dim
-        options.one_of("kernel", kernel, ALL_KERNELS)
-        check_scale(scale)
-        check_softcap(softcap)
-        self.dropout = options.probability("dropout", dropout)
-        self.scale, self.softcap, self.kernel = scale, softcap, kernel
-        self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
-        if positions is not None:
-            if not isinstance(positions, Positions):
-                raise ArgumentError(
-                    f"positions: expected a scheme of headwise.keras.positions. Received: {type(positions).__name__}"
-                )
-            positions.check(self.num_heads, self.head_dim)
-            if positions.uses_values and dropout:
-                raise ArgumentError(
-                    f"dropout: expected 0 with positions that add to the values. Received: dropout={dropout}"
-                )
-        self.positions = positions
+    def __init__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> None:
+        o = self._begin(*args, **kwargs)
+        sizes = (o.num_kv_heads, o.head_dim, o.value_head_dim, o.kdim, o.vdim, o.projection)
+        self._take_sizes(o.dim, o.num_heads, *sizes)
+        options.one_of("kernel", o.kernel, ALL_KERNELS)
+        self._take_scoring(o.dropout, o.scale, o.softcap, o.positions, Positions)
+        self.kernel = o.kernel
+        self.seed_generator = keras.random.SeedGenerator(seed) if o.dropout else None
 
         if self.is_fused:
-            fused = bias and projection == "per_head"
-            self.qkv = self.dense(
-                sum(self.projection_sizes), name="qkv", bias=fused, kernel_initializer=_glorot(self.projection_sizes)
-            )
+            fused, drawn = o.bias and o.projection == "per_head", _glorot(self.projection_sizes)
+            self.qkv = self.dense(sum(self.projection_sizes), name="qkv", bias=fused, kernel_initializer=drawn)
         else:
             for name, size in zip("qkv", self.projection_sizes, strict=True):
-                setattr(self, name, self.dense(size, name=name, bias=bias))
-        self.out = self.dense(dim, name="out", bias=bias if output_bias is None else output_bias)
-        self.gate = self.dense(num_heads * self.value_head_dim, name="gate", bias=False) if gate else None
-        norm = {"eps": norm_eps, "dtype": self.dtype_policy}
-        self.q_norm = make_norm(qk_norm, name="q_norm", **norm) if qk_norm else None
-        self.k_norm = make_norm(qk_norm, name="k_norm", **norm) if qk_norm else None
-        self.has_sinks = sinks
+                setattr(self, name, self.dense(size, name=name, bias=o.bias))
+        self.out = self.dense(o.dim, name="out", bias=o.bias if o.output_bias is None else o.output_bias)
+        self.gate = self.dense(o.num_heads * self.value_head_dim, name="gate", bias=False) if o.gate else None
+        norm = {"eps": o.norm_eps, "dtype": self.dtype_policy}
+        self.q_norm = make_norm(o.qk_norm, name="q_norm", **norm) if o.qk_norm else None
+        self.k_norm = make_norm(o.qk_norm, name="k_norm", **norm) if o.qk_norm else None
+        self.has_sinks = o.sinks
         self.sinks: Any = None
 
     def build(self, input_shape: object = None) -> None:

@@ -18,8 +18,7 @@ from headwise.keras.positions.rope import Rope
 from headwise.keras.saving import PACKAGE, unwrapped
 from headwise.masks import Mask
 from headwise.nn import options
-from headwise.nn.multi_head_latent import PATHS, LatentSizes, Path, default_scale
-from headwise.nn.positions import DynamicNTK
+from headwise.nn.multi_head_latent import PATHS, LatentSizes, Path, default_scale, rope_of
 from headwise.options import check_scale
 
 
@@ -56,47 +55,28 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         ArgumentError: a size that is not positive, an odd rope_dim, an unknown option, positions that do not fit.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        q_rank: int | None,
-        kv_rank: int,
-        nope_dim: int,
-        rope_dim: int,
-        value_head_dim: int,
-        bias: bool = False,
-        norm_eps: float = 1e-6,
-        dropout: float = 0.0,
-        scale: float | None = None,
-        positions: Rope | None = None,
-        path: Path = "auto",
-        kernel: str = "auto",
-        seed: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self._take_sizes(dim, num_heads, q_rank, kv_rank, nope_dim, rope_dim, value_head_dim)
-        self.dropout = options.probability("dropout", dropout)
-        options.one_of("path", path, PATHS)
-        options.one_of("kernel", kernel, ALL_KERNELS)
-        check_scale(scale)
-        self.default_path, self.kernel = path, kernel  # Keras uses `path` for the place of a layer
-        self.seed_generator = keras.random.SeedGenerator(seed) if dropout else None
-        self.positions = _checked(positions, num_heads, rope_dim, self.dtype_policy)
-        self.scale = default_scale(self.head_dim, self.positions.scaling) if scale is None else scale
+    def __init__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> None:
+        o = self._begin(*args, **kwargs)
+        self._take_sizes(o.dim, o.num_heads, o.q_rank, o.kv_rank, o.nope_dim, o.rope_dim, o.value_head_dim)
+        self.dropout = options.probability("dropout", o.dropout)
+        options.one_of("path", o.path, PATHS)
+        options.one_of("kernel", o.kernel, ALL_KERNELS)
+        check_scale(o.scale)
+        self.default_path, self.kernel = o.path, o.kernel  # Keras uses `path` for the place of a layer
+        self.seed_generator = keras.random.SeedGenerator(seed) if o.dropout else None
+        self.positions = rope_of(o.positions, Rope, o.num_heads, o.rope_dim, dtype=self.dtype_policy)
+        self.scale = default_scale(self.head_dim, self.positions.scaling) if o.scale is None else o.scale
 
-        if q_rank is None:
-            self.q = self._linear(num_heads * self.head_dim, "q", bias=False)
+        if o.q_rank is None:
+            self.q = self._linear(o.num_heads * self.head_dim, "q", bias=False)
         else:
-            self.q_down = self._linear(q_rank, "q_down", bias=bias)
-            self.q_norm = make_norm("rms", eps=norm_eps, name="q_norm", dtype=self.dtype_policy)
-            self.q_up = self._linear(num_heads * self.head_dim, "q_up", bias=False)
-        self.kv_down = self._linear(kv_rank + rope_dim, "kv_down", bias=bias)
-        self.kv_norm = make_norm("rms", eps=norm_eps, name="kv_norm", dtype=self.dtype_policy)
-        self.kv_up = self._linear(num_heads * (nope_dim + value_head_dim), "kv_up", bias=False)
-        self.out = self._linear(dim, "out", bias=bias)
+            self.q_down = self._linear(o.q_rank, "q_down", bias=o.bias)
+            self.q_norm = make_norm("rms", eps=o.norm_eps, name="q_norm", dtype=self.dtype_policy)
+            self.q_up = self._linear(o.num_heads * self.head_dim, "q_up", bias=False)
+        self.kv_down = self._linear(o.kv_rank + o.rope_dim, "kv_down", bias=o.bias)
+        self.kv_norm = make_norm("rms", eps=o.norm_eps, name="kv_norm", dtype=self.dtype_policy)
+        self.kv_up = self._linear(o.num_heads * (o.nope_dim + o.value_head_dim), "kv_up", bias=False)
+        self.out = self._linear(o.dim, "out", bias=o.bias)
 
     def build(self, input_shape: object = None) -> None:
         """Create the weights. Their shapes depend only on the options, so `layer.build()` works."""
@@ -238,19 +218,3 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
 def _split(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
     """The columns before `first`, and the others."""
     return x[..., :first], x[..., first:]
-
-
-def _checked(positions: Rope | None, num_heads: int, rope_dim: int, dtype: Any) -> Rope:
-    if positions is None:
-        return Rope(rope_dim, interleaved=True, dtype=dtype)
-    if not isinstance(positions, Rope):
-        raise ArgumentError(
-            f"positions: expected a headwise.keras.positions.Rope. Received: {type(positions).__name__}"
-        )
-    if isinstance(positions.scaling, DynamicNTK):
-        raise ArgumentError(
-            "positions: expected frequencies that do not depend on the length, because the cache of headwise.nn holds "
-            f"rotated keys. Received: scaling={positions.scaling}. Use Yarn, as DeepSeek does"
-        )
-    positions.check(num_heads, rope_dim)
-    return positions

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -11,9 +13,10 @@ import numpy as np
 from headwise.keras.drop_path import DropPath
 from headwise.keras.feed_forward import FeedForward
 from headwise.keras.layer import Layer, Tensor
+from headwise.keras.multi_head import MultiHeadAttention
 from headwise.keras.norm import make_norm
 from headwise.nn import options
-from headwise.nn.feed_forward import Activation
+from headwise.nn.transformer_layer import attention_of
 
 
 class ResidualLayer(Layer):
@@ -27,37 +30,34 @@ class ResidualLayer(Layer):
     dropout: keras.layers.Dropout
     drop_path: DropPath
 
-    def __init__(self, dim: int, norm_first: bool, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.dim = options.whole("dim", dim)
-        self.norm_first = norm_first
+    def _begin(self, *args: Any, **kwargs: Any) -> Any:
+        """Also set the options of every such layer, and give `o` those that only some have."""
+        o = super()._begin(*args, **kwargs)
+        self.dim, self.norm_first = options.whole("dim", o.dim), o.norm_first
+        return SimpleNamespace(**({"norm": "layer", "ffn_dropout": None, "drop_path": 0.0} | vars(o)))
 
-    def _make_mlp(
-        self,
-        ffn_dim: int | None,
-        activation: Activation,
-        norm: dict[str, Any],
-        bias: bool,
-        *,
-        seed: int | None,
-        dropout: float,
-        ffn_dropout: float | None = None,
-        drop_path: float = 0.0,
-    ) -> None:
-        within = dropout if ffn_dropout is None else ffn_dropout
+    def _attention(self, name: str, o: Any, **more: Any) -> Any:
+        """The attention layer that was given under this name, or a new MultiHeadAttention."""
+        dropout = o.dropout if o.attention_dropout is None else o.attention_dropout
+        given = {"dropout": dropout, "bias": o.bias, "name": name, "dtype": self.dtype_policy}
+        make = partial(MultiHeadAttention, **given, **more)
+        return attention_of(name, getattr(o, name), o.dim, o.num_heads, make, keras.layers.Layer, "layer")
+
+    def _make_mlp(self, o: Any, seed: int | None) -> None:
+        within = o.dropout if o.ffn_dropout is None else o.ffn_dropout
         first, second, third = seeds(seed, 3)
-        given: dict[str, Any] = {"activation": activation, "dropout": within, "bias": bias, "seed": first}
-        self.mlp = FeedForward(self.dim, ffn_dim, name="mlp", dtype=self.dtype_policy, **given)
-        self.mlp_norm = self._norm("mlp_norm", norm)
+        given: dict[str, Any] = {"activation": o.activation, "dropout": within, "bias": o.bias, "seed": first}
+        self.mlp = FeedForward(self.dim, o.ffn_dim, name="mlp", dtype=self.dtype_policy, **given)
+        self.mlp_norm = self._norm("mlp_norm", o)
         self.dropout = keras.layers.Dropout(
-            options.probability("dropout", dropout), seed=second, name="dropout", dtype=self.dtype_policy
+            options.probability("dropout", o.dropout), seed=second, name="dropout", dtype=self.dtype_policy
         )
         self.drop_path = DropPath(
-            options.probability("drop_path", drop_path), seed=third, name="drop_path", dtype=self.dtype_policy
+            options.probability("drop_path", o.drop_path), seed=third, name="drop_path", dtype=self.dtype_policy
         )
 
-    def _norm(self, name: str, norm: dict[str, Any]) -> keras.layers.Layer:
-        return make_norm(**norm, name=name, dtype=self.dtype_policy)
+    def _norm(self, name: str, o: Any) -> keras.layers.Layer:
+        return make_norm(o.norm, eps=o.norm_eps, bias=o.bias, name=name, dtype=self.dtype_policy)
 
     def _build(self, parts: dict[keras.layers.Layer, int]) -> None:
         """Build parts with these input widths, and the last parts."""

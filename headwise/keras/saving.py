@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import keras
 import torch
+from keras.src.backend.common.global_state import get_global_attribute  # which has no public name
 
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
@@ -29,12 +30,12 @@ def to_config(value: Any) -> Any:
         return [to_config(each) for each in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    # Twice: Keras marks an object as shared (two layers with one table) only when it meets it again, and copies the
-    # first description before it gets the mark. A shared object stays one object when the file is loaded.
-    keras.saving.serialize_keras_object(value)
-    # The same inside `model.save`, such as for two layers with one T5Buckets.
-    keras.saving.serialize_keras_object(value)
-    return keras.saving.serialize_keras_object(value)
+    config: Any = keras.saving.serialize_keras_object(value)
+    if isinstance(config, dict) and get_global_attribute("shared_objects/id_to_config_map") is not None:
+        # Inside `model.save`: two layers may share one T5Buckets, which stays one object when the file is loaded. Keras
+        # itself marks an object as shared only when it meets it again, after it copied the first description.
+        config["shared_object_id"] = id(value)
+    return config
 
 
 def from_config(value: Any) -> Any:

@@ -6,19 +6,17 @@ Each takes any attention layer of this package, or makes a `MultiHeadAttention`.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import keras
 
 from headwise import nn
 from headwise.errors import ArgumentError
 from headwise.keras.layer import Tensor, check_input, positions_of
-from headwise.keras.multi_head import MultiHeadAttention
 from headwise.keras.residual import Attend, ResidualLayer, has_positions, seeds
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
-from headwise.nn.feed_forward import Activation
-from headwise.nn.transformer_layer import check_ready
+from headwise.nn.transformer_layer import check_memory_dim, check_ready
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -44,35 +42,13 @@ class EncoderLayer(ResidualLayer, twin=nn.EncoderLayer):
         ArgumentError: dimensions that are not divisible, an unknown option, or both num_heads and attention.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int | None = None,
-        *,
-        attention: keras.layers.Layer | None = None,
-        ffn_dim: int | None = None,
-        norm: Literal["layer", "rms"] = "layer",
-        norm_first: bool = True,
-        activation: Activation = "gelu",
-        dropout: float = 0.0,
-        attention_dropout: float | None = None,
-        ffn_dropout: float | None = None,
-        drop_path: float = 0.0,
-        norm_eps: float = 1e-5,
-        bias: bool = True,
-        seed: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(dim, norm_first, **kwargs)
-        check_ready(num_heads, attention_dropout, attention, what="layers")
+    def __init__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> None:
+        o = self._begin(*args, **kwargs)
+        check_ready(o.num_heads, o.attention_dropout, o.attention, what="layers")
         within, between = seeds(seed, 2)
-        dropped = dropout if attention_dropout is None else attention_dropout
-        heads: dict[str, Any] = {"dropout": dropped, "bias": bias, "dtype": self.dtype_policy, "seed": within}
-        self.attention = _attention("attention", attention, dim, num_heads, **heads)
-        normed = {"norm": norm, "eps": norm_eps, "bias": bias}
-        self.attention_norm = self._norm("attention_norm", normed)
-        drops: dict[str, Any] = {"dropout": dropout, "ffn_dropout": ffn_dropout, "drop_path": drop_path}
-        self._make_mlp(ffn_dim, activation, normed, bias, seed=between, **drops)
+        self.attention = self._attention("attention", o, seed=within)
+        self.attention_norm = self._norm("attention_norm", o)
+        self._make_mlp(o, between)
 
     def build(self, input_shape: object = None) -> None:
         """Create the weights. Their shapes depend only on the options."""
@@ -144,44 +120,16 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
         ArgumentError: dimensions that are not divisible, or an unknown option.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int | None = None,
-        *,
-        memory_dim: int | None = None,
-        self_attention: keras.layers.Layer | None = None,
-        cross_attention: keras.layers.Layer | None = None,
-        ffn_dim: int | None = None,
-        norm: Literal["layer", "rms"] = "layer",
-        norm_first: bool = True,
-        activation: Activation = "gelu",
-        dropout: float = 0.0,
-        attention_dropout: float | None = None,
-        ffn_dropout: float | None = None,
-        drop_path: float = 0.0,
-        norm_eps: float = 1e-5,
-        bias: bool = True,
-        seed: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(dim, norm_first, **kwargs)
-        check_ready(num_heads, attention_dropout, self_attention, cross_attention, what="layers")
+    def __init__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> None:
+        o = self._begin(*args, **kwargs)
+        check_ready(o.num_heads, o.attention_dropout, o.self_attention, o.cross_attention, what="layers")
         own, other, between = seeds(seed, 3)
-        dropped = dropout if attention_dropout is None else attention_dropout
-        heads: dict[str, Any] = {"dropout": dropped, "bias": bias, "dtype": self.dtype_policy}
-        self.self_attention = _attention("self_attention", self_attention, dim, num_heads, seed=own, **heads)
-        normed = {"norm": norm, "eps": norm_eps, "bias": bias}
-        self.self_attention_norm = self._norm("self_attention_norm", normed)
-        if cross_attention is not None and memory_dim is not None:
-            raise ArgumentError(
-                f"memory_dim: expected None with a ready cross_attention. Received: memory_dim={memory_dim}"
-            )
-        heads |= {"kdim": memory_dim, "seed": other}
-        self.cross_attention = _attention("cross_attention", cross_attention, dim, num_heads, **heads)
-        self.cross_attention_norm = self._norm("cross_attention_norm", normed)
-        drops: dict[str, Any] = {"dropout": dropout, "ffn_dropout": ffn_dropout, "drop_path": drop_path}
-        self._make_mlp(ffn_dim, activation, normed, bias, seed=between, **drops)
+        self.self_attention = self._attention("self_attention", o, seed=own)
+        self.self_attention_norm = self._norm("self_attention_norm", o)
+        check_memory_dim(o.memory_dim, o.cross_attention)
+        self.cross_attention = self._attention("cross_attention", o, seed=other, kdim=o.memory_dim)
+        self.cross_attention_norm = self._norm("cross_attention_norm", o)
+        self._make_mlp(o, between)
 
     def build(self, input_shape: object = None) -> None:
         """Create the weights. Their shapes depend only on the options."""
@@ -255,19 +203,3 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
             raise ArgumentError("value: expected the memory [B, K, memory_dim]. Received: value=None")
         width = getattr(self.cross_attention, "kdim", None)
         check_input("value", value, value.shape[-1] if width is None else width, batch=query.shape[0])
-
-
-def _attention(name: str, ready: Any, dim: int, num_heads: int | None, **made: Any) -> Any:
-    """The given layer, or a new MultiHeadAttention."""
-    if ready is None:
-        if num_heads is None:
-            raise ArgumentError(
-                f"num_heads: expected the number of heads, or a layer as {name}. Received: num_heads=None, {name}=None"
-            )
-        return MultiHeadAttention(dim, num_heads, name=name, **made)
-    if not isinstance(ready, keras.layers.Layer):
-        raise ArgumentError(f"{name}: expected an attention layer of headwise.keras. Received: {type(ready).__name__}")
-    width = getattr(ready, "dim", dim)
-    if width != dim:
-        raise ArgumentError(f"{name}: expected a layer with dim={dim}, as this layer. Received: dim={width}")
-    return ready

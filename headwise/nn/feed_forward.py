@@ -54,16 +54,13 @@ class FeedForward(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.dim = options.whole("dim", dim)
-        options.one_of("activation", activation, [*_PLAIN, *_GATED])
+        self.dim, self.hidden_dim = checked_widths(dim, hidden_dim, activation)
         self.activation = activation
         is_gated = activation in _GATED
-        hidden_dim = usual_width(dim, is_gated) if hidden_dim is None else hidden_dim
-        self.hidden_dim = options.whole("hidden_dim", hidden_dim)
         factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
-        self.gate = nn.Linear(dim, hidden_dim, **factory) if is_gated else None
-        self.up = nn.Linear(dim, hidden_dim, **factory)
-        self.down = nn.Linear(hidden_dim, dim, **factory)
+        self.gate = nn.Linear(dim, self.hidden_dim, **factory) if is_gated else None
+        self.up = nn.Linear(dim, self.hidden_dim, **factory)
+        self.down = nn.Linear(self.hidden_dim, dim, **factory)
         self.dropout = nn.Dropout(options.probability("dropout", dropout))
         self._act = _GATED[activation] if is_gated else _PLAIN[activation]
         self.reset_parameters()
@@ -86,6 +83,10 @@ class FeedForward(nn.Module):
         return f"{self.dim}, {self.hidden_dim}, activation={self.activation!r}"
 
 
-def usual_width(dim: int, is_gated: bool) -> int:
-    """The default hidden dimension: 4 M; if gated 8/3 M, rounded up to a multiple of 64."""
-    return -(-8 * dim // (3 * GATED_MULTIPLE)) * GATED_MULTIPLE if is_gated else 4 * dim
+def checked_widths(dim: int, hidden_dim: int | None, activation: Activation) -> tuple[int, int]:
+    """M and the hidden dimension, whose default is 4 M; if gated 8/3 M, rounded up to a multiple of 64."""
+    options.one_of("activation", activation, [*_PLAIN, *_GATED])
+    dim = options.whole("dim", dim)
+    if hidden_dim is None:
+        hidden_dim = -(-8 * dim // (3 * GATED_MULTIPLE)) * GATED_MULTIPLE if activation in _GATED else 4 * dim
+    return dim, options.whole("hidden_dim", hidden_dim)

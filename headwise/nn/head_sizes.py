@@ -1,17 +1,18 @@
-"""Number and dimensions of the heads of multi-head attention, for the module and for its twin in Keras."""
+"""The checked options of multi-head attention that the module and its twin in Keras have in common."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from headwise.errors import ArgumentError
 from headwise.nn import options
+from headwise.options import check_scale, check_softcap
 
 PROJECTIONS = ("per_head", "shared")
 
 
 class HeadSizes:
-    """The checked sizes of multi-head attention. A class with them calls `_take_sizes` once it can set attributes."""
+    """The sizes of the heads, and how they attend. A class calls `_take_sizes`, then `_take_scoring`."""
 
     def _take_sizes(
         self,
@@ -39,6 +40,27 @@ class HeadSizes:
         self.projection = projection
         if projection == "shared":
             self._check_shared()
+
+    def _take_scoring(
+        self, dropout: float, scale: float | None, softcap: float | None, positions: Any, kind: type[Any]
+    ) -> None:
+        """Set how heads attend. ArgumentError for a bad number, or positions that are no `kind`, or do not fit."""
+        self.dropout = options.probability("dropout", dropout)
+        check_scale(scale)
+        check_softcap(softcap)
+        self.scale, self.softcap = scale, softcap
+        if positions is not None:
+            if not isinstance(positions, kind):
+                package = kind.__module__.rpartition(".")[0]
+                raise ArgumentError(
+                    f"positions: expected a scheme of {package}. Received: positions={type(positions).__name__}"
+                )
+            positions.check(self.num_heads, self.head_dim)
+            if positions.uses_values and dropout:
+                raise ArgumentError(
+                    f"dropout: expected 0 with positions that add to the values. Received: dropout={dropout}"
+                )
+        self.positions = positions
 
     @property
     def is_fused(self) -> bool:

@@ -22,7 +22,6 @@ from headwise.nn.positions import Positions
 from headwise.nn.real import as_real
 from headwise.nn.state_dict import load_other_names
 from headwise.nn.trace import attend
-from headwise.options import check_scale, check_softcap
 from headwise.records import AttentionRecord
 
 Places = tuple[Tensor, Tensor] | None  # where queries and keys stand; None where no scheme asks
@@ -97,22 +96,8 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         head_dim = self.head_dim
         options.one_of("qk_norm", qk_norm, [None, *NORMS])
         options.one_of("kernel", kernel, ["auto", *KERNELS])
-        check_scale(scale)
-        check_softcap(softcap)
-        self.dropout = options.probability("dropout", dropout)
-        self.scale, self.softcap, self.kernel = scale, softcap, kernel
-        if positions is not None:
-            if not isinstance(positions, Positions):
-                raise ArgumentError(
-                    "positions: expected a scheme of headwise.nn.positions. "
-                    f"Received: positions={type(positions).__name__}"
-                )
-            positions.check(self.num_heads, self.head_dim)
-            if positions.uses_values and dropout:
-                raise ArgumentError(
-                    f"dropout: expected 0 with positions that add to the values. Received: dropout={dropout}"
-                )
-        self.positions = positions
+        self._take_scoring(dropout, scale, softcap, positions, Positions)
+        self.kernel = kernel
 
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         if projection == "shared":

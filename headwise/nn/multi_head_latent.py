@@ -146,7 +146,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         options.one_of("kernel", kernel, ["auto", *KERNELS])
         check_scale(scale)
         self.path, self.kernel = path, kernel
-        self.positions = _checked(positions, num_heads, rope_dim)
+        self.positions = rope_of(positions, Rope, num_heads, rope_dim)
         # The one place where YaRN's mscale enters the softmax: both paths use this scale as it is.
         self.scale = default_scale(self.head_dim, self.positions.scaling) if scale is None else scale
 
@@ -361,14 +361,14 @@ def _by_head(x_BHQX: Tensor, weight_HXY: Tensor) -> Tensor:
     return products.unflatten(1, (batch, q_len)).transpose(0, 1)
 
 
-def _checked(positions: Rope | None, num_heads: int, rope_dim: int) -> Rope:
+def rope_of(positions: Any, kind: type[Any], num_heads: int, rope_dim: int, **made: Any) -> Any:
+    """The rope that was given, or DeepSeek's. ArgumentError for one that is no `kind`, or does not fit."""
     if positions is None:
-        return Rope(rope_dim, interleaved=True)
-    if not isinstance(positions, Rope):
-        raise ArgumentError(
-            f"positions: expected a headwise.nn.positions.Rope. Received: positions={type(positions).__name__}"
-        )
-    if positions.depends_on_length:
+        return kind(rope_dim, interleaved=True, **made)
+    if not isinstance(positions, kind):
+        expected = f"{kind.__module__.rpartition('.')[0]}.Rope"
+        raise ArgumentError(f"positions: expected a {expected}. Received: positions={type(positions).__name__}")
+    if positions.scaling is not None and positions.scaling.depends_on_length:
         raise ArgumentError(
             f"positions: expected frequencies that do not depend on the length, because the cache holds rotated keys. "
             f"Received: positions={positions.scaling}. Use Yarn, as DeepSeek does"

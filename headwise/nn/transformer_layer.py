@@ -6,6 +6,7 @@ Each takes any attention module of this package, or makes a `MultiHeadAttention`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, TypedDict
 
@@ -96,7 +97,8 @@ class EncoderLayer(ResidualLayer):
         factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         check_ready(num_heads, attention_dropout, attention)
         dropped = dropout if attention_dropout is None else attention_dropout
-        self.attention = _attention("attention", attention, dim, num_heads, dropout=dropped, **factory)
+        made = partial(MultiHeadAttention, dropout=dropped, **factory)
+        self.attention = attention_of("attention", attention, dim, num_heads, made)
         self.attention_norm = make_norm(norm, dim, norm_eps, **factory)
         drops: dict[str, Any] = {"dropout": dropout, "ffn_dropout": ffn_dropout, "drop_path": drop_path}
         self._make_mlp(ffn_dim, activation, norm, norm_eps, factory, **drops)
@@ -207,14 +209,13 @@ class DecoderLayer(ResidualLayer):
         super().__init__(dim, norm_first)
         factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         check_ready(num_heads, attention_dropout, self_attention, cross_attention)
-        heads: dict[str, Any] = {"dropout": dropout if attention_dropout is None else attention_dropout, **factory}
-        self.self_attention = _attention("self_attention", self_attention, dim, num_heads, **heads)
+        dropped = dropout if attention_dropout is None else attention_dropout
+        made = partial(MultiHeadAttention, dropout=dropped, **factory)
+        self.self_attention = attention_of("self_attention", self_attention, dim, num_heads, made)
         self.self_attention_norm = make_norm(norm, dim, norm_eps, **factory)
-        if cross_attention is not None and memory_dim is not None:
-            raise ArgumentError(
-                f"memory_dim: expected None with cross_attention, which has its own. Received: memory_dim={memory_dim}"
-            )
-        self.cross_attention = _attention("cross_attention", cross_attention, dim, num_heads, kdim=memory_dim, **heads)
+        check_memory_dim(memory_dim, cross_attention)
+        made = partial(made, kdim=memory_dim)
+        self.cross_attention = attention_of("cross_attention", cross_attention, dim, num_heads, made)
         self.cross_attention_norm = make_norm(norm, dim, norm_eps, **factory)
         drops: dict[str, Any] = {"dropout": dropout, "ffn_dropout": ffn_dropout, "drop_path": drop_path}
         self._make_mlp(ffn_dim, activation, norm, norm_eps, factory, **drops)
@@ -316,19 +317,36 @@ def check_ready(num_heads: int | None, attention_dropout: float | None, *ready: 
                 )
 
 
-def _attention(name: str, ready: nn.Module | None, dim: int, num_heads: int | None, **made: Any) -> nn.Module:
-    """The given module, or a new MultiHeadAttention."""
+def attention_of(
+    name: str,
+    ready: Any,
+    dim: int,
+    num_heads: int | None,
+    make: Callable[[int, int], Any],
+    kind: type[Any] = nn.Module,
+    what: str = "module",
+) -> Any:
+    """The attention that was given, or a new one. ArgumentError for one that does not fit, or if there is no number."""
     if ready is None:
         if num_heads is None:
             raise ArgumentError(
-                f"num_heads: expected the number of heads, or a module as {name}. Received: num_heads=None, {name}=None"
+                f"num_heads: expected the number of heads, or a {what} as {name}. Received: num_heads=None, {name}=None"
             )
-        return MultiHeadAttention(dim, num_heads, **made)
-    if not isinstance(ready, nn.Module):
+        return make(dim, num_heads)
+    if not isinstance(ready, kind):
+        package = "headwise.nn" if kind is nn.Module else "headwise.keras"
         raise ArgumentError(
-            f"{name}: expected an attention module of headwise.nn. Received: {name}={type(ready).__name__}"
+            f"{name}: expected an attention {what} of {package}. Received: {name}={type(ready).__name__}"
         )
     width = getattr(ready, "dim", dim)
     if width != dim:
-        raise ArgumentError(f"{name}: expected a module with dim={dim}, as this layer. Received: dim={width}")
+        raise ArgumentError(f"{name}: expected a {what} with dim={dim}, as this layer. Received: dim={width}")
     return ready
+
+
+def check_memory_dim(memory_dim: int | None, cross_attention: object) -> None:
+    """ArgumentError for a size of the memory besides a given attention, which has its own."""
+    if cross_attention is not None and memory_dim is not None:
+        raise ArgumentError(
+            f"memory_dim: expected None with cross_attention, which has its own. Received: memory_dim={memory_dim}"
+        )

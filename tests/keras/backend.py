@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
 import numpy as np
+import pytest
 from keras import ops
 
 BACKEND = os.environ["KERAS_BACKEND"]
@@ -17,6 +18,13 @@ if BACKEND == "jax":
     import jax
 
     jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the time of these tests
+
+
+def cases(names: Iterable[Any], *everywhere: Any) -> list[Any]:
+    """The parameters of a test, of which those `everywhere` run on every backend."""
+    known = list(names)
+    assert set(everywhere) <= set(known)
+    return [pytest.param(each, marks=pytest.mark.every_backend if each in everywhere else ()) for each in known]
 
 
 def tensor(x: Any) -> Any:

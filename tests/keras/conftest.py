@@ -12,8 +12,6 @@ BACKEND = os.environ["KERAS_BACKEND"]
 MISSING = [name for name in ("keras", BACKEND) if importlib.util.find_spec(name) is None]
 
 collect_ignore = [name for name in ("tensorflow", "jax") if name != BACKEND]
-if BACKEND == "jax":  # which compiles every operation for every shape: what Keras saves is the same on each backend
-    collect_ignore.append("test_saving.py")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

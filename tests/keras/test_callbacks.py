@@ -62,6 +62,7 @@ IDS = np.random.default_rng(0).integers(0, 10, (8, 4)).astype("int32")
 SUMS = IDS.sum(1, keepdims=True) / np.float32(10)
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("jit_compile", JIT)
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_gradient_norms_by_hand(tmp_path: Path, policy: str, jit_compile: bool) -> None:
@@ -80,6 +81,7 @@ def test_gradient_norms_of_steps(tmp_path: Path) -> None:
     assert scalars(tmp_path)["mine/gradient_norm"] == expected
 
 
+@pytest.mark.every_backend
 def test_gradient_norms_are_those_of_the_loss(tmp_path: Path) -> None:
     """Of a layer all that is in it; regularisation counts; an embedding's rows that come twice are added up first."""
     ids = keras.Input((4,), dtype="int32")
@@ -106,6 +108,7 @@ def test_gradient_norms_are_those_of_the_loss(tmp_path: Path) -> None:
     assert {name: known[name] for name in found} == pytest.approx(found, rel=1e-4)
 
 
+@pytest.mark.every_backend
 def test_training_is_what_it_would_be(tmp_path: Path) -> None:
     def fit(callbacks: list[Any]) -> list[np.ndarray]:
         keras.utils.set_random_seed(0)
@@ -145,6 +148,7 @@ def test_entropy_and_pictures_by_hand(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.every_backend
 def test_entropy_is_that_of_the_weights(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32")
     inputs = keras.Input((5, 8))

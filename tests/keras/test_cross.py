@@ -13,7 +13,7 @@ from headwise import masks
 from headwise.errors import ArgumentError, ShapeError
 from headwise.keras.cross import CrossLayer
 from headwise.nn import cross
-from tests.keras.backend import array, tensor
+from tests.keras.backend import array, cases, tensor
 from tests.keras.parity import assert_same, close, draw
 
 Q, K = 3, 7
@@ -27,7 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", cases(KINDS, "another width"))
 def test_the_same_as_in_pytorch(kind: str) -> None:
     options = KINDS[kind]
     width = options.get("memory_dim", 8)

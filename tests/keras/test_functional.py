@@ -16,10 +16,10 @@ from keras import ops
 import headwise
 from headwise import masks
 from headwise.errors import ArgumentError, DtypeError, KernelRefused, MaskError, ShapeError
-from headwise.keras import scaled_dot_product_attention
+from headwise.keras import masking, scaled_dot_product_attention
 from headwise.keras.kernels import KERNELS
 from headwise.masks import Mask
-from tests.keras.backend import BACKEND, array, compiled, gradients, tensor
+from tests.keras.backend import BACKEND, array, cases, compiled, gradients, tensor
 
 S = 67  # no multiple of anything that a kernel blocks by
 
@@ -57,9 +57,14 @@ def kernels_for(mask: Mask | None) -> list[str]:
     return ["auto", "plain", "chunked", *(["banded"] if banded else []), *masked]
 
 
-CASES = [(name, kernel) for name, mask in ZOO.items() for kernel in kernels_for(mask)]
+EVERYWHERE = [
+    *(("none", "auto"), ("an empty example", "plain"), ("window both sides", "chunked")),
+    *(("window", "banded"), ("window both sides", "block_sparse")),
+]
+CASES = cases([(name, kernel) for name, mask in ZOO.items() for kernel in kernels_for(mask)], *EVERYWHERE)
 
 
+@pytest.mark.every_backend
 def test_two_keys_by_hand() -> None:
     q, k = tensor([[[[1.0, 0.0]]]]), tensor([[[[1.0, 0.0], [0.0, 1.0]]]])
     v = tensor([[[[2.0], [4.0]]]])
@@ -77,8 +82,18 @@ def test_a_sink_takes_its_share_and_gives_nothing() -> None:
     np.testing.assert_allclose(array(out), [[[[2.0]]]], atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "kernel"), CASES)
-def test_every_mask_and_kernel_gives_what_headwise_attention_gives(name: str, kernel: str) -> None:
+@pytest.mark.every_backend
+def test_every_mask_allows_what_it_allows_in_pytorch() -> None:
+    known = [mask.aligned(S, S) for mask in ZOO.values() if mask is not None]
+    at = tensor(np.arange(S, dtype=np.int32))
+    for found, mask in zip(compiled(lambda at: [masking.cells(x, at, at) for x in known])(at), known, strict=True):
+        wanted = np.broadcast_to(mask.to_bool(S).numpy(), (2, 4, S, S))
+        np.testing.assert_array_equal(np.broadcast_to(array(found), wanted.shape), wanted)
+
+
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
+def test_every_mask_and_kernel_gives_what_headwise_attention_gives(case: tuple[str, str]) -> None:
+    name, kernel = case
     given, mask = qkv(), ZOO[name]
     options: dict[str, Any] = {"softcap": 3.0, "scale": 0.7}
     sinks, bias = draw(4), draw(1, 4, S, S)
@@ -216,6 +231,7 @@ def test_dropout_drops_weights_in_every_kernel_and_keeps_their_mean(kernel: str)
     assert (first[0, :, 260] != first[0, :, 10]).all()  # not every chunk drops alike
 
 
+@pytest.mark.every_backend
 def test_dropout_is_the_same_when_a_chunk_is_computed_again_for_the_gradient() -> None:
     q, k, v = qkv(2, 2, 9, 9)
     inputs = [tensor(x) for x in (q, k, v)]
@@ -283,6 +299,7 @@ class TestBadInput:
         got = scaled_dot_product_attention(q, k, v, bias=tensor(additive))
         np.testing.assert_allclose(array(got), array(scaled_dot_product_attention(q, k, v, masks.causal())), atol=1e-6)
 
+    @pytest.mark.every_backend
     def test_kernels_that_cannot_say_why(self) -> None:
         inputs = [tensor(x) for x in qkv()]
         with pytest.raises(ArgumentError, match="kernel: expected one of auto, plain"):

@@ -8,6 +8,8 @@ import pytest
 
 from tests.keras.conftest import BACKEND, MISSING
 
+pytestmark = pytest.mark.every_backend
+
 if MISSING:
     message = f'headwise.keras is not tested: no {" and no ".join(MISSING)} here. pip install "headwise[keras]"'
     if os.environ.get("CI"):

@@ -13,7 +13,7 @@ import torch
 from headwise import masks, nn
 from headwise.errors import ArgumentError, ShapeError
 from headwise.keras import LatentAttention
-from tests.keras.backend import array, tensor
+from tests.keras.backend import array, cases, tensor
 from tests.keras.parity import assert_same, close, draw, twins
 
 S = 7
@@ -41,7 +41,7 @@ def test_a_latent_reads_what_is_like_it() -> None:
     close(array(weights["reads.0.attention"])[0, 0], [[0.75, 0.25], [0.5, 0.5]])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", cases(KINDS, "Perceiver IO"))
 def test_the_same_as_in_pytorch(kind: str) -> None:
     options, padding = KINDS[kind], {"real": torch.tensor(REAL)}
     inputs = [draw(2, 4, 6), draw(2, S, 6)] if options.get("read_out") else [draw(2, S, 6)]

@@ -70,6 +70,7 @@ def test_padding_is_as_if_it_were_not_there(stack: str) -> None:
     assert np.abs(out[0, :4] - array(model(tensor(np.where(REAL, IDS, 1))))[0, :4]).max() > 1e-3
 
 
+@pytest.mark.every_backend
 def test_what_is_compiled_and_what_is_saved_honours_it_too(tmp_path: Path) -> None:
     model = functional()
     out = array(model(tensor(IDS)))
@@ -78,6 +79,7 @@ def test_what_is_compiled_and_what_is_saved_honours_it_too(tmp_path: Path) -> No
     close(keras.models.load_model(tmp_path / "model.keras")(tensor(IDS)), out)
 
 
+@pytest.mark.every_backend
 def test_the_mask_of_what_comes_out() -> None:
     x = embedding()(tensor(IDS))
     memory = embedding()(tensor(IDS[:, :5]))
@@ -118,6 +120,7 @@ def test_a_decoder_honours_both_masks(norm_first: bool) -> None:
     close(out[1:], model([tensor(IDS[1:]), tensor(short[1:])]))
 
 
+@pytest.mark.every_backend
 def test_given_masks_and_attached_ones_are_the_same() -> None:
     table, plain = embedding(), keras.layers.Embedding(WORDS, M)
     table.build()

@@ -14,7 +14,7 @@ import headwise
 from headwise import masks, nn
 from headwise.errors import ArgumentError, DtypeError, MaskError, ShapeError
 from headwise.keras import MultiHeadAttention
-from tests.keras.backend import array, tensor
+from tests.keras.backend import array, cases, tensor
 from tests.keras.parity import assert_same, close, draw, twins
 
 M, H, S, K = 24, 6, 7, 9
@@ -35,7 +35,7 @@ def pair(**options: Any) -> tuple[MultiHeadAttention, nn.MultiHeadAttention]:
     return MultiHeadAttention(M, H, **options), nn.MultiHeadAttention(M, H, **options)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", cases(OPTIONS, "plain", "widths", "sinks and gate", "shared"))
 def test_self_attention_with_a_mask_and_padding_is_the_twins(name: str) -> None:
     layer, module = pair(**OPTIONS[name])
     mask = masks.causal() & masks.window(4, 0)
@@ -46,7 +46,7 @@ def test_self_attention_with_a_mask_and_padding_is_the_twins(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["plain", "grouped", "sinks and gate", "shared"])
+@pytest.mark.parametrize("name", cases(["plain", "grouped", "sinks and gate", "shared"], "grouped"))
 def test_cross_attention_is_the_twins(name: str) -> None:
     layer, module = pair(**OPTIONS[name])
     allowed = np.random.default_rng(0).random((3, S, K)) > 0.4
@@ -57,6 +57,7 @@ def test_cross_attention_is_the_twins(name: str) -> None:
     )
 
 
+@pytest.mark.every_backend
 def test_keys_and_values_of_other_widths() -> None:
     layer, module = pair(kdim=10, vdim=14, num_kv_heads=2)
     twins(layer, module)
@@ -109,6 +110,7 @@ def test_position_ids_are_where_the_queries_stand() -> None:
     close(layer(tensor(x), position_ids=tensor(ids)), module(torch.tensor(x), position_ids=torch.tensor(ids)))
 
 
+@pytest.mark.every_backend
 def test_dropout_only_in_training_and_by_its_seed() -> None:
     x = tensor(draw(2, S, M))
     first, second = (MultiHeadAttention(M, H, dropout=0.5, seed=seed) for seed in (3, 3))
@@ -134,6 +136,7 @@ def test_length_and_batch_need_not_be_known(mask: Any, kernel: str) -> None:
         close(model.predict(draw(*shape), verbose=0), module(torch.tensor(draw(*shape)), mask=mask))
 
 
+@pytest.mark.every_backend
 def test_float32_softmax_under_a_mixed_policy() -> None:
     layer = MultiHeadAttention(M, H, dtype="mixed_bfloat16")
     out, weights = layer(tensor(draw(2, S, M)), return_attention_scores=True)
@@ -152,7 +155,10 @@ class TestBadInput:
             ({"kernel": "flash"}, "kernel: expected one of 'auto'"),
             ({"qk_norm": "batch"}, "norm: expected one of"),
             ({"projection": "shared", "num_kv_heads": 2}, "expected num_kv_heads=6. Received: num_kv_heads=2"),
-            ({"positions": nn.positions.Rope(4)}, "expected a scheme of headwise.keras.positions. Received: Rope"),
+            (
+                {"positions": nn.positions.Rope(4)},
+                "expected a scheme of headwise.keras.positions. Received: positions=Rope",
+            ),
             ({"positions": headwise.keras.positions.Rope(8)}, "head_dim"),
             ({"scale": float("nan")}, "scale must be a finite number"),
         ],

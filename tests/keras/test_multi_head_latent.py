@@ -17,7 +17,7 @@ from headwise.keras.kernels import chunked
 from headwise.keras.multi_head_latent import MultiHeadLatentAttention
 from headwise.keras.positions import Alibi, DynamicNTK, Rope, Yarn
 from headwise.nn import positions as torch_positions
-from tests.keras.backend import array, gradients, tensor, weight_gradients
+from tests.keras.backend import array, cases, gradients, tensor, weight_gradients
 from tests.keras.parity import copy_weights, gradients_of
 
 M, H = 12, 3
@@ -111,7 +111,7 @@ def test_every_kernel(path: Any, kernel: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("kind", ["plain", "no-q-rank", "bias"])
+@pytest.mark.parametrize("kind", cases(["plain", "no-q-rank", "bias"], "plain"))
 def test_gradients_are_those_of_pytorch(kind: str, path: Any) -> None:
     twin, layer = pair(kind)
     x, weight, real = torch.randn(2, 7, M, requires_grad=True), torch.randn(2, 7, M), padded(7)
@@ -166,6 +166,7 @@ def test_quantised_weights_are_not_passed_by() -> None:
         layer(tensor(torch.randn(1, 4, M)), path="absorb")
 
 
+@pytest.mark.every_backend
 def test_inside_a_model_of_unknown_length_after_an_embedding() -> None:
     _, layer = pair("yarn")
     ids = keras.Input((None,), dtype="int32")
@@ -189,6 +190,7 @@ def test_dropout_in_training_only() -> None:
     assert not np.array_equal(array(layer(x, training=True)), array(layer(x)))
 
 
+@pytest.mark.every_backend
 def test_mixed_precision() -> None:
     _, layer = pair()
     low = MultiHeadLatentAttention(M, H, **SIZES, dtype="mixed_bfloat16")

@@ -12,7 +12,7 @@ from keras import ops
 
 import headwise.keras
 from headwise import masks
-from tests.keras.backend import BACKEND, array, tensor
+from tests.keras.backend import BACKEND, array, cases, tensor
 
 MultiHeadAttention = headwise.keras.MultiHeadAttention
 positions = headwise.keras.positions
@@ -68,21 +68,22 @@ def test_all_kernels_learn_the_same(kernel: str, plain: list[float]) -> None:
     np.testing.assert_allclose(losses(model_of(kernel=kernel)), plain, rtol=1e-3)
 
 
+@pytest.mark.every_backend
 @pytest.mark.skipif(BACKEND == "torch", reason="torch has no XLA")
-@pytest.mark.parametrize("kernel", ["plain", "chunked", "banded", "block_sparse"])
+@pytest.mark.parametrize("kernel", ["chunked", "banded", "block_sparse"])
 def test_compiled_by_xla(kernel: str, plain: list[float]) -> None:
     history = losses(model_of(kernel=kernel), epochs=3, jit_compile=True)
     np.testing.assert_allclose(history, plain[:3], rtol=1e-3)
 
 
-@pytest.mark.parametrize("kernel", ["chunked"] if BACKEND == "jax" else ["plain", "chunked", "banded"])
+@pytest.mark.parametrize("kernel", cases(["plain", "chunked", "banded"], "chunked"))
 def test_eager(kernel: str, plain: list[float]) -> None:
     history = losses(model_of(kernel=kernel), epochs=2, run_eagerly=True)
     np.testing.assert_allclose(history, plain[:2], rtol=1e-3)
 
 
 @pytest.mark.parametrize("jit_compile", {"tensorflow": [False, True], "jax": [True], "torch": [False]}[BACKEND])
-@pytest.mark.parametrize("kernel", ["plain", "chunked", "banded"])
+@pytest.mark.parametrize("kernel", cases(["plain", "chunked", "banded"], "plain"))
 def test_any_length(kernel: str, jit_compile: bool) -> None:
     """Trained on one length, right on another."""
     model = model_of(None, kernel=kernel)
@@ -92,7 +93,7 @@ def test_any_length(kernel: str, jit_compile: bool) -> None:
     assert model.predict(x, verbose=0).shape == (16, 20, DIM - 1)
 
 
-@pytest.mark.parametrize("kernel", ["chunked", "banded"])
+@pytest.mark.parametrize("kernel", cases(["chunked", "banded"], "chunked"))
 def test_whatever_is_learned_gets_the_same_gradient(kernel: str) -> None:
     """Sinks, and the table of a position scheme, which no kernel is handed as an argument."""
     found = {}
@@ -115,7 +116,7 @@ def test_whatever_is_learned_gets_the_same_gradient(kernel: str) -> None:
 # --- Dtypes -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", cases(["float32", "mixed_float16", "mixed_bfloat16"], "mixed_float16"))
 def test_dtype_policies(policy: str) -> None:
     model = model_of(dtype=policy)
     layer = model.get_layer("attention")
@@ -128,6 +129,7 @@ def test_dtype_policies(policy: str) -> None:
     np.testing.assert_allclose(array(ops.sum(weights, axis=-1)), 1.0, atol=1e-5)
 
 
+@pytest.mark.every_backend
 def test_float16_scores_do_not_overflow() -> None:
     """Scores of 500 · 500 · 8 are 2 million; float16 ends at 65504."""
     layer = MultiHeadAttention(DIM, 1, scale=1e-3, dtype="mixed_float16")
@@ -139,6 +141,7 @@ def test_float16_scores_do_not_overflow() -> None:
 
 
 # JAX has float64 only where it is switched on for the whole process.
+@pytest.mark.every_backend
 @pytest.mark.parametrize("policy", ["bfloat16"] if BACKEND == "jax" else ["float64", "bfloat16"])
 def test_unmixed_dtypes(policy: str) -> None:
     layer = MultiHeadAttention(DIM, 2, positions=positions.Rope(4), dtype=policy)
@@ -151,7 +154,7 @@ def test_unmixed_dtypes(policy: str) -> None:
 # --- Dropout ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kernel", ["plain", "chunked", "banded", "block_sparse"])
+@pytest.mark.parametrize("kernel", cases(["plain", "chunked", "banded", "block_sparse"], "chunked"))
 def test_the_same_seed_drops_the_same(kernel: str) -> None:
     def history(seed: int) -> list[float]:
         return losses(model_of(kernel=kernel, dropout=0.2, seed=seed), epochs=2)
@@ -186,6 +189,7 @@ def test_dropout_drops_in_training_alone(kernel: str) -> None:
 # --- Masks and whole models -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_backend
 def test_padding_of_embeddings_reaches_attention_and_loss() -> None:
     """Sort of a language model: which token came before. Padding changes no number of the rest."""
     keras.utils.set_random_seed(0)

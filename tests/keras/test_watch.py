@@ -17,7 +17,7 @@ import headwise
 from headwise import masks
 from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.keras import MultiHeadAttention, positions
-from tests.keras.backend import BACKEND, array, tensor
+from tests.keras.backend import BACKEND, array, cases, tensor
 
 TIGHT = {"rtol": 0, "atol": 1e-6}
 
@@ -73,7 +73,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases(CASES, "a mask and padding", "another mask a head", "RoPE", "chunked"))
 def test_the_weights_are_those_that_the_layer_returns(case: str) -> None:
     options, given = CASES[case]
     options = {name: value() if callable(value) else value for name, value in options.items()}
@@ -115,6 +115,7 @@ def test_cross_attention_is_told_from_self_attention() -> None:
     assert [record.site.call for record in seen.records] == [0, 1, 2]
 
 
+@pytest.mark.every_backend
 def test_sixteen_bits_are_kept() -> None:
     layer, x = MultiHeadAttention(16, 4, dtype="mixed_bfloat16"), tokens()
     _, weights = layer(x, return_attention_scores=True)
@@ -127,7 +128,7 @@ def test_sixteen_bits_are_kept() -> None:
 # The layers of Keras.
 
 
-@pytest.mark.parametrize("given", ["plain", "causal", "mask", "empty rows", "both"])
+@pytest.mark.parametrize("given", cases(["plain", "causal", "mask", "empty rows", "both"], "both"))
 @pytest.mark.parametrize("grouped", [False, True])
 def test_multi_head_attention_of_keras(grouped: bool, given: str) -> None:
     layer = layers.GroupQueryAttention(4, 4, 2) if grouped else layers.MultiHeadAttention(4, 4)
@@ -171,6 +172,7 @@ def test_the_weights_are_those_before_dropout() -> None:
     assert seen.records[0].dropout == 0.5
 
 
+@pytest.mark.every_backend
 def test_padding_of_an_embedding() -> None:
     inputs = keras.Input((None,), dtype="int32")
     x = layers.Embedding(9, 16, mask_zero=True)(inputs)
@@ -185,6 +187,7 @@ def test_padding_of_an_embedding() -> None:
     assert seen.row_labels(seen["ours"], 1) == ("d", "e", "f")
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_dot_product_attention_layer(causal: bool) -> None:
     layer, x, memory = layers.Attention(use_scale=True), tokens(), tokens(length=5, seed=1)
@@ -245,6 +248,7 @@ class HandAttention(layers.Layer):
         return ops.matmul(ops.softmax(ops.matmul(x, ops.swapaxes(x, 1, 2)), axis=-1), x)
 
 
+@pytest.mark.every_backend
 def test_the_operation_of_keras() -> None:
     x, layer = tokens(), ByOperation()
     with headwise.watch(layer) as seen:
@@ -256,6 +260,7 @@ def test_the_operation_of_keras() -> None:
     assert seen.coverage().sites[0].how == "keras.ops.dot_product_attention"
 
 
+@pytest.mark.every_backend
 def test_what_is_not_recognised_is_missed() -> None:
     layer, x = HandAttention(), tokens()
     with headwise.watch(layer) as seen:
@@ -292,6 +297,7 @@ def test_layers_go_by_their_names_in_a_graph_and_by_attributes_elsewhere() -> No
     assert seen.layers == ["encoder.first", "encoder.second", "stack.blocks.1"]
 
 
+@pytest.mark.every_backend
 def test_options() -> None:
     layer, x = MultiHeadAttention(16, 4), tokens()
     layer.build()
@@ -316,6 +322,7 @@ def test_options() -> None:
 # Compiled functions.
 
 
+@pytest.mark.every_backend
 def test_predict_runs_eagerly_and_is_compiled_again_afterwards() -> None:
     model, x = functional(layers.MultiHeadAttention(4, 4, name="attention")), array(tokens())
     model.compile("sgd", "mse")
@@ -334,6 +341,7 @@ def test_predict_runs_eagerly_and_is_compiled_again_afterwards() -> None:
     assert not seen.coverage().notes
 
 
+@pytest.mark.every_backend
 def test_fit_is_seen() -> None:
     model, x = Stack(1), array(tokens())
     model.compile("sgd", "mse")
@@ -348,6 +356,7 @@ def test_fit_is_seen() -> None:
     assert len(seen.records) == 3
 
 
+@pytest.mark.every_backend
 @pytest.mark.skipif(BACKEND == "torch", reason="torch.compile is made to run eagerly")
 def test_what_somebody_else_compiled_is_refused() -> None:
     model, x = (
@@ -381,6 +390,7 @@ def test_gradients() -> None:
 # What is left behind: nothing.
 
 
+@pytest.mark.every_backend
 def test_the_model_is_left_as_it_was() -> None:
     layer, x = layers.MultiHeadAttention(4, 4), tokens()
     layer(x, x)

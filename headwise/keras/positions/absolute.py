@@ -34,11 +34,11 @@ class Sinusoidal(Layer, twin=torch_positions.Sinusoidal):
         ArgumentError: dim is odd or not positive.
     """
 
-    def __init__(self, dim: int, *, base: float = 10000.0, interleaved: bool = True, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        twin = torch_positions.Sinusoidal(dim, base=base, interleaved=interleaved)  # which checks the options
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        o = self._begin(*args, **kwargs)
+        twin = torch_positions.Sinusoidal(**vars(o))  # which checks the options
         self.dim, self.base, self.interleaved = twin.dim, twin.base, twin.interleaved
-        turns = self.base ** -(np.arange(0, dim, 2, dtype=np.float64) / dim) / (2.0 * math.pi)  # a position
+        turns = self.base ** -(np.arange(0, self.dim, 2, dtype=np.float64) / self.dim) / (2.0 * math.pi)  # a position
         per_digit = np.stack([turns * 2.0 ** (DIGIT * j) % 1.0 for j in range(3)])
         coarse = np.floor(per_digit * 4096.0) / 4096.0
         self._coarse, self._fine = coarse.astype(np.float32), (per_digit - coarse).astype(np.float32)
@@ -82,11 +82,11 @@ class Learned(Layer, twin=torch_positions.Learned):
             tf.function, jax.jit and torch.compile, where values are unknown).
     """
 
-    def __init__(self, max_positions: int, dim: int, *, std: float = 0.02, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.max_positions = whole("max_positions", max_positions)
-        self.dim = whole("dim", dim)
-        self.std = positive("std", std)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        o = self._begin(*args, **kwargs)
+        self.max_positions = whole("max_positions", o.max_positions)
+        self.dim = whole("dim", o.dim)
+        self.std = positive("std", o.std)
         self.weight: Any = None
 
     def build(self, input_shape: object = None) -> None:

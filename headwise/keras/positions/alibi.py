@@ -33,9 +33,9 @@ class Alibi(Positions, twin=torch_positions.Alibi):
 
     has_bias = True
 
-    def __init__(self, num_heads: int, max_bias: float = 8.0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        twin = torch_positions.Alibi(num_heads, max_bias)  # which checks the options, and has the numbers
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        o = self._begin(*args, **kwargs)
+        twin = torch_positions.Alibi(**vars(o))  # which checks the options, and has the numbers
         self.num_heads, self.max_bias = twin.num_heads, twin.max_bias
         self._slopes = twin.slopes.cpu().numpy()
 

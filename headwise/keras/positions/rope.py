@@ -14,7 +14,7 @@ from headwise.keras.positions.rotation import turn
 from headwise.keras.positions.scheme import Positions, check_fits, check_ids
 from headwise.keras.saving import PACKAGE
 from headwise.nn import positions as torch_positions
-from headwise.nn.positions import DynamicNTK, RopeScaling
+from headwise.nn.positions import DynamicNTK
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -29,21 +29,11 @@ class Rope(Positions, twin=torch_positions.Rope):
         ArgumentError: dimensions that are odd or not positive, rotary_dim > head_dim, an unknown scaling.
     """
 
-    def __init__(
-        self,
-        head_dim: int,
-        *,
-        base: float = 10000.0,
-        interleaved: bool = False,
-        rotary_dim: int | None = None,
-        scaling: RopeScaling | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        options: dict[str, Any] = {"interleaved": interleaved, "rotary_dim": rotary_dim, "scaling": scaling}
-        twin = torch_positions.Rope(head_dim, base=base, **options)  # which checks the options, and has the numbers
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        o = self._begin(*args, **kwargs)
+        twin = torch_positions.Rope(**vars(o))  # which checks the options, and has the numbers
         self.head_dim, self.rotary_dim = twin.head_dim, twin.rotary_dim
-        self.base, self.interleaved, self.scaling = twin.base, interleaved, scaling
+        self.base, self.interleaved, self.scaling = twin.base, o.interleaved, o.scaling
         self.amplitude = twin.amplitude
         self._frequencies = twin.inverse_frequencies.cpu().numpy()
 

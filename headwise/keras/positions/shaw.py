@@ -35,25 +35,17 @@ class ShawRelative(Positions, twin=torch_positions.ShawRelative):
 
     has_bias = True
 
-    def __init__(
-        self,
-        head_dim: int,
-        max_distance: int | tuple[int, int],
-        values: bool = False,
-        *,
-        value_dim: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        if isinstance(max_distance, list):  # of a config
-            max_distance = tuple(max_distance)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        o = self._begin(*args, **kwargs)
+        if isinstance(o.max_distance, list):  # of a config
+            o.max_distance = tuple(o.max_distance)
         with torch.device("meta"):  # without weights: it checks the options
-            twin = torch_positions.ShawRelative(head_dim, max_distance, values, value_dim=value_dim)
+            twin = torch_positions.ShawRelative(**vars(o))
         self.head_dim, self.value_dim = twin.head_dim, twin.value_dim
         self.left, self.right = twin.left, twin.right
-        self.uses_values = values
+        self.uses_values = twin.uses_values
         self.distance_embedding = self._table("distance_embedding", self.head_dim)
-        self.value_embedding = self._table("value_embedding", self.value_dim) if values else None
+        self.value_embedding = self._table("value_embedding", self.value_dim) if self.uses_values else None
 
     def build(self, input_shape: object = None) -> None:
         """See `Positions.build`."""

@@ -36,28 +36,18 @@ class T5Buckets(Positions, twin=torch_positions.T5Buckets):
 
     has_bias = True
 
-    def __init__(
-        self,
-        num_heads: int,
-        num_buckets: int = 32,
-        max_distance: int = 128,
-        bidirectional: bool = True,
-        *,
-        std: float = 0.02,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        o = self._begin(*args, **kwargs)
         with torch.device("meta"):  # without weights: it checks the options, and computes the buckets
-            twin = torch_positions.T5Buckets(num_heads, num_buckets, max_distance, bidirectional, std=std)
+            twin = torch_positions.T5Buckets(**vars(o))
         self.num_heads, self.num_buckets = twin.num_heads, twin.num_buckets
         self.max_distance, self.bidirectional, self.std = twin.max_distance, twin.bidirectional, twin.std
         # The bucket of each clipped distance. It depends on the last digit of a logarithm, in which backends differ.
-        known = torch.arange(-max_distance, max_distance + 1, device="cpu")
+        known = torch.arange(-self.max_distance, self.max_distance + 1, device="cpu")
         self._buckets = twin.buckets(known).numpy().astype(np.int32)
         self.relative_attention_bias = keras.layers.Embedding(
-            num_buckets,
-            num_heads,
-            embeddings_initializer=keras.initializers.RandomNormal(stddev=std),
+            *(self.num_buckets, self.num_heads),
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=self.std),
             name="relative_attention_bias",
             dtype=self.variable_dtype,  # the result is added to scores, which are float32 also under mixed precision
         )

@@ -15,7 +15,7 @@ from headwise import keras as hk
 from headwise import masks
 from headwise import nn as hnn
 from headwise.errors import ArgumentError, CheckpointError, DtypeError
-from tests.keras.backend import BACKEND, array, tensor
+from tests.keras.backend import BACKEND, array, cases, tensor
 
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -57,7 +57,7 @@ def assert_same_state(a: nn.Module, b: nn.Module) -> None:
     assert repr(a) == repr(b)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", cases(KINDS, "sinks_gate_softcap"))
 def test_multi_head_there_and_back(kind: str) -> None:
     module = made(**KINDS[kind])
     layer = hk.MultiHeadAttention.from_torch(module)
@@ -113,6 +113,7 @@ def test_a_linear_map_is_turned() -> None:
     np.testing.assert_array_equal(array(layer.out.bias), module.out.bias.detach().numpy())
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_stays_half(dtype: torch.dtype) -> None:
     module = made(positions=hnn.positions.Rope(4)).to(dtype)
@@ -123,6 +124,7 @@ def test_half_stays_half(dtype: torch.dtype) -> None:
     assert_same_state(module, layer.to_torch())
 
 
+@pytest.mark.every_backend
 def test_float64_stays_or_is_refused() -> None:
     module = made().double()
     if BACKEND == "jax":  # which has no float64 unless it is told

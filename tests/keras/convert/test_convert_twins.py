@@ -21,7 +21,7 @@ from headwise.keras.layer import Layer
 from headwise.keras.multi_head_latent import MultiHeadLatentAttention as KerasMLA
 from headwise.nn import positions
 from headwise.nn.cross import CrossLayer
-from tests.keras.backend import array, tensor
+from tests.keras.backend import array, cases, tensor
 
 SMALL = models.BertConfig(vocab_size=30, dim=8, num_layers=2, num_heads=2, ffn_dim=12, max_positions=10, dropout=0.2)
 MLA: dict[str, Any] = {"kv_rank": 6, "nope_dim": 4, "rope_dim": 2, "value_head_dim": 5}
@@ -211,7 +211,7 @@ def outputs(name: str, module: Any, layer: Any) -> tuple[Any, Any]:
     )
 
 
-@pytest.mark.parametrize("name", WITH_OUTPUT)
+@pytest.mark.parametrize("name", cases(WITH_OUTPUT, "Bert"))
 def test_twins_compute_the_same(name: str) -> None:
     module = made(name)
     layer = twin_of(module).from_torch(module)
@@ -219,6 +219,7 @@ def test_twins_compute_the_same(name: str) -> None:
     np.testing.assert_allclose(array(found), expected.detach().numpy(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.every_backend
 def test_pytorchs_own_layers() -> None:
     theirs = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, norm_first=True, activation="gelu").eval()
     layer = hk.EncoderLayer.from_torch(theirs)

@@ -11,6 +11,8 @@ import pytest
 
 import headwise
 
+pytestmark = pytest.mark.every_backend
+
 TWO_DEVICES = """
 import sys
 import jax

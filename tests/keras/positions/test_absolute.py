@@ -12,10 +12,11 @@ import torch
 from headwise.errors import ArgumentError, DtypeError
 from headwise.keras.positions import Learned, Sinusoidal
 from headwise.nn import positions as torch_positions
-from tests.keras.backend import array, tensor, weight_gradients
+from tests.keras.backend import array, cases, tensor, weight_gradients
 from tests.keras.parity import copy_weights
 
 
+@pytest.mark.every_backend
 def test_sinusoidal_by_hand() -> None:
     got = array(Sinusoidal(4, base=100.0)(tensor(np.array([[0, 3]]))))
     assert got.shape == (1, 2, 4)
@@ -25,7 +26,7 @@ def test_sinusoidal_by_hand() -> None:
     np.testing.assert_allclose(halves, [[math.sin(3), math.sin(0.3), math.cos(3), math.cos(0.3)]], atol=1e-6)
 
 
-@pytest.mark.parametrize("first", [-700, 0, 9500, 1_000_000, 2**31 - 1000])
+@pytest.mark.parametrize("first", cases([-700, 0, 9500, 1_000_000, 2**31 - 1000], -700, 2147482648))
 def test_sinusoidal_is_exact_at_far_positions(first: int) -> None:
     ids = torch.arange(first, first + 900, 7)
     want = torch_positions.Sinusoidal(64)(ids)
@@ -39,6 +40,7 @@ def test_sinusoidal_has_the_dtype_of_its_policy_but_not_its_precision() -> None:
     np.testing.assert_allclose(array(keras.ops.cast(got, "float32")), want, atol=2**-8)
 
 
+@pytest.mark.every_backend
 def test_learned_is_the_twins_table() -> None:
     twin, layer = torch_positions.Learned(9, 4), Learned(9, 4)
     copy_weights(twin, layer)
@@ -56,6 +58,7 @@ def test_learned_is_drawn_with_its_deviation() -> None:
     assert float(np.std(array(layer.weight))) == pytest.approx(0.5, rel=0.05)
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("layer", [Sinusoidal(4), Learned(9, 4)], ids=["sinusoidal", "learned"])
 def test_inside_a_model_of_unknown_length(layer: keras.layers.Layer) -> None:
     ids = keras.Input((None,), dtype="int32")
@@ -67,6 +70,7 @@ def test_inside_a_model_of_unknown_length(layer: keras.layers.Layer) -> None:
     assert again.get_config() == layer.get_config()
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("ids", [[0, 9], [-1, 0]], ids=str)
 def test_learned_has_no_others(ids: list[int]) -> None:
     with pytest.raises(ArgumentError, match=r"position_ids: expected 0 to 8, the rows of the table. Received: "):

@@ -51,6 +51,7 @@ def test_same_as_pytorch(options: str, ids: str) -> None:
     np.testing.assert_allclose(array(got), want, atol=1e-5)
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("length", [4, 9, 64])
 def test_a_length_that_is_not_known_before_gives_the_same_frequencies(length: int) -> None:
     rope, x, ids = Rope(8, scaling=DynamicNTK(2.0, 8)), tensor(torch.randn(1, 2, 5, 8)), tensor(np.arange(5))
@@ -66,6 +67,7 @@ def test_gradients_are_those_of_pytorch() -> None:
     np.testing.assert_allclose(got[0], x.grad, atol=1e-4)
 
 
+@pytest.mark.every_backend
 def test_low_precision_turns_in_float32() -> None:
     x = torch.randn(1, 2, 3, 8).bfloat16()
     there = keras.ops.cast(tensor(x.float()), "bfloat16")
@@ -75,6 +77,7 @@ def test_low_precision_turns_in_float32() -> None:
     assert np.array_equal(array(keras.ops.cast(got, "float32")), want.float().numpy())
 
 
+@pytest.mark.every_backend
 @pytest.mark.skipif(BACKEND == "jax", reason="JAX has no float64 unless it is asked for")
 def test_float64_stays_so() -> None:
     x = torch.randn(1, 2, 3, 8, dtype=torch.float64)

@@ -67,6 +67,7 @@ def test_the_table_learns() -> None:
     np.testing.assert_allclose(got["relative_attention_bias/embeddings"], want, atol=1e-4)
 
 
+@pytest.mark.every_backend
 def test_mixed_precision_does_not_round_the_table() -> None:
     scheme = T5Buckets(2, dtype="mixed_bfloat16")
     scheme.build()

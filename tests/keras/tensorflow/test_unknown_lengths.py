@@ -14,6 +14,8 @@ from headwise.keras import MultiHeadAttention
 from tests.keras.backend import array, tensor
 from tests.keras.parity import draw
 
+pytestmark = pytest.mark.every_backend
+
 
 def traced(layer: MultiHeadAttention, **given: Any) -> Any:
     spec = tf.TensorSpec((None, None, 8))

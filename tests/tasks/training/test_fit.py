@@ -214,7 +214,7 @@ class TestResume:
             ),
             (
                 {"out": "nowhere"},
-                r"nowhere is not there: .*`headwise train \.\.\. --out .*nowhere` writes one; --resume only continues it",
+                r"nowhere is not there: .*`headwise train \.\.\. --out .*nowhere` writes one; --resume only continues",
             ),
         ],
     )
