@@ -11,12 +11,11 @@ import yaml
 from torch import nn
 
 from headwise.errors import FileError
-from headwise.export import calling
+from headwise.export import FORMATS, calling
 from headwise.export.exported import Exported
 from headwise.export.graph import Value
 from headwise.export.manifest import GraphFile, Manifest
 from headwise.export.speed import Timing, machine
-from headwise.export.torch.programs import PACKAGE
 from headwise.files import replacing
 from headwise.tasks.classify import Classify
 from headwise.tasks.scores import Scores
@@ -25,7 +24,6 @@ from headwise.tasks.training.run import CONFIG
 
 NAME = "card.md"
 
-KINDS = {"onnx": "ONNX", "torch": "PyTorch program", "savedmodel": "TensorFlow SavedModel"}
 WHAT = {  # by task
     "classify": "Reads a text, or a pair of texts, and predicts its label.",
     "answer": "Reads a question and a context, and finds the words of the context that answer it.",
@@ -45,7 +43,6 @@ def write(
     *,
     source: str,
     scores: Scores | None = None,
-    speed: Sequence[Timing] = (),
 ) -> Path:
     """Write the card into an export's folder.
 
@@ -54,7 +51,6 @@ def write(
         subject: the exported task or module.
         source: its name for people: a run folder or a checkpoint.
         scores: the scores of the task on held-out data.
-        speed: times of calls, beside PyTorch's; () = not measured.
 
     Raises:
         FileError: the card cannot be written.
@@ -66,7 +62,7 @@ def write(
         _model(subject),
         _graphs(exported.manifest.graphs),
         _files(exported),
-        _speed(speed),
+        _speed(exported.speed),
         _calling(exported, subject),
         _versions(exported),
         _notes(exported.manifest.notes),
@@ -81,7 +77,7 @@ def write(
 
 def _head(exported: Exported, source: str) -> str:
     manifest = exported.manifest
-    kind = KINDS[manifest.kind]
+    kind = FORMATS[manifest.kind].title
     said = "" if manifest.task == "tensors" else f"{manifest.task}: "
     options = ", ".join(f"{name} {value}" if isinstance(value, str) else name for name, value in _chosen(manifest))
     made = f"Made by `headwise export` of `{source}`, as {kind}, precision {manifest.precision}"
@@ -191,13 +187,7 @@ def _calling(exported: Exported, subject: Task[Any] | nn.Module) -> str:
     said = (
         f"## How to call it\n\nIn this folder, without headwise:\n\n```python\n{calling.example(exported, labels)}```"
     )
-    packages = [graph.file for graph in exported.manifest.graphs if graph.file.endswith(PACKAGE)]
-    if packages:
-        loading = f'torch._inductor.aoti_load_package("{packages[0]}")'
-        said += f"\n\nLoad an AOTInductor package with `{loading}`. Its inputs must be contiguous."
-    if labels and exported.manifest.kind == "savedmodel":
-        said += '\n\nThe signature "classify" has the same inputs and returns `classes` and `scores` (probabilities).'
-    return said
+    return "\n\n".join([said, *FORMATS[exported.manifest.kind].more(exported.manifest)])
 
 
 def _versions(exported: Exported) -> str:
