@@ -55,8 +55,8 @@ def imported(tree: ast.Module, known: Mapping[str, Any]) -> Iterator[str]:
                     yield name if name in known else module
             case ast.ImportFrom(level=level) if level:
                 raise AssertionError("relative imports are not understood here")
-            case ast.Constant(str(text)) if "." in text and text in known:
-                yield text
+            case ast.Constant(str(text)) if "." in text and text.partition(":")[0] in known:
+                yield text.partition(":")[0]  # a module, or "module:function"
             case ast.JoinedStr([ast.Constant(str(text)), ast.FormattedValue()]) if (
                 text[-1] == "." and text.count(".") > 1
             ):
@@ -103,7 +103,7 @@ def test_the_graph_has_imports_of_every_kind(tmp_path: Path) -> None:
         "__init__": "",
         "a": "import p.b\nfrom p import c\nfrom p.d import anything",
         "b": "def f():\n    from p.c import x",
-        "c": "TABLE = {'x': 'p.d', 'y': 'p', 'z': 'no module'}",
+        "c": "TABLE = {'x': 'p.d:function', 'y': 'p', 'z': 'no module'}",
         "d": "if TYPE_CHECKING:\n    from p.a import T\nelse:\n    import p.e",
         "e": "import importlib\nimportlib.import_module(f'p.folder.{name}')\n'p.a, in a sentence'",
         "folder/__init__": "",

@@ -10,6 +10,7 @@ import click
 from headwise.cli.files import reason, size
 from headwise.cli.output import print_report, working
 from headwise.errors import ArgumentError, FileError
+from headwise.export import FORMATS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
     from headwise.export.source import Source
 
 
+def _having(option: str) -> str:
+    """The names of the formats with an option."""
+    return ", ".join(form.name for form in FORMATS.values() if option in form.options)
+
+
 @click.command()
 @click.argument("source", metavar="RUN_OR_MODEL")
-@click.option(
-    "--to", "kind", type=click.Choice(["onnx", "torch", "savedmodel"]), required=True, help="The format to write."
-)
+@click.option("--to", "kind", type=click.Choice(list(FORMATS)), required=True, help="The format to write.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -34,14 +38,15 @@ if TYPE_CHECKING:
 @click.option(
     "--attention",
     type=click.Choice(["auto", "op", "plain"]),
-    help="onnx: use the operator Attention, or the primitive operators it consists of.  [default: auto]",
+    help=f"{_having('attention')}: use the operator Attention, or the primitive operators it consists of.  "
+    "[default: auto]",
 )
 @click.option(
     "--precision",
-    type=click.Choice(["fp32", "fp16", "bf16", "int8"]),
-    help="onnx: fp32, fp16, int8. torch: fp32, bf16, fp16. savedmodel: fp32.  [default: fp32]",
+    type=click.Choice(list(dict.fromkeys(each for form in FORMATS.values() for each in form.precisions))),
+    help=" ".join(f"{form.name}: {', '.join(form.precisions)}." for form in FORMATS.values()) + "  [default: fp32]",
 )
-@click.option("--weights", is_flag=True, help="onnx, torch: also return the attention weights.")
+@click.option("--weights", is_flag=True, help=f"{_having('weights')}: also return the attention weights.")
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0, min_open=True),
@@ -57,7 +62,9 @@ if TYPE_CHECKING:
     "with torch.save.",
 )
 @click.option(
-    "--aoti/--no-aoti", default=None, help="torch: compile AOTInductor packages.  [default: if a C++ compiler is found]"
+    "--aoti/--no-aoti",
+    default=None,
+    help=f"{_having('aoti')}: compile AOTInductor packages.  [default: if a C++ compiler is found]",
 )
 @click.option("--no-speed", is_flag=True, help="Do not measure speed for card.md.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from headwise.errors import ArgumentError, FileError
+from headwise.server.protocols import grpc_protocols
 
 _OFF = "off"
 
@@ -24,6 +26,21 @@ class _Port(click.ParamType):
         if isinstance(value, int):
             return value
         self.fail(f"expected 0 to 65535, or {_OFF}. Received: {value!r}", param, ctx)
+
+
+def _port_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add an option for the port of each protocol over gRPC."""
+    for name, protocol in reversed(grpc_protocols().items()):
+        command = click.option(
+            protocol.option,
+            f"{name}_port",
+            type=_Port(),
+            default=protocol.port,
+            show_default=True,
+            metavar="N|off",
+            help=f"The port for gRPC: {protocol.title}.",
+        )(command)
+    return command
 
 
 @click.command()
@@ -101,22 +118,7 @@ class _Port(click.ParamType):
     metavar="N",
     help="The port for HTTP; 0 = any free port, here and for the other ports.",
 )
-@click.option(
-    "--grpc-port",
-    type=_Port(),
-    default=8001,
-    show_default=True,
-    metavar="N|off",
-    help="The port for the Open Inference Protocol over gRPC.",
-)
-@click.option(
-    "--tensorflow-port",
-    type=_Port(),
-    default=8500,
-    show_default=True,
-    metavar="N|off",
-    help="The port for the TensorFlow Serving protocol over gRPC.",
-)
+@_port_options
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path),
@@ -140,7 +142,7 @@ def serve(
     port: int,
     token_file: Path | None,
     debug: bool,
-    **options: object,
+    **options: Any,
 ) -> None:
     """Serve trained tasks and exports over HTTP and gRPC, until Ctrl-C.
 
@@ -161,9 +163,10 @@ def serve(
         ) from error
     settings = Settings(
         http_port=port,
+        ports={name: options.pop(f"{name}_port") for name in grpc_protocols()},
         max_tokens=max_tokens or None,
         token=read_token(token_file, os.environ.get("HEADWISE_TOKEN")),
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     run(folders, settings, say=click.echo, debug=debug)
 

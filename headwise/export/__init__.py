@@ -2,5 +2,12 @@
 
 A model is exported as one or several `Graph`s: plain functions of tensors that another framework can run. `graphs/`
 defines the graphs of each model; `onnx/` and `torch/` write graphs and run them; `savedmodel/` converts the Keras twin
-of the model.
+of the model. `FORMATS` is the one list of formats, by name.
 """
+
+from headwise.export.format import Format
+from headwise.export.onnx.format import ONNX
+from headwise.export.savedmodel.format import SAVEDMODEL
+from headwise.export.torch.format import TORCH
+
+FORMATS: dict[str, Format] = {each.name: each for each in (ONNX, TORCH, SAVEDMODEL)}

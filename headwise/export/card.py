@@ -11,11 +11,10 @@ import yaml
 from torch import nn
 
 from headwise.errors import FileError
-from headwise.export import calling
+from headwise.export import FORMATS, calling
 from headwise.export.exported import Exported
 from headwise.export.manifest import GraphFile, Manifest
 from headwise.export.speed import Timing, machine
-from headwise.export.torch.programs import PACKAGE
 from headwise.files import replacing
 from headwise.graphs.graph import Value
 from headwise.tasks.scores import Scores
@@ -24,8 +23,6 @@ from headwise.tasks.training.run import CONFIG
 
 NAME = "card.md"
 
-KINDS = {"onnx": "ONNX", "torch": "PyTorch program", "savedmodel": "TensorFlow SavedModel"}
-
 
 def write(
     exported: Exported,
@@ -33,7 +30,6 @@ def write(
     *,
     source: str,
     scores: Scores | None = None,
-    speed: Sequence[Timing] = (),
 ) -> Path:
     """Write the card into an export's folder.
 
@@ -42,7 +38,6 @@ def write(
         subject: the exported task or module.
         source: its name for people: a run folder or a checkpoint.
         scores: the scores of the task on held-out data.
-        speed: times of calls, beside PyTorch's; () = not measured.
 
     Raises:
         FileError: the card cannot be written.
@@ -54,7 +49,7 @@ def write(
         _model(subject),
         _graphs(exported.manifest.graphs),
         _files(exported),
-        _speed(speed),
+        _speed(exported.speed),
         _calling(exported, subject),
         _versions(exported),
         _notes(exported.manifest.notes),
@@ -69,7 +64,7 @@ def write(
 
 def _head(exported: Exported, subject: Task[Any] | nn.Module, source: str) -> str:
     manifest = exported.manifest
-    kind = KINDS[manifest.kind]
+    kind = FORMATS[manifest.kind].title
     said, about = "", "A function of tensors without a task."
     if isinstance(subject, Task):
         said, about = f"{subject.name}: ", subject.options.about
@@ -180,13 +175,7 @@ def _calling(exported: Exported, subject: Task[Any] | nn.Module) -> str:
     labels, pairs = (tuple(subject.labels), subject.reads_pairs) if isinstance(subject, Task) else ((), False)
     code = calling.example(exported, labels, pairs=pairs)
     said = f"## How to call it\n\nIn this folder, without headwise:\n\n```python\n{code}```"
-    packages = [graph.file for graph in exported.manifest.graphs if graph.file.endswith(PACKAGE)]
-    if packages:
-        loading = f'torch._inductor.aoti_load_package("{packages[0]}")'
-        said += f"\n\nLoad an AOTInductor package with `{loading}`. Its inputs must be contiguous."
-    if labels and exported.manifest.kind == "savedmodel":
-        said += '\n\nThe signature "classify" has the same inputs and returns `classes` and `scores` (probabilities).'
-    return said
+    return "\n\n".join([said, *FORMATS[exported.manifest.kind].more(exported.manifest)])
 
 
 def _versions(exported: Exported) -> str:

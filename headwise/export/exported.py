@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.export.manifest import Manifest, read
+from headwise.export.speed import Timing
 
 
 @dataclass(frozen=True)
@@ -15,15 +16,17 @@ class Exported:
     Args:
         folder: its folder.
         manifest: the content of its export.json: kind, precision, graphs with their differences, notes.
+        speed: times of calls beside PyTorch's; () = not measured.
     """
 
     folder: Path
     manifest: Manifest
+    speed: tuple[Timing, ...] = ()
 
     @classmethod
-    def load(cls, folder: Path) -> Exported:
+    def load(cls, folder: Path, speed: tuple[Timing, ...] = ()) -> Exported:
         """The export in a folder. Raises CheckpointError if the folder is not an export."""
-        return cls(folder, read(folder))
+        return cls(folder, read(folder), speed)
 
     @property
     def files(self) -> dict[str, int]:

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, CheckpointError, FileError
-from headwise.export import card
+from headwise.export import FORMATS, card, manifest, task_files
 from headwise.export.exported import Exported
 from headwise.export.folder import check_free, replacing_folder
-from headwise.export.graphs import graphs_of
-from headwise.export.manifest import Kind
+from headwise.export.format import Format
+from headwise.export.manifest import Manifest
 from headwise.export.source import Source, load
-from headwise.export.speed import Timing, timings
+from headwise.export.writing import Order, Written
 from headwise.masks import Mask
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import read_scores
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
-# Options that only some kinds have -> these kinds.
-OPTIONS: dict[str, tuple[Kind, ...]] = {
-    "attention": ("onnx",),
-    "weights": ("onnx", "torch"),
-    "aoti": ("torch",),
-    "examples": ("onnx", "torch"),
-}
-PRECISIONS: dict[Kind, tuple[str, ...]] = {
-    "onnx": ("fp32", "fp16", "int8"),
-    "torch": ("fp32", "bf16", "fp16"),
-    "savedmodel": ("fp32",),
-}
-
 
 def export(
     source: str | Path | Task[Any] | nn.Module | Source,
-    to: Kind,
+    to: str,
     out: str | Path,
     *,
     attention: str | None = None,
@@ -56,7 +43,7 @@ def export(
 
     Args:
         source: a run folder, a BERT's folder or hub id, "my_model.py:MyModel", or a task or module object.
-        to: "onnx", "torch" or "savedmodel".
+        to: "onnx", "torch", "savedmodel", or another name in `headwise.export.FORMATS`.
         out: a new or empty folder, or an old export, which is replaced.
         attention: for onnx: "op", "plain" or "auto" (the default).
         precision: "fp32" (the default); for onnx also "fp16" and "int8", for torch also "bf16" and "fp16".
@@ -73,51 +60,54 @@ def export(
         ExportError: it cannot be traced, written or run, or its outputs differ. No file is left behind.
         FileError: a file cannot be written.
     """
-    if to not in KINDS:
-        raise ArgumentError(f"to: expected one of {', '.join(KINDS)}. Received: to={to!r}")
     check_options(to, precision=precision, attention=attention, weights=weights, aoti=aoti, examples=tuple(examples))
+    form = FORMATS[to]
     out = Path(out).expanduser()
     check_free(out)
     known = _source(source)
     scores = None if known.run is None else read_scores(known.run)
-    given: dict[str, Any] = {"rows": rows, "mask": mask, "tolerance": tolerance, "run": known.run}
-    taken: tuple[Timing, ...] = ()
+    options = {"attention": attention, "aoti": aoti}
+    given = {name: value for name, value in options.items() if name in form.options and value is not None}
     with replacing_folder(out) as folder:
-        if to == "onnx":
-            from headwise.export.onnx.export import export as to_onnx
-
-            given |= {"precision": precision or "fp32", "weights": weights, "examples": examples}
-            exported = to_onnx(known.subject, folder, attention=attention or "auto", **given)
-        elif to == "torch":
-            from headwise.export.torch.export import export as to_torch
-
-            given |= {"precision": precision or "fp32", "weights": weights, "examples": examples}
-            exported = to_torch(known.subject, folder, aoti=aoti, **given)
-        else:
-            from headwise.export.savedmodel.export import export as to_savedmodel
-
-            exported, taken = to_savedmodel(known.subject, folder, speed=speed, **given)
+        used = precision or form.precisions[0]
+        order = Order(known.subject, folder, used, tolerance, speed, weights, rows, mask, tuple(examples))
+        try:
+            written = form.write(order, **given)
+        except OSError as cause:
+            raise FileError(f"cannot write {out}: {cause.strerror or cause}") from cause
+        if isinstance(known.subject, Task):
+            task_files.write(folder, known.subject, known.run)
+        manifest.write(folder, _manifest(form, order, written))
         _keep_tokenizer(known, folder)
-        if speed and to != "savedmodel":
-            taken = timings(exported, _graphs(known, rows, mask, examples, weights))
-        card.write(exported, known.subject, source=known.name, scores=scores, speed=taken)
-    return Exported.load(out)
+        card.write(Exported.load(folder, written.speed), known.subject, source=known.name, scores=scores)
+    return Exported.load(out, written.speed)
 
 
-def check_options(to: Kind, *, precision: str | None, **options: Any) -> None:
-    """Raise ArgumentError for a precision or option that a kind lacks; None, False and () mean not given."""
-    if precision is not None and precision not in PRECISIONS[to]:
-        others = [kind for kind in KINDS if precision in PRECISIONS[kind]]
+def _manifest(form: Format, order: Order, written: Written) -> Manifest:
+    notes = [*written.notes, *([] if any(graph.real for graph in order.graphs) else [task_files.RANDOM_ONLY])]
+    versions = {each: importlib.metadata.version(each) for each in ("headwise", "torch")} | {**written.versions}
+    options = {**written.options} | ({"weights": order.weights} if "weights" in form.options else {})
+    return Manifest(form.name, order.task, order.precision, tuple(written.files), tuple(notes), versions, options)
+
+
+def check_options(to: str, *, precision: str | None, **options: Any) -> None:
+    """Raise ArgumentError for an unknown format, or a precision or option that it lacks; None, False and () mean not
+    given.
+    """
+    if to not in FORMATS:
+        raise ArgumentError(f"to: expected one of {', '.join(FORMATS)}. Received: to={to!r}")
+    form = FORMATS[to]
+    if precision is not None and precision not in form.precisions:
+        others = [other.name for other in FORMATS.values() if precision in other.precisions]
         raise ArgumentError(
-            f"precision: expected one of {', '.join(PRECISIONS[to])} for {to}. Received: precision={precision!r}"
+            f"precision: expected one of {', '.join(form.precisions)} for {to}. Received: precision={precision!r}"
             + (f". {precision} is available for {' and '.join(others)}" if others else "")
         )
     for name, value in options.items():
-        if value not in (None, False, ()) and to not in OPTIONS[name]:
+        if value not in (None, False, ()) and name not in form.options:
+            others = [other.name for other in FORMATS.values() if name in other.options]
             received = "" if name == "examples" else f", {name}={value!r}"
-            raise ArgumentError(
-                f"{name}: only {' and '.join(OPTIONS[name])} has this option. Received: to={to!r}{received}"
-            )
+            raise ArgumentError(f"{name}: only {' and '.join(others)} has this option. Received: to={to!r}{received}")
 
 
 def _source(source: str | Path | Task[Any] | nn.Module | Source) -> Source:
@@ -126,13 +116,6 @@ def _source(source: str | Path | Task[Any] | nn.Module | Source) -> Source:
     if isinstance(source, nn.Module):  # a task is a module too
         return Source(getattr(source, "name", type(source).__name__), source)
     return load(str(source))
-
-
-def _graphs(known: Source, rows: Any, mask: Mask | None, examples: Sequence[tuple[Tensor, ...]], weights: bool) -> Any:
-    from headwise.graphs.weights import with_weights
-
-    graphs = graphs_of(known.subject, rows, mask=mask, examples=examples)
-    return tuple(with_weights(graph) for graph in graphs) if weights else graphs
 
 
 def _keep_tokenizer(known: Source, out: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -15,7 +15,6 @@ from headwise.files import parsed, replacing, restore_folder
 from headwise.graphs.graph import Value
 
 NAME = "export.json"
-Kind = Literal["onnx", "torch", "savedmodel"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Manifest:
     """The content of an export's folder.
 
     Args:
-        kind: "onnx", "torch" or "savedmodel".
+        kind: the name of its format: "onnx", "torch", "savedmodel" or another of `FORMATS`.
         task: "classify", …; "tensors" for an export without a task. The folder of a task also has its config.yaml and
             its tokenizer, so `headwise.tasks.training.run.rebuild` can rebuild the task, except for its weights.
         precision: "fp32", "fp16", "bf16" or "int8".
@@ -55,7 +54,7 @@ class Manifest:
         options: the options of the export, by name: "attention", "weights", "aoti", "signatures".
     """
 
-    kind: Kind
+    kind: str
     task: str
     precision: str
     graphs: tuple[GraphFile, ...]

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.export.exported import Exported
 from headwise.graphs.graph import Graph
 
 BATCHES = (1, 16)
@@ -49,17 +48,17 @@ Runs = Mapping[str, Callable[..., Any]]
 
 
 @torch.no_grad()
-def timings(exported: Exported, graphs: Sequence[Graph]) -> tuple[Timing, ...]:
-    """The times of each graph of an ONNX or torch export beside its module; none for a graph without a batch axis.
+def timings(graphs: Sequence[Graph], runs: Callable[[Graph], Runs]) -> tuple[Timing, ...]:
+    """The times of each graph beside its module; none for a graph without a batch axis.
 
     Args:
-        exported: the export.
         graphs: the graphs that were exported.
+        runs: what runs the export of a graph.
     """
     found = []
     for graph in graphs:
-        runs: Runs = {"PyTorch": graph.module, **_runs(exported, graph.name)}
-        found += [measure(runs, inputs, graph.name, batch) for batch, inputs in batches_of(graph).items()]
+        beside: Runs = {"PyTorch": graph.module, **runs(graph)}
+        found += [measure(beside, inputs, graph.name, batch) for batch, inputs in batches_of(graph).items()]
     return tuple(found)
 
 
@@ -97,19 +96,6 @@ def batches_of(graph: Graph, sizes: Sequence[int] = BATCHES) -> dict[int, tuple[
 def machine() -> str:
     """The processor, its number of cores and the operating system."""
     return f"{_processor()}, {os.cpu_count()} cores, {platform.system()}"
-
-
-def _runs(exported: Exported, name: str) -> Runs:
-    files = {file.name: file for file in exported.manifest.graphs}
-    if exported.manifest.kind == "onnx":
-        from headwise.export.onnx.session import Session
-
-        names = [value.name for value in files[name].outputs]
-        return {"ONNX Runtime": Session(exported.folder, files[name]).giving(*names)}
-    found: dict[str, Any] = {"torch.export": torch.export.load(exported.folder / files[name].file).module()}
-    if package := files.get(f"{name}.aoti"):
-        found["AOTInductor"] = torch._inductor.aoti_load_package(str(exported.folder / package.file))
-    return found
 
 
 def _processor() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
 
 import headwise
 from headwise.errors import HeadwiseError, RefusalKind, RequestRefused
@@ -18,7 +19,7 @@ from headwise.server.auth import Auth, is_local
 from headwise.server.engine import Engine
 from headwise.server.limits import Limits
 from headwise.server.observing import Observed, current
-from headwise.server.protocols import open_inference_http, tensorflow_rest
+from headwise.server.protocols import PROTOCOLS
 from headwise.server.routes import pages, tasks
 from headwise.server.routes.openapi import describe
 from headwise.server.routes.refusal import refusal
@@ -34,7 +35,7 @@ def create(
     metrics: numbers.Metrics | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> FastAPI:
-    """The application that serves `engine` over HTTP: plain routes, both protocols, health, metrics and pages.
+    """The application that serves `engine` over HTTP: plain routes, protocols, health, metrics and pages.
 
     Args:
         metrics: where requests are counted. The caller adds the metrics of the engine (`tell_engine`).
@@ -44,58 +45,65 @@ def create(
     metrics = metrics or numbers.Metrics()
     engine = Observed(engine, settings.timeout, stopping)
     app = FastAPI(title="headwise", version=headwise.__version__, openapi_url=None, redirect_slashes=False)
-    app.include_router(open_inference_http.router(engine))
-    app.include_router(tensorflow_rest.router(engine))
+    protocols: dict[str, str] = {}  # title -> path
+    for protocol in PROTOCOLS.values():
+        if (router := protocol.router(engine)) is not None:
+            app.include_router(router, tags=[protocol.title])
+            protocols[protocol.title] = router.prefix
 
+    def get(path: str, **described: Any) -> Callable[[Endpoint], Endpoint]:
+        """Add a route for GET and HEAD, which stands in the OpenAPI description if it has a summary."""
+
+        def add(endpoint: Endpoint) -> Endpoint:
+            shown = "summary" in described
+            app.add_api_route(path, endpoint, methods=["GET"], tags=["server"], include_in_schema=shown, **described)
+            app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
+            return endpoint
+
+        return add
+
+    @get("/livez", summary="Whether the process works", **_text({200: "It works.", 503: "It does not work."}))
     async def live(_: Request) -> Response:
         return _health(engine.live, "live")
 
+    @get("/readyz", summary="Whether every model can answer", **_text({200: "They can.", 503: "They cannot (yet)."}))
     async def ready(_: Request) -> Response:
         return _health(engine.ready, "ready")
 
+    @get("/metrics", summary="Metrics for Prometheus", **_text({200: "Prometheus's text format."}))
     async def show_metrics(_: Request) -> Response:
         return Response(metrics.text(), media_type=numbers.CONTENT_TYPE)
 
+    @get("/openapi.json")
     async def openapi(_: Request) -> Response:
         return JSONResponse(describe(app, engine, token=settings.token is not None))
 
+    @get("/")
     async def index(request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
             return RedirectResponse("docs", 303)
-        return JSONResponse(pages.index(engine, str(request.base_url), token=settings.token is not None))
+        return JSONResponse(pages.index(engine, str(request.base_url), protocols, token=settings.token is not None))
 
+    @get("/docs")
     async def docs(_: Request) -> Response:
         return HTMLResponse(pages.DOCS, headers={"Content-Security-Policy": pages.POLICY})
 
+    @app.post("/explain", include_in_schema=False)
     async def explain(request: Request) -> Response:
         return await tasks.explain(request, engine)
 
-    async def task(request: Request) -> Response:
-        path = request.url.path
-        name = request.path_params["task"]
-        if path not in methods and name not in tasks.routes(engine):
+    async def task(scope: Scope, receive: Receive, send: Send) -> None:
+        """The plain route of a task, which no other route matched: tasks change when models are loaded or unloaded."""
+        name = scope["path"][1:]
+        if name not in tasks.routes(engine):
             raise HTTPException(404)
-        _note_route(path)
-        method = methods.get(path, "POST")
-        if path in methods or request.method != method:
-            raise HTTPException(405, headers={"Allow": method})
-        return await tasks.answer(request, engine, name)
+        if (noted := current.get()) is not None:
+            noted.route = scope["path"]
+        if scope["method"] != "POST":
+            raise HTTPException(405, headers={"Allow": "POST"})
+        await (await tasks.answer(Request(scope, receive), engine, name))(scope, receive, send)
 
-    fixed: dict[str, tuple[str, Endpoint]] = {
-        "/": ("GET", index),
-        "/docs": ("GET", docs),
-        "/openapi.json": ("GET", openapi),
-        "/livez": ("GET", live),
-        "/readyz": ("GET", ready),
-        "/metrics": ("GET", show_metrics),
-        "/explain": ("POST", explain),
-    }
-    methods = {"/v2": "GET"} | {path: method for path, (method, _) in fixed.items()}
-    for path, (method, endpoint) in fixed.items():
-        app.router.add_route(path, _noting(path, endpoint), methods=[method])
-    # Last, and for every method: the tasks change when models are loaded or unloaded.
-    every = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
-    app.router.add_route("/{task}", task, methods=every)
+    app.router.default = task
 
     app.add_exception_handler(HeadwiseError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -107,17 +115,11 @@ def create(
     return app
 
 
-def _noting(route: str, endpoint: Endpoint) -> Endpoint:
-    async def noting(request: Request) -> Response:
-        _note_route(route)
-        return await endpoint(request)
-
-    return noting
-
-
-def _note_route(route: str) -> None:
-    if (noted := current.get()) is not None:
-        noted.route = route
+def _text(answers: Mapping[int, str]) -> dict[str, Any]:
+    """The description of a route that answers in plain text, by status."""
+    content = {"text/plain": {"schema": {"type": "string"}}}
+    responses = {status: {"description": says, "content": content} for status, says in answers.items()}
+    return {"responses": responses, "response_class": PlainTextResponse}
 
 
 def _health(well: bool, word: str) -> Response:

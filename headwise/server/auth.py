@@ -16,10 +16,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headwise.errors import ArgumentError, FileError, RequestRefused
+from headwise.server.protocols import PROTOCOLS
 from headwise.server.routes.refusal import refusal
 
 # Open to everyone: health probes, and the page, which holds no data and asks its reader for the token.
-OPEN = frozenset({"/livez", "/readyz", "/v2/health/live", "/v2/health/ready", "/docs"})
+OPEN = frozenset({"/livez", "/readyz", "/docs"})
 FORBIDDEN = 403
 _SHORTEST = 16
 
@@ -42,7 +43,7 @@ class Auth:
             if why is not None:
                 await refusal(RequestRefused("unauthorized", why), FORBIDDEN)(scope, receive, send)
                 return
-            if scope["path"] not in OPEN and not is_token(self._token, headers.get("authorization")):
+            if not is_open(scope["path"]) and not is_token(self._token, headers.get("authorization")):
                 error = RequestRefused("unauthorized", "expected the server's token: Authorization: Bearer TOKEN")
                 await refusal(error)(scope, receive, send)
                 return
@@ -59,6 +60,11 @@ class Auth:
         if self._local and host and not is_local(name):
             return "this server only accepts the host names localhost and 127.0.0.1"
         return None if site == host else "this server refuses requests from pages of other sites"
+
+
+def is_open(path: str) -> bool:
+    """Whether a path or a gRPC method needs no token."""
+    return path in OPEN or any(path in protocol.open for protocol in PROTOCOLS.values())
 
 
 def is_token(token: str | None, authorization: str | None) -> bool:

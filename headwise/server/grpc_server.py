@@ -11,14 +11,12 @@ from typing import Any
 import grpc
 
 from headwise.errors import FileError
-from headwise.server.auth import is_token
+from headwise.server.auth import is_open, is_token
 from headwise.server.listening import address, check_free
 from headwise.server.metrics import Metrics
 from headwise.server.observing import Noted, current
 from headwise.server.settings import Settings
 from headwise.server.watching import log_request, request_id
-
-OPEN = frozenset({"/inference.GRPCInferenceService/ServerLive", "/inference.GRPCInferenceService/ServerReady"})
 
 
 def make(settings: Settings, metrics: Metrics) -> grpc.aio.Server:
@@ -65,7 +63,7 @@ class Watching(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         metadata = {str(key): value for key, value in handler_call_details.invocation_metadata or ()}
         given = metadata.get("authorization")
-        known = method in OPEN or is_token(self._token, given if isinstance(given, str) else None)
+        known = is_open(method) or is_token(self._token, given if isinstance(given, str) else None)
         wanted = metadata.get("x-request-id")
         call = _Call(self._metrics, method, request_id(wanted if isinstance(wanted, str) else None), known)
         formats = (handler.request_deserializer, handler.response_serializer)

@@ -21,6 +21,7 @@ from headwise.server import logs
 from headwise.server.auth import is_local
 from headwise.server.listening import address, bind, check_tls
 from headwise.server.metrics import Metrics
+from headwise.server.protocols import PROTOCOLS
 from headwise.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -79,12 +80,11 @@ class _Process:
     async def _until_told(self, engine: Engine, listener: socket.socket, servers: dict[str, Any]) -> None:
         from headwise.server.app import create
         from headwise.server.observing import Observed
-        from headwise.server.protocols import open_inference_grpc, tensorflow_grpc
 
         app = create(engine, self._settings, self._metrics, self._told.is_set)
         observed = Observed(engine, self._settings.timeout, self._told.is_set)
         for name, (server, _) in servers.items():
-            (open_inference_grpc if name == "grpc" else tensorflow_grpc).add(server, observed)
+            PROTOCOLS[name].add(server, observed)
             await server.start()
         http = _http_server(app, self._settings)
         serving = asyncio.ensure_future(http.serve([listener]))
@@ -139,9 +139,8 @@ class _Process:
         return engine
 
     async def _grpc(self, stack: contextlib.AsyncExitStack) -> dict[str, Any]:
-        """The gRPC servers, bound but not started, each with its port."""
-        ports = {"grpc": self._settings.grpc_port, "tensorflow": self._settings.tensorflow_port}
-        wanted = {name: port for name, port in ports.items() if port is not None}
+        """The gRPC servers of the protocols, bound but not started, each with its port."""
+        wanted = {name: port for name, port in self._settings.ports.items() if port is not None}
         servers: dict[str, Any] = {}
         if wanted:
             from headwise.server import grpc_server
@@ -149,7 +148,7 @@ class _Process:
             for name, port in wanted.items():
                 server = grpc_server.make(self._settings, self._metrics)
                 stack.push_async_callback(server.stop, 0)
-                servers[name] = server, grpc_server.bind(server, self._settings, port, f"--{name}-port")
+                servers[name] = server, grpc_server.bind(server, self._settings, port, PROTOCOLS[name].option)
         return servers
 
     def _heed_signals(self) -> None:
@@ -171,9 +170,8 @@ class _Process:
         scheme = "http" if settings.tls_cert is None else "https"
         port = listener.getsockname()[1]
         self._say(f"HTTP: {scheme}://{address(settings.host, port)} (page: /docs)")
-        names = {"grpc": "Open Inference Protocol over gRPC", "tensorflow": "TensorFlow Serving over gRPC"}
         for name, (_, bound) in servers.items():
-            self._say(f"{names[name]}: {address(settings.host, bound)}")
+            self._say(f"{PROTOCOLS[name].title} over gRPC: {address(settings.host, bound)}")
         if not is_local(settings.host) and settings.token is None:
             self._say(
                 f"warning: anyone who reaches {settings.host} can use, load and unload models. Set --token-file, or "

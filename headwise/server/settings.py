@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
 from headwise.errors import ArgumentError
+from headwise.server.protocols import grpc_protocols
 
 Backend = Literal["auto", "torch", "onnx"]
 Precision = Literal["fp32", "bf16", "fp16", "int8"]
@@ -32,8 +34,7 @@ class Settings:
         drain: seconds for accepted requests to finish when the server is stopped.
         host: the address to listen on; "127.0.0.1" accepts connections from this machine only.
         http_port: for all protocols over HTTP. 0 = any free port, here and for the other ports.
-        grpc_port: for the Open Inference Protocol over gRPC; None = off.
-        tensorflow_port: for TensorFlow Serving's gRPC protocol; None = off.
+        ports: for protocols over gRPC, by their names in `PROTOCOLS`; None = off. Those left out have their defaults.
         token: the token that requests must carry ("Authorization: Bearer …"); None = no token.
         tls_cert, tls_key: PEM files, both or neither.
 
@@ -54,8 +55,7 @@ class Settings:
     drain: float = 30.0
     host: str = "127.0.0.1"
     http_port: int = 8000
-    grpc_port: int | None = 8001
-    tensorflow_port: int | None = 8500
+    ports: Mapping[str, int | None] = field(default_factory=dict, hash=False)
     token: str | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -86,9 +86,15 @@ class Settings:
         self._check_network()
 
     def _check_network(self) -> None:
-        ports = {"http_port": self.http_port, "grpc_port": self.grpc_port, "tensorflow_port": self.tensorflow_port}
+        known = grpc_protocols()
+        if unknown := set(self.ports) - set(known):
+            raise ArgumentError(
+                f"ports: expected names of {', '.join(known)}. Received: {', '.join(sorted(map(repr, unknown)))}"
+            )
+        object.__setattr__(self, "ports", {name: protocol.port for name, protocol in known.items()} | dict(self.ports))
         taken: dict[int, str] = {}
-        for name, port in ports.items():
+        options = {known[name].option: port for name, port in self.ports.items()}
+        for name, port in {"--port": self.http_port, **options}.items():
             if port is None:
                 continue
             if not 0 <= port <= 65_535:

@@ -158,7 +158,7 @@ def test_the_verbs_and_their_options_are_pinned() -> None:
         "timeout": ["--timeout"],
         "host": ["--host"],
         "port": ["--port"],
-        "grpc_port": ["--grpc-port"],
+        "open_inference_port": ["--grpc-port"],
         "tensorflow_port": ["--tensorflow-port"],
         "token_file": ["--token-file"],
         "tls_cert": ["--tls-cert"],

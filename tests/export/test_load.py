@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from headwise.errors import ArgumentError, CheckpointError, RecordError
+from headwise.export.exporting import export
 from headwise.export.load import load, load_tensors
-from headwise.export.onnx.export import export
 from headwise.export.onnx.session import Runtime
 from headwise.graphs.session import Sessions
 from headwise.tasks.task import Task
@@ -81,7 +81,7 @@ def test_a_graph_that_the_task_needs_is_not_there() -> None:
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task[Any], Path]:
     task = tiny.translator()
-    return task, export(task, tmp_path_factory.mktemp("translator") / "export").folder
+    return task, export(task, "onnx", tmp_path_factory.mktemp("translator") / "export", speed=False).folder
 
 
 def test_onnx_runtime_writes_what_pytorch_writes(translator: tuple[Task[Any], Path]) -> None:

@@ -28,8 +28,9 @@ from headwise.server.settings import Settings
         ({"drain": -1.0}, "drain must be from 0 to 86400 seconds. Received: drain=-1.0"),
         ({"backend": "jax"}, "backend must be one of auto, torch, onnx. Received: backend='jax'"),
         ({"precision": "fp8"}, "precision must be one of fp32, bf16, fp16, int8. Received: precision='fp8'"),
-        ({"http_port": 65_536}, "http_port must be from 0 to 65535. Received: http_port=65536"),
-        ({"grpc_port": 8000}, "grpc_port and http_port must differ. Received: 8000 for both"),
+        ({"http_port": 65_536}, "--port must be from 0 to 65535. Received: --port=65536"),
+        ({"ports": {"open_inference": 8000}}, "--grpc-port and --port must differ. Received: 8000 for both"),
+        ({"ports": {"grpc": 0}}, "ports: expected names of open_inference, tensorflow. Received: 'grpc'"),
         ({"host": ""}, "host must be an address to listen on"),
         ({"tls_cert": Path("cert.pem")}, "TLS needs a certificate and its key. Received: tls_cert without tls_key"),
         ({"tls_key": Path("key.pem")}, "TLS needs a certificate and its key. Received: tls_key without tls_cert"),
@@ -50,8 +51,8 @@ def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(token: str) -> Non
 
 
 def test_several_ports_may_be_free_ones() -> None:
-    Settings(http_port=0, grpc_port=0, tensorflow_port=0)
-    Settings(grpc_port=None, tensorflow_port=None)
+    Settings(http_port=0, ports={"open_inference": 0, "tensorflow": 0})
+    assert Settings(ports={"open_inference": None}).ports == {"open_inference": None, "tensorflow": 8500}
 
 
 def test_workers_share_the_cores_unless_told_otherwise() -> None:

@@ -5,28 +5,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import torch
-
-from headwise.errors import ArgumentError
-
-PRECISIONS = ("fp32", "fp16", "int8")
 SAYS = {  # notes for the card, except for fp32
     "fp16": "Weights and computation are float16, inputs and outputs float32; on most processors this is slower.",
     "int8": "Weight matrices and embeddings are int8, with a scale per column; the rest is float32.",
 }
-
-
-def dtype_of(precision: str) -> torch.dtype:
-    """The dtype in which a graph of this precision is traced; float32 for int8.
-
-    Raises:
-        ArgumentError: an unknown precision.
-    """
-    if precision not in PRECISIONS:
-        raise ArgumentError(
-            f"precision: expected one of {', '.join(PRECISIONS)} for onnx. Received: precision={precision!r}"
-        )
-    return torch.float16 if precision == "fp16" else torch.float32
 
 
 def quantize(path: Path, out: Path, *, external: bool) -> None:

@@ -75,15 +75,15 @@ def to_onnx(
     return model
 
 
-def save(model: onnx_ir.Model, path: Path, *, external: int = EXTERNAL) -> list[Path]:
-    """Write a model as one file, or, with `external` bytes of weights or more, as two: the weights in NAME.data.
+def save(model: onnx_ir.Model, path: Path) -> list[Path]:
+    """Write a model as one file, or, with `EXTERNAL` bytes of weights or more, as two: the weights in NAME.data.
 
     Returns the files that were written. May raise OSError.
     """
     import onnx_ir
 
     size = sum(each.const_value.nbytes for each in model.graph.initializers.values() if each.const_value is not None)
-    if size < external:
+    if size < EXTERNAL:
         onnx_ir.save(model, path)
         return [path]
     data = path.with_name(f"{path.name}.data")

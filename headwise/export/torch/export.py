@@ -1,31 +1,24 @@
-"""`export`: write a task or a model as PyTorch programs, run each of them without headwise, and compare it."""
+"""`write`: graphs as PyTorch programs, each run without headwise and compared with the model."""
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from headwise.errors import ArgumentError, ExportError, FileError
-from headwise.export import manifest, task_files
+from headwise.errors import ArgumentError, ExportError
 from headwise.export.comparing import compared
-from headwise.export.exported import Exported
-from headwise.export.folder import replacing_folder
-from headwise.export.graphs import graphs_of
-from headwise.export.manifest import GraphFile, Manifest
+from headwise.export.manifest import GraphFile
+from headwise.export.speed import Runs, timings
 from headwise.export.torch import programs
 from headwise.export.torch.fresh import run_alone
 from headwise.export.tracing import longest, trace
+from headwise.export.writing import Order, Written
 from headwise.graphs.graph import Graph
-from headwise.graphs.weights import with_weights
-from headwise.masks import Mask
-from headwise.tasks.task import Task
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TOLERANCES = {
@@ -35,78 +28,32 @@ TOLERANCES = {
 }  # in standard deviations; significands have 8 bits (bf16) and 11 bits (fp16)
 
 
-def export(
-    subject: Task[Any] | nn.Module,
-    out: str | Path,
-    *,
-    precision: str = "fp32",
-    weights: bool = False,
-    aoti: bool | None = None,
-    rows: Any = None,
-    mask: Mask | Tensor | None = None,
-    examples: Sequence[tuple[Tensor, ...]] = (),
-    tolerance: float | None = None,
-    run: str | Path | None = None,
-) -> Exported:
-    """Write a task or a model as `torch.export` programs, and compare their outputs in a separate process.
+def write(order: Order, *, aoti: bool | None = None) -> Written:
+    """Write the graphs as `torch.export` programs, and compare their outputs in a separate process.
 
     `torch.export.load` reads NAME.pt2; `torch._inductor.aoti_load_package` reads NAME.aoti.pt2.
 
     Args:
-        subject: a task, a model or a module, see `graphs_of`. It is moved to the CPU and set to eval mode.
-        out: a new or empty folder, or an old export, which is replaced.
-        precision: "fp32", "bf16" or "fp16" for weights and computation; inputs and outputs stay float32.
-        weights: whether the graphs also return the attention weights of every layer.
         aoti: whether to compile AOTInductor packages too; None = if a C++ compiler is found.
-        rows: real inputs for the comparison, in the form that `task.predict` takes, in addition to random ones.
-        mask, examples: for a module without a task, see `graphs_of`.
-        tolerance: largest allowed difference from the model's outputs, in standard deviations of their values; None =
-            1e-4 for fp32, 0.5 for bf16, 0.05 for fp16.
-        run: the run folder of the task, whose config.yaml and scores.json are copied.
-
-    Returns:
-        The folder, its files, and the difference of each output of each graph.
 
     Raises:
-        ArgumentError: an unknown option, or a folder that is not empty.
-        ExportError: it cannot be traced, compiled or run, or its outputs differ. No file is left behind.
-        FileError: a file cannot be written.
+        ArgumentError: there is no compiler for `aoti`.
+        ExportError: a graph cannot be traced, compiled or run, or its outputs differ.
     """
-    if precision not in DTYPES:
-        raise ArgumentError(
-            f"precision: expected one of {', '.join(DTYPES)} for torch. Received: precision={precision!r}"
-            + (". int8 is available for onnx" if precision == "int8" else "")
-        )
     compiles, note = _whether(aoti)
-    limit = TOLERANCES[precision] if tolerance is None else tolerance
-    out = Path(out).expanduser()
-    with replacing_folder(out) as folder:
-        graphs = graphs_of(subject, rows, mask=mask, examples=examples)
-        if weights:
-            graphs = tuple(with_weights(graph) for graph in graphs)
-        traced = [trace(graph, DTYPES[precision]) for graph in graphs]
-        ends = {axis: most for pair in zip(graphs, traced, strict=True) for axis, most in longest(*pair).items()}
-        notes = [note, *(f"The size of axis {axis} is at most {most}." for axis, most in ends.items())]
-        try:
-            files = [_save(folder, graph, program, limit) for graph, program in zip(graphs, traced, strict=True)]
-            asked = list(zip(files, graphs, strict=True))
-            if compiles:
-                packages, said = _compile(folder, files, traced, must=aoti is True)
-                asked += zip(packages, graphs, strict=bool(packages))
-                notes[0] = said
-            checked = _checked(folder, asked)
-        except OSError as cause:
-            raise FileError(f"cannot write {out}: {cause.strerror or cause}") from cause
-        task = subject if isinstance(subject, Task) else None
-        name = "tensors" if task is None else task.name
-        if task is not None:
-            task_files.write(folder, task, None if run is None else Path(run).expanduser())
-        if not any(graph.real for graph in graphs):
-            notes.append(task_files.RANDOM_ONLY)
-        versions = {each: importlib.metadata.version(each) for each in ("headwise", "torch")}
-        options = {"weights": weights, "aoti": len(checked) > len(graphs)}
-        manifest.write(folder, Manifest("torch", name, precision, checked, tuple(notes), versions, options))
-    return Exported.load(out)
+    limit = TOLERANCES[order.precision] if order.tolerance is None else order.tolerance
+    folder, graphs = order.folder, order.graphs
+    traced = [trace(graph, DTYPES[order.precision]) for graph in graphs]
+    ends = {axis: most for pair in zip(graphs, traced, strict=True) for axis, most in longest(*pair).items()}
+    files = [_save(folder, graph, program, limit) for graph, program in zip(graphs, traced, strict=True)]
+    asked = list(zip(files, graphs, strict=True))
+    if compiles:
+        packages, note = _compile(folder, files, traced, must=aoti is True)
+        asked += zip(packages, graphs, strict=bool(packages))
+    checked = _checked(folder, asked)
+    notes = [note, *(f"The size of axis {axis} is at most {most}." for axis, most in ends.items())]
+    taken = timings(graphs, lambda graph: _runs(folder, checked, graph)) if order.speed else ()
+    return Written(checked, notes, options={"aoti": len(checked) > len(graphs)}, speed=taken)
 
 
 def _whether(aoti: bool | None) -> tuple[bool, str]:
@@ -156,3 +103,11 @@ def _checked(folder: Path, asked: Sequence[tuple[GraphFile, Graph]]) -> tuple[Gr
         replace(file, differences=compared(graph, given, file.tolerance, file.file))
         for (file, graph), given in zip(asked, answers, strict=True)
     )
+
+
+def _runs(folder: Path, files: Sequence[GraphFile], graph: Graph) -> Runs:
+    of_graph = {each.name: str(folder / each.file) for each in files}
+    found: dict[str, Any] = {"torch.export": torch.export.load(of_graph[graph.name]).module()}
+    if package := of_graph.get(f"{graph.name}.aoti"):
+        found["AOTInductor"] = torch._inductor.aoti_load_package(package)
+    return found

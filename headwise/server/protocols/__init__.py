@@ -1,1 +1,73 @@
-"""The protocols of other systems' clients: Open Inference Protocol and TensorFlow Serving, over HTTP and gRPC."""
+"""The protocols of other systems' clients: `PROTOCOLS`, the one list from which routes, ports and texts are taken."""
+
+from __future__ import annotations
+
+import pkgutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+    from grpc import aio
+
+    from headwise.server.engine import Engine
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A protocol over HTTP, over gRPC, or both. Its functions are "module:function", imported when a server starts.
+
+    Args:
+        title: its name for people.
+        http: the function of an engine that returns an `APIRouter`, whose prefix begins all paths of the protocol.
+        grpc: the function of a gRPC server and an engine that adds the services.
+        option: the option of `headwise serve` for the port of `grpc`.
+        port: the default port of `grpc`.
+        open: paths and gRPC methods that need no token: health probes.
+    """
+
+    title: str
+    http: str | None = None
+    grpc: str | None = None
+    option: str = ""
+    port: int = 0
+    open: tuple[str, ...] = ()
+
+    def router(self, engine: Engine) -> APIRouter | None:
+        """The HTTP routes; None if the protocol has none."""
+        router: APIRouter | None = None if self.http is None else pkgutil.resolve_name(self.http)(engine)
+        return router
+
+    def add(self, server: aio.Server, engine: Engine) -> None:
+        """Add the services to a gRPC server that has not started yet."""
+        assert self.grpc is not None
+        pkgutil.resolve_name(self.grpc)(server, engine)
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    "open_inference": Protocol(
+        "Open Inference Protocol",
+        http="headwise.server.protocols.open_inference_http:router",
+        grpc="headwise.server.protocols.open_inference_grpc:add",
+        option="--grpc-port",
+        port=8001,
+        open=(
+            "/v2/health/live",
+            "/v2/health/ready",
+            "/inference.GRPCInferenceService/ServerLive",
+            "/inference.GRPCInferenceService/ServerReady",
+        ),
+    ),
+    "tensorflow": Protocol(
+        "TensorFlow Serving",
+        http="headwise.server.protocols.tensorflow_rest:router",
+        grpc="headwise.server.protocols.tensorflow_grpc:add",
+        option="--tensorflow-port",
+        port=8500,
+    ),
+}
+
+
+def grpc_protocols() -> dict[str, Protocol]:
+    """The protocols with gRPC services, by name."""
+    return {name: protocol for name, protocol in PROTOCOLS.items() if protocol.grpc is not None}

@@ -49,7 +49,7 @@ _WISH = json_body(Wish, required=False)
 
 def router(engine: Engine) -> APIRouter:
     """The routes of the protocol, for an application with `Limits` around it."""
-    routes = APIRouter(prefix="/v2", tags=["Open Inference Protocol"], route_class=Route)
+    routes = APIRouter(prefix="/v2", route_class=Route)
 
     @routes.get("", response_model=models.ServerMetadataResponse, summary="About the server")
     async def server_metadata() -> Response:

@@ -48,7 +48,7 @@ class Classify(BaseModel):
 
 def router(engine: Engine) -> APIRouter:
     """The routes of the protocol, for an application with `Limits` around it."""
-    routes = APIRouter(prefix="/v1", tags=["TensorFlow Serving"], route_class=Route)
+    routes = APIRouter(prefix="/v1", route_class=Route)
 
     @routes.get("/models", summary="The names of the models")
     async def v1_models() -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, get_args
@@ -12,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from headwise.errors import RefusalKind
-from headwise.server.auth import OPEN
+from headwise.server.auth import is_open
 from headwise.server.engine import Engine, Served
 from headwise.server.routes.rows import plain
 from headwise.tasks.columns import DTYPES, Column
@@ -52,7 +51,7 @@ def describe(app: FastAPI, engine: Engine, *, token: bool) -> Schema:
         plain_routes[f"/{task}"] = _task(task, [each for each in served if each.description.task == task])
     if explaining := [each for each in served if each.description.explains]:
         plain_routes["/explain"] = _explain(explaining)
-    document["paths"] = {**plain_routes, **document.get("paths", {}), **copy.deepcopy(_GENERAL)}
+    document["paths"] = {**plain_routes, **document.get("paths", {})}
     components = document.setdefault("components", {})
     components.setdefault("schemas", {}).update({_name(each): _answer(each) for each in served}, Error=_ERROR)
     components["responses"] = {
@@ -67,7 +66,7 @@ def describe(app: FastAPI, engine: Engine, *, token: bool) -> Schema:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     for path, methods in document["paths"].items():
         for operation in methods.values():
-            _add_errors(operation, is_open=path in OPEN or not token)
+            _add_errors(operation, without_token=is_open(path) or not token)
     return document
 
 
@@ -232,21 +231,15 @@ def _columns_said(served: Sequence[Served]) -> str:
     return "\n".join(lines)
 
 
-def _add_errors(operation: Schema, *, is_open: bool) -> None:
+def _add_errors(operation: Schema, *, without_token: bool) -> None:
     responses = operation.setdefault("responses", {})
     responses.pop("422", None)  # FastAPI adds it; here the status is 400
     for code in _ERRORS:
-        if code == "401" and is_open:
+        if code == "401" and without_token:
             continue
         responses.setdefault(code, {"$ref": f"#/components/responses/Error{code}"})
-    if not is_open:
+    if not without_token:
         operation["security"] = [{"token": []}]
-
-
-def _plain_text(summary: str, answers: dict[str, str], media_type: str = "text/plain") -> Schema:
-    content = {media_type: {"schema": {"type": "string"}}}
-    responses = {code: {"description": says, "content": content} for code, says in answers.items()}
-    return {"get": {"tags": ["server"], "summary": summary, "responses": responses}}
 
 
 _BASE64 = {
@@ -270,9 +263,4 @@ _EVENT = {
         "event": {"enum": ["message", "done", "error"]},
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
-}
-_GENERAL = {
-    "/livez": _plain_text("Whether the process works", {"200": "It works.", "503": "It does not work."}),
-    "/readyz": _plain_text("Whether every model can answer", {"200": "They can.", "503": "They cannot (yet)."}),
-    "/metrics": _plain_text("Metrics for Prometheus", {"200": "Prometheus's text format."}),
 }

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,14 @@ POLICY = (
 )
 
 
-def index(engine: Engine, address: str, *, token: bool) -> dict[str, Any]:
-    """The loaded models, with a shell command for each route."""
+def index(engine: Engine, address: str, protocols: Mapping[str, str], *, token: bool) -> dict[str, Any]:
+    """The loaded models with a shell command for each, and the routes.
+
+    Args:
+        address: of this server.
+        protocols: the path of each protocol, by its title.
+        token: whether requests need a token.
+    """
     address = address.rstrip("/")
     bearer = ' -H "Authorization: Bearer $HEADWISE_TOKEN"' if token else ""
     models = []
@@ -46,8 +53,7 @@ def index(engine: Engine, address: str, *, token: bool) -> dict[str, Any]:
             "docs": f"{address}/docs",
             "openapi": f"{address}/openapi.json",
             "explain": f"{address}/explain",
-            "open inference protocol": f"{address}/v2",
-            "tensorflow serving": f"{address}/v1",
+            **{title.lower(): f"{address}{path}" for title, path in protocols.items()},
             "live": f"{address}/livez",
             "ready": f"{address}/readyz",
             "metrics": f"{address}/metrics",

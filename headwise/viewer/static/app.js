@@ -16,14 +16,8 @@ import { State } from "./state.js";
 import { Strip } from "./shell/strip.js";
 import { Tabs } from "./shell/tabs.js";
 import { Thumbs } from "./shell/thumbs.js";
-import { CompareView } from "./views/compare.js";
-import { FlowView } from "./views/flow.js";
-import { HeadView } from "./views/head.js";
-import { ImageView } from "./views/image.js";
-import { ModelView } from "./views/model.js";
-import { TextView } from "./views/text.js";
+import { VIEWS } from "./views.js";
 
-const VIEWS = [ModelView, HeadView, TextView, CompareView, FlowView, ImageView];
 const MANY = 64; // with more tokens most weights are small, so the page opens on the square root scale
 const KEEP_MS = 150; // delay until the address is written, so that a moving pointer does not write it all the time
 const COLOURS = ["paper", "panel", "soft", "line", "ink", "faint", "accent", "accent-soft", "error"];
@@ -135,6 +129,7 @@ export class App {
   within(said) {
     const below = (number, count) => (number !== null && number < count ? number : null);
     const found = { ...said };
+    if (!VIEWS.some(({ id }) => id === said.view)) delete found.view; // the view stays
     found.input = below(said.input, this.source.inputs.length) ?? 0;
     const { stacks } = this.source.inputs[found.input];
     found.stack = below(said.stack, stacks.length) ?? 0;

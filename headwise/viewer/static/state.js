@@ -31,7 +31,6 @@ const FIELDS = {
 };
 
 export const CHOICES = {
-  view: ["model", "head", "text", "compare", "flow", "image"],
   scale: ["linear", "root", "log", "row"],
   colours: ["ember", "viridis", "cividis", "grey"],
   theme: ["auto", "light", "dark"],
@@ -104,7 +103,7 @@ function written(field, value) {
 // The value of a field, or undefined if the text is invalid.
 function parsed(field, text) {
   if (CHOICES[field]) return CHOICES[field].includes(text) ? text : undefined;
-  if (field === "stat") return text;
+  if (field === "view" || field === "stat") return text; // the app knows which there are
   if (field === "sink" || field === "strip") return { true: true, false: false }[text];
   if (field === "heads") return text.split(",").map(places).filter((pair) => pair?.length === 2);
   if (field === "sight") {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import subprocess
 import sys
@@ -19,15 +20,18 @@ from headwise import masks
 from headwise.errors import ArgumentError, ExportError
 from headwise.export import manifest
 from headwise.export.exported import Exported
+from headwise.export.exporting import export as export_to
 from headwise.export.graphs import graphs_of
 from headwise.export.onnx import attention
+from headwise.export.onnx import write as writing
 from headwise.export.onnx.check import compared
-from headwise.export.onnx.export import export, fingerprint
+from headwise.export.onnx.export import fingerprint
 from headwise.export.onnx.session import Runtime, Session
 from headwise.nn import MultiHeadAttention
 from headwise.tasks.classify import Classify
 from tests.export import tiny
 
+export = functools.partial(export_to, to="onnx", speed=False)
 TEXTS = ["ant bee antx cat", "gnu"]
 
 
@@ -36,7 +40,9 @@ def classified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Classify, Expo
     """A classifier with its weights in a file of their own, and the attention weights as outputs."""
     task = tiny.classifier()
     out = tmp_path_factory.mktemp("export") / "onnx"
-    return task, export(task, out, weights=True, external_data=1000, rows=TEXTS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "EXTERNAL", 1000)
+        return task, export(task, out=out, weights=True, rows=TEXTS)
 
 
 def run(done: Exported, *tensors: Tensor, graph: int = 0) -> dict[str, Tensor]:
@@ -140,7 +146,7 @@ def test_the_weights_are_those_of_the_record(classified: tuple[Classify, Exporte
 def test_masks_are_kept_and_a_row_that_sees_nothing_gives_zero(form: str, tmp_path: Path) -> None:
     module = MultiHeadAttention(8, 2, bias=False)
     mask = masks.window(1, 0)
-    done = export(module, tmp_path / "out", attention=form, mask=mask)
+    done = export(module, out=tmp_path / "out", attention=form, mask=mask)
     assert done.manifest.graphs[0].opset == attention.OPSETS[form]
     nodes = {node.op_type for node in onnx.load(done.folder / "model.onnx").graph.node}
     assert ("Attention" in nodes) == (form == "op")
@@ -166,7 +172,7 @@ def test_every_task_is_near_to_its_model(name: str, tmp_path: Path) -> None:
         "causal forecast": lambda: tiny.forecaster("causal"),
         "match": tiny.matcher,
     }[name]()
-    done = export(task, tmp_path / "out")
+    done = export(task, out=tmp_path / "out")
     differences = [each for graph in done.manifest.graphs for each in graph.differences]
     assert max(each.relative for each in differences) < 1e-5
     assert any("TensorRT was not run" in note or "TensorRT ran" in note for note in done.manifest.notes)
@@ -177,7 +183,7 @@ def test_smaller_numbers_are_near_enough_and_take_less_room(
     precision: str, least: float, most: float, tmp_path: Path
 ) -> None:
     task = tiny.forecaster()
-    done = export(task, tmp_path / "out", precision=precision, attention="plain", rows=tiny.SERIES)
+    done = export(task, out=tmp_path / "out", precision=precision, attention="plain", rows=tiny.SERIES)
     assert done.manifest.precision == precision
     (found,) = done.manifest.graphs[0].differences
     assert least < found.relative < most  # as near as float32 it would be float32
@@ -206,7 +212,7 @@ def test_a_file_of_other_weights_is_found_out(classified: tuple[Classify, Export
 def test_what_differs_by_more_than_is_tolerated_is_not_written(tmp_path: Path) -> None:
     inputs = [(torch.randn(2, 8),), (torch.randn(3, 8),)]
     with pytest.raises(ExportError, match="output 'output_0' differs from the model's by"):
-        export(torch.nn.Linear(8, 8), tmp_path / "out", examples=inputs, tolerance=-1.0)  # less than nothing
+        export(torch.nn.Linear(8, 8), out=tmp_path / "out", examples=inputs, tolerance=-1.0)  # less than nothing
     assert not list(tmp_path.iterdir())
 
 
@@ -220,20 +226,20 @@ def test_a_damaged_file_is_an_error_that_names_it(classified: tuple[Classify, Ex
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(ArgumentError, match="is not empty and not an export"):
-        export(tiny.forecaster(), tmp_path)
+        export(tiny.forecaster(), out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
 @pytest.mark.parametrize(("option", "said"), [("attention", "auto, op or plain"), ("precision", "fp32, fp16, int8")])
 def test_words_that_there_are_none_of(option: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=f"{option}: expected .*{said}.* Received: {option}='fast'"):
-        export(tiny.forecaster(), tmp_path / "out", **{option: "fast"})  # type: ignore[arg-type]
+        export(tiny.forecaster(), out=tmp_path / "out", **{option: "fast"})
 
 
 def test_without_the_extra_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ArgumentError, match=r'needs the package onnxscript: pip install "headwise\[export\]"'):
-        export(tiny.forecaster(), tmp_path / "out")
+        export(tiny.forecaster(), out=tmp_path / "out")
 
 
 # --- How attention is chosen ------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch
 
 from headwise import tasks
 from headwise.errors import ArgumentError, CheckpointError, HeadwiseError
-from headwise.export.onnx.export import export
+from headwise.export.exporting import export
 from headwise.models import Bert
 from headwise.server.interfaces import open_interface
 from headwise.server.interfaces import precision as precisions
@@ -30,7 +30,7 @@ RunOf = Callable[[str], Path]
 def exported(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A classifier of pairs."""
     out = tmp_path_factory.mktemp("exported") / "onnx"
-    export(tasks.load(bert_run), out)
+    export(tasks.load(bert_run), "onnx", out, speed=False)
     return out
 
 
@@ -138,7 +138,7 @@ def test_a_module_that_was_exported_takes_and_gives_its_tensors(tmp_path: Path) 
             return x.cumsum(1) * y[:, None], y + 1
 
     calls = [(torch.rand(batch, length), torch.rand(batch)) for batch, length in ((2, 3), (3, 5), (4, 6))]
-    export(Two(), tmp_path / "two", examples=calls)
+    export(Two(), "onnx", tmp_path / "two", examples=calls, speed=False)
     interface = open_interface(tmp_path / "two", backend="onnx", threads=1)
     told = interface.description
     assert (told.task, told.platform, told.explains) == ("tensors", "headwise_onnx", False)

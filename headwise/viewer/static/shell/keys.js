@@ -4,6 +4,7 @@ import { SCALES } from "../map/colour.js";
 import { button } from "./controls.js";
 import { element } from "./element.js";
 import { CHOICES } from "../state.js";
+import { VIEWS } from "../views.js";
 import { STEPS } from "./thumbs.js";
 
 const TYPED = "input:not([type=range], [type=checkbox], [type=radio]), textarea, select, [contenteditable]";
@@ -20,7 +21,7 @@ const MOVING = [
   [["/"], "search for a token; Enter: next, Shift+Enter: previous", (app) => app.search.focus()],
 ];
 const SHOWING = [
-  [["1", "2", "3", "4", "5", "6"], "choose a view", (app, key) => app.state.set({ view: app.views[key - 1].View.id })],
+  [VIEWS.map((_, at) => String(at + 1)), "choose a view", (app, key) => app.state.set({ view: VIEWS[key - 1].id })],
   [["s"], "next colour scale", (app) => following(app, "scale")],
   [["c"], "next colour map", (app) => following(app, "colours")],
   [["h"], "hide or show the sink", (app) => app.state.set({ sink: !app.state.sink })],

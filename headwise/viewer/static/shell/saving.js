@@ -49,7 +49,7 @@ export class Saving {
   name() {
     const { app } = this;
     const { view, layer, head } = app.state;
-    const of = view === "model" ? view : `${view}-${app.headName(layer, head)}`;
+    const of = app.View.strip === false ? view : `${view}-${app.headName(layer, head)}`;
     const name = `${app.source.title}-${of}`.normalize("NFC").replace(/[^\p{L}\p{M}\p{N}]+/gu, "-");
     return [...name.replace(/^-|-$/g, "")].slice(-80).join("") || "attention";
   }

@@ -20,7 +20,7 @@ export class FlowView {
   static id = "flow";
   static title = "Flow";
   static css = CSS;
-  static strip = false;
+  static strip = false; // it shows all heads itself
 
   static why(app) {
     const { name, kind, rows, cols } = app.stack;

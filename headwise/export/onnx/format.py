@@ -1,0 +1,30 @@
+"""ONNX, as `headwise export` knows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwise.export.format import Format
+
+if TYPE_CHECKING:
+    from headwise.export.manifest import GraphFile
+
+
+def _call(graph: GraphFile) -> list[str]:
+    return [
+        f'session = onnxruntime.InferenceSession("{graph.file}")',
+        "given = {each.name: values[each.name] for each in session.get_inputs()}",
+        "values |= zip([each.name for each in session.get_outputs()], session.run(None, given))",
+    ]
+
+
+ONNX = Format(
+    name="onnx",
+    title="ONNX",
+    function="headwise.export.onnx.export:write",
+    precisions=("fp32", "fp16", "int8"),
+    options=frozenset({"attention", "weights", "examples"}),
+    imports=("import numpy as np", "import onnxruntime"),
+    array="np.array",
+    call=_call,
+)

@@ -1,0 +1,44 @@
+"""PyTorch programs, as `headwise export` knows them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwise.export.format import Format
+
+if TYPE_CHECKING:
+    from headwise.export.manifest import GraphFile, Manifest
+
+
+def _call(graph: GraphFile) -> list[str]:
+    from headwise.export.torch.programs import PACKAGE
+
+    if graph.file.endswith(PACKAGE):
+        return []
+    inputs = ", ".join(f'values["{value.name}"]' for value in graph.inputs)
+    outputs = ", ".join(f'"{value.name}"' for value in graph.outputs)
+    lines = [f'program = torch.export.load("{graph.file}").module()']
+    if len(graph.outputs) == 1:
+        return [*lines, f"values[{outputs}] = program({inputs})"]
+    return [*lines, f"values |= zip([{outputs}], program({inputs}))"]
+
+
+def _more(manifest: Manifest) -> list[str]:
+    from headwise.export.torch.programs import PACKAGE
+
+    packages = [graph.file for graph in manifest.graphs if graph.file.endswith(PACKAGE)]
+    load = f'torch._inductor.aoti_load_package("{packages[0]}")' if packages else ""
+    return [f"Load an AOTInductor package with `{load}`. Its inputs must be contiguous."] if packages else []
+
+
+TORCH = Format(
+    name="torch",
+    title="PyTorch program",
+    function="headwise.export.torch.export:write",
+    precisions=("fp32", "bf16", "fp16"),
+    options=frozenset({"weights", "aoti", "examples"}),
+    imports=("import torch",),
+    array="torch.tensor",
+    call=_call,
+    more=_more,
+)

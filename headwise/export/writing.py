@@ -1,0 +1,74 @@
+"""What the function of a format gets, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from headwise.export.graphs import graphs_of
+from headwise.export.manifest import GraphFile
+from headwise.export.speed import Timing
+from headwise.graphs.graph import Graph
+from headwise.masks import Mask
+from headwise.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to write.
+
+    Args:
+        subject: a task, a model or a module.
+        folder: an empty folder for the files.
+        precision: one of the format's.
+        tolerance: largest allowed difference from PyTorch, in standard deviations of its values; None = the format's.
+        speed: whether to measure the time of calls.
+        weights, rows, mask, examples: see `headwise.export.exporting.export`.
+    """
+
+    subject: Task[Any] | nn.Module
+    folder: Path
+    precision: str
+    tolerance: float | None
+    speed: bool
+    weights: bool
+    rows: Any
+    mask: Mask | None
+    examples: Sequence[tuple[Tensor, ...]]
+
+    @property
+    def task(self) -> str:
+        """The name of the task; "tensors" if there is none."""
+        return self.subject.name if isinstance(self.subject, Task) else "tensors"
+
+    @cached_property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The graphs of the subject, which is moved to the CPU and set to eval mode."""
+        from headwise.graphs.weights import with_weights
+
+        graphs = graphs_of(self.subject, self.rows, mask=self.mask, examples=self.examples)
+        return tuple(with_weights(graph) for graph in graphs) if self.weights else graphs
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written and compared.
+
+    Args:
+        files: the graphs with their differences.
+        notes: sentences for people.
+        versions: of further packages that wrote it.
+        options: how it was written, by name.
+        speed: times of calls; () = not measured.
+    """
+
+    files: Sequence[GraphFile]
+    notes: Sequence[str] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    speed: tuple[Timing, ...] = ()

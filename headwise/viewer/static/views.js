@@ -1,0 +1,10 @@
+// The views of the page, in the order of the tabs and of the number keys. A view is known by its `id`.
+
+import { CompareView } from "./views/compare.js";
+import { FlowView } from "./views/flow.js";
+import { HeadView } from "./views/head.js";
+import { ImageView } from "./views/image.js";
+import { ModelView } from "./views/model.js";
+import { TextView } from "./views/text.js";
+
+export const VIEWS = [ModelView, HeadView, TextView, CompareView, FlowView, ImageView];
