@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwise import tasks
 from headwise.cli import task_options
 from headwise.cli.files import size
 from headwise.cli.scores import print_scores
 from headwise.errors import HeadwiseError
+from headwise.tasks import kinds
 
 if TYPE_CHECKING:
     from headwise.tasks.options.train import TrainOptions
@@ -21,42 +20,18 @@ if TYPE_CHECKING:
     from headwise.tasks.task import Task
 
 
-class _Task(NamedTuple):
-    about: str  # its description in --help
-    example: str  # example arguments
-    texts: str  # example arguments for predict and view
-
-
-_TASKS = {
-    "classify": _Task(
-        "Learn to label a text, or a pair of texts.", "reviews.csv --text sentence --label label", '"a text"'
-    ),
-    "answer": _Task(
-        "Learn to find the answer to a question in a text.", "squad.json", '"a question" --context "a text"'
-    ),
-    "translate": _Task("Learn to translate, from pairs of sentences.", "pairs.tsv --source en --target de", '"a text"'),
-    "summarize": _Task(
-        "Learn to write the summary of a text.", "dialogues.jsonl --source dialogue --target summary", '"a text"'
-    ),
-    "reply": _Task("Learn to reply in a dialogue, from dialogues.", "dialogues.jsonl", '"a text"'),
-    "forecast": _Task("Learn to forecast a series from its past.", "series.csv --target OT --horizon 96", "series.csv"),
-    "match": _Task("Learn which image a text describes.", "pairs.csv --image path --text caption", '"a text"'),
-    "language": _Task("Learn a language model from text.", "corpus.txt", '"a text"'),
-}
-
-
 class _Tasks(click.Group):
     """Creates its commands only when they are requested, so `headwise --help` imports no task options."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(tasks.NAMES)
+        return kinds.names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return _command(cmd_name) if cmd_name in tasks.NAMES else None
+        return _command(cmd_name) if cmd_name in kinds.names() else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Tasks"):
-            formatter.write_dl([(word, _TASKS[word].about) for word in tasks.NAMES])
+            formatter.write_dl([(word, kinds.options_of(word).about) for word in kinds.names()])
 
 
 @click.group(cls=_Tasks, subcommand_metavar="TASK DATA [OPTIONS]...")
@@ -74,7 +49,7 @@ class _TrainTask(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         word = self.name or ""
-        own, common = ({field.name for field in part} for part in task_options.in_order(_options_of(word)))
+        own, common = ({field.name for field in part} for part in task_options.in_order(kinds.options_of(word)))
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
         records = {option.name: option.get_help_record(ctx) for option in options}
         first = [record for name, record in records.items() if record and name not in own | common]
@@ -88,7 +63,7 @@ class _TrainTask(click.Command):
 
 
 def _command(word: str) -> click.Command:
-    about, example, _ = _TASKS[word]
+    options = kinds.options_of(word)
     data = click.Argument(["data"], required=False, metavar="DATA")
     path = click.Path(path_type=Path)
     how = [
@@ -102,21 +77,16 @@ def _command(word: str) -> click.Command:
     ]
     return _TrainTask(
         word,
-        params=[data, *how, *task_options.click_options(_options_of(word))],
+        params=[data, *how, *task_options.click_options(options)],
         callback=lambda **parameters: _train(word, **parameters),
-        help=f"{about}\n\nDATA is a CSV, TSV, JSON, JSON lines or Parquet file, or the name of a data set on the hub. "
-        f"For example:\n\n\b\n  headwise train {word} {example}",
+        help=f"{options.about}\n\nDATA is a CSV, TSV, JSON, JSON lines or Parquet file, or the name of a data set on "
+        f"the hub. For example:\n\n\b\n  headwise train {word} {options.data_example}",
     )
-
-
-def _options_of(word: str) -> type[TrainOptions]:
-    module = importlib.import_module(f"headwise.tasks.options.{word}")
-    options: type[TrainOptions] = getattr(module, f"{tasks.NAMES[word]}Options")
-    return options
 
 
 def _train(
     word: str,
+    /,  # a task may have an option of this name
     *,
     data: str | None,
     out: Path | None,
@@ -125,7 +95,7 @@ def _train(
     print_config: bool,
     **chosen: Any,
 ) -> None:
-    options = _options_of(word)
+    options = kinds.options_of(word)
     from_file = task_options.read_config(config, word, options) if config is not None else {}
     from_line = task_options.given_among(options, chosen)
     given = {**from_file, **from_line}
@@ -134,7 +104,7 @@ def _train(
         return
     folder = out or Path(f"{word}-run")
     if data is None and not resume:
-        said = f"DATA is missing: expected, for example, {_TASKS[word].example}."
+        said = f"DATA is missing: expected, for example, {options.data_example}."
         raise click.UsageError(said, click.get_current_context())
     if not resume:
         _check(options, given, config, set(from_line))
@@ -170,7 +140,7 @@ def _data_of(folder: Path) -> str:
 
 
 def _fit(word: str, data: str, folder: Path, resume: bool, given: dict[str, Any]) -> Task[Any]:
-    kind: type[Task[Any]] = getattr(tasks, tasks.NAMES[word])
+    kind = kinds.class_of(word)
     from headwise.tasks.options.train import make
     from headwise.tasks.training.run import read_config
 
@@ -204,6 +174,6 @@ def _sum_up(task: Task[Any], folder: Path) -> None:
     run = shlex.quote(str(folder))
     written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     click.echo(f"Wrote {run} ({size(written)}). Next:")
-    texts = _TASKS[task.name].texts
+    texts = task.options.input_example
     for command in (f"predict {run} {texts}", f"evaluate {run} test.csv", f"view {run} {texts}"):
         click.echo(f"  headwise {command}")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from headwise.export.exported import Exported
-from headwise.export.graph import Value
 from headwise.export.manifest import GraphFile, Kind
 from headwise.export.torch.programs import PACKAGE
+from headwise.graphs.graph import Value
 
 TOKENIZER = "tokenizer.json"
 _READ = {

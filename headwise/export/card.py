@@ -13,12 +13,11 @@ from torch import nn
 from headwise.errors import FileError
 from headwise.export import calling
 from headwise.export.exported import Exported
-from headwise.export.graph import Value
 from headwise.export.manifest import GraphFile, Manifest
 from headwise.export.speed import Timing, machine
 from headwise.export.torch.programs import PACKAGE
 from headwise.files import replacing
-from headwise.tasks.classify import Classify
+from headwise.graphs.graph import Value
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import CONFIG
@@ -26,17 +25,6 @@ from headwise.tasks.training.run import CONFIG
 NAME = "card.md"
 
 KINDS = {"onnx": "ONNX", "torch": "PyTorch program", "savedmodel": "TensorFlow SavedModel"}
-WHAT = {  # by task
-    "classify": "Reads a text, or a pair of texts, and predicts its label.",
-    "answer": "Reads a question and a context, and finds the words of the context that answer it.",
-    "translate": "Reads a text and writes its translation.",
-    "summarize": "Reads a text and writes its summary.",
-    "reply": "Reads a dialogue and writes the next turn.",
-    "forecast": "Reads the past of a series and forecasts its future, with quantiles.",
-    "match": "Maps images and texts to vectors, and scores whether a text describes an image.",
-    "language": "Predicts masked tokens, or continues a text.",
-    "tensors": "A function of tensors without a task.",
-}
 
 
 def write(
@@ -61,7 +49,7 @@ def write(
     """
     path = exported.folder / NAME
     parts = [
-        _head(exported, source),
+        _head(exported, subject, source),
         _origin(exported.folder, scores),
         _model(subject),
         _graphs(exported.manifest.graphs),
@@ -79,13 +67,15 @@ def write(
     return path
 
 
-def _head(exported: Exported, source: str) -> str:
+def _head(exported: Exported, subject: Task[Any] | nn.Module, source: str) -> str:
     manifest = exported.manifest
     kind = KINDS[manifest.kind]
-    said = "" if manifest.task == "tensors" else f"{manifest.task}: "
+    said, about = "", "A function of tensors without a task."
+    if isinstance(subject, Task):
+        said, about = f"{subject.name}: ", subject.options.about
     options = ", ".join(f"{name} {value}" if isinstance(value, str) else name for name, value in _chosen(manifest))
     made = f"Made by `headwise export` of `{source}`, as {kind}, precision {manifest.precision}"
-    return f"# {said}{Path(source).name}\n\n{WHAT[manifest.task]}\n\n{made}{f' ({options})' if options else ''}."
+    return f"# {said}{Path(source).name}\n\n{about}\n\n{made}{f' ({options})' if options else ''}."
 
 
 def _chosen(manifest: Manifest) -> list[tuple[str, Any]]:
@@ -187,7 +177,7 @@ def _speed(timings: Sequence[Timing]) -> str:
 
 
 def _calling(exported: Exported, subject: Task[Any] | nn.Module) -> str:
-    labels = tuple(subject.labels) if isinstance(subject, Classify) else ()
+    labels = tuple(subject.labels) if isinstance(subject, Task) else ()
     said = (
         f"## How to call it\n\nIn this folder, without headwise:\n\n```python\n{calling.example(exported, labels)}```"
     )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ExportError
-from headwise.export.graph import Graph
+from headwise.graphs.graph import Graph
 
 
 @dataclass(frozen=True)

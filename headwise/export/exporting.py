@@ -129,7 +129,7 @@ def _source(source: str | Path | Task[Any] | nn.Module | Source) -> Source:
 
 
 def _graphs(known: Source, rows: Any, mask: Mask | None, examples: Sequence[tuple[Tensor, ...]], weights: bool) -> Any:
-    from headwise.export.graphs.weights import with_weights
+    from headwise.graphs.weights import with_weights
 
     graphs = graphs_of(known.subject, rows, mask=mask, examples=examples)
     return tuple(with_weights(graph) for graph in graphs) if weights else graphs

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from headwise.errors import ArgumentError, CheckpointError
+from headwise.errors import ArgumentError, CheckpointError, RecordError
 from headwise.export import manifest
 from headwise.export.manifest import Manifest
 from headwise.export.onnx.session import Runtime, Session
+from headwise.export.onnx.unweighted import stand_in, unweighted
+from headwise.graphs.session import Sessions
+from headwise.tasks import kinds
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import CONFIG, read_config, rebuild
 
@@ -30,15 +33,11 @@ def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
             is not installed, or lacks a requested feature.
         CheckpointError: the folder is missing; a file is missing, damaged, or does not match export.json.
     """
-    from headwise import tasks
-    from headwise.export.onnx.running import run_on
-    from headwise.export.onnx.unweighted import stand_in, unweighted
-
     folder = Path(folder).expanduser()
     found = _manifest(folder)
     if found.task == "tensors":
         raise ArgumentError(
-            f"{folder} is the export of a module. Expected the export of one of {', '.join(tasks.NAMES)}. "
+            f"{folder} is the export of a module. Expected the export of one of {', '.join(kinds.names())}. "
             "headwise.export.load.load_tensors loads its graph"
         )
     sessions = [Session(folder, graph, runtime) for graph in found.graphs]
@@ -47,19 +46,21 @@ def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
             f"{folder / CONFIG} is missing, although {manifest.NAME} exists. Export the run folder again"
         )
     config = read_config(folder)
-    if found.task not in tasks.NAMES or config["task"] != found.task:
+    if found.task not in kinds.names() or config["task"] != found.task:
         raise CheckpointError(
-            f"{folder}: expected a task of {', '.join(tasks.NAMES)}. Received: {found.task!r} in {manifest.NAME}, "
+            f"{folder}: expected a task of {', '.join(kinds.names())}. Received: {found.task!r} in {manifest.NAME}, "
             f"{config['task']!r} in {CONFIG}"
         )
-    kind: type[Task[Any]] = getattr(tasks, tasks.NAMES[found.task])
+    kind = kinds.class_of(found.task)
     with unweighted():
         task = rebuild(folder, config, kind)
     stand_in(task)
+    task.on_torch = False
     try:
-        run_on(task, sessions)
+        task.run_on(Sessions({session.name: session for session in sessions}))
     except CheckpointError as cause:
         raise CheckpointError(f"{folder}: {cause}") from cause
+    task.look = _no_records  # type: ignore[method-assign]
     return task.eval()
 
 
@@ -87,6 +88,13 @@ def load_tensors(folder: str | Path, runtime: Runtime | None = None, *, graph: s
     if graph is not None and graph not in names:
         raise ArgumentError(f"graph: {folder} has {', '.join(names)}. Received: graph={graph!r}")
     return next(Session(folder, each, runtime) for each in found.graphs if graph in (None, each.name))
+
+
+def _no_records(inputs: Any) -> NoReturn:
+    raise RecordError(
+        "look: ONNX Runtime cannot record attention. Load the run folder, headwise.tasks.load(run), or serve it "
+        "with backend torch"
+    )
 
 
 def _manifest(folder: Path) -> Manifest:

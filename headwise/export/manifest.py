@@ -11,8 +11,8 @@ import torch
 
 from headwise.errors import CheckpointError, FileError
 from headwise.export.comparing import Difference
-from headwise.export.graph import Value
 from headwise.files import parsed, replacing, restore_folder
+from headwise.graphs.graph import Value
 
 NAME = "export.json"
 Kind = Literal["onnx", "torch", "savedmodel"]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headwise.export.exported import Exported
-from headwise.export.graph import Graph
+from headwise.graphs.graph import Graph
 
 BATCHES = (1, 16)
 SECONDS = 0.25  # per graph and batch size, for all runtimes together

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from headwise.errors import ExportError
-from headwise.export.graph import Graph
+from headwise.graphs.graph import Graph
 
 
 def trace(graph: Graph, dtype: torch.dtype = torch.float32) -> ExportedProgram:

@@ -16,53 +16,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
-from headwise.tasks.kinds import KINDS
+from headwise.tasks.kinds import BUILT_IN, IMPORTS
 
-if TYPE_CHECKING:
-    from headwise.tasks.answer import Answer
-    from headwise.tasks.classify import Classify
-    from headwise.tasks.forecast import Forecast
-    from headwise.tasks.language import Language
-    from headwise.tasks.match import Match
-    from headwise.tasks.reply import Reply
-    from headwise.tasks.scores import Scores
-    from headwise.tasks.summarize import Summarize
-    from headwise.tasks.task import Task
-    from headwise.tasks.training.run import load
-    from headwise.tasks.translate import Translate
-
-__all__ = [
-    "Answer",
-    "Classify",
-    "Forecast",
-    "Language",
-    "Match",
-    "Reply",
-    "Scores",
-    "Summarize",
-    "Task",
-    "Translate",
-    "load",
-]
-
-# Name of the command, which is also the name of the module -> class of the task.
-NAMES = {
-    "classify": "Classify",
-    "answer": "Answer",
-    "translate": "Translate",
-    "summarize": "Summarize",
-    "reply": "Reply",
-    "forecast": "Forecast",
-    "match": "Match",
-    "language": "Language",
-}
+if TYPE_CHECKING:  # for type checkers; at run time the names come from `kinds.BUILT_IN`
+    from headwise.tasks.answer import Answer as Answer
+    from headwise.tasks.classify import Classify as Classify
+    from headwise.tasks.forecast import Forecast as Forecast
+    from headwise.tasks.language import Language as Language
+    from headwise.tasks.match import Match as Match
+    from headwise.tasks.reply import Reply as Reply
+    from headwise.tasks.scores import Scores as Scores
+    from headwise.tasks.summarize import Summarize as Summarize
+    from headwise.tasks.task import Task as Task
+    from headwise.tasks.training.run import load as load
+    from headwise.tasks.translate import Translate as Translate
 
 _WHERE = {
-    **{name: f"headwise.tasks.{word}" for word, name in NAMES.items()},
+    **{word.capitalize(): f"headwise.tasks.{word}" for word in BUILT_IN},
     "Scores": "headwise.tasks.scores",
     "Task": "headwise.tasks.task",
     "load": "headwise.tasks.training.run",
 }
+
+__all__ = sorted(_WHERE)
 
 _EXTRA = ("pytorch_lightning", "lightning_fabric", "datasets", "torchmetrics", "sacrebleu", "matplotlib", "yaml")
 
@@ -80,8 +56,8 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-KINDS.update({word: functools.partial(__getattr__, name) for word, name in NAMES.items()})
+IMPORTS.update({word: functools.partial(__getattr__, word.capitalize()) for word in BUILT_IN})
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -15,6 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from headwise.errors import ArgumentError
+from headwise.graphs import span_reader
+from headwise.graphs.graph import Graph
+from headwise.graphs.rows import inputs_of
 from headwise.models.span_reader import SpanReader
 from headwise.records import Seen
 from headwise.tasks.columns import Column, Columns, Row, text_of
@@ -275,6 +278,13 @@ class Answer(Task[AnswerOptions]):
         window = min(windows, key=lambda each: abs((each.offsets[0][0] + each.offsets[-1][1]) / 2 - middle))
         kept = slice(window.context - 2), slice(window.low, window.low + len(window.offsets))
         return encoders.look(self.model, self.subwords.named(asked, kept), window.types), None
+
+    def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
+        """model: input_ids, attention_mask, token_type_ids → start_logits, end_logits [batch, length].
+
+        The answer is the best span of the context, or [CLS], whose logits mean that there is no answer.
+        """
+        return span_reader.graphs(self.model, inputs_of(self.model, self.predict, rows), self.max_length)
 
     def state(self) -> dict[str, Any]:
         return {

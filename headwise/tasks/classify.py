@@ -13,6 +13,9 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from headwise.errors import ArgumentError
+from headwise.graphs import text_classifier
+from headwise.graphs.graph import Graph
+from headwise.graphs.rows import inputs_of
 from headwise.models.bert import Bert
 from headwise.models.text_classifier import TextClassifier
 from headwise.records import Seen
@@ -52,6 +55,7 @@ class Classify(Task[ClassifyOptions]):
     compared_by = (("accuracy", "max"), ("macro_f1", "max"))
 
     model: TextClassifier
+    labels: dict[str, int]
 
     def __init__(
         self, options: ClassifyOptions, model: TextClassifier, subwords: Subwords, labels: dict[str, int]
@@ -180,16 +184,15 @@ class Classify(Task[ClassifyOptions]):
     def columns(self) -> Columns:
         says = {"text": "the text to classify", "text_pair": "the second text"}
         shown = {"text": "a warm, funny film", "text_pair": "a cold, sad one"}
-        names, labels = self._names(), tuple(self.labels)
+        names = self._names()
         shares = "probability of each label, in the order of labels"
         return Columns(
             inputs=tuple(Column(name, "BYTES", says=says[name]) for name in names),
             outputs=(
                 Column("label", "BYTES", says="the most probable label"),
                 Column("probability", "FP32", says="probability of that label"),
-                Column("probabilities", "FP32", (len(labels),), says=shares),
+                Column("probabilities", "FP32", (len(self.labels),), says=shares),
             ),
-            labels=labels,
             example={name: shown[name] for name in names},
         )
 
@@ -217,6 +220,10 @@ class Classify(Task[ClassifyOptions]):
     def _names(self) -> list[str]:
         """The columns of a row of a request."""
         return ["text", "text_pair"][: 1 + (self.options.text_pair is not None)]
+
+    def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
+        """model: input_ids, attention_mask, token_type_ids → logits [batch, C], in the order of `labels`."""
+        return text_classifier.graphs(self.model, inputs_of(self.model, self.predict, rows), self.max_length)
 
     def state(self) -> dict[str, Any]:
         return {

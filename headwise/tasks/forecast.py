@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError
+from headwise.graphs import patch_forecaster
+from headwise.graphs.graph import Graph
+from headwise.graphs.rows import inputs_of
 from headwise.models.patch_forecaster import CausalPatchForecaster, PatchForecaster, PatchForecasterConfig
 from headwise.tasks.columns import Columns, Row
 from headwise.tasks.forecasting import served
@@ -51,6 +54,8 @@ class Forecast(Task[ForecastOptions]):
     name = "forecast"
     options_type = ForecastOptions
     compared_by = (("mse", "min"), ("mae", "min"))
+
+    model: PatchForecaster | CausalPatchForecaster
 
     def __init__(
         self,
@@ -160,7 +165,6 @@ class Forecast(Task[ForecastOptions]):
     def length(self, example: SeriesWindow) -> int:
         """The number of patches, over all columns."""
         model, written = self.model, 0
-        assert isinstance(model, PatchForecaster | CausalPatchForecaster)
         if isinstance(model, CausalPatchForecaster):
             written = -(-model.config.horizon // model.config.patch_length) - 1
         return (model.config.num_patches + written) * len(self.channels)
@@ -280,6 +284,14 @@ class Forecast(Task[ForecastOptions]):
 
     # State besides weights.
 
+    def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
+        """model: context [batch, S] → forecast [batch, F, O], each column of each series separately.
+
+        Values are in the standardised units of the training: of each column, (x - mean) / spread, with the numbers in
+        the state of the run folder. O are the point forecast and the quantiles, which may cross.
+        """
+        return patch_forecaster.graphs(self.model, inputs_of(self.model, self.predict, rows))
+
     def state(self) -> dict[str, Any]:
         """The columns, their scales in each series, and the season."""
         return {"channels": self.channels, "season": self.season, "series": self.facts}
@@ -322,7 +334,6 @@ class Forecast(Task[ForecastOptions]):
     def _patch_names(self, data: Data, rows: Sequence[int]) -> list[Tokens]:
         """The tokens of each column."""
         model, context, horizon = self.model, self.options.context, self.options.horizon
-        assert isinstance(model, PatchForecaster | CausalPatchForecaster)
         spans, size = model.config.spans, model.config.patch_length
         if isinstance(model, CausalPatchForecaster):
             spans = [*spans, *((start, start + size) for start in range(context, context + horizon - size, size))]

@@ -1,14 +1,98 @@
-"""The classes of the tasks by name, for what stands below them.
+"""The names of the tasks, and the class and the options of each.
 
-`headwise/tasks/__init__.py` fills this in. It always runs first, and each class is imported when it is asked for.
+The built-in tasks are listed here and nowhere else. A task of another package is known as soon as its class is defined,
+or by an entry point of the group "headwise.tasks", whose name is the task's: toy = "package.module:Toy".
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
+from headwise.errors import ArgumentError
+
 if TYPE_CHECKING:
+    from headwise.tasks.options.train import TrainOptions
     from headwise.tasks.task import Task
 
-KINDS: dict[str, Callable[[], type[Task[Any]]]] = {}
+# The name of a command, of a module and of its options; the class is Classify, the options are ClassifyOptions.
+BUILT_IN = ("classify", "answer", "translate", "summarize", "reply", "forecast", "match", "language")
+GROUP = __package__  # of entry points: headwise.tasks
+
+# `headwise/tasks/__init__.py`, which always runs first, fills these in: nothing here imports a task.
+IMPORTS: dict[str, Callable[[], type[Task[Any]]]] = {}
+_DEFINED: dict[str, type[Task[Any]]] = {}
+
+
+def names() -> list[str]:
+    """The names of all tasks: the built-in ones first."""
+    return list(dict.fromkeys([*BUILT_IN, *_entry_points(), *_DEFINED]))
+
+
+def class_of(name: str) -> type[Task[Any]]:
+    """The class of a task, imported now if it was not before.
+
+    Raises:
+        ArgumentError: no task has this name, or a package of the extra `train` is not installed.
+    """
+    if name in IMPORTS:
+        return IMPORTS[name]()
+    if name in _DEFINED:
+        return _DEFINED[name]
+    if (entry := _entry_points().get(name)) is None:
+        raise ArgumentError(f"no task has this name: expected one of {', '.join(names())}. Received: {name!r}")
+    try:
+        kind: type[Task[Any]] = entry.load()
+    except (ImportError, AttributeError) as cause:
+        raise ArgumentError(f"the task {name!r} cannot be imported from {entry.value}: {cause}") from cause
+    if kind.name != name:
+        raise ArgumentError(f"the entry point {name!r} stands for {entry.value}, whose name is {kind.name!r}")
+    return kind
+
+
+def options_of(name: str) -> type[TrainOptions]:
+    """The options of a task. Those of a built-in task import nothing heavy.
+
+    Raises:
+        ArgumentError: see `class_of`.
+    """
+    if name not in BUILT_IN:
+        return class_of(name).options_type
+    module = importlib.import_module(f"headwise.tasks.options.{name}")
+    options: type[TrainOptions] = getattr(module, f"{name.capitalize()}Options")
+    return options
+
+
+def register(kind: type[Task[Any]]) -> None:
+    """Make a task known by its name; `Task` calls this for each class with a name of its own.
+
+    Raises:
+        ArgumentError: another class has this name.
+    """
+    name, place = kind.name, _place(kind)
+    taken = place
+    if name in BUILT_IN:
+        taken = f"{GROUP}.{name}:{name.capitalize()}"
+    elif name in _DEFINED:  # the same class may be defined again, in a notebook
+        taken = _place(_DEFINED[name])
+    elif (entry := _entry_points().get(name)) and _package(entry.module) != _package(kind.__module__):
+        taken = entry.value
+    if taken != place:
+        raise ArgumentError(
+            f"name: expected one that no other task has. Received: name={name!r} of {place}, which {taken} has"
+        )
+    _DEFINED[name] = kind
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    return {each.name: each for each in entry_points(group=GROUP)}
+
+
+def _place(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]

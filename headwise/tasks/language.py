@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from headwise.errors import ArgumentError, HeadwiseError
+from headwise.graphs.graph import Graph
+from headwise.graphs.session import Sessions
 from headwise.models.language_model import CausalLanguageModel
 from headwise.records import Seen
 from headwise.tasks.columns import Column, Columns, Row, text_of
@@ -43,6 +45,8 @@ class Objective(Protocol):
     def read(self, text: str) -> Encoded: ...
     def answer(self, model: Any, asked: Encoded) -> dict[str, Any]: ...
     def look(self, model: Any, asked: Encoded) -> Seen: ...
+    def graphs(self, model: Any, examples: Sequence[list[int]]) -> tuple[Graph, ...]: ...
+    def run_on(self, model: Any, sessions: Sessions) -> None: ...
 
 
 class Language(Task[LanguageOptions]):
@@ -185,6 +189,14 @@ class Language(Task[LanguageOptions]):
         unigram = {"perplexity": _exp(float(-(share * share.log()).sum())), "accuracy": float(share.max())}
         name = "how often each token is there, without context"
         return Scores(values, len(data), {name: unigram}, left_out=data.left_out)
+
+    def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
+        """model or decoder: see `masked_language_model` and `causal_language_model` in `headwise.graphs`."""
+        texts = [] if rows is None else self._texts(rows)
+        return self.objective.graphs(self.model, self.objective.encode(texts)[: self.options.batch_size])
+
+    def run_on(self, sessions: Sessions) -> None:
+        self.objective.run_on(self.model, sessions)
 
     def state(self) -> dict[str, Any]:
         return self.objective.state(self.model)

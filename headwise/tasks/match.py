@@ -16,6 +16,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from headwise.capture import watch
 from headwise.errors import ArgumentError, HeadwiseError
+from headwise.graphs import image_text
+from headwise.graphs.graph import Graph
+from headwise.graphs.rows import inputs_of
+from headwise.graphs.session import Sessions
 from headwise.models import Bert, BertConfig
 from headwise.models.image_text import ImageText, ImageTextConfig
 from headwise.records import Seen
@@ -34,6 +38,8 @@ from headwise.tasks.text import encoders
 from headwise.tasks.text.subwords import Read, Subwords
 from headwise.tasks.training.shares import of_all_processes
 from headwise.text import Patches
+
+PICTURES = 4  # images on which an export is compared
 
 
 class Example(NamedTuple):
@@ -311,6 +317,16 @@ class Match(Task[MatchOptions]):
                 chance[f"{direction}_recall@{depth}"] = recall_by_chance(right, depth)
         values["matching_accuracy"], chance["matching_accuracy"] = _accuracy(found, right_UT), 0.5
         return Scores(values, len(data), {"a random order": chance}, left_out=data.left_out)
+
+    def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
+        """image, text and match, see `headwise.graphs.image_text`. The real inputs are `rows` or the gallery."""
+        if rows is None and self.gallery.images:
+            rows = list(self.gallery.texts[:PICTURES])
+        pixels = [(each[:PICTURES],) for (each,) in inputs_of(self.model.image, self.predict, rows, most=1)]
+        return image_text.graphs(self.model, pixels, inputs_of(self.model.text, self.predict, rows, most=1))
+
+    def run_on(self, sessions: Sessions) -> None:
+        image_text.run_on(self.model, sessions)
 
     def state(self) -> dict[str, Any]:
         config = asdict(self.model.config)

@@ -7,7 +7,7 @@ is shared: `fit.py` trains it, `run.py` saves it in a folder, `batches.py` puts 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -16,6 +16,8 @@ from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, HeadwiseError
+from headwise.graphs.session import replace_forward
+from headwise.tasks import kinds
 from headwise.tasks.columns import Columns, Row, cell_of
 from headwise.tasks.options.train import TrainOptions
 from headwise.tasks.scores import Scores
@@ -26,6 +28,8 @@ from headwise.tasks.training.callbacks.finite import check_finite
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from headwise.graphs.graph import Graph
+    from headwise.graphs.session import Sessions
     from headwise.records import Seen
     from headwise.tasks.rows.tables import Data
 
@@ -41,12 +45,13 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
     >>> task.evaluate("test.csv").values["accuracy"]
     """
 
-    name: ClassVar[str]  #: the name in commands and in config.yaml
-    options_type: ClassVar[type[TrainOptions]]
+    name: ClassVar[str]  #: the name in commands and in config.yaml; no other task has it
+    options_type: ClassVar[type[TrainOptions]]  #: with its sentence and examples for --help and cards
     best_by: ClassVar[tuple[str, Literal["max", "min"]]] = (
         "validation_loss",
         "min",
     )  #: the score that selects the best weights
+    labels: Collection[str] = ()  #: what the outputs "logits" of a classifier stand for, in their order
     label_column: ClassVar[str | None] = None  #: the column of `Data` with labels, which `split` keeps in proportion
     #: the scores of `evaluate` by which the model should beat the baselines, and whether more of each is better
     compared_by: ClassVar[tuple[tuple[str, Literal["max", "min"]], ...]] = ()
@@ -57,6 +62,12 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         self.model = model
         self.scores: Scores | None = None  #: after `fit`: the validation scores, and what to know about them
         self.on_torch = True  #: False in a task of `headwise.export.load`, whose model another runtime computes
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        """Makes a class with a `name` of its own known to commands, `load`, exports and servers."""
+        super().__init_subclass__(**given)
+        if "name" in vars(cls):
+            kinds.register(cls)
 
     # Defined by each task.
 
@@ -127,6 +138,28 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
     @abstractmethod
     def restore(cls, options: OptionsT, state: dict[str, Any], folder: Path) -> Self:
         """Rebuild the task from `state()` and the files of `save_files`; its weights are loaded afterwards."""
+
+    def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
+        """The computation of the model as functions of tensors, for exports. By default there is none.
+
+        Args:
+            rows: real inputs for the examples, in the form that `predict` takes; None = only random ones, and those
+                that the task keeps.
+
+        Raises:
+            ArgumentError: the task has no graphs, or cannot read the rows.
+        """
+        raise ArgumentError(f"the task {self.name} cannot be exported: its class defines no graphs")
+
+    def run_on(self, sessions: Sessions) -> None:
+        """Let a runtime that has loaded `graphs` compute what the model computes; all else is the same code.
+
+        By default the graph "model" takes the place of the model's `forward`, called with tensors by position.
+
+        Raises:
+            CheckpointError: a graph, or an output of one, is missing.
+        """
+        replace_forward(self.model, sessions["model"])
 
     def rates(self) -> dict[str, float]:
         """Prefix of parameter names -> their highest learning rate, if it differs from `lr`."""

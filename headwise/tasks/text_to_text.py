@@ -17,6 +17,9 @@ from torch.nn.functional import cross_entropy
 
 from headwise.capture import watch
 from headwise.errors import ArgumentError
+from headwise.graphs import encoder_decoder
+from headwise.graphs.graph import Graph
+from headwise.graphs.session import Sessions
 from headwise.models.bert import Bert, BertConfig
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.records import Seen
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 SOURCE_FILE, TARGET_FILE = "tokenizer.json", "target_tokenizer.json"  # the second file if vocabularies are not shared
 
 Values = dict[str, float]
+SOURCES = 4  # most real sources on which an export is compared
+
 TextOptions = TypeVar("TextOptions", bound=TextToTextOptions)
 
 
@@ -288,6 +293,22 @@ class TextToText(Task[TextOptions]):
 
     def _example(self, asked: Encoded) -> Example:
         return Example(self.source_vocabulary.cut(asked.ids, self.options.max_source_length, keep=self.keep), [])
+
+    # Export.
+
+    def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
+        """encoder and decoder, see `headwise.graphs.encoder_decoder`."""
+        sources = [] if rows is None else self._encoded(self._inputs(rows))[:SOURCES]
+        batch = self.collate(sources) if sources else {}
+        return encoder_decoder.graphs(
+            self.model,
+            [(batch["source_ids"], batch["source_real"])] if batch else [],
+            longest=self.options.max_source_length,
+            begin=self.target_vocabulary.begin,
+        )
+
+    def run_on(self, sessions: Sessions) -> None:
+        self.make_steps = encoder_decoder.run_on(self.model, sessions)
 
     # The run folder.
 

@@ -10,8 +10,8 @@ import click
 import pytest
 
 import headwise
-from headwise import tasks
 from headwise.cli import command, main
+from headwise.tasks.kinds import BUILT_IN
 
 from .conftest import Run
 
@@ -232,7 +232,7 @@ OF_A_TASK = {
 }
 
 
-@pytest.mark.parametrize("word", tasks.NAMES)
+@pytest.mark.parametrize("word", BUILT_IN)
 def test_the_options_of_every_task_are_pinned(word: str) -> None:
     assert sorted(task_options(word)) == sorted([*OF_EVERY_TASK, *OF_A_TASK[word]])
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headwise import tasks
 from headwise.cli import task_options
-from headwise.cli.train import _options_of, _say, train
+from headwise.cli.train import _say, train
+from headwise.tasks.kinds import BUILT_IN, options_of
 from headwise.tasks.options.train import make
 
 from .conftest import Run
@@ -41,22 +41,22 @@ def reviews(folder: Path, rows: int = 24) -> Path:
     return path
 
 
-@pytest.mark.parametrize("word", tasks.NAMES)
+@pytest.mark.parametrize("word", BUILT_IN)
 def test_every_option_of_a_task_is_one_of_the_command(word: str) -> None:
     command = train.get_command(None, word)  # type: ignore[arg-type]
     assert command is not None
     flags = {name: each.opts[0] for each in command.params if (name := each.name)}
-    options = [field.name for field in fields(_options_of(word))]
+    options = [field.name for field in fields(options_of(word))]
     assert set(flags) == {*options, "data", "out", "resume", "config", "print_config", "debug"}
     assert all(flags[name] == f"--{name.replace('_', '-')}" for name in options)
 
 
-@pytest.mark.parametrize("word", tasks.NAMES)
+@pytest.mark.parametrize("word", BUILT_IN)
 def test_what_print_config_prints_changes_nothing(run: Run, tmp_path: Path, word: str) -> None:
     result = run("train", word, "--print-config")
     assert (result.code, result.err) == (0, "")
     (tmp_path / "run.yaml").write_text(result.out, encoding="utf-8")
-    options = _options_of(word)
+    options = options_of(word)
     assert make(options, task_options.read_config(tmp_path / "run.yaml", word, options)) == make(options, {})
     assert run("train", word, "--config", "run.yaml", "--print-config").out == result.out
     said = result.out.replace("\n# ", " ")
@@ -75,7 +75,7 @@ def test_values_of_the_file_and_the_line_meet(run: Run, tmp_path: Path) -> None:
     assert printed["precision"] == "32"
     assert (printed["lr"], printed["epochs"]) == (0.5, 7)
     assert (printed["compile"], printed["lowercase"]) == (False, False)
-    read = task_options.read_config(tmp_path / "run.yaml", "classify", _options_of("classify"))
+    read = task_options.read_config(tmp_path / "run.yaml", "classify", options_of("classify"))
     assert read == {"text": "1", "precision": "32", "lr": 1e-3, "compile": True, "lowercase": False}
 
 

@@ -18,7 +18,7 @@ from .specimens import CODE
 
 pytest_plugins = ["pytester"]
 
-PLUGIN = ("-p", "no:headwise", "-p", "headwise.pytest_plugin", "-p", "no:cacheprovider")  # installed or not
+PLUGIN = ("-p", "headwise.pytest_plugin", "-p", "no:cacheprovider")
 
 
 @pytest.fixture
@@ -59,7 +59,8 @@ def test_risks_fail_where_they_should() -> None:
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # other plugins only take time
     pytester.path.joinpath("odd.py").write_text(CODE, encoding="utf-8")
     pytester.makepyfile(
         test_mine="""

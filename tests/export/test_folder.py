@@ -13,8 +13,8 @@ from headwise.errors import ArgumentError, CheckpointError, FileError
 from headwise.export import manifest
 from headwise.export.comparing import Difference
 from headwise.export.folder import replacing_folder
-from headwise.export.graph import Value
 from headwise.export.manifest import GraphFile, Manifest
+from headwise.graphs.graph import Value
 
 SOME = Manifest(
     "onnx",

@@ -106,7 +106,7 @@ def test_values_that_are_the_first_columns_of_the_keys(trains: bool) -> None:
         torch.testing.assert_close(grad, true_grad, rtol=2e-5, atol=2e-5)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.data())
 def test_random_compositions_options_and_sizes(data: st.DataObject) -> None:
     heads, key_heads = data.draw(st.sampled_from([(4, 4), (4, 2), (6, 2), (3, 1), (1, 1)]))

@@ -9,6 +9,7 @@ import pytest
 
 from headwise import tasks
 from headwise.errors import ArgumentError
+from headwise.tasks import kinds
 
 
 def test_public_names_are_pinned() -> None:
@@ -29,8 +30,9 @@ def test_public_names_are_pinned() -> None:
 
 
 def test_each_word_of_the_command_is_the_name_of_its_task() -> None:
-    for word, name in tasks.NAMES.items():
-        assert getattr(tasks, name).name == word
+    for word in kinds.BUILT_IN:
+        assert getattr(tasks, word.capitalize()).name == word
+        assert kinds.class_of(word).options_type is kinds.options_of(word)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

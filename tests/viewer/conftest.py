@@ -21,7 +21,7 @@ from headwise.text import Tokens
 from headwise.viewer import inputs_of, write_page
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, BrowserContext
     from playwright.sync_api import Page as Tab
 
 
@@ -280,15 +280,38 @@ def unpacked(data: bytes, count: int, bits: int) -> np.ndarray:
     return numbers
 
 
-@pytest.fixture
-def tab(chromium: Browser) -> Iterator[Tab]:
-    """A tab that is offline; at its end nothing but files was asked for, and nothing went wrong on the console."""
+@pytest.fixture(scope="session")
+def context(chromium: Browser) -> Iterator[BrowserContext]:
+    """Offline. All tests share it: to make one takes longer than to open a page, and the pages store nothing."""
     context = chromium.new_context(offline=True, viewport={"width": 1280, "height": 860}, has_touch=True)
+    yield context
+    context.close()
+
+
+@pytest.fixture(scope="session")
+def open_context(chromium: Browser) -> Iterator[BrowserContext]:
+    """Its pages may run code that is no part of them, such as axe."""
+    context = chromium.new_context(bypass_csp=True, viewport={"width": 1280, "height": 860})
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def axe_tab(open_context: BrowserContext) -> Iterator[Tab]:
+    """A tab for `check_with_axe`."""
+    tab = open_context.new_page()
+    yield tab
+    tab.close()
+
+
+@pytest.fixture
+def tab(context: BrowserContext) -> Iterator[Tab]:
+    """A tab that is offline; at its end nothing but files was asked for, and nothing went wrong on the console."""
     tab, trouble = context.new_page(), []
     own = ("file:", "data:", "blob:")
     tab.on("request", lambda request: request.url.startswith(own) or trouble.append(request.url))
     tab.on("console", lambda message: trouble.append(message.text))
     tab.on("pageerror", lambda error: trouble.append(str(error)))
     yield tab
-    context.close()
+    tab.close()
     assert trouble == []

@@ -22,7 +22,7 @@ from .browser import check_with_axe, kept_address
 from .conftest import HOSTILE, empty_row, look, placed, record
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 pytestmark = pytest.mark.browser
 
@@ -466,12 +466,8 @@ def test_it_is_saved_as_vectors_with_its_labels(how: str, tab: Page, tmp_path: P
 
 
 @pytest.mark.parametrize("how", ["side", "difference"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(how: str, theme: str, chromium: Browser, tmp_path: Path) -> None:
-    context = chromium.new_context(bypass_csp=True)  # axe is no part of the page
-    tab = context.new_page()
+def test_axe_finds_nothing_serious(how: str, axe_tab: Page, tmp_path: Path) -> None:
     one, other = PAIRS["causal"]()
-    show(tab, tmp_path, {"tired": one, "wide": other}, theme=theme, row=3, col=2, compare=how)
-    tab.wait_for_function("() => headwise.app.view.where.found.flat().every((each) => each)")
-    check_with_axe(tab)
-    context.close()
+    show(axe_tab, tmp_path, {"tired": one, "wide": other}, row=3, col=2, compare=how)
+    axe_tab.wait_for_function("() => headwise.app.view.where.found.flat().every((each) => each)")
+    check_with_axe(axe_tab)

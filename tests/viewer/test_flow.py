@@ -337,11 +337,7 @@ def test_it_is_saved_as_vectors_with_its_labels(tab: Page, tmp_path: Path) -> No
         assert text in saved
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(theme: str, chromium: Browser, tmp_path: Path) -> None:
-    context = chromium.new_context(bypass_csp=True)  # axe is no part of the page
-    tab = context.new_page()
+def test_axe_finds_nothing_serious(axe_tab: Page, tmp_path: Path) -> None:
     seen = look(*(record(length=30, size=2.0) for _ in range(3)))
-    show(tab, tmp_path, seen, theme=theme, pinrow=4, col=7)
-    check_with_axe(tab)
-    context.close()
+    show(axe_tab, tmp_path, seen, pinrow=4, col=7)
+    check_with_axe(axe_tab)

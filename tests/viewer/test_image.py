@@ -18,7 +18,7 @@ from headwise.viewer import inputs_of, write_page
 from .browser import WITHIN, check_largest, check_with_axe, told
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 pytestmark = pytest.mark.browser
 
@@ -290,11 +290,7 @@ def test_pictures_and_python(tab: Page, tmp_path: Path, monkeypatch: pytest.Monk
         assert (tmp_path / "attention.pdf").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(theme: str, chromium: Browser, tmp_path: Path) -> None:
-    context = chromium.new_context(bypass_csp=True)  # axe is no part of the page
-    tab = context.new_page()
-    show(tab, tmp_path, vision(), f"theme={theme}&row=3&col=0", images=picture())
-    told(tab, 3)
-    check_with_axe(tab)
-    context.close()
+def test_axe_finds_nothing_serious(axe_tab: Page, tmp_path: Path) -> None:
+    show(axe_tab, tmp_path, vision(), "row=3&col=0", images=picture())
+    told(axe_tab, 3)
+    check_with_axe(axe_tab)

@@ -21,7 +21,7 @@ from headwise.viewer import inputs_of, write_page
 from .browser import WITHIN, check_largest, check_with_axe, told, weights_in
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Locator, Page
 
 pytestmark = pytest.mark.browser
 
@@ -634,16 +634,13 @@ def test_the_python_gives_what_is_in_sight(
     np.testing.assert_allclose([float(weight) for weight, _ in printed], weights, atol=WITHIN)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(theme: str, chromium: Browser, tmp_path: Path) -> None:
-    context = chromium.new_context(bypass_csp=True)  # axe is no part of the page
-    tab = context.new_page()
+def test_axe_finds_nothing_serious(axe_tab: Page, tmp_path: Path) -> None:
+    tab = axe_tab
     both = Seen([record(len(PIECES), 6, kind="cross")])
     both.tokens = {"source": [list("abcdef")], "target": tokens_of(PIECES)}
     for seen, lined in [(seen_of(record(len(PIECES)), tokens=tokens_of(PIECES)), True), (both, False)]:
-        show(tab, tmp_path, seen, f"theme={theme}&pinrow=3&col=2&level=words&sink=true")
+        show(tab, tmp_path, seen, "pinrow=3&col=2&level=words&sink=true")
         tab.get_by_text("is hidden as the sink").wait_for()
         for _ in range(1 + lined):
             check_with_axe(tab)
             tab.keyboard.press("l")
-    context.close()

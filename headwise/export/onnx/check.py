@@ -9,9 +9,9 @@ from torch import Tensor
 from headwise.errors import ExportError
 from headwise.export import comparing
 from headwise.export.comparing import Difference
-from headwise.export.graph import Graph
 from headwise.export.manifest import GraphFile
 from headwise.export.onnx.session import Runtime, Session
+from headwise.graphs.graph import Graph
 
 # Largest difference in standard deviations of an output; the mean may be an eighth of it. Measured: fp32 1e-6
 # (MiniLM's states 1e-5), fp16 1e-3 to 1e-2, int8 0.05 to 0.3 in small models of each task and in a fine-tuned

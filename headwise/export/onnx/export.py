@@ -17,15 +17,15 @@ from headwise.errors import FileError
 from headwise.export import manifest, task_files
 from headwise.export.exported import Exported
 from headwise.export.folder import replacing_folder
-from headwise.export.graph import Graph
 from headwise.export.graphs import graphs_of
-from headwise.export.graphs.weights import with_weights
 from headwise.export.manifest import GraphFile, Manifest
 from headwise.export.onnx import attention as forms
 from headwise.export.onnx import precision as precisions
 from headwise.export.onnx import tensorrt
 from headwise.export.onnx.check import TOLERANCES, compared
 from headwise.export.onnx.write import EXTERNAL, need, save, to_onnx
+from headwise.graphs.graph import Graph
+from headwise.graphs.weights import with_weights
 from headwise.masks import Mask
 from headwise.tasks.task import Task
 
@@ -96,7 +96,7 @@ def export(
             notes.append(precisions.SAYS[precision])
         if task is not None:
             task_files.write(folder, task, None if run is None else Path(run).expanduser())
-        if rows is None and not examples and name != "match":
+        if not any(graph.real for graph in graphs):
             notes.append(task_files.RANDOM_ONLY)
         versions = {each: importlib.metadata.version(each) for each in ("headwise", "torch", "onnx", "onnxruntime")}
         options = {"attention": form, "weights": weights}

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
-from headwise.export.graph import Value
 from headwise.export.manifest import GraphFile
+from headwise.graphs.graph import Value
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from headwise.export.comparing import compared
-from headwise.export.graph import Graph, Value
 from headwise.export.manifest import GraphFile
 from headwise.export.onnx.check import outputs
+from headwise.graphs.graph import Graph, Value
 from headwise.models.bert import Bert
 
 PROVIDER = "TensorrtExecutionProvider"

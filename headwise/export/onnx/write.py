@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from headwise.errors import ArgumentError, ExportError
-from headwise.export.graph import Graph, Value
 from headwise.export.onnx.attention import OPSETS, Form, translations
 from headwise.export.tracing import DEPRECATED, first_line, trace
+from headwise.graphs.graph import Graph, Value
 
 if TYPE_CHECKING:
     import onnx_ir

@@ -16,10 +16,9 @@ from headwise.export.folder import replacing_folder
 from headwise.export.graphs import graphs_of
 from headwise.export.manifest import GraphFile, Manifest
 from headwise.export.savedmodel.processes import check_installed, convert, run_alone
-from headwise.export.savedmodel.request import WITH_TWIN, Request
+from headwise.export.savedmodel.request import TWINS, Request
 from headwise.export.speed import Timing, batches_of
 from headwise.masks import Mask
-from headwise.tasks.classify import Classify
 from headwise.tasks.task import Task
 
 VERSION = "1"  # TensorFlow Serving serves the subfolder with the highest number
@@ -64,7 +63,7 @@ def export(
     out = Path(out).expanduser()
     with replacing_folder(out) as folder:
         (graph,) = graphs_of(subject, rows, mask=mask)
-        labels = tuple(subject.labels) if isinstance(subject, Classify) else ()
+        labels = tuple(subject.labels) if isinstance(subject, Task) else ()
         batches = batches_of(graph) if speed else {}
         request = Request(
             model,
@@ -90,7 +89,7 @@ def export(
         name = "tensors" if task is None else task.name
         if task is not None:
             task_files.write(folder, task, None if run is None else Path(run).expanduser())
-        if rows is None:
+        if not graph.real:
             notes.append(task_files.RANDOM_ONLY)
         versions = {each: importlib.metadata.version(each) for each in ("headwise", "torch")} | found["versions"]
         options = {"signatures": ["serving_default", *(["classify"] if labels else [])]}
@@ -100,7 +99,7 @@ def export(
 
 def _check_twin(subject: Task[Any] | nn.Module, model: nn.Module) -> None:
     """Raise ArgumentError if the model has no Keras twin."""
-    if type(model) in WITH_TWIN:
+    if type(model) in TWINS:
         return
     name = f"the task {subject.name}" if isinstance(subject, Task) else f"a {type(model).__name__}"
     raise ArgumentError(

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError, ExportError
-from headwise.export.graph import Graph
 from headwise.export.savedmodel.request import Request
+from headwise.graphs.graph import Graph
 
 ALONE = Path(__file__).with_name("alone.py")
 CONVERT = "headwise.export.savedmodel.convert"

@@ -8,25 +8,25 @@ from torch import Tensor, nn
 
 from headwise import models
 from headwise import nn as modules
-from headwise.export.graph import Value
+from headwise.graphs.graph import Value
 from headwise.masks import Mask
 
-# Models with a twin in `twins.py`, which imports Keras.
-WITH_TWIN: tuple[type[nn.Module], ...] = (
-    models.Bert,
-    models.SmallEncoder,
-    models.LatentEncoder,
-    models.TextClassifier,
-    models.SpanReader,
-    models.MaskedLanguageModel,
-    models.PatchForecaster,
-    models.CausalPatchForecaster,
-    modules.Encoder,
-    modules.EncoderLayer,
-    modules.LatentAttention,
-    modules.MultiHeadAttention,
-    modules.MultiHeadLatentAttention,
-)
+# A model -> the name of its twin in `twins.py`, which imports Keras.
+TWINS: dict[type[nn.Module], str] = {
+    models.Bert: "BertTwin",
+    models.SmallEncoder: "SmallTwin",
+    models.LatentEncoder: "LatentTwin",
+    models.TextClassifier: "ClassifierTwin",
+    models.SpanReader: "SpanTwin",
+    models.MaskedLanguageModel: "MaskedTwin",
+    models.PatchForecaster: "ForecasterTwin",
+    models.CausalPatchForecaster: "CausalForecasterTwin",
+    modules.Encoder: "AttentionTwin",
+    modules.EncoderLayer: "AttentionTwin",
+    modules.LatentAttention: "AttentionTwin",
+    modules.MultiHeadAttention: "AttentionTwin",
+    modules.MultiHeadLatentAttention: "AttentionTwin",
+}
 
 
 @dataclass(frozen=True)

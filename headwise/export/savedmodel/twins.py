@@ -6,7 +6,6 @@ forecaster N series, K patches, P patch length, F future, O outputs per step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -16,16 +15,10 @@ from keras import ops
 from torch import nn
 
 from headwise import masks, models
-from headwise import nn as torch_nn
 from headwise.errors import ArgumentError
-from headwise.keras import (
-    Bert,
-    EncoderLayer,
-    LatentAttention,
-    MultiHeadAttention,
-    MultiHeadLatentAttention,
-    positions,
-)
+from headwise.export.savedmodel.request import TWINS
+from headwise.keras import Bert, EncoderLayer, LatentAttention, positions
+from headwise.keras.layer import TWINS as LAYERS
 from headwise.masks import Mask
 from headwise.models.patch_forecaster import MIN_VARIANCE
 from headwise.nn import Encoder
@@ -185,7 +178,8 @@ class AttentionTwin(Twin):
         if isinstance(module, Encoder):
             self.layer: Any = Stack(module)
         else:
-            self.layer = LAYERS[type(module)].from_torch(module)
+            kind = next(ours for ours, twin in LAYERS.items() if twin is type(module))
+            self.layer = kind.from_torch(module)
         self.mask = mask
 
     def call(self, hidden: Tensor, real: Tensor) -> tuple[Tensor, ...]:
@@ -206,24 +200,6 @@ class Stack(keras.layers.Layer):
         return x_BSM if self.norm is None else self.norm(x_BSM)
 
 
-LAYERS: dict[type[nn.Module], Any] = {
-    torch_nn.EncoderLayer: EncoderLayer,
-    torch_nn.LatentAttention: LatentAttention,
-    torch_nn.MultiHeadAttention: MultiHeadAttention,
-    torch_nn.MultiHeadLatentAttention: MultiHeadLatentAttention,
-}
-TWINS: dict[type[nn.Module], Callable[[Any], Twin]] = {
-    models.Bert: BertTwin,
-    models.SmallEncoder: SmallTwin,
-    models.LatentEncoder: LatentTwin,
-    models.TextClassifier: ClassifierTwin,
-    models.SpanReader: SpanTwin,
-    models.MaskedLanguageModel: MaskedTwin,
-    models.PatchForecaster: ForecasterTwin,
-    models.CausalPatchForecaster: CausalForecasterTwin,
-}
-
-
 def twin_of(model: nn.Module, mask: Mask | None = None) -> Twin:
     """The Keras twin of a model, with its weights, in float32; for a module of `headwise.nn` with its mask, if any.
 
@@ -231,11 +207,11 @@ def twin_of(model: nn.Module, mask: Mask | None = None) -> Twin:
         ArgumentError: the model has no twin.
         HeadwiseError: a part was replaced, or has an option that its Keras layer lacks.
     """
-    if type(model) in (*LAYERS, Encoder):
-        return AttentionTwin(model, mask)
     if type(model) not in TWINS:
         raise ArgumentError(f"{type(model).__name__} has no Keras twin")
-    return TWINS[type(model)](model)
+    kind = globals()[TWINS[type(model)]]
+    twin: Twin = kind(model, mask) if kind is AttentionTwin else kind(model)
+    return twin
 
 
 def _array(x: torch.Tensor) -> np.ndarray:

@@ -17,13 +17,13 @@ from headwise.export import manifest, task_files
 from headwise.export.comparing import compared
 from headwise.export.exported import Exported
 from headwise.export.folder import replacing_folder
-from headwise.export.graph import Graph
 from headwise.export.graphs import graphs_of
-from headwise.export.graphs.weights import with_weights
 from headwise.export.manifest import GraphFile, Manifest
 from headwise.export.torch import programs
 from headwise.export.torch.fresh import run_alone
 from headwise.export.tracing import longest, trace
+from headwise.graphs.graph import Graph
+from headwise.graphs.weights import with_weights
 from headwise.masks import Mask
 from headwise.tasks.task import Task
 
@@ -101,7 +101,7 @@ def export(
         name = "tensors" if task is None else task.name
         if task is not None:
             task_files.write(folder, task, None if run is None else Path(run).expanduser())
-        if rows is None and not examples and name != "match":
+        if not any(graph.real for graph in graphs):
             notes.append(task_files.RANDOM_ONLY)
         versions = {each: importlib.metadata.version(each) for each in ("headwise", "torch")}
         options = {"weights": weights, "aoti": len(checked) > len(graphs)}

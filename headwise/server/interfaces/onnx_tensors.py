@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from headwise.errors import CheckpointError
-from headwise.export.graph import Value
 from headwise.export.manifest import Manifest
 from headwise.export.onnx.session import Runtime, Session
+from headwise.graphs.graph import Value
 from headwise.server.interface import Description
 from headwise.server.interfaces.answering import Answering
 from headwise.tasks.columns import DTYPES, Column, Datatype, Row, array_of

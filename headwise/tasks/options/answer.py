@@ -12,6 +12,10 @@ from headwise.tasks.options.train import option
 class AnswerOptions(EncoderOptions):
     """Options of answer. A SQuAD file needs no names of columns."""
 
+    about = "Reads a question and a context, and finds the words of the context that answer it."
+    data_example = "squad.json"
+    input_example = '"a question" --context "a text"'
+
     question: str = option("question", "The column with the question.", metavar="COLUMN")
     context: str = option("context", "The column with the text that answers it.", metavar="COLUMN")
     answer: str = option("answer", "The column with the answer, copied from the context.", metavar="COLUMN")

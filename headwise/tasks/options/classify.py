@@ -15,6 +15,9 @@ LATENT = "latent"
 class ClassifyOptions(EncoderOptions):
     """Options of classify."""
 
+    about = "Reads a text, or a pair of texts, and predicts its label."
+    data_example = "reviews.csv --text sentence --label label"
+
     text: str = option("text", "The column with the text.", metavar="COLUMN")
     text_pair: str | None = option(None, "The column with the second text of a pair.", metavar="COLUMN")
     label: str = option("label", "The column with the label.", metavar="COLUMN")

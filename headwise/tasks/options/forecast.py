@@ -17,6 +17,10 @@ class ForecastOptions(TrainOptions):
         ArgumentError, DtypeError: a value has a wrong type or is out of range.
     """
 
+    about = "Reads the past of a series and forecasts its future, with quantiles."
+    data_example = "series.csv --target OT --horizon 96"
+    input_example = "series.csv"
+
     target: tuple[str, ...] = option(
         (), "A column to forecast; may be repeated. Default: all columns of numbers.", metavar="COLUMN"
     )

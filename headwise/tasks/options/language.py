@@ -17,6 +17,9 @@ class LanguageOptions(TrainOptions):
         ArgumentError, DtypeError: a value has a wrong type, is out of range, or does not fit another one.
     """
 
+    about = "Predicts masked tokens, or continues a text."
+    data_example = "corpus.txt"
+
     text: str = option("text", "The column with documents, if the corpus is a table.", metavar="COLUMN")
     objective: Literal["masked", "causal"] = option("masked", "Predict masked tokens (BERT) or the next token (GPT).")
     model: str | None = option(

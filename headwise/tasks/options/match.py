@@ -16,6 +16,9 @@ class MatchOptions(TrainOptions):
         ArgumentError, DtypeError: a value has a wrong type, is out of range, or does not fit another one.
     """
 
+    about = "Maps images and texts to vectors, and scores whether a text describes an image."
+    data_example = "pairs.csv --image path --text caption"
+
     image: str = option("image", "The column with images: paths relative to the folder of the table.", metavar="COLUMN")
     text: str = option("text", "The column with the texts.", metavar="COLUMN")
     image_size: int = option(32, "Every image is scaled to a square of this side in pixels.", least=1)

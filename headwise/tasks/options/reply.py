@@ -12,6 +12,9 @@ from headwise.tasks.options.train import option
 class ReplyOptions(TextToTextOptions):
     """Options of reply."""
 
+    about = "Reads a dialogue and writes the next turn."
+    data_example = "dialogues.jsonl"
+
     source: str | None = option("message", "The column with messages.", metavar="COLUMN")
     target: str | None = option("reply", "The column with replies.", metavar="COLUMN")
     dialogue: str | None = option(

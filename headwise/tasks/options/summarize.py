@@ -12,6 +12,9 @@ from headwise.tasks.options.train import option
 class SummarizeOptions(TextToTextOptions):
     """Options of summarize. The default model is small, because texts are long and data sets usually small."""
 
+    about = "Reads a text and writes its summary."
+    data_example = "dialogues.jsonl --source dialogue --target summary"
+
     source: str | None = option("text", "The column with the texts.", metavar="COLUMN")
     target: str | None = option(
         "summary",

@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from headwise.errors import ArgumentError, DtypeError
 
@@ -35,6 +35,10 @@ class TrainOptions:
     Raises:
         ArgumentError, DtypeError: a value has a wrong type or is out of range.
     """
+
+    about: ClassVar[str] = "A task of another package."  #: what the task does, for --help and for cards of exports
+    data_example: ClassVar[str] = "data.csv"  #: what may stand after `headwise train NAME`
+    input_example: ClassVar[str] = '"a text"'  #: what may stand after `headwise predict RUN`
 
     validation: str | None = option(
         None, "A file with validation data, to select the best weights. Default: a share of the data."

@@ -12,6 +12,9 @@ from headwise.tasks.options.train import option
 class TranslateOptions(TextToTextOptions):
     """Options of translate."""
 
+    about = "Reads a text and writes its translation."
+    data_example = "pairs.tsv --source en --target de"
+
     epochs: int = option(8, "Number of epochs.", least=1)
     source: str | None = option(
         None, "The column with source texts. Default: source, or the first of two columns of a TSV.", metavar="COLUMN"

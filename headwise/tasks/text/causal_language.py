@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from headwise.capture import watch
+from headwise.graphs import causal_language_model
+from headwise.graphs.graph import Graph
+from headwise.graphs.session import Sessions
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
 from headwise.nn import Cache
 from headwise.records import Seen
@@ -26,6 +29,7 @@ from headwise.tasks.text.vocabulary import Vocabulary
 from headwise.text.tokenizer import Encoded
 
 FILE = "tokenizer.json"
+TEXTS = 4  # most real texts on which an export is compared
 
 
 class Causal:
@@ -123,6 +127,14 @@ class Causal:
         with torch.no_grad(), watch(model, tokens=[tokens]) as seen:
             model(torch.tensor([tokens.ids], device=model.embedding.weight.device))
         return seen
+
+    def graphs(self, model: CausalLanguageModel, examples: Sequence[list[int]]) -> tuple[Graph, ...]:
+        rows = [row for row in examples[:TEXTS] if len(row) >= 4]  # two tokens, and two more
+        real = [(padded(rows, self.vocabulary.pad)[:, : self.options.block],)] if rows else []
+        return causal_language_model.graphs(model, real, longest=self.options.block)
+
+    def run_on(self, model: CausalLanguageModel, sessions: Sessions) -> None:
+        self.make_steps = causal_language_model.run_on(model, sessions)
 
     def _text(self, text: Sequence[int], ids: Sequence[int]) -> str:
         """What was written: it may end a word of the text, so that both are put into letters together."""

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from headwise.capture import watch
 from headwise.errors import ArgumentError
+from headwise.graphs import masked_language_model
+from headwise.graphs.graph import Graph
+from headwise.graphs.session import Sessions
 from headwise.models import Bert, BertConfig
 from headwise.models.bert_checkpoint import save_checkpoint
 from headwise.models.checkpoint import resolve
@@ -148,6 +151,13 @@ class Masked:
         with torch.no_grad(), watch(model, tokens=[tokens]) as seen:
             model(torch.tensor([tokens.ids], device=model.bias.device))
         return seen
+
+    def graphs(self, model: MaskedLanguageModel, examples: Sequence[list[int]]) -> tuple[Graph, ...]:
+        batch = self.collate(examples) if examples else {}
+        return masked_language_model.graphs(model, [(batch["input_ids"], batch["real"])] if batch else [])
+
+    def run_on(self, model: MaskedLanguageModel, sessions: Sessions) -> None:
+        masked_language_model.run_on(model, sessions)
 
     def _drawn(self, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         """Which tokens are to be found, and what stands in their places; drawn by torch's own generator."""

@@ -27,7 +27,7 @@ import yaml
 from headwise.errors import CheckpointError, FileError, HeadwiseError
 from headwise.files import parsed, replacing
 from headwise.renamed import renamed
-from headwise.tasks.kinds import KINDS
+from headwise.tasks import kinds
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.scores import Scores
 from headwise.tasks.training.weights import load_weights
@@ -49,9 +49,9 @@ def load(folder: str | Path) -> Task[Any]:
     """
     folder = Path(folder).expanduser()
     name = read_config(folder)["task"]
-    if name not in KINDS:
-        raise CheckpointError(f"{folder}: expected a run of one of {', '.join(KINDS)}. Received: {name!r}")
-    return restore(folder, KINDS[name]())
+    if name not in kinds.names():
+        raise CheckpointError(f"{folder}: expected a run of one of {', '.join(kinds.names())}. Received: {name!r}")
+    return restore(folder, kinds.class_of(name))
 
 
 def restore(folder: Path, kind: type[TaskT]) -> TaskT:

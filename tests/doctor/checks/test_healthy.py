@@ -1,8 +1,7 @@
-"""Neither a behavioural check nor the whole diagnosis calls anything a bug in attention that others trust."""
+"""The diagnosis calls nothing a bug in attention that others trust, and leaves it as it was."""
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,18 +13,9 @@ from torch.nn import functional
 
 import headwise
 from headwise import nn as ours
-from headwise.doctor.finding import Finding
-from headwise.doctor.patient import NotChecked, Patient
 from headwise.nn.positions import Alibi, Rope, T5Buckets
 from tests.doctor.calling.test_interface_models import bert, deepseek, gpt2, llama, t5, vit
 from tests.doctor.checks.specimens import Attention, Causal, Cross
-
-BEHAVIOUR = (
-    *("batch_mixing", "cache", "causal_leak", "cross_mask", "determinism", "empty_row", "gradient_blocked", "half"),
-    *("heads_dividing", "input_modified", "left_padding", "mask_broadcast", "mask_fill", "mask_ignored", "masked_nan"),
-    *("noncontiguous", "output_shape", "packing", "sizes", "state_dict", "train_eval", "unused_parameter"),
-    "weights_returned",
-)
 
 
 def x_transformers(**options: Any) -> nn.Module:
@@ -107,29 +97,14 @@ HEALTHY: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def made(check: str, patient: Patient) -> list[Finding] | None:
-    """What a check finds, or None where it cannot be made. Anything else that it raises is a failure."""
-    try:
-        return list(importlib.import_module(f"headwise.doctor.checks.{check}").check(patient))
-    except NotChecked:
-        return None
-
-
 @pytest.mark.parametrize("name", HEALTHY)
-def test_no_bug_in_what_is_healthy(name: str) -> None:
+def test_the_whole_diagnosis_names_no_bug(name: str) -> None:
     torch.manual_seed(0)
     module = HEALTHY[name]()
     before = {key: x.clone() for key, x in module.state_dict().items()}
-    patient = Patient(module)
-    results = [made(check, patient) for check in BEHAVIOUR]
-    assert [x for found in results for x in found or () if x.severity == "bug"] == []
-    assert sum(found is not None for found in results) >= 12
-    assert all(torch.equal(x, before[key]) for key, x in module.state_dict().items())
-    assert module.training
-
-
-@pytest.mark.parametrize("name", HEALTHY)
-def test_the_whole_diagnosis_names_no_bug(name: str) -> None:
-    diagnosis = headwise.diagnose(HEALTHY[name]())
+    diagnosis = headwise.diagnose(module)
     assert diagnosis.bugs == ()
     assert len(diagnosis.understood) > 1
+    assert len(diagnosis.unchecked) <= 14  # of all checks: what could not be traced leaves the most
+    assert all(torch.equal(x, before[key]) for key, x in module.state_dict().items())
+    assert module.training

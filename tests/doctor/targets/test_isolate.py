@@ -45,7 +45,7 @@ def test_it_finds_what_is_found_without() -> None:
 @pytest.mark.parametrize(("name", "line"), [("Loops", "x = x + 1"), ("Deaf", "time.sleep(0.1)")])
 def test_a_module_that_hangs(name: str, line: str) -> None:
     """One can be interrupted; the other refuses to be, and is ended."""
-    finding = only(isolated(name, timeout=4.0), "hangs")
+    finding = only(isolated(name, timeout=2.0), "hangs")
     assert "did not finish within" in finding.evidence
     assert finding.where is not None
     assert finding.where.file.endswith("odd.py")
@@ -78,8 +78,8 @@ def test_a_module_that_eats_memory(name: str, line: str) -> None:
 
 def test_a_file_that_hangs_and_one_that_leaves(folder: Path) -> None:
     (folder / "odd.py").write_text("while True:\n    pass\n", encoding="utf-8")
-    finding = only(isolated("A", timeout=3.0), "hangs")
-    assert finding.evidence == "the import of odd.py did not finish within 3 seconds"
+    finding = only(isolated("A", timeout=2.0), "hangs")
+    assert finding.evidence == "the import of odd.py did not finish within 2 seconds"
     assert "__main__" in finding.fix
     (folder / "odd.py").write_text("import os\nos._exit(0)\n", encoding="utf-8")
     assert only(isolated("A"), "crashes").evidence.startswith("the import of odd.py did not return")

@@ -15,9 +15,9 @@ import torch
 from onnx import TensorProto, helper
 
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
-from headwise.export.graph import Value
 from headwise.export.manifest import GraphFile
 from headwise.export.onnx.session import Runtime, Session
+from headwise.graphs.graph import Value
 
 X, Y = (Value(name, torch.float32, ("batch", 2)) for name in "xy")
 PLACES = Value("places", torch.int64, ("batch",))

@@ -14,8 +14,7 @@ from headwise import masks, models
 from headwise import nn as modules
 from headwise.errors import ArgumentError
 from headwise.export.graphs import graphs_of
-from headwise.export.savedmodel.request import WITH_TWIN
-from headwise.export.savedmodel.twins import LAYERS, TWINS, twin_of
+from headwise.export.savedmodel.twins import twin_of
 from headwise.nn.positions import Rope
 
 
@@ -81,10 +80,6 @@ def test_a_module_keeps_its_mask() -> None:
     with torch.no_grad():
         expected = graph.module(hidden, padding)
     torch.testing.assert_close(torch.tensor(keras.ops.convert_to_numpy(found)), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_what_has_a_twin_is_known_without_keras() -> None:
-    assert {*WITH_TWIN} == {*TWINS, *LAYERS, modules.Encoder}
 
 
 def test_a_part_that_somebody_replaced_is_refused() -> None:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from headwise import nn as modules
 from headwise.errors import ExportError
 from headwise.export.comparing import compare, compared
-from headwise.export.graph import Graph, Value
 from headwise.export.graphs import graphs_of
 from headwise.export.torch import programs
 from headwise.export.torch.fresh import run_alone
 from headwise.export.tracing import trace
+from headwise.graphs.graph import Graph, Value
 from tests.conftest import missing
 from tests.export import tiny
 

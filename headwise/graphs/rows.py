@@ -11,9 +11,16 @@ from torch import Tensor, nn
 MOST = 4  # batches for the comparison
 
 
-def inputs_of(module: nn.Module, predict: Callable[[], object], most: int = MOST) -> list[tuple[Tensor, ...]]:
-    """The positional tensors of the first `most` calls of `module` during `predict()`, which is then aborted."""
+def inputs_of(
+    module: nn.Module, predict: Callable[[Any], object], rows: Any, most: int = MOST
+) -> list[tuple[Tensor, ...]]:
+    """The positional tensors of the first `most` calls of `module` during `predict(rows)`, which is then aborted.
+
+    Without rows (None) there are none.
+    """
     found: list[tuple[Tensor, ...]] = []
+    if rows is None:
+        return found
 
     def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
         found.append(tuple(each.detach().cpu() for each in args if isinstance(each, Tensor)))
@@ -23,7 +30,7 @@ def inputs_of(module: nn.Module, predict: Callable[[], object], most: int = MOST
     hook = module.register_forward_pre_hook(keep)
     try:
         with torch.no_grad():
-            predict()
+            predict(rows)
     except _Enough:
         pass
     finally:

@@ -12,11 +12,11 @@ from torch import nn
 import headwise
 from headwise import masks
 from headwise.errors import ArgumentError, ExportError
-from headwise.export.graph import Graph
 from headwise.export.graphs import graphs_of
-from headwise.export.graphs.axes import axes_of
-from headwise.export.graphs.weights import with_weights
-from headwise.models import Bert, BertConfig
+from headwise.graphs.axes import axes_of
+from headwise.graphs.graph import Graph
+from headwise.graphs.weights import with_weights
+from headwise.models import Bert, BertConfig, CausalConfig, CausalLanguageModel, EncoderDecoder, EncoderDecoderConfig
 from headwise.nn import Decoder, Encoder, LatentAttention, MultiHeadAttention
 from tests.export import tiny
 
@@ -61,6 +61,7 @@ def test_of_a_task(name: str) -> None:
     alone, real = graphs_of(task), graphs_of(task, rows)
     for graph in (*alone, *real):
         check(graph)
+    assert all(graph.real for graph in real)
     assert [graph.name for graph in alone] == [graph.name for graph in real]
     if rows is not None:
         assert any(len(more.examples) > len(fewer.examples) for fewer, more in zip(alone, real, strict=True))
@@ -112,12 +113,15 @@ def test_of_one_text_there_are_two_rows_to_trace() -> None:
         (LatentAttention(3, 8, input_dim=6, num_heads=2), None),
         (Bert(BertConfig(20, 8, 1, 2, 16, 32)), None),
         (Bert(BertConfig(20, 8, 1, 2, 16, 32, pooler=False)), None),
+        (EncoderDecoder(EncoderDecoderConfig(20, dim=8, num_heads=2, copies=True)), None),
+        (CausalLanguageModel(CausalConfig(20, 8, 1, 2)), None),
     ],
-    ids=["attention", "encoder", "decoder", "latents", "bert", "bert without pooler"],
+    ids=lambda each: type(each).__name__,
 )
 def test_of_a_module(module: nn.Module, mask: masks.Mask | None) -> None:
-    (graph,) = graphs_of(module, mask=mask)
-    check(graph)
+    for graph in graphs_of(module, mask=mask):
+        check(graph)
+        assert not graph.real
 
 
 def test_the_mask_of_a_module_stands_inside_its_graph() -> None:

@@ -37,6 +37,7 @@ class Graph:
         examples: at least two sets of input tensors of different sizes, real inputs first. The graph is traced with the
             first set and compared on all. In the first set, no dynamic axis may have size 0 or 1. The tensors are made
             contiguous, because AOTInductor packages require it.
+        real: whether there are real inputs among the examples, not only random ones.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Graph:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     examples: Sequence[tuple[Tensor, ...]]
+    real: bool = False
 
     def __post_init__(self) -> None:
         examples = [tuple(tensor.contiguous() for tensor in given) for given in self.examples]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from headwise.export.graph import Value
+from headwise.graphs.graph import Value
 
 Axes = tuple[int | str, ...]
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.export.graph import Graph
-from headwise.export.graphs import encoder_decoder
+from headwise.graphs.graph import Graph
 from headwise.models.encoder_decoder import EncoderDecoder
 from tests.export import tiny
 from tests.tasks import problems
@@ -25,7 +24,7 @@ KINDS: list[dict[str, Any]] = [
 def made(request: pytest.FixtureRequest) -> tuple[EncoderDecoder, Graph, Graph]:
     given = {**tiny.SMALL, "source": "source", "target": "target", **request.param}
     task = tiny.made(tiny.Translate, problems.copied(40), **given)
-    encoder, decoder = encoder_decoder.graphs(task, ["ant bee cat", "dog"])
+    encoder, decoder = task.graphs(["ant bee cat", "dog"])
     return task.model, encoder, decoder
 
 
@@ -70,6 +69,6 @@ def test_the_first_steps_of_the_examples_have_no_past(made: tuple[EncoderDecoder
 
 
 def test_without_real_texts_the_examples_are_random() -> None:
-    encoder, decoder = encoder_decoder.graphs(tiny.translator())
+    encoder, decoder = tiny.translator().graphs()
     assert len(encoder.examples) == 2
     assert len(decoder.examples) == 4

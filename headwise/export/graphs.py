@@ -1,8 +1,8 @@
-"""The graphs of models and modules without a task: their inputs follow from their class or from examples."""
+"""`graphs_of`: the graphs of whatever is exported: a task, a model, or any module with examples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,40 +10,62 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError
-from headwise.export.graph import Graph, Value
-from headwise.export.graphs import answer, attention, classify, forecast, language, match
-from headwise.export.graphs.axes import axes_of, sizes_of_words
-from headwise.export.graphs.tokens import IDS, MASK, TYPES, random_tokens
 from headwise.export.tracing import first_line
+from headwise.graphs import attention
+from headwise.graphs.axes import axes_of, sizes_of_words
+from headwise.graphs.graph import Graph, Value
+from headwise.graphs.models import MODELS
 from headwise.masks import Mask
-from headwise.models.bert import Bert
-from headwise.models.image_text import ImageText
-from headwise.models.language_model import MaskedLanguageModel
-from headwise.models.latent_encoder import LatentEncoder
-from headwise.models.patch_forecaster import CausalPatchForecaster, PatchForecaster
-from headwise.models.small_encoder import SmallEncoder
-from headwise.models.span_reader import SpanReader
-from headwise.models.text_classifier import TextClassifier
+from headwise.tasks.task import Task
 
 
-def graphs(
-    module: nn.Module, *, mask: Mask | Tensor | None = None, examples: Sequence[tuple[Tensor, ...]] = ()
+def graphs_of(
+    subject: Task[Any] | nn.Module,
+    rows: Any = None,
+    *,
+    mask: Mask | Tensor | None = None,
+    examples: Sequence[tuple[Tensor, ...]] = (),
+) -> tuple[Graph, ...]:
+    """The graphs of a task, a model or a module, with examples for tracing and comparison.
+
+    Args:
+        subject: a task, `Bert`, another model of headwise, a module of `headwise.nn`, or, with `examples`, any other
+            module. It is moved to the CPU and set to eval mode.
+        rows: real inputs, in the form that `task.predict` takes. None = only random inputs (and the data that a task
+            keeps: the gallery of `match`).
+        mask: for a module of `headwise.nn`: the mask that every call uses (True = may attend).
+        examples: for any other module: at least two sets of input tensors. Axes whose sizes differ are dynamic.
+
+    Raises:
+        ArgumentError: the subject has no graphs, the task cannot read the rows, or the weights are not float32.
+    """
+    subject.to("cpu").eval()
+    if odd := {each.dtype for each in subject.parameters() if each.is_floating_point()} - {torch.float32}:
+        raise ArgumentError(
+            f"expected float32 weights. Received: {odd.pop()}. Call .float() first; precision= lowers it in the export"
+        )
+    if not isinstance(subject, Task):
+        return _of_module(subject, mask, examples)
+    if mask is not None or examples:
+        raise ArgumentError("mask, examples: a task has its own. Pass real inputs as rows=")
+    return subject.graphs(rows)
+
+
+def _of_module(
+    module: nn.Module, mask: Mask | Tensor | None, examples: Sequence[tuple[Tensor, ...]]
 ) -> tuple[Graph, ...]:
     """The graphs of a model of headwise, of a module of `headwise.nn`, or, with examples, of any module.
 
     For the first two, examples are additional inputs for the comparison; for any other module they define its inputs.
-
-    Raises:
-        ArgumentError: another module without examples, a mask for a module without masks, or examples that do not fit.
     """
-    known = type(module) in (*_MODELS, *attention.MODULES)
+    known = type(module) in (*MODELS, *attention.MODULES)
     if isinstance(module, attention.MODULES) and (known or not examples):
         return (_with(attention.graph(module, mask), examples),)
     if mask is not None:
         raise ArgumentError(f"mask: expected a module of headwise.nn. Received: a {type(module).__name__}")
     if examples and not known:
         return (_of_examples(module, examples),)
-    for kind, make in _MODELS.items():
+    for kind, make in MODELS.items():
         if isinstance(module, kind):
             graph, *others = make(module)
             if examples and others:
@@ -51,7 +73,7 @@ def graphs(
             return (_with(graph, examples), *others)
     raise ArgumentError(
         f"the inputs of a {type(module).__name__} are unknown. Pass examples=: the tensors of two calls of different "
-        f"sizes. No examples need {', '.join(kind.__name__ for kind in _MODELS)} and the modules of headwise.nn"
+        f"sizes. No examples need {', '.join(kind.__name__ for kind in MODELS)} and the modules of headwise.nn"
     )
 
 
@@ -65,52 +87,11 @@ def _with(graph: Graph, examples: Sequence[tuple[Tensor, ...]]) -> Graph:
             wanted = ", ".join(f"{value.name} {_told(value.dtype, value.axes)}" for value in graph.inputs)
             received = ", ".join(_told(x.dtype, x.shape) for x in given)
             raise ArgumentError(f"examples: expected {wanted}. Received: {received}")
-    return replace(graph, examples=[*graph.examples, *examples])
+    return replace(graph, examples=[*graph.examples, *examples], real=graph.real or bool(examples))
 
 
 def _told(dtype: torch.dtype, axes: Sequence[int | str]) -> str:
     return f"{str(dtype).removeprefix('torch.')} [{', '.join(map(str, axes))}]"
-
-
-def _of_encoder(model: Bert | SmallEncoder | LatentEncoder) -> tuple[Graph, ...]:
-    """model: input_ids, attention_mask, token_type_ids → last_hidden_state, and pooled if it has a pooler."""
-    module: nn.Module = model
-    width = model.config.dim
-    rows: int | str = model.config.num_latents if isinstance(model, LatentEncoder) else "length"
-    outputs = [Value("last_hidden_state", torch.float32, ("batch", rows, width))]
-    types = model.config.num_token_types if isinstance(model, Bert) else 2
-    if isinstance(model, Bert) and model.pooler is not None:
-        module = _WithPooled(model)
-        outputs.append(Value("pooled", torch.float32, ("batch", width)))
-    examples = random_tokens(model.config.vocab_size, _longest(model), types)
-    return (Graph("model", module, (IDS, MASK, TYPES), tuple(outputs), examples),)
-
-
-class _WithPooled(nn.Module):
-    def __init__(self, bert: Bert) -> None:
-        super().__init__()
-        self.bert = bert
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.bert(input_ids, attention_mask, token_type_ids)
-        return hidden, self.bert.pool(hidden)
-
-
-_MODELS: dict[type[nn.Module], Callable[[Any], tuple[Graph, ...]]] = {
-    Bert: _of_encoder,
-    SmallEncoder: _of_encoder,
-    LatentEncoder: _of_encoder,
-    TextClassifier: lambda model: (classify.graph(model, [], _longest(model.encoder)),),
-    SpanReader: lambda model: (answer.graph(model, [], _longest(model.encoder)),),
-    MaskedLanguageModel: lambda model: (language.graph(model, []),),
-    PatchForecaster: lambda model: (forecast.graph(model, []),),
-    CausalPatchForecaster: lambda model: (forecast.graph(model, []),),
-    ImageText: lambda model: match.graphs_of_model(model, [], []),
-}
-
-
-def _longest(encoder: nn.Module) -> int | None:
-    return encoder.config.max_positions if isinstance(encoder, Bert) else None
 
 
 @torch.no_grad()
@@ -135,7 +116,7 @@ def _of_examples(module: nn.Module, examples: Sequence[tuple[Tensor, ...]]) -> G
     if first is None:
         raise ArgumentError("examples: expected a call in which every dynamic axis has size 2 or more")
     ordered = [examples[first], *examples[:first], *examples[first + 1 :]]
-    return Graph("model", module, inputs, _values("output", outputs, sizes), ordered)
+    return Graph("model", module, inputs, _values("output", outputs, sizes), ordered, True)
 
 
 def _called(module: nn.Module, number: int, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""`Past`: a cache whose tensors are inputs of a graph instead of state."""
+"""`Past`: a cache whose tensors are inputs of a graph instead of state. `Reading`: the past of a graph that is run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from headwise.export.graph import Value
+from headwise.graphs.graph import Value
+from headwise.graphs.session import Session
 from headwise.nn import Cache
 from headwise.nn.cache_storage import Make
 
 Pair = tuple[Tensor, Tensor]  # keys and values [B, G, S, D]
+PAST = "past_"  # prefix of the inputs that are outputs of the previous step
 
 
 class Past(Cache):
@@ -95,3 +97,33 @@ def values_of(prefix: str, layers: int, heads: int, length: str, width: int) -> 
     axes = ("batch", heads, length, width)
     names = [f"{prefix}{what}_{layer}" for layer in range(layers) for what in ("keys", "values")]
     return tuple(Value(name, torch.float32, axes) for name in names)
+
+
+class Reading:
+    """A decoder's graph and its past.
+
+    Args:
+        decoder: its inputs are ids, constant inputs and a past; its outputs are logits and the next past.
+    """
+
+    def __init__(self, decoder: Session) -> None:
+        names = [value.name for value in decoder.inputs]
+        self.names = [name for name in names if name.startswith(PAST)]
+        self._inputs = names
+        self._run = decoder.giving("logits", *(name.removeprefix(PAST) for name in self.names))
+        self._empty = {value.name: value for value in decoder.inputs if value.name in self.names}
+        self.past: list[Tensor] = []
+
+    def read(self, ids: Tensor, given: dict[str, Tensor]) -> Tensor:
+        """Logits [rows, S, V] after each of these tokens [rows, S], which follow the tokens read before."""
+        past = self.past or [
+            torch.empty((len(ids), value.axes[1], 0, value.axes[3]), dtype=value.dtype)  # type: ignore[arg-type]
+            for value in self._empty.values()
+        ]
+        known = given | dict(zip(self.names, past, strict=True))
+        logits, *self.past = self._run(ids, *(known[name] for name in self._inputs[1:]))
+        return logits
+
+    def reorder(self, order: Tensor) -> None:
+        """Reorder the past: row i continues from row order[i]."""
+        self.past = [each[order] for each in self.past]

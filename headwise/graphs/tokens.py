@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headwise.export.graph import Value
+from headwise.graphs.graph import Value
 
 IDS = Value("input_ids", torch.int64, ("batch", "length"))
 MASK = Value("attention_mask", torch.int64, ("batch", "length"))
@@ -39,7 +39,11 @@ def random_tokens(vocab_size: int, longest: int | None, types: int = 2) -> list[
     return found
 
 
-def whole(real: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+def whole(real: Sequence[tuple[Tensor, ...]] | None) -> list[tuple[Tensor, ...]]:
     """Real inputs as examples: bool as int64, and a single row doubled, because a trace may fix a size of 1."""
-    found = [tuple(x.long() if x.dtype == torch.bool else x for x in given) for given in real]
-    return [tuple(x.repeat(2, *[1] * (x.dim() - 1)) if len(x) == 1 else x for x in given) for given in found]
+    return doubled([tuple(x.long() if x.dtype == torch.bool else x for x in given) for given in real or ()])
+
+
+def doubled(real: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+    """Inputs with at least two rows: a single row twice."""
+    return [tuple(x.repeat(2, *[1] * (x.dim() - 1)) if len(x) == 1 else x for x in given) for given in real]

@@ -6,26 +6,27 @@ only one token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from headwise.export.graph import Graph, Value
-from headwise.export.graphs.past import Past, pairs, values_of
+from headwise.graphs.graph import Graph, Value
+from headwise.graphs.past import PAST, Past, Reading, pairs, values_of
+from headwise.graphs.session import Session, Sessions, replace_methods
+from headwise.graphs.tokens import doubled, random_tokens
 from headwise.models.encoder_decoder import EncoderDecoder
 from headwise.nn import DecoderLayer, MultiHeadAttention
-from headwise.tasks.text.padding import padded
-from headwise.tasks.text_to_text import TextToText
 
-TEXTS = 4  # most texts used as examples
 SOURCE_IDS = Value("source_ids", torch.int64, ("batch", "source"))
 SOURCE_REAL = Value("source_real", torch.bool, ("batch", "source"))  # True = a real token
 
 
 @torch.no_grad()
-def graphs(task: TextToText[Any], texts: Sequence[str] = ()) -> tuple[Graph, ...]:
+def graphs(
+    model: EncoderDecoder, real: Sequence[tuple[Tensor, Tensor]] = (), *, longest: int | None = None, begin: int = 0
+) -> tuple[Graph, ...]:
     """The two graphs.
 
         encoder: source_ids, source_real → cross_keys_0, cross_values_0 … of each layer; memory if the model copies
@@ -36,17 +37,19 @@ def graphs(task: TextToText[Any], texts: Sequence[str] = ()) -> tuple[Graph, ...
     keys and values are the past of the next step. A model that copies returns log-probabilities as logits.
 
     Args:
-        task: trained, on the CPU.
-        texts: real sources for the examples. Random ids are used as well.
+        real: batches of real sources, source_ids and source_real, in addition to random ones.
+        longest: the most tokens of a source; None = no limit.
+        begin: the id with which a target begins.
     """
-    model = task.model.eval()
     encoder, decoder = EncoderGraph(model), DecoderGraph(model)
-    sources = _sources(task, texts)
+    table = model.target_embedding if model.source_embedding is None else model.source_embedding
+    random = random_tokens(table.num_embeddings, longest)[:2]
+    sources = [*doubled(real), *((ids, mask.bool()) for ids, mask, _ in random)]
     copied = (SOURCE_IDS, Value("memory", torch.float32, ("batch", "source", model.config.dim)))[: 2 * encoder.copies]
     layers, heads, width = _sizes(model)
     cross = values_of("cross_", layers, heads, "source", width)
     return (
-        Graph("encoder", encoder, (SOURCE_IDS, SOURCE_REAL), (*cross, *copied[1:]), sources),
+        Graph("encoder", encoder, (SOURCE_IDS, SOURCE_REAL), (*cross, *copied[1:]), sources, bool(real)),
         Graph(
             "decoder",
             decoder,
@@ -54,16 +57,60 @@ def graphs(task: TextToText[Any], texts: Sequence[str] = ()) -> tuple[Graph, ...
                 Value("target_ids", torch.int64, ("batch", "length")),
                 SOURCE_REAL,
                 *copied,
-                *values_of("past_", layers, heads, "past", width),
+                *values_of(PAST, layers, heads, "past", width),
                 *cross,
             ),
             (
                 Value("logits", torch.float32, ("batch", "length", model.target_embedding.num_embeddings)),
                 *values_of("", layers, heads, "present", width),
             ),
-            _steps(encoder, decoder, sources, task.target_vocabulary.begin),
+            _steps(encoder, decoder, sources, begin),
+            bool(real),
         ),
     )
+
+
+def run_on(model: EncoderDecoder, sessions: Sessions) -> Callable[..., EncoderDecoderSteps]:
+    """Let the graphs compute what the model computes. Returns how they decode, in place of the model's own steps."""
+    encoder, decoder = sessions["encoder"], sessions["decoder"]
+
+    def make_steps(model: EncoderDecoder, source_ids: Tensor, source_real: Tensor) -> EncoderDecoderSteps:
+        return EncoderDecoderSteps(encoder, decoder, source_ids, source_real)
+
+    def forward(
+        source_ids: Tensor, target_ids: Tensor, source_real: Tensor | None = None, *, at: Tensor | None = None
+    ) -> Tensor:
+        real = torch.ones_like(source_ids, dtype=torch.bool) if source_real is None else source_real
+        logits = make_steps(model, source_ids, real).read(target_ids)
+        return logits if at is None else logits.flatten(0, 1)[at]
+
+    replace_methods(model, forward=forward)
+    return make_steps
+
+
+class EncoderDecoderSteps:
+    """An encoder's graph, called once, and a decoder's graph, called for each token."""
+
+    def __init__(self, encoder: Session, decoder: Session, source_ids: Tensor, source_real: Tensor) -> None:
+        wanted = {value.name for value in decoder.inputs}
+        names = [value.name for value in encoder.outputs if value.name in wanted]
+        found = dict(zip(names, encoder.giving(*names)(source_ids, source_real), strict=True))
+        # By position: version 0.1.0 called the second input source_padding.
+        source = dict(zip((value.name for value in encoder.inputs), (source_ids, source_real), strict=True))
+        self._given = {name: tensor for name, tensor in (source | found).items() if name in wanted}
+        self._reading = Reading(decoder)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return self.read(ids[:, None])[:, 0]
+
+    def read(self, ids: Tensor) -> Tensor:
+        """Logits [rows, Q, V] after each of the next tokens [rows, Q]."""
+        return self._reading.read(ids, self._given)
+
+    def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
+        self._reading.reorder(order)
+        if not same_sources:
+            self._given = {name: each[order] for name, each in self._given.items()}
 
 
 class EncoderGraph(nn.Module):
@@ -117,26 +164,8 @@ def _sizes(model: EncoderDecoder) -> tuple[int, int, int]:
     return model.config.decoder_layers, heads, model.config.dim // heads
 
 
-def _sources(task: TextToText[Any], texts: Sequence[str]) -> list[tuple[Tensor, Tensor]]:
-    """Batches of source ids and their padding: the real texts, random ids of several lengths, and a single row."""
-    vocabulary = task.source_vocabulary
-    longest = task.options.max_source_length
-    real = vocabulary.encode(list(texts)[:TEXTS], longest, keep=task.keep)
-    drawn = torch.Generator().manual_seed(0)
-    most = min(9, longest)
-    random = [torch.randint(len(vocabulary), (length,), generator=drawn).tolist() for length in (most, 3, most - 2)]
-    batches = [real if len(real) > 1 else real * 2, random, random[:1]]
-    return [_batch(rows, vocabulary.pad) for rows in batches if rows]
-
-
-def _batch(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    ids = padded(rows, pad)
-    lengths = torch.tensor([len(row) for row in rows])
-    return ids, torch.arange(ids.shape[1]) < lengths[:, None]
-
-
 def _steps(
-    encoder: EncoderGraph, decoder: DecoderGraph, sources: Sequence[tuple[Tensor, Tensor]], begin: int
+    encoder: EncoderGraph, decoder: DecoderGraph, sources: Sequence[tuple[Tensor, ...]], begin: int
 ) -> list[tuple[Tensor, ...]]:
     """For each batch of sources: a first step without a past, and a step of several tokens after previous ones."""
     found = []

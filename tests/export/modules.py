@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.export.graph import Graph, Value
 from headwise.export.graphs import graphs_of
-from headwise.export.onnx.running import run_on
 from headwise.export.onnx.unweighted import stand_in
+from headwise.graphs.graph import Graph, Value
+from headwise.graphs.session import Sessions
 from headwise.tasks.task import Task
 
 
@@ -40,6 +40,6 @@ def run_by_modules(task: Task[Any]) -> Task[Any]:
     """A task without weights, for which the graphs of this one answer."""
     other = copy.deepcopy(task)
     stand_in(other)
-    sessions: Any = [ModuleSession(graph) for graph in graphs_of(task)]
-    run_on(other, sessions)
+    other.on_torch = False
+    other.run_on(Sessions({graph.name: ModuleSession(graph) for graph in graphs_of(task)}))
     return other.eval()

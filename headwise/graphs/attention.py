@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.export.graph import Graph, Value
-from headwise.export.graphs.axes import axes_of, sizes_of_words
-from headwise.export.graphs.tokens import SIZES
+from headwise.graphs.axes import axes_of, sizes_of_words
+from headwise.graphs.graph import Graph, Value
+from headwise.graphs.tokens import SIZES
 from headwise.masks import Mask
 from headwise.nn import (
     Decoder,

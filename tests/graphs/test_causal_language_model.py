@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 
-from headwise.errors import ArgumentError
-from headwise.export.graphs import causal
 from tests.export import tiny
 
 
 @torch.no_grad()
 def test_any_parts_of_a_text_give_the_logits_of_the_whole() -> None:
     task: Any = tiny.causal()
-    (graph,) = causal.graphs(task, ["ant bee cat", "dog elk"])
+    (graph,) = task.graphs(["ant bee cat", "dog elk"])
     ids = torch.tensor([[1, 9, 8, 2, 5], [1, 7, 2, 0, 3]])
     expected = task.model(ids)
     for sizes in ([5], [1] * 5, [3, 1, 1]):
@@ -28,11 +25,6 @@ def test_any_parts_of_a_text_give_the_logits_of_the_whole() -> None:
 
 
 def test_texts_too_short_to_have_a_past_are_no_examples() -> None:
-    (graph,) = causal.graphs(tiny.causal(), ["", "ant bee cat dog"])
+    (graph,) = tiny.causal().graphs(["a", "ant bee cat dog"])
     assert min(min(x.shape) for x in graph.examples[0]) >= 2
     assert {x[1].shape[2] for x in graph.examples} > {0}
-
-
-def test_a_masked_model_has_no_such_graph() -> None:
-    with pytest.raises(ArgumentError, match="expected a language model with objective=causal"):
-        causal.graphs(tiny.masked())

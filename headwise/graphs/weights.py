@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +11,9 @@ from torch import Tensor, nn
 from headwise.call import AttentionCall
 from headwise.capture import watch
 from headwise.errors import ExportError
-from headwise.export.graph import Graph, Value
-from headwise.export.graphs.axes import axes_of, sizes_of_words
 from headwise.functional import listening
+from headwise.graphs.axes import axes_of, sizes_of_words
+from headwise.graphs.graph import Graph, Value
 from headwise.records.names import name_of
 
 
@@ -42,7 +43,7 @@ def with_weights(graph: Graph) -> Graph:
         Value(f"weights.{name}", torch.float32, axes_of(f"weights.{name}", tensors, words))
         for name, tensors in zip(names, zip(*outputs, strict=True), strict=True)
     ]
-    return Graph(graph.name, module, graph.inputs, (*graph.outputs, *found), graph.examples)
+    return replace(graph, module=module, outputs=(*graph.outputs, *found))
 
 
 class _WithWeights(nn.Module):
@@ -64,7 +65,7 @@ class _WithWeights(nn.Module):
 def _prefix(module: nn.Module) -> str:
     """The prefix of layer paths that comes from the graph's wrapper."""
     children = [name for name, _ in module.named_children()]
-    return f"{children[0]}." if type(module).__module__.startswith("headwise.export.") and len(children) == 1 else ""
+    return f"{children[0]}." if type(module).__module__.startswith("headwise.graphs.") and len(children) == 1 else ""
 
 
 def _numbered(names: list[str]) -> list[str]:

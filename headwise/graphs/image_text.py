@@ -1,4 +1,4 @@
-"""The graphs of match: an image encoder, a text encoder, and a scorer of pairs."""
+"""The graphs of an `ImageText`: an image encoder, a text encoder, and a scorer of pairs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.export.graph import Graph, Value
-from headwise.export.graphs.rows import inputs_of
-from headwise.export.graphs.tokens import IDS, MASK, random_tokens, whole
-from headwise.models.image_text import ImageText
-from headwise.tasks.match import Match
-
-PICTURES = 4  # images of the gallery for the comparison
+from headwise.graphs.graph import Graph, Value
+from headwise.graphs.session import Sessions, replace_methods
+from headwise.graphs.tokens import IDS, MASK, random_tokens, whole
+from headwise.models.image_text import Encoded, ImageText
 
 
-def graphs(task: Match, rows: Any = None) -> tuple[Graph, ...]:
+@torch.no_grad()
+def graphs(model: ImageText, pixels: list[Any] | None = None, texts: list[Any] | None = None) -> tuple[Graph, ...]:
     """The three graphs.
 
         image: pixels [batch, channels, H, W] uint8 → image_vector [batch, W], image_states [batch, K, M]
@@ -24,20 +22,11 @@ def graphs(task: Match, rows: Any = None) -> tuple[Graph, ...]:
         match: image_states, text_states, attention_mask → logit [batch], scale [1]
 
     The vectors have length 1, so their product is the cosine similarity; `scale` multiplies it before a softmax over
-    candidates. The logit says whether text b belongs to image b. The real inputs are `rows` or the gallery.
+    candidates. The logit says whether text b belongs to image b.
+
+    Args:
+        pixels, texts: real inputs of the first two graphs, in addition to random ones.
     """
-    if rows is None and task.gallery.images:
-        rows = list(task.gallery.texts[:PICTURES])
-    pixels, texts = [], []
-    if rows is not None:
-        pixels = [(each[:PICTURES],) for (each,) in inputs_of(task.model.image, lambda: task.predict(rows), most=1)]
-        texts = inputs_of(task.model.text, lambda: task.predict(rows), most=1)
-    return graphs_of_model(task.model, pixels, texts)
-
-
-@torch.no_grad()
-def graphs_of_model(model: ImageText, pixels: list[Any], texts: list[Any]) -> tuple[Graph, ...]:
-    """The graphs of any `ImageText`."""
     config, width = model.config, model.config.text.dim
     image, text, match = _Image(model), _Text(model), _Match(model)
     size = (config.channels, config.image_size, config.image_size)
@@ -50,11 +39,38 @@ def graphs_of_model(model: ImageText, pixels: list[Any], texts: list[Any]) -> tu
     text_states = Value("text_states", torch.float32, ("batch", "length", width))
     vectors = [Value(name, torch.float32, ("batch", config.shared_dim)) for name in ("image_vector", "text_vector")]
     logit, scale = Value("logit", torch.float32, ("batch",)), Value("scale", torch.float32, (1,))
+    given, real = Value("pixels", torch.uint8, ("batch", *size)), bool(pixels and texts)
     return (
-        Graph("image", image, (Value("pixels", torch.uint8, ("batch", *size)),), (vectors[0], image_states), seen),
-        Graph("text", text, (IDS, MASK), (vectors[1], text_states), read),
-        Graph("match", match, (image_states, text_states, MASK), (logit, scale), _pairs(image, text, seen, read)),
+        Graph("image", image, (given,), (vectors[0], image_states), seen, real),
+        Graph("text", text, (IDS, MASK), (vectors[1], text_states), read, real),
+        Graph("match", match, (image_states, text_states, MASK), (logit, scale), _pairs(image, text, seen, read), real),
     )
+
+
+def run_on(model: ImageText, sessions: Sessions) -> None:
+    """Let the graphs compute what the model computes."""
+    image = sessions["image"].giving("image_states", "image_vector")
+    text = sessions["text"].giving("text_states", "text_vector")
+    belongs = sessions["match"].giving("logit", "scale")
+
+    def encode_image(pixels: Tensor) -> Encoded:
+        return Encoded(*image(pixels))
+
+    def encode_text(ids: Tensor, real: Tensor | None = None) -> Encoded:
+        return Encoded(*text(ids, torch.ones_like(ids) if real is None else real))
+
+    def match(image_states: Tensor, text_states: Tensor, real: Tensor | None = None) -> Tensor:
+        real = torch.ones(text_states.shape[:2]) if real is None else real
+        return belongs(image_states, text_states, real)[0]
+
+    # The only weight that the task itself reads; its graph returns it for any pair.
+    any_image, any_text = (
+        torch.zeros([axis if isinstance(axis, int) else 1 for axis in value.axes])
+        for value in sessions["match"].inputs[:2]
+    )
+    scale = belongs(any_image, any_text, torch.ones(1, 1))[1]
+    model.log_scale = nn.Parameter(scale.float().log(), requires_grad=False)
+    replace_methods(model, encode_image=encode_image, encode_text=encode_text, match=match)
 
 
 class _Image(nn.Module):

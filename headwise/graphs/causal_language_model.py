@@ -1,0 +1,99 @@
+"""The graph of a causal language model: "decoder", called once for the text and once for each new token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from headwise.graphs.graph import Graph, Value
+from headwise.graphs.past import PAST, Past, Reading, pairs, values_of
+from headwise.graphs.session import Session, Sessions, replace_methods
+from headwise.graphs.tokens import doubled, random_tokens
+from headwise.models.language_model import CausalLanguageModel
+
+
+@torch.no_grad()
+def graphs(
+    model: CausalLanguageModel, real: Sequence[tuple[Tensor]] = (), *, longest: int | None = None
+) -> tuple[Graph, ...]:
+    """The graph.
+
+        decoder: ids, past_keys_0, past_values_0 … → logits, keys_0, values_0 …
+
+    It reads [batch, length] tokens after the tokens of the past. At first the past has no tokens; the returned keys and
+    values are the past of the next step. Padding must be on the right, where no token attends to it.
+
+    Args:
+        real: batches of ids of real texts, of at least four tokens, in addition to random ones.
+        longest: the most tokens of an example; None = no limit.
+    """
+    module, config = DecoderGraph(model), model.config
+    sizes = (config.num_layers, config.num_heads)
+    width = config.dim // config.num_heads
+    inputs = (Value("ids", torch.int64, ("batch", "length")), *values_of(PAST, *sizes, "past", width))
+    outputs = (
+        Value("logits", torch.float32, ("batch", "length", config.vocab_size)),
+        *values_of("", *sizes, "present", width),
+    )
+    batches = [*doubled(real), *random_tokens(config.vocab_size, longest)[:2]]
+    empty = [torch.empty(1, config.num_heads, 0, width)] * 2 * config.num_layers
+    examples = [step for ids, *_ in batches for step in _steps(module, ids, empty)]
+    return (Graph("decoder", module, inputs, outputs, examples, bool(real)),)
+
+
+def run_on(model: CausalLanguageModel, sessions: Sessions) -> Callable[..., CausalSteps]:
+    """Let the graph compute what the model computes. Returns how it decodes, in place of the model's own steps."""
+    decoder = sessions["decoder"]
+
+    def make_steps(model: CausalLanguageModel, begun: Sequence[int]) -> CausalSteps:
+        return CausalSteps(decoder, begun)
+
+    def forward(ids: Tensor, real: Tensor | None = None, *, at: Tensor | None = None) -> Tensor:
+        # Padding is on the right, where no token attends to it.
+        logits = make_steps(model, ()).read(ids)
+        return logits if at is None else logits[at]
+
+    replace_methods(model, forward=forward)
+    return make_steps
+
+
+class CausalSteps:
+    """A decoder's graph that has read the beginning of a text, so the first step does not read [BOS]."""
+
+    def __init__(self, decoder: Session, begun: Sequence[int]) -> None:
+        self._begun = begun
+        self._reading = Reading(decoder)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return self.read(ids[:, None] if self._reading.past else torch.tensor([self._begun]))[:, -1]
+
+    def read(self, ids: Tensor) -> Tensor:
+        """Logits [rows, S, V] after each of the next tokens [rows, S]."""
+        return self._reading.read(ids, {})
+
+    def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
+        self._reading.reorder(order)
+
+
+class DecoderGraph(nn.Module):
+    """Logits of the next token after each token, and the keys and values of all tokens so far."""
+
+    def __init__(self, model: CausalLanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        past = Past(pairs(given))
+        return (self.model(ids, cache=past), *past.present)
+
+
+def _steps(module: DecoderGraph, ids: Tensor, empty: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+    """Examples of steps: several tokens at once after a past, and a single token."""
+    size = len(ids)
+    none = [each.expand(size, -1, -1, -1) for each in empty]
+    half = max(ids.shape[1] // 2, 1)
+    _, *past = module(ids[:, :half], *none)
+    _, *before_last = module(ids[:, :-1], *none)
+    return [(ids[:, half:], *past), (ids, *none), (ids[:, -1:], *before_last)]
