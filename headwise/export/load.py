@@ -55,6 +55,7 @@ def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
     with unweighted():
         task = rebuild(folder, config, kind)
     stand_in(task)
+    task.on_torch = False
     try:
         task.run_on(Sessions({session.name: session for session in sessions}))
     except CheckpointError as cause:

@@ -19,6 +19,7 @@ class Description(Columns):
     Args:
         task: "classify", "answer", …; "tensors" for an export that belongs to no task.
         platform: what runs the model: "headwise_torch" or "headwise_onnx".
+        labels: of a classifier, in the order of "probabilities".
         explains: whether `explain` and `page` are supported.
 
     The worker sends it to the network process.
@@ -26,6 +27,7 @@ class Description(Columns):
 
     task: str
     platform: str
+    labels: tuple[str, ...] = ()
     explains: bool = False
 
     @property

@@ -184,16 +184,15 @@ class Classify(Task[ClassifyOptions]):
     def columns(self) -> Columns:
         says = {"text": "the text to classify", "text_pair": "the second text"}
         shown = {"text": "a warm, funny film", "text_pair": "a cold, sad one"}
-        names, labels = self._names(), tuple(self.labels)
+        names = self._names()
         shares = "probability of each label, in the order of labels"
         return Columns(
             inputs=tuple(Column(name, "BYTES", says=says[name]) for name in names),
             outputs=(
                 Column("label", "BYTES", says="the most probable label"),
                 Column("probability", "FP32", says="probability of that label"),
-                Column("probabilities", "FP32", (len(labels),), says=shares),
+                Column("probabilities", "FP32", (len(self.labels),), says=shares),
             ),
-            labels=labels,
             example={name: shown[name] for name in names},
         )
 

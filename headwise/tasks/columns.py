@@ -53,14 +53,12 @@ class Columns:
 
     Args:
         inputs, outputs: the columns of a row that is asked, and of its answer.
-        labels: of a classification, in the order of "probabilities".
         streams: whether the text of an answer can be given piece by piece.
         example: a valid row, for the OpenAPI page and for warm-up.
     """
 
     inputs: tuple[Column, ...]
     outputs: tuple[Column, ...]
-    labels: tuple[str, ...] = ()
     streams: bool = False
     example: Row | None = None
 

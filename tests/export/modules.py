@@ -40,5 +40,6 @@ def run_by_modules(task: Task[Any]) -> Task[Any]:
     """A task without weights, for which the graphs of this one answer."""
     other = copy.deepcopy(task)
     stand_in(other)
+    other.on_torch = False
     other.run_on(Sessions({graph.name: ModuleSession(graph) for graph in graphs_of(task)}))
     return other.eval()

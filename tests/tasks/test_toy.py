@@ -1,4 +1,4 @@
-"""A task made outside of the package is known wherever those of the package are: to commands, exports and cards."""
+"""A task made outside of the package is known wherever those of the package are: to commands, exports and servers."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from headwise.graphs.graph import Graph, Value
 from headwise.nn import MultiHeadAttention
 from headwise.records import Seen
 from headwise.tasks import kinds
+from headwise.tasks.columns import Column, Columns
 from headwise.tasks.options.train import TrainOptions, option
 from headwise.tasks.rows.tables import Data, read_table
 from headwise.tasks.scores import Scores
@@ -61,7 +62,7 @@ class Toy(Task[ToyOptions]):
     def read(cls, source: Any, options: ToyOptions, *, targets: bool = True) -> Data:
         if isinstance(source, Data):
             return source
-        if isinstance(source, list):
+        if isinstance(source, list) and isinstance(source[0], str):
             return Data("words", {"word": source}, list(range(len(source))))
         return read_table(source, {"word": options.word}, texts=("word",))
 
@@ -99,11 +100,15 @@ class Toy(Task[ToyOptions]):
 
     def look(self, inputs: Any) -> list[Seen]:
         found = []
-        for word in inputs:
+        for word in self.encode(self.read(inputs, self.options)):
             with headwise.watch(self.model) as seen, torch.no_grad():
                 self.model(self.collate([word])["letters"])
             found.append(seen)
         return found
+
+    def columns(self) -> Columns:
+        inputs, outputs = Column("word", "BYTES", says="a word"), Column("count", "FP32", says="how many a it has")
+        return Columns(inputs=(inputs,), outputs=(outputs,), example={"word": "banana"})
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
         examples = [(torch.randint(97, 123, size),) for size in ((2, 5), (3, 9))]

@@ -38,7 +38,11 @@ class TaskInterface(Answering[Any]):
         if task.device.type == "cpu":
             task.options = replace(task.options, batch_tokens=min(task.options.batch_tokens, TOKENS[backend]))
         self.description = Description(
-            **vars(task.columns()), task=task.name, platform=f"headwise_{backend}", explains=task.on_torch
+            **vars(task.columns()),
+            task=task.name,
+            platform=f"headwise_{backend}",
+            labels=tuple(task.labels),
+            explains=task.on_torch,
         )
 
     @property
