@@ -108,7 +108,9 @@ def test_two_texts_are_one_input(tmp_path: Path) -> None:
     assert _asked(Asked("classify", text_pair="b"), ["x [SEP] y"], None) == [("x", "y")]  # type: ignore[arg-type]
     assert _asked(Asked("classify", text_pair=None), ["x [SEP] y"], None) == ["x [SEP] y"]  # type: ignore[arg-type]
     for task in (Asked("classify", text_pair="b"), Asked("answer")):
-        with pytest.raises(ArgumentError, match=r'one "\[SEP\]" between them. Received: 3 texts, \'x \[SEP\] y \[SEP\] z'):
+        with pytest.raises(
+            ArgumentError, match=r'one "\[SEP\]" between them. Received: 3 texts, \'x \[SEP\] y \[SEP\] z'
+        ):
             _asked(task, ["x [SEP] y", "x [SEP] y [SEP] z"], None)  # type: ignore[arg-type]
 
 
