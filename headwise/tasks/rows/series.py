@@ -129,7 +129,7 @@ class _Reader:
             row = int(gaps.any(1).argmax())
             raise ArgumentError(
                 f"{self.where}: {_cells(int(gaps.sum()))} no number, the first in {self._place(series, row)}; "
-                "say --interpolate to fill them on a line between their neighbours"
+                "pass --interpolate to fill them linearly"
             )
         steps = np.arange(len(gaps))
         values = series.values.copy()
@@ -145,7 +145,7 @@ class _Reader:
                 row = int(np.argmax(times[1:] < times[:-1])) + 1
                 raise ArgumentError(
                     f"{self.where}: timestamps are out of order: {self._place(series, row)} has {times[row]} after "
-                    f"{times[row - 1]}; say --sort to put them in order"
+                    f"{times[row - 1]}; pass --sort to sort them"
                 )
             order = times.argsort(kind="stable")
             times = times[order]
@@ -180,7 +180,7 @@ class _Reader:
             row = int((np.diff(place) > 1).argmax()) + 1
             raise ArgumentError(
                 f"{self.where}: {missing} rows are missing, the first before {self._place(series, row)}: "
-                f"{series.times[row]} comes after {series.times[row - 1]}, and the step is {step}; say --interpolate "
+                f"{series.times[row]} comes after {series.times[row - 1]}, and the step is {step}; pass --interpolate "
                 "to fill them, or --time none to count rows"
             )
         values = np.full((place[-1] + 1, series.values.shape[1]), np.nan)

@@ -74,8 +74,8 @@ def _questions(table: Table) -> Iterator[tuple[str, str, Answers]]:
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         said = f"no {cause}" if isinstance(cause, KeyError) else str(cause)
         raise FileError(
-            f"{table.name} is not as SQuAD is: data[{number}]: {said}. Expected paragraphs with context and qas, those "
-            "with question and answers, and those with text and answer_start"
+            f"{table.name} is not in the SQuAD format: data[{number}]: {said}. Expected paragraphs with "
+            "context and qas, those with question and answers, and those with text and answer_start"
         ) from cause
 
 
@@ -143,8 +143,8 @@ def _with_places(data: Data) -> Data:
     if moved:
         shown = ", ".join(map(str, moved[:_LISTED])) + (", …" if len(moved) > _LISTED else "")
         said = (
-            f"{len(moved)} answer{'s are' if len(moved) > 1 else ' is'} not at answer_start, but elsewhere in the "
-            f"context, and taken there: {data.unit} {shown}"
+            f"{len(moved)} answer{'s are' if len(moved) > 1 else ' is'} not at answer_start; the nearest place in "
+            f"the context that has the answer is used: {data.unit} {shown}"
         )
         data = replace(data, left_out=(*data.left_out, said))
     return data

@@ -1,6 +1,6 @@
 """Examples of about one length share a batch, so that little is padded; the order is a function of seed and epoch.
 
-A run that goes on in the middle of an epoch makes the same batches again, and leaves out those it has had.
+A run that is resumed in the middle of an epoch makes the same batches again, and leaves out those it has had.
 """
 
 from __future__ import annotations

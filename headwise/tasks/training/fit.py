@@ -45,7 +45,7 @@ def fit(
         given, validation = {**given, "validation": str(validation)}, None
     folder = Path(out).expanduser() if out is not None else None
     if folder is None and resume:
-        raise ArgumentError("resume: expected out, the folder of the run to go on with. Received: none")
+        raise ArgumentError("resume: expected out, the folder of the run to resume. Received: none")
     if folder is None and strategies.launched():
         raise ArgumentError(
             "out: the processes that torchrun or srun started share a run folder; expected its name. Received: none"
@@ -88,7 +88,7 @@ def _fit(
     if begun:
         task = run.rebuild(folder, config, kind)
         task.options = replace(task.options, **{name: getattr(options, name) for name in run.MAY_CHANGE})
-    else:  # also where the training was stopped before its first epoch ended: there is nothing to go on from
+    else:  # also where the training was stopped before its first epoch ended: there is nothing to resume
         torch.manual_seed(options.seed)
         task = kind.learn(training, options)
     doubts = _train(task, folder, training, held_out, keep=keep, resume=begun)
@@ -125,7 +125,7 @@ def _check_new(folder: Path) -> None:
     """Nothing is overwritten: of several processes the first looks, as it is the one that writes."""
     if strategies.first() and (folder / run.CONFIG).exists():
         raise ArgumentError(
-            f"{folder} holds a run already: go on with it (resume=True, --resume), or choose another folder"
+            f"{folder} holds a run already: resume it (resume=True, --resume), or choose another folder"
         )
 
 

@@ -163,7 +163,7 @@ def _raise_what_failed(folder: Path, codes: Sequence[int], *, stopped: bool) -> 
     log = (folder / f"{rank}.log").read_text(errors="replace").strip()
     how = f"was ended by signal {-codes[rank]}" if codes[rank] < 0 else f"ended with code {codes[rank]}"
     hint = ": the system may have run out of memory" if codes[rank] == -9 else ""
-    raise TrainingError(f"process {rank} of {len(codes)} {how}{hint}") from RuntimeError(log or "it said nothing")
+    raise TrainingError(f"process {rank} of {len(codes)} {how}{hint}") from RuntimeError(log or "its log is empty")
 
 
 # --- In each of the processes -----------------------------------------------------------------------------------------

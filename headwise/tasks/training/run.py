@@ -1,9 +1,9 @@
-"""The run folder: all that is needed to use a trained task again, or to go on with its training.
+"""The run folder: all that is needed to use a trained task again, or to resume its training.
 
 config.yaml           the task, its options, what it learned from the data besides weights, versions, data, machine
 weights.safetensors   the best weights
 scores.json           the scores on what was held out, beside trivial baselines
-last.ckpt             where the training stood last, to go on with it
+last.ckpt             the last state of the training, to resume it
 curve.csv, curve.png  the learning curve
 tensorboard/          losses, scores, and what the heads did
 ...                   files of the task's own: a tokenizer
@@ -201,7 +201,7 @@ def check_same(
     training: Data,
     validation: Data | None,
 ) -> None:
-    """That a run can go on with these options and data.
+    """Check that a run can be resumed with these options and data.
 
     Args:
         names: the options that were given; the others are those of the run anyway.
@@ -213,15 +213,15 @@ def check_same(
     for name in sorted(names - MAY_CHANGE):
         if getattr(had, name) != getattr(options, name):
             raise CheckpointError(
-                f"{folder} cannot go on with another {name}: expected {getattr(had, name)!r}. "
-                f"Received: {getattr(options, name)!r}. Leave it out, or train anew in another folder"
+                f"{folder} cannot be resumed with another {name}: expected {getattr(had, name)!r}. "
+                f"Received: {getattr(options, name)!r}. Leave it out, or start a new training in another folder"
             )
     for part, data in (("training", training), ("validation", validation)):
         before, now = config.get("data", {}).get(part) or {}, _told(data) or {}
         if any(before.get(word) != now.get(word) for word in ("rows", "fingerprint")):
             raise CheckpointError(
-                f"{folder} cannot go on with other {part} data: expected {_named(before)}. Received: {_named(now)}. "
-                "Train anew in another folder"
+                f"{folder} cannot be resumed with other {part} data: expected {_named(before)}. Received: "
+                f"{_named(now)}. Start a new training in another folder"
             )
 
 

@@ -64,7 +64,10 @@ def check(options: TrainOptions) -> None:
     if options.strategy == "fsdp" and options.precision == "16-mixed":
         raise ArgumentError("precision: '16-mixed' does not go with strategy 'fsdp'; expected 'bf16-mixed' or '32'")
     if accelerator == "mps" and world.devices * world.nodes > 1:
-        raise ArgumentError(f"devices: an Apple GPU trains alone. Received: {world.devices}; pass accelerator='cpu'")
+        raise ArgumentError(
+            "devices: expected 1, as an Apple GPU cannot train together with others. "
+            f"Received: {world.devices}; pass accelerator='cpu'"
+        )
     if accelerator == "cuda" and world.devices > (there := torch.cuda.device_count()):
         raise ArgumentError(f"devices: expected at most {there}, the GPUs that torch sees. Received: {world.devices}")
     if options.compile and accelerator == "cpu" and not _compilers():
@@ -135,7 +138,7 @@ def _launcher() -> ClusterEnvironment | None:
     if (tasks := int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))) > 1:
         if "SLURM_NTASKS_PER_NODE" not in os.environ:
             raise ArgumentError(f"srun: expected a job with --ntasks-per-node. Received: {tasks} tasks without it")
-        return SLURMEnvironment(auto_requeue=False)  # a requeued job goes on by `--resume`, from last.ckpt
+        return SLURMEnvironment(auto_requeue=False)  # a requeued job is resumed by `--resume`, from last.ckpt
     return None
 
 

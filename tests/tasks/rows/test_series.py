@@ -90,7 +90,7 @@ def test_timestamps_may_be_left_out_of_account() -> None:
         (
             {"t": hours(0, 2, 1), "x": [1, 2, 3]},
             {},
-            "timestamps are out of order: row 2 has 2024-01-01 01:00:00 after 2024-01-01 02:00:00; say --sort",
+            "timestamps are out of order: row 2 has 2024-01-01 01:00:00 after 2024-01-01 02:00:00; pass --sort",
         ),
         (
             {"t": hours(0, 1, 1), "x": [1, 2, 3]},
@@ -107,9 +107,13 @@ def test_timestamps_may_be_left_out_of_account() -> None:
             {"t": hours(0, 1, 2, 5), "x": [1, 2, 3, 4]},
             {},
             "2 rows are missing, the first before row 3: 2024-01-01 05:00:00 comes after 2024-01-01 02:00:00, and the "
-            "step is 1 hour; say --interpolate",
+            "step is 1 hour; pass --interpolate",
         ),
-        ({"x": [1, None, None]}, {}, "2 cells have no number, the first in row 1; say --interpolate to fill them"),
+        (
+            {"x": [1, None, None]},
+            {},
+            "2 cells have no number, the first in row 1; pass --interpolate to fill them linearly",
+        ),
         ({"x": [1, 2], "y": [None, None]}, {"target": ("y",), "interpolate": True}, "column 'y' has no numbers"),
         ({"x": [1, 2, 3]}, {"least": 4}, "expected at least 4 rows. Received: 3; choose a smaller context or horizon"),
         (

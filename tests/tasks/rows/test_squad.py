@@ -67,7 +67,7 @@ def test_an_answer_that_is_elsewhere_is_taken_from_the_nearest_place_and_said() 
     data = read([flat("red", 11), flat("red", 2), flat("blue", 5)])
     assert data.columns["answers"] == [(Span("red", 14),), (Span("red", 0),), (Span("blue", 5),)]
     assert data.left_out == (
-        "2 answers are not at answer_start, but elsewhere in the context, and taken there: row 0, 1",
+        "2 answers are not at answer_start; the nearest place in the context that has the answer is used: row 0, 1",
     )
 
 
@@ -81,7 +81,7 @@ def test_rows_without_a_question_or_a_context_are_left_out() -> None:
 
 
 def test_what_is_not_as_squad_is_said_to_be(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=r"not as SQuAD is: data\[0\]: no 'qas'"):
+    with pytest.raises(FileError, match=r"not in the SQuAD format: data\[0\]: no 'qas'"):
         read({"data": [{"paragraphs": [{"context": "x"}]}]})
     with pytest.raises(FileError, match=r"no 'answer_start'"):
         read(nested({"question": "a", "answers": [{"text": "red"}]}))

@@ -206,7 +206,7 @@ class TestResume:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"lr": 0.5}, r"cannot go on with another lr: expected 0\.01. Received: 0\.5"),
+            ({"lr": 0.5}, r"cannot be resumed with another lr: expected 0\.01. Received: 0\.5"),
             ({"rows": 41}, r"with other training data: expected 30 rows .*. Received: 31 rows"),
             (
                 {"validation": 7},
@@ -239,7 +239,7 @@ class TestResume:
         with pytest.raises(CheckpointError, match=r"before its first epoch ended. Begin it again: resume=True"):
             MiniTask.load(tmp_path / "run")
         before_step(-1, kill)
-        with pytest.raises(CheckpointError, match="cannot go on with another lr"):
+        with pytest.raises(CheckpointError, match="cannot be resumed with another lr"):
             MiniTask.fit(ROWS, out=tmp_path / "run", resume=True, lr=0.5)
         MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
         assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
@@ -371,7 +371,7 @@ assert "tensorflow" not in sys.modules
 
 class TestWhatIsRefused:
     def test_a_folder_that_holds_a_run(self, whole: Path) -> None:
-        with pytest.raises(ArgumentError, match=r"holds a run already: go on with it \(resume=True"):
+        with pytest.raises(ArgumentError, match=r"holds a run already: resume it \(resume=True"):
             fit(whole)
 
     @pytest.mark.parametrize(

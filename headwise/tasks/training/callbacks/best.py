@@ -28,7 +28,7 @@ class Best(Callback):
         self.waited = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        self._stop_if_waited(trainer)  # a run that stopped early has nothing to go on with
+        self._stop_if_waited(trainer)  # a run that stopped early has nothing left to do
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         if self.by is None:

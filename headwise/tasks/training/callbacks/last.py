@@ -1,4 +1,4 @@
-"""last.ckpt, from which a run can go on: written after each epoch, and where the run is told to stop."""
+"""last.ckpt, from which a run can be resumed: written after each epoch, and where the run is told to stop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Last(Checkpoint):
         self.out_of_time = trainer.should_stop = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        if self.out_of_time:  # saved in the middle of the epoch, where it will go on
+        if self.out_of_time:  # saved in the middle of the epoch, where it will resume
             return
         self._save(trainer)
         if trainer.current_epoch + 1 == trainer.max_epochs:
@@ -80,7 +80,7 @@ class Last(Checkpoint):
                 f"stopped {where}; nothing was kept, because there is no run folder: name one with out"
             )
         return TrainingInterrupted(
-            f"stopped {where}, and saved in {self.path}: go on with resume=True (the same command with --resume)"
+            f"stopped {where}, and saved in {self.path}: resume with resume=True (the same command with --resume)"
         )
 
 
