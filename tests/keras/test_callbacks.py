@@ -148,7 +148,6 @@ def test_entropy_and_pictures_by_hand(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.every_backend
 def test_entropy_is_that_of_the_weights(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32")
     inputs = keras.Input((5, 8))

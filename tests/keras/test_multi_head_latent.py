@@ -190,7 +190,6 @@ def test_dropout_in_training_only() -> None:
     assert not np.array_equal(array(layer(x, training=True)), array(layer(x)))
 
 
-@pytest.mark.every_backend
 def test_mixed_precision() -> None:
     _, layer = pair()
     low = MultiHeadLatentAttention(M, H, **SIZES, dtype="mixed_bfloat16")
