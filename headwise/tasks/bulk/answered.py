@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwise.errors import ArgumentError
-from headwise.tasks.rows.gallery import QUESTION
+from headwise.tasks.rows.gallery import Question
 from headwise.tasks.rows.sources import Table
 from headwise.tasks.rows.tables import LISTED, Data, NoUsableRows, left_out
 from headwise.tasks.task import Task
@@ -109,7 +109,7 @@ def answer(task: Task[Any], source: Any, table: Table, wanted: Sequence[str]) ->
 def _nothing(task: Task[Any], data: Data) -> dict[str, Any]:
     """A prediction for a dummy input, for the names of its columns."""
     one = data.take([0])
-    if QUESTION not in one.columns:
+    if not any(isinstance(cell, Question) for (cell,) in one.columns.values()):
         one = dataclasses.replace(one, columns={name: [_ANY_TEXT] for name in one.columns})
     (found,) = task.predict(one)
     return found
