@@ -61,7 +61,6 @@ def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
     except CheckpointError as cause:
         raise CheckpointError(f"{folder}: {cause}") from cause
     task.look = _no_records  # type: ignore[method-assign]
-    task.on_torch = False
     return task.eval()
 
 
