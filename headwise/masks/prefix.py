@@ -45,6 +45,7 @@ class Prefix(Mask, kind="prefix"):
 
     @property
     def _joined(self) -> Mask:
+        # Not by `|`, which torch.compile of torch 2.8 cannot follow between masks.
         return Or((PaddingLengths(self.n), Band(None, 0, self.shift)))
 
     def check(self, q_len: int, k_len: int) -> None:
