@@ -56,18 +56,20 @@ class Scores(Options):
 
     def scores(self, rows: Index = EVERY, cols: Index = EVERY, heads: Index = EVERY) -> Tensor:
         """The scores of a tile, -inf where the mask forbids: [B, heads, rows, cols], as slices or 1-D index tensors."""
-        s = self.part(heads=heads, rows=rows, cols=cols).unmasked()
+        s = self.part(b=EVERY, heads=heads, rows=rows, cols=cols).unmasked()
         if self.mask is None:
             return s
         allowed = self.mask.cells(self._positions(2, rows), self._positions(3, cols))
         allowed = allowed[:, heads] if allowed.shape[1] > 1 else allowed
         return s.masked_fill(~allowed, EMPTY)
 
-    def weights(self, rows: Index = EVERY, heads: Index = EVERY, *, overwrite: bool = False) -> Tensor:
+    def weights(self, rows: Index | None = None, heads: Index | None = None, *, overwrite: bool = False) -> Tensor:
         """The attention weights of whole rows, [B, heads, rows, K]; 0 for an empty row.
 
         With `overwrite` they take the place of the scores, which no gradient then goes through.
         """
+        # (No slice is a default here: torch.compile of torch 2.8 could not follow a call without it.)
+        rows, heads = (EVERY if index is None else index for index in (rows, heads))
         sinks = None if self.sinks is None else self.sinks[heads]
         return attention_weights(self.scores(rows, EVERY, heads), sinks, overwrite=overwrite)
 
@@ -85,7 +87,7 @@ class Scores(Options):
     def part(self, *, b: Index = EVERY, heads: Index = EVERY, rows: Index = EVERY, cols: Index = EVERY) -> Scores:
         """The queries, keys and options of a part of the matrix, without the mask."""
         q, k = self.q[b][:, heads][:, :, rows], self.k[b][:, self._key_heads(heads)][:, :, cols]
-        return Scores(q, k, None, **self.options_of({"B": b, "H": heads, "Q": rows, "K": cols}))
+        return Scores(q, k, **self.options_of({"B": b, "H": heads, "Q": rows, "K": cols}))
 
     def unmasked(self, out: Tensor | None = None) -> Tensor:
         """The scores without the mask, [B, H, Q, K]; in the buffer `out`, if no gradients are needed."""
@@ -109,7 +111,7 @@ class Scores(Options):
     def detached(self) -> Scores:
         """What a record keeps: all but the values, the tensors detached."""
         options = {**self.options(), **{name: x.detach() for name, x in self.option_tensors().items()}}
-        return Scores(self.q.detach(), self.k.detach(), self.mask, **options)
+        return Scores(self.q.detach(), self.k.detach(), mask=self.mask, **options)
 
     @property
     def used_keys(self) -> Tensor | None:
@@ -177,7 +179,7 @@ def make_call(
     checked = check_options(options, q, k.shape[2])
     if mask is not None:
         mask = fit_mask(mask, q, q.shape[1], q.shape[2], k.shape[2])
-    return AttentionCall(q, k, mask, v=v, **checked)
+    return AttentionCall(q, k, mask=mask, v=v, **checked)
 
 
 def products(q: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
+from headwise.kernels import flash
 from headwise.kernels.kernel import cut_to_values, fused_inputs
 from headwise.softmax import EMPTY, add_sinks, finite, merge
 from headwise.tiles import Tile, TileList, forbidden
 
-# torch.ops.aten._scaled_dot_product_flash_attention_for_cpu takes any strides, but trusts that of the last dimension to
-# be 1; float32 masks with inputs in half precision; and gives an empty row the log-sum-exp 0.
-_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+# Torch's operator takes any strides, but trusts that of the last dimension to be 1; float32 masks with inputs in half
+# precision; and gives an empty row the log-sum-exp 0.
+_forward, _backward = flash.find()
 
 
 def attend(

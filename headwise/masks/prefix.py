@@ -10,7 +10,7 @@ from torch import Tensor
 from headwise.masks.band import Band
 from headwise.masks.extent import Rectangles
 from headwise.masks.fields import INTEGERS, number, table
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Allowed, Index, Mask, Or
 from headwise.masks.padding import PaddingLengths
 from headwise.masks.tables import check_at_most, integer, integer_table
 
@@ -45,7 +45,8 @@ class Prefix(Mask, kind="prefix"):
 
     @property
     def _joined(self) -> Mask:
-        return PaddingLengths(self.n) | Band(None, 0, self.shift)
+        # Not by `|`, which torch.compile of torch 2.8 cannot follow between masks.
+        return Or((PaddingLengths(self.n), Band(None, 0, self.shift)))
 
     def check(self, q_len: int, k_len: int) -> None:
         check_at_most("prefix: n", self.n, k_len)

@@ -13,8 +13,11 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from importlib.abc import Traversable
 from importlib.resources import files
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable  # its place since Python 3.11; Python 3.14 has no other
 
 STATIC = files(__name__.rpartition(".")[0]) / "static"
 

@@ -203,7 +203,7 @@ def eager(model: Any, **inputs: Any) -> Any:
 
 # transformers asks for what torch has deprecated, torch's compiler too, and uncompiled FlexAttention says that it is.
 @pytest.mark.filterwarnings("ignore:_compile flag on create_block_mask:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 @pytest.mark.parametrize(("name", "how"), [(name, how) for name, family in FAMILIES.items() for how in family.how])
 def test_the_weights_are_those_of_the_models_own_eager_attention(name: str, how: str) -> None:

@@ -20,7 +20,7 @@ DOCUMENTS = torch.tensor([[0] * 5 + [1] * 7, [0] * 8 + [1] * 4])
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning"),
-    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
 ]
 
 

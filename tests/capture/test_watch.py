@@ -847,7 +847,7 @@ def test_fake_tensors_are_refused() -> None:
     assert len(seen.coverage()) == 3
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_torchscript_hides_what_it_does() -> None:
     model = nn.Sequential(SelfAttention(), torch.jit.trace(SelfAttention(), inputs()))
     model[1].__class__.__name__ = "TracedAttention"

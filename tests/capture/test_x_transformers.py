@@ -11,7 +11,7 @@ import torch
 from tests.capture.parity import assert_weights, watched
 
 with warnings.catch_warnings():  # it compiles with TorchScript as it is imported, which torch has deprecated
-    warnings.filterwarnings("ignore", message="`torch.jit.script", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", message="`torch.jit.script")
     import x_transformers
     from x_transformers import x_transformers as layers
 

@@ -197,7 +197,7 @@ def test_a_mask_that_does_not_fit_leaves_the_cache_as_it_was(name: str) -> None:
 def test_compiled_code_makes_no_records_and_says_so() -> None:
     module = MultiHeadAttention(DIM, 4)
     compiled = torch.compile(lambda x: module(x, record=True), backend="aot_eager", fullgraph=True)
-    with pytest.raises((errors.RecordError, torch._dynamo.exc.Unsupported), match="makes no records"):
+    with pytest.raises((errors.RecordError, torch._dynamo.exc.Unsupported), match=r"makes no records|\(RecordError\)"):
         compiled(inputs()[0])
 
 

@@ -45,7 +45,7 @@ def from_keras(layer: keras.layers.Layer, cls: type[Layer] = MultiHeadAttention)
         kdim=kdim,
         vdim=vdim,
         bias=config["use_bias"],
-        gate=config["use_gate"],
+        gate=config.get("use_gate", False),  # Keras 3.12 has none, and no sliding window
         dropout=config["dropout"],
         seed=config["seed"],
         name=layer.name,
@@ -87,7 +87,7 @@ def to_keras(ours: Layer) -> keras.layers.Layer:
     options: dict[str, Any] = {
         "dropout": ours.dropout,
         "use_bias": bias,
-        "use_gate": ours.gate is not None,
+        **({} if ours.gate is None else {"use_gate": True}),
         "seed": ours._given["seed"],
         "name": ours.name,
         "dtype": ours.dtype_policy,
@@ -153,13 +153,12 @@ def _check_options(config: dict[str, Any], parts: Parts) -> None:
                     f"{name}_{kind}: expected None, because layers of headwise.keras have none. Received: "
                     f"{config[f'{name}_{kind}']['class_name']}"
                 )
-    if config["sliding_window"] is not None:
-        size = config["sliding_window"]
+    if (size := config.get("sliding_window")) is not None:
         raise ArgumentError(
             f"sliding_window: expected None. Received: sliding_window={size}. Convert the layer without it, and "
             f"pass attention_mask=masks.window({size - 1}, {size - 1}, offset=0) to each call"
         )
-    if config["use_gate"] and config["use_bias"]:
+    if config.get("use_gate") and config["use_bias"]:
         raise ArgumentError(
             "use_gate: expected use_bias=False, because the gate has no bias here. Received: use_bias=True"
         )

@@ -20,7 +20,7 @@ from tests.doctor.checks.specimens import Attention, Causal, Cross
 
 def x_transformers(**options: Any) -> nn.Module:
     with warnings.catch_warnings():  # it compiles with TorchScript as it is imported, which torch has deprecated
-        warnings.filterwarnings("ignore", message="`torch.jit.script", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", message="`torch.jit.script")
         package = pytest.importorskip("x_transformers")
     return package.Attention(32, heads=4, dim_head=8, **options)
 
