@@ -111,11 +111,11 @@ class BlockSparse(Mask, kind="block_sparse"):
 class BigBird(BlockSparse, function="big_bird"):
     """The layout of `big_bird`, and what it was made from. Its Q and K are `length`."""
 
-    length: int
-    window_blocks: int
-    global_blocks: int
-    random_blocks: int
-    seed: int
+    length: int = 1
+    window_blocks: int = 3
+    global_blocks: int = 2
+    random_blocks: int = 3
+    seed: int = 0
 
     @property
     def fixed_lengths(self) -> tuple[int | None, int | None]:

@@ -65,8 +65,8 @@ def check(options: TrainOptions) -> None:
         raise ArgumentError("precision: '16-mixed' does not go with strategy 'fsdp'; expected 'bf16-mixed' or '32'")
     if accelerator == "mps" and world.devices * world.nodes > 1:
         raise ArgumentError(
-            "devices: expected 1, as an Apple GPU cannot train together with others. "
-            f"Received: {world.devices}; pass accelerator='cpu'"
+            f"devices: expected 1, because Apple GPUs cannot train together. Received: {world.devices}; pass devices=1 "
+            "or accelerator='cpu'"
         )
     if accelerator == "cuda" and world.devices > (there := torch.cuda.device_count()):
         raise ArgumentError(f"devices: expected at most {there}, the GPUs that torch sees. Received: {world.devices}")
@@ -114,8 +114,8 @@ def _world(options: TrainOptions) -> _World:
     if environment is None:
         if options.nodes > 1:
             raise ArgumentError(
-                f"nodes: {options.nodes} machines need torchrun or srun to start this command on each of them, and "
-                "neither has; see docs/distributed.md"
+                f"nodes: {options.nodes} machines need torchrun or srun to start this command on each of them. "
+                "Received: a command that neither has started; see docs/distributed.md"
             )
         return _World(options.devices, 1, LightningEnvironment())
     if isinstance(environment, TorchElasticEnvironment):

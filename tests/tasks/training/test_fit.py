@@ -212,10 +212,7 @@ class TestResume:
                 {"validation": 7},
                 r"with other training data: expected 30 rows of .*. Received: 40 rows of the sequences",
             ),
-            (
-                {"out": "nowhere"},
-                r"nowhere is not there: .*`headwise train \.\.\. --out .*nowhere` writes one; --resume only continues",
-            ),
+            ({"out": "nowhere"}, r"nowhere is not there: .*--out .*nowhere` writes one; --resume only continues it"),
         ],
     )
     def test_it_goes_on_with_nothing_else(self, arguments: dict[str, Any], message: str, whole: Path) -> None:
