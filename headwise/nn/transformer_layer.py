@@ -334,9 +334,9 @@ def attention_of(
             )
         return make(dim, num_heads)
     if not isinstance(ready, kind):
-        package = "headwise.nn" if kind is nn.Module else "headwise.keras"
+        package = "nn" if kind is nn.Module else "keras"
         raise ArgumentError(
-            f"{name}: expected an attention {what} of {package}. Received: {name}={type(ready).__name__}"
+            f"{name}: expected an attention {what} of headwise.{package}. Received: {name}={type(ready).__name__}"
         )
     width = getattr(ready, "dim", dim)
     if width != dim:

@@ -41,7 +41,9 @@ def test_a_model_that_is_loaded_anew_takes_over_without_a_request_lost(start: St
 
     run(load_often())
     assert (pool.statistics.loads, pool.statistics.failed_loads) == (5, 0)
-    assert run(pool.answer("m", None, [{"text": "a", "do": "count models"}]))[0]["models"] == 1  # the old ones are gone
+    # A worker lets go of the old ones when their last rows are answered, which it may be about to do.
+    counts = (run(pool.answer("m", None, [{"text": "a", "do": "count models"}]))[0]["models"] for _ in range(200))
+    assert 1 in counts
 
 
 def test_the_thread_that_loaded_a_model_has_ended(start: Start, run: Run) -> None:
