@@ -17,7 +17,7 @@ from headwise.softmax import EMPTY, Normaliser, attention_weights
 Forward: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 Backward: TypeAlias = Callable[..., tuple[Tensor, Tensor, Tensor]]
 NAME = "_scaled_dot_product_flash_attention_for_cpu"
-SHARES = (2, 9)  # in an older torch the operator does not know that query heads may share a key head
+SHARES = "2.9"  # in an older torch the operator does not know that query heads may share a key head
 
 
 def find() -> tuple[Forward, Backward]:
