@@ -96,6 +96,8 @@ def test_bad_arguments() -> None:
     seen = layer.record
     with pytest.raises(ShapeError, match=r"\[4, 3, M\]. Received: output_weight=\[12, 6\]. That of a torch.nn.Linear"):
         norm_based(seen, output_weight=torch.zeros(12, 6))
+    with pytest.raises(ShapeError, match=r"Received: output_weight=\[4, 3\]"):
+        norm_based(seen, output_weight=torch.zeros(4, 3))
     with pytest.raises(DtypeError, match=r"output_weight must be a float tensor"):
         value_norms(seen, output_weight=torch.zeros(4, 3, 6, dtype=torch.long))
     with pytest.raises(DtypeError, match=r"Received: output_weight=list"):

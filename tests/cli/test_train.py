@@ -89,6 +89,7 @@ def test_help_tells_defaults_and_keeps_the_sections_apart(run: Run) -> None:
     out = run("train", "classify", "--help").out
     own, common = out.index("Options of classify:"), out.index("Options of every task:")
     assert own < out.index("--text COLUMN") < common < out.index("--validation-share X")
+    assert out.count("--text COLUMN") == out.count("--validation-share X") == 1
     assert "[default: label]" in out
     assert "[mean|cls]" in out
     assert "headwise train classify reviews.csv" in out

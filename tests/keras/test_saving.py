@@ -26,7 +26,7 @@ from headwise.errors import ArgumentError
 from headwise.keras import saving
 from headwise.keras.layer import Layer
 from headwise.models import BertConfig
-from tests.keras.backend import BACKEND, array, cases, tensor
+from tests.keras.backend import BACKEND, array, tensor
 
 MultiHeadAttention = headwise.keras.MultiHeadAttention
 positions = headwise.keras.positions
@@ -387,7 +387,7 @@ def test_model_files(name: str, suffix: str, tmp_path: Path) -> None:
     check_same(keras.saving.load_model(tmp_path / f"m{suffix}"), model)
 
 
-@pytest.mark.parametrize("name", cases(MODELS, "functional"))
+@pytest.mark.parametrize("name", MODELS)
 def test_weights_file(name: str, tmp_path: Path) -> None:
     model, other = randomise(MODELS[name]()), MODELS[name]()
     model.save_weights(tmp_path / "m.weights.h5")
@@ -487,7 +487,6 @@ for folder in sys.argv[2:]:
 """
 
 
-@pytest.mark.every_backend
 def test_files_load_in_a_new_process_on_another_backend(tmp_path: Path) -> None:
     """torch → tensorflow → jax → torch: run on each backend, every one writes and reads."""
     models = MODELS if BACKEND == "torch" else {"functional": functional}

@@ -188,7 +188,6 @@ def test_symbolic_weights() -> None:
     assert (tuple(own.shape), tuple(other.shape)) == ((None, H, None, None), (None, H, None, 5))
 
 
-@pytest.mark.every_backend
 def test_a_mixed_policy() -> None:
     x, memory = tensor(draw(2, 5, M)), tensor(draw(2, 3, M))
     mixed, whole = DecoderLayer(M, H, dtype="mixed_bfloat16"), DecoderLayer(M, H)

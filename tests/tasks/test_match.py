@@ -14,8 +14,6 @@ from PIL import Image
 
 from headwise import tasks, watch
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, FileError
-from headwise.models.bert import BertConfig
-from headwise.models.image_text import ImageText, ImageTextConfig
 from headwise.tasks.match import Match
 from headwise.tasks.matching.contrast import contrastive, others, paired
 from headwise.tasks.options.match import MatchOptions
@@ -351,10 +349,3 @@ def test_a_gallery_of_another_run(trained: tuple[Match, Path], tmp_path: Path) -
     (tmp_path / "gallery.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match="the images of this run"):
         Match.restore(task.options, task.state(), tmp_path)
-
-
-def test_images_of_another_size_are_refused_by_the_model() -> None:
-    text = BertConfig(vocab_size=10, dim=8, num_layers=1, num_heads=2, ffn_dim=8, pooler=False)
-    model = ImageText(ImageTextConfig(text, image_size=8, dim=8, image_layers=1, fusion_layers=1, num_heads=2))
-    with pytest.raises(ArgumentError, match=r"pixels: expected \[B, 3, 8, 8\].*eceived.*\[1, 3, 8, 4\]"):
-        model.encode_image(torch.zeros(1, 3, 8, 4))

@@ -70,10 +70,10 @@ def test_a_program_runs_any_batch_and_length_where_there_is_no_headwise(graph: G
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half.pt2", "model.pt2"]
 
 
-def test_every_task_is_a_program(tmp_path: Path) -> None:
-    makes = (tiny.classifier, lambda: tiny.classifier("latent"), tiny.answerer, tiny.masked, tiny.causal)
-    others = (tiny.forecaster, lambda: tiny.forecaster("causal"), tiny.matcher, tiny.translator)
-    graphs = [graph for make in (*makes, *others) for graph in graphs_of(make())]
+def test_every_kind_of_model_is_a_program(tmp_path: Path) -> None:
+    # Those whose models are of another kind; that the graphs of all tasks can be traced is seen in onnx/test_export.py.
+    makes = (lambda: tiny.classifier("latent"), tiny.answerer, tiny.causal, tiny.matcher, tiny.translator)
+    graphs = [graph for make in makes for graph in graphs_of(make())]
     paths = [tmp_path / f"{number}.pt2" for number in range(len(graphs))]
     for graph, path in zip(graphs, paths, strict=True):
         programs.save(trace(graph), path)
