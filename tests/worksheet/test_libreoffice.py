@@ -35,6 +35,12 @@ def off(found: np.ndarray, expected: Any) -> str:
 
 # Those whose formulas are those of others are compared with PyTorch in test_make.py: LibreOffice takes a second each.
 LIKE_OTHERS = {
+    "causal",
+    "sixteen tokens",
+    "grouped queries",
+    "shared projection",
+    "t5 of a decoder",
+    "cross layer",
     "one token",
     "one key head",
     "rope after padding",
