@@ -1,8 +1,8 @@
 """Export of a trained task or a model to a format that another system runs, checked against PyTorch.
 
-A model is exported as one or several `Graph`s: plain functions of tensors that another framework can run. `graphs/`
-defines the graphs of each model; `onnx/` and `torch/` write graphs and run them; `savedmodel/` converts the Keras twin
-of the model. `FORMATS` is the one list of formats, by name.
+A model is exported as one or several graphs (`headwise.graphs`): functions of named tensors that another framework can
+run. Each format has a folder: `onnx/` and `torch/` write graphs and run them, `savedmodel/` converts the Keras twin of
+the model. `FORMATS` is the one list of formats, by name.
 """
 
 from headwise.export.format import Format

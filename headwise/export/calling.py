@@ -53,7 +53,7 @@ def example(exported: Exported, labels: Sequence[str] = (), *, pairs: bool = Fal
 
 
 def _array(value: Value, numbers: str | None, array: str) -> str:
-    """An array of a row of numbers, or filled; `array` makes arrays: np.array."""
+    """Python code for an input: an array of these numbers, or without them a filled one. `array` is, say, np.array."""
     module = array.partition(".")[0]
     dtype = f"dtype={module}.{str(value.dtype).removeprefix('torch.')}"
     return f"{module}.{_filled(value)}({_shape(value)}, {dtype})" if numbers is None else f"{array}({numbers}, {dtype})"

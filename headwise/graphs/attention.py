@@ -7,28 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise import nn as layers
 from headwise.graphs.axes import axes_of, sizes_of_words
 from headwise.graphs.graph import Graph, Value
 from headwise.graphs.tokens import SIZES
 from headwise.masks import Mask
-from headwise.nn import (
-    Decoder,
-    DecoderLayer,
-    Encoder,
-    EncoderLayer,
-    LatentAttention,
-    MultiHeadAttention,
-    MultiHeadLatentAttention,
-)
 
 MODULES = (
-    Decoder,
-    DecoderLayer,
-    Encoder,
-    EncoderLayer,
-    LatentAttention,
-    MultiHeadAttention,
-    MultiHeadLatentAttention,
+    layers.Decoder,
+    layers.DecoderLayer,
+    layers.Encoder,
+    layers.EncoderLayer,
+    layers.LatentAttention,
+    layers.MultiHeadAttention,
+    layers.MultiHeadLatentAttention,
 )
 
 
@@ -41,7 +33,7 @@ def graph(module: nn.Module, mask: Mask | Tensor | None) -> Graph:
         module: one of `MODULES`.
         mask: the mask of every call (True = may attend); None = all pairs are allowed.
     """
-    dim = module.input_dim if isinstance(module, LatentAttention) else module.dim
+    dim = module.input_dim if isinstance(module, layers.LatentAttention) else module.dim
     hidden = Value("hidden", torch.float32, ("batch", "length", int(dim)))  # type: ignore[arg-type]
     real = Value("real", torch.bool, ("batch", "length"))
     memory = _memory(module)
@@ -62,8 +54,8 @@ def graph(module: nn.Module, mask: Mask | Tensor | None) -> Graph:
 
 
 def _memory(module: nn.Module) -> tuple[Value, ...]:
-    layer: Any = module.layers[0] if isinstance(module, Decoder) else module
-    if not isinstance(layer, DecoderLayer):
+    layer: Any = module.layers[0] if isinstance(module, layers.Decoder) else module
+    if not isinstance(layer, layers.DecoderLayer):
         return ()
     return (Value("memory", torch.float32, ("batch", "memory_length", int(layer.cross_attention.kdim))),)
 
