@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,16 @@ if TYPE_CHECKING:
     from headwise.export.source import Source
 
 
-def _having(option: str) -> str:
-    """The names of the formats with an option."""
-    return ", ".join(form.name for form in FORMATS.values() if option in form.options)
+def _own_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that formats have of their own."""
+    found = [(form.name, option) for form in FORMATS.values() for option in form.options]
+    for name in dict.fromkeys(option.name for _, option in reversed(found)):
+        some = [(form, option) for form, option in found if option.name == name]  # of one or several formats
+        choices = list(dict.fromkeys(choice for _, option in some for choice in option.choices))
+        flag, kind = (f"--{name}", click.Choice(choices)) if choices else (f"--{name}/--no-{name}", None)
+        says = " ".join(f"{form}: {option.says}" for form, option in some)
+        function = click.option(flag, type=kind, default=None, help=says)(function)
+    return function
 
 
 @click.command()
@@ -36,17 +44,15 @@ def _having(option: str) -> str:
     help="The folder to write: new, or an old export.",
 )
 @click.option(
-    "--attention",
-    type=click.Choice(["auto", "op", "plain"]),
-    help=f"{_having('attention')}: use the operator Attention, or the primitive operators it consists of.  "
-    "[default: auto]",
-)
-@click.option(
     "--precision",
     type=click.Choice(list(dict.fromkeys(each for form in FORMATS.values() for each in form.precisions))),
     help=" ".join(f"{form.name}: {', '.join(form.precisions)}." for form in FORMATS.values()) + "  [default: fp32]",
 )
-@click.option("--weights", is_flag=True, help=f"{_having('weights')}: also return the attention weights.")
+@click.option(
+    "--weights",
+    is_flag=True,
+    help=f"{', '.join(form.name for form in FORMATS.values() if form.weights)}: also return the attention weights.",
+)
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0, min_open=True),
@@ -61,24 +67,19 @@ def _having(option: str) -> str:
     help="Real inputs for the comparison. For a task: rows, as predict --file reads them. For a module: inputs written "
     "with torch.save.",
 )
-@click.option(
-    "--aoti/--no-aoti",
-    default=None,
-    help=f"{_having('aoti')}: compile AOTInductor packages.  [default: if a C++ compiler is found]",
-)
+@_own_options
 @click.option("--no-speed", is_flag=True, help="Do not measure speed for card.md.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def export(
     source: str,
     kind: Any,
     out: Path,
-    attention: str | None,
     precision: str | None,
     weights: bool,
     tolerance: float | None,
     examples: Path | None,
-    aoti: bool | None,
     no_speed: bool,
+    **own: Any,
 ) -> None:
     """Write a trained model for another system, and check that it computes the same there.
 
@@ -95,7 +96,7 @@ def export(
         from headwise.export.source import load
 
         check_free(out.expanduser())
-        exporting.check_options(kind, precision=precision, attention=attention, weights=weights, aoti=aoti)
+        exporting.check_options(kind, precision=precision, weights=weights, **own)
         found = load(source)
         given = _real(found, examples)
         say(f"writing and comparing {out}")
@@ -103,12 +104,11 @@ def export(
             found,
             kind,
             out,
-            attention=attention,
             precision=precision,
             weights=weights,
             tolerance=tolerance,
-            aoti=aoti,
             speed=not no_speed,
+            **own,
             **given,
         )
     print_report(_table(exported, f"{source} as {kind} {exported.manifest.precision}"))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_PAIR = " [SEP] "  # between the two texts of one input
 _MOST = 6  # columns that are printed
 _MUCH = 1_000_000_000  # bytes; a larger file that is read whole gets a note
 _INTERRUPTED = 130
@@ -205,15 +204,18 @@ def _asked(task: Task[Any], lines: Sequence[str], context: str | None) -> Any:
         return [(line, _text_of(context)) for line in lines]
     if not task.reads_pairs:
         return list(lines)
-    if single := [line for line in lines if _PAIR not in line]:
+    from headwise.tasks.task import SEPARATOR
+
+    between = f" {SEPARATOR} "
+    if single := [line for line in lines if between not in line]:
         raise ArgumentError(
-            f'expected "first{_PAIR}second" as INPUT, or --context SECOND. Received: {brief(single[0])}'
+            f'expected "first{between}second" as INPUT, or --context SECOND. Received: {brief(single[0])}'
         )
-    pairs = [tuple(line.split(_PAIR)) for line in lines]
+    pairs = [tuple(line.split(between)) for line in lines]
     if several := next((pair for pair in pairs if len(pair) > 2), None):
         raise ArgumentError(
-            f'expected two texts with one "{_PAIR.strip()}" between them. Received: {len(several)} texts, '
-            f"{brief(_PAIR.join(several))}. A text that holds it can be passed in a table, with --file"
+            f'expected two texts with one "{SEPARATOR}" between them. Received: {len(several)} texts, '
+            f"{brief(between.join(several))}. A text that holds it can be passed in a table, with --file"
         )
     return pairs
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headwise.errors import ArgumentError, CheckpointError, FileError
+from headwise.errors import ArgumentError, CheckpointError, FileError, brief
 from headwise.export import FORMATS, card, manifest, task_files
 from headwise.export.exported import Exported
 from headwise.export.folder import check_free, replacing_folder
@@ -27,15 +27,14 @@ def export(
     to: str,
     out: str | Path,
     *,
-    attention: str | None = None,
     precision: str | None = None,
     weights: bool = False,
-    aoti: bool | None = None,
     tolerance: float | None = None,
     rows: Any = None,
     mask: Mask | None = None,
     examples: Sequence[tuple[Tensor, ...]] = (),
     speed: bool = True,
+    **options: Any,
 ) -> Exported:
     """Export a trained task or a model for another system, compare it with PyTorch, and write its card.
 
@@ -45,14 +44,14 @@ def export(
         source: a run folder, a BERT's folder or hub id, "my_model.py:MyModel", or a task or module object.
         to: "onnx", "torch", "savedmodel", or another name in `headwise.export.FORMATS`.
         out: a new or empty folder, or an old export, which is replaced.
-        attention: for onnx: "op", "plain" or "auto" (the default).
         precision: "fp32" (the default); for onnx also "fp16" and "int8", for torch also "bf16" and "fp16".
         weights: for onnx and torch: whether the graphs also return the attention weights.
-        aoti: for torch: whether to compile AOTInductor packages; None = if a C++ compiler is found.
         tolerance: largest allowed difference from the model's outputs, in standard deviations of their values.
         rows: real inputs for the comparison, in the form that `task.predict` takes.
         mask, examples: for a module without a task, see `graphs_of`.
         speed: whether to measure the time of calls, for the card.
+        options: those of the format. onnx: attention="op", "plain" or "auto" (the default). torch: aoti=True or False,
+            whether to compile AOTInductor packages; the default is whether a C++ compiler is found.
 
     Raises:
         ArgumentError: an option or a model that this kind does not support, or a folder that is not empty.
@@ -60,14 +59,13 @@ def export(
         ExportError: it cannot be traced, written or run, or its outputs differ. No file is left behind.
         FileError: a file cannot be written.
     """
-    check_options(to, precision=precision, attention=attention, weights=weights, aoti=aoti, examples=tuple(examples))
+    check_options(to, precision=precision, weights=weights, examples=tuple(examples), **options)
     form = FORMATS[to]
     out = Path(out).expanduser()
     check_free(out)
     known = _source(source)
     scores = None if known.run is None else read_scores(known.run)
-    options = {"attention": attention, "aoti": aoti}
-    given = {name: value for name, value in options.items() if name in form.options and value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     with replacing_folder(out) as folder:
         used = precision or form.precisions[0]
         order = Order(known.subject, folder, used, tolerance, speed, weights, rows, mask, tuple(examples))
@@ -86,7 +84,7 @@ def export(
 def _manifest(form: Format, order: Order, written: Written) -> Manifest:
     notes = [*written.notes, *([] if any(graph.real for graph in order.graphs) else [task_files.RANDOM_ONLY])]
     versions = {each: importlib.metadata.version(each) for each in ("headwise", "torch")} | {**written.versions}
-    options = {**written.options} | ({"weights": order.weights} if "weights" in form.options else {})
+    options = {**written.options} | ({"weights": order.weights} if form.weights else {})
     return Manifest(form.name, order.task, order.precision, tuple(written.files), tuple(notes), versions, options)
 
 
@@ -104,10 +102,17 @@ def check_options(to: str, *, precision: str | None, **options: Any) -> None:
             + (f". {precision} is available for {' and '.join(others)}" if others else "")
         )
     for name, value in options.items():
-        if value not in (None, False, ()) and name not in form.options:
-            others = [other.name for other in FORMATS.values() if name in other.options]
+        if value not in (None, False, ()) and not form.has(name):
+            others = [other.name for other in FORMATS.values() if other.has(name)]
+            owners = f"of {' and '.join(others)}, not of {to}" if others else "of no format"
             received = "" if name == "examples" else f", {name}={value!r}"
-            raise ArgumentError(f"{name}: only {' and '.join(others)} has this option. Received: to={to!r}{received}")
+            raise ArgumentError(f"{name}: this is an option {owners}. Received: to={to!r}{received}")
+    for option in form.options:
+        value = options.get(option.name)
+        wanted: tuple[Any, ...] = option.choices or (True, False)
+        if value is not None and value not in wanted:
+            expected = ", ".join(map(str, wanted))
+            raise ArgumentError(f"{option.name}: expected one of {expected}. Received: {option.name}={brief(value)}")
 
 
 def _source(source: str | Path | Task[Any] | nn.Module | Source) -> Source:

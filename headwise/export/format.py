@@ -13,16 +13,32 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Option:
+    """An option of one format: `export(..., name=value)`, and `headwise export --name`.
+
+    Args:
+        name: what `Format.function` takes it by. None is never passed: it means not given.
+        says: one sentence for --help.
+        choices: the strings that it can be; () = it is yes or no.
+    """
+
+    name: str
+    says: str
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Format:
     """A format. Its description imports nothing heavy, because `headwise export --help` reads it.
 
     Args:
         name: as in `--to` and in export.json.
         title: for people.
-        function: "module:function" that writes an export: takes an `Order`, and by name the options attention and aoti
-            if it has them; returns a `Written`. See `headwise.export.writing`.
+        function: "module:function" that writes an export: takes an `Order`, and by name the `options` that were given;
+            returns a `Written`. See `headwise.export.writing`.
         precisions: the first is the default.
-        options: those of attention, weights, aoti and examples that it has.
+        options: its own options.
+        weights, examples: whether it has the options of these names.
         imports: the lines of the card's example code that import what runs the export.
         array: what makes an array of numbers there: "np.array".
         call: the lines there that call a graph: they take its inputs from the dict `values`, and add its outputs to it
@@ -34,11 +50,17 @@ class Format:
     title: str
     function: str
     precisions: tuple[str, ...]
-    options: frozenset[str]
     imports: tuple[str, ...]
     array: str
     call: Callable[[GraphFile], list[str]]
+    options: tuple[Option, ...] = ()
+    weights: bool = False
+    examples: bool = False
     more: Callable[[Manifest], list[str]] = lambda manifest: []
+
+    def has(self, option: str) -> bool:
+        """Whether it has an option."""
+        return getattr(self, option) if option in ("weights", "examples") else option in {o.name for o in self.options}
 
     def write(self, order: Order, **options: Any) -> Written:
         """Call `function`."""

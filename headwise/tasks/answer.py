@@ -26,14 +26,13 @@ from headwise.tasks.rows.squad import Span, read_questions
 from headwise.tasks.rows.tables import Data
 from headwise.tasks.scores import Scores
 from headwise.tasks.scoring import span_scores
-from headwise.tasks.task import Batch, Task
+from headwise.tasks.task import SEPARATOR, Batch, Task
 from headwise.tasks.text import encoders
 from headwise.tasks.text.best_spans import BestSpans
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.subwords import Pieces, Read, Subwords
 from headwise.tasks.text.windows import windows
 
-SEPARATOR = "[SEP]"  # separates question and context in one string
 NO_ANSWER = -1  # the start in a row that is served, if there is no answer
 _LONGEST = 384  # default tokens per window, if the model can read more
 _SENTENCE = re.compile(r".*?[.!?。！？](?=\s|$|[^\x00-\x7f])|.+", re.DOTALL)

@@ -24,13 +24,12 @@ from headwise.tasks.options.classify import LATENT, ClassifyOptions
 from headwise.tasks.rows.tables import Data, check_filled, read_table
 from headwise.tasks.scores import Scores
 from headwise.tasks.scoring.class_scores import class_scores
-from headwise.tasks.task import Batch, Task
+from headwise.tasks.task import SEPARATOR, Batch, Task
 from headwise.tasks.text import encoders
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.subwords import Pieces, Read, Subwords, size_of
 
 TEXTS = ("text", "pair")  # columns of `Data`
-SEPARATOR = "[SEP]"  # separates the two texts of a pair in one string
 UNSEEN = -100  # the class of a label that is not in the training data; the loss ignores it
 
 

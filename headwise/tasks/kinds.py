@@ -6,6 +6,7 @@ or by an entry point of the group "headwise.tasks", whose name is the task's: to
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # The name of a command, of a module and of its options; the class is Classify, the options are ClassifyOptions.
 BUILT_IN = ("classify", "answer", "translate", "summarize", "reply", "forecast", "match", "language")
+# Options of `headwise train` and arguments of `fit`, which no option of a task can be called.
+RESERVED = ("data", "out", "resume", "config", "print_config", "debug", "help")
 GROUP = __package__  # of entry points: headwise.tasks
 
 # `headwise/tasks/__init__.py`, which always runs first, fills these in: nothing here imports a task.
@@ -69,8 +72,13 @@ def register(kind: type[Task[Any]]) -> None:
     """Make a task known by its name; `Task` calls this for each class with a name of its own.
 
     Raises:
-        ArgumentError: another class has this name.
+        ArgumentError: another class has this name, or an option has a name of `RESERVED`.
     """
+    clashing = [each.name for each in dataclasses.fields(kind.options_type) if each.name in RESERVED]
+    if clashing:
+        raise ArgumentError(
+            f"{kind.options_type.__name__}.{clashing[0]}: headwise train has an argument of this name. Choose another"
+        )
     name, place = kind.name, _place(kind)
     taken = place
     if name in BUILT_IN:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 Batch = dict[str, Any]  # names -> tensors, and other values that only the task reads
 OptionsT = TypeVar("OptionsT", bound=TrainOptions)
+SEPARATOR = "[SEP]"  # between the two texts of one input, where they are written as one string
 
 
 class Task(LightningModule, ABC, Generic[OptionsT]):

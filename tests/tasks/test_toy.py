@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, EntryPoints
@@ -197,6 +198,9 @@ def test_no_two_tasks_have_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ArgumentError, match=rf"Received: name={name!r} of .*Another, which .*{place} has"):
             type("Another", (Toy,), {"name": name})
     assert kinds.class_of("toy") is Toy
+    clash = dataclasses.make_dataclass("Clash", [("out", int, 3)], bases=(ToyOptions,), frozen=True, kw_only=True)
+    with pytest.raises(ArgumentError, match=r"^Clash\.out: headwise train has an argument of this name"):
+        type("Clashing", (Toy,), {"name": "clashing", "options_type": clash})
     assert type("Heir", (Toy,), {}).name == "toy"  # a class without a name of its own is the same task
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from headwise.errors import ArgumentError, shortened
+from headwise.errors import shortened
 
 Form = Literal["op", "plain"]
 Asked = Literal["auto", "op", "plain"]
@@ -20,17 +20,12 @@ Asked = Literal["auto", "op", "plain"]
 OPSETS: dict[Form, int] = {"op": 23, "plain": 20}
 
 
-def choose(asked: str) -> tuple[Form, str]:
+def choose(asked: Asked) -> tuple[Form, str]:
     """The form of attention, and a sentence with the reason.
 
     Args:
         asked: "op", "plain", or "auto" = "op" if the installed ONNX Runtime computes the operator correctly.
-
-    Raises:
-        ArgumentError: another value.
     """
-    if asked not in ("auto", "op", "plain"):
-        raise ArgumentError(f"attention: expected auto, op or plain. Received: attention={asked!r}")
     opset = {form: f"(opset {number})" for form, number in OPSETS.items()}
     if asked == "op":
         return "op", f"Attention is the standard operator {opset['op']}, as requested."

@@ -24,7 +24,7 @@ from headwise.export.writing import Order, Written
 from headwise.graphs.graph import Graph
 
 
-def write(order: Order, *, attention: str = "auto") -> Written:
+def write(order: Order, *, attention: forms.Asked = "auto") -> Written:
     """Write the graphs as ONNX, load each file in ONNX Runtime, and compare it with PyTorch.
 
     Args:

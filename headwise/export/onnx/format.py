@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headwise.export.format import Format
+from headwise.export.format import Format, Option
 
 if TYPE_CHECKING:
     from headwise.export.manifest import GraphFile
@@ -23,8 +23,16 @@ ONNX = Format(
     title="ONNX",
     function="headwise.export.onnx.export:write",
     precisions=("fp32", "fp16", "int8"),
-    options=frozenset({"attention", "weights", "examples"}),
     imports=("import numpy as np", "import onnxruntime"),
     array="np.array",
     call=_call,
+    options=(
+        Option(
+            "attention",
+            "Use the operator Attention, or the primitive operators it consists of. Default: auto.",
+            ("auto", "op", "plain"),
+        ),
+    ),
+    weights=True,
+    examples=True,
 )

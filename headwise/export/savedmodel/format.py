@@ -28,7 +28,6 @@ SAVEDMODEL = Format(
     title="TensorFlow SavedModel",
     function="headwise.export.savedmodel.export:write",
     precisions=("fp32",),
-    options=frozenset(),
     imports=("import tensorflow as tf",),
     array="tf.constant",
     call=_call,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headwise.export.format import Format
+from headwise.export.format import Format, Option
 
 if TYPE_CHECKING:
     from headwise.export.manifest import GraphFile, Manifest
@@ -36,9 +36,11 @@ TORCH = Format(
     title="PyTorch program",
     function="headwise.export.torch.export:write",
     precisions=("fp32", "bf16", "fp16"),
-    options=frozenset({"weights", "aoti", "examples"}),
     imports=("import torch",),
     array="torch.tensor",
     call=_call,
     more=_more,
+    options=(Option("aoti", "Compile AOTInductor packages. Default: if a C++ compiler is found."),),
+    weights=True,
+    examples=True,
 )
