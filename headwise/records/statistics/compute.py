@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +17,12 @@ class Statistics(SimpleNamespace):
     """The answers, by the names of the statistics; None for those that were not asked for.
 
     The classes in `headwise.records.statistics` say what each is. An empty row (it attends to nothing) has 0
-    everywhere but in `lse` (-inf), and, if there is a learned sink, in `learned_sink` (1).
+    everywhere but in `lse` (-inf), and, if there is a learned sink, in `learned_sink` (1). Iterating gives names and
+    answers: `dict(record.statistics("lse"))`.
     """
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return iter([(name, answer) for name, answer in vars(self).items() if answer is not None])
 
 
 def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = None) -> dict[str, Any]:
