@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command.main(arguments, prog_name="headwise", standalone_mode=False) or 0
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "headwise"
-        return _refuse(f"{error.format_message()} See '{path} --help'.", debug)
+        message = error.format_message()
+        return _refuse(f"{message}{'' if message.endswith(('.', '?')) else '.'} See '{path} --help'.", debug)
     except click.ClickException as error:
         return _refuse(error.format_message(), debug)
     except TrainingInterrupted as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwise.cli.files import reason, size
+from headwise.cli.later import Later, later
 from headwise.cli.output import print_report, working
 from headwise.errors import ArgumentError, FileError
 from headwise.export import FORMATS
@@ -21,37 +22,36 @@ if TYPE_CHECKING:
     from headwise.export.source import Source
 
 
-def _own_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options that formats have of their own."""
-    found = [(form.name, option) for form in FORMATS.values() for option in form.options]
-    for name in dict.fromkeys(option.name for _, option in reversed(found)):
-        some = [(form, option) for form, option in found if option.name == name]  # of one or several formats
+def _of_formats() -> Iterator[click.Option]:
+    """What follows from the formats that there are."""
+    forms = FORMATS.usable()
+    yield click.Option(["--to", "kind"], type=click.Choice(list(FORMATS)), required=True, help="The format to write.")
+    precisions = " ".join(f"{form.name}: {', '.join(form.precisions)}." for form in forms)
+    yield click.Option(
+        ["--precision"],
+        type=click.Choice(list(dict.fromkeys(each for form in forms for each in form.precisions))),
+        help=f"{precisions}  [default: fp32]",
+    )
+    names = ", ".join(form.name for form in forms if form.weights)
+    yield click.Option(["--weights"], is_flag=True, help=f"{names}: also return the attention weights.")
+    own = [(form.name, option) for form in forms for option in form.options]
+    for name in dict.fromkeys(option.name for _, option in own):
+        some = [(form, option) for form, option in own if option.name == name]  # of one or several formats
         choices = list(dict.fromkeys(choice for _, option in some for choice in option.choices))
         flag, kind = (f"--{name}", click.Choice(choices)) if choices else (f"--{name}/--no-{name}", None)
         says = " ".join(f"{form}: {option.says}" for form, option in some)
-        function = click.option(flag, type=kind, default=None, help=says)(function)
-    return function
+        yield click.Option([flag], type=kind, default=None, help=says)
 
 
-@click.command()
+@click.command(cls=Later)
 @click.argument("source", metavar="RUN_OR_MODEL")
-@click.option("--to", "kind", type=click.Choice(list(FORMATS)), required=True, help="The format to write.")
+@later(_of_formats)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     required=True,
     metavar="DIR",
     help="The folder to write: new, or an old export.",
-)
-@click.option(
-    "--precision",
-    type=click.Choice(list(dict.fromkeys(each for form in FORMATS.values() for each in form.precisions))),
-    help=" ".join(f"{form.name}: {', '.join(form.precisions)}." for form in FORMATS.values()) + "  [default: fp32]",
-)
-@click.option(
-    "--weights",
-    is_flag=True,
-    help=f"{', '.join(form.name for form in FORMATS.values() if form.weights)}: also return the attention weights.",
 )
 @click.option(
     "--tolerance",
@@ -67,7 +67,6 @@ def _own_options(function: Callable[..., None]) -> Callable[..., None]:
     help="Real inputs for the comparison. For a task: rows, as predict --file reads them. For a module: inputs written "
     "with torch.save.",
 )
-@_own_options
 @click.option("--no-speed", is_flag=True, help="Do not measure speed for card.md.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def export(
@@ -155,11 +154,13 @@ def _table(exported: Exported, title: str) -> Table:
     table.add_column("in std. dev.", justify="right", style="bold")
     table.add_column("tolerance", justify="right")
     for graph in exported.manifest.graphs:
-        begin = (Text(graph.file), size(_bytes(exported, graph)))
+        begin = (Text(exported.path_of(graph)), size(_bytes(exported, graph)))
         for found in graph.differences:
             numbers = (f"{found.largest:.1e}", f"{found.relative:.1e}", f"{graph.tolerance:g}")
             table.add_row(*begin, Text(found.output), *numbers)
             begin = (Text(""), "")
+        if not graph.differences:
+            table.add_row(*begin, "not compared")
     return table
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from headwise.cli.later import Later, later
 from headwise.errors import ArgumentError, FileError
 from headwise.server.protocols import grpc_protocols
 
@@ -28,22 +29,20 @@ class _Port(click.ParamType):
         self.fail(f"expected 0 to 65535, or {_OFF}. Received: {value!r}", param, ctx)
 
 
-def _port_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add an option for the port of each protocol over gRPC."""
-    for name, protocol in reversed(grpc_protocols().items()):
-        command = click.option(
-            protocol.option,
-            f"{name}_port",
+def _ports() -> Iterator[click.Option]:
+    """An option for the port of each protocol over gRPC."""
+    for name, protocol in grpc_protocols().items():
+        yield click.Option(
+            [protocol.option, f"{name}_port"],
             type=_Port(),
             default=protocol.port,
             show_default=True,
             metavar="N|off",
             help=f"The port for gRPC: {protocol.title}.",
-        )(command)
-    return command
+        )
 
 
-@click.command()
+@click.command(cls=Later)
 @click.argument("models", nargs=-1, required=True, metavar="[NAME=]RUN_OR_EXPORT...")
 @click.option(
     "--backend",
@@ -118,7 +117,7 @@ def _port_options(command: Callable[..., None]) -> Callable[..., None]:
     metavar="N",
     help="The port for HTTP; 0 = any free port, here and for the other ports.",
 )
-@_port_options
+@later(_ports)
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path),

@@ -2,12 +2,14 @@
 
 A model is exported as one or several graphs (`headwise.graphs`): functions of named tensors that another framework can
 run. Each format has a folder: `onnx/` and `torch/` write graphs and run them, `savedmodel/` converts the Keras twin of
-the model. `FORMATS` is the one list of formats, by name.
+the model. `FORMATS` is the one list of formats, by name. Another package adds one by an entry point
+of the group "headwise.formats": matrix = "package.module:MATRIX", a `Format`.
 """
 
 from headwise.export.format import Format
 from headwise.export.onnx.format import ONNX
 from headwise.export.savedmodel.format import SAVEDMODEL
 from headwise.export.torch.format import TORCH
+from headwise.plugins import Plugins
 
-FORMATS: dict[str, Format] = {each.name: each for each in (ONNX, TORCH, SAVEDMODEL)}
+FORMATS = Plugins("headwise.formats", Format, {each.name: each for each in (ONNX, TORCH, SAVEDMODEL)})

@@ -13,7 +13,7 @@ from torch import nn
 from headwise.errors import FileError
 from headwise.export import FORMATS, calling
 from headwise.export.exported import Exported
-from headwise.export.manifest import GraphFile, Manifest
+from headwise.export.manifest import Manifest
 from headwise.export.speed import Timing, machine
 from headwise.files import replacing
 from headwise.graphs.graph import Value
@@ -47,7 +47,7 @@ def write(
         _head(exported, subject, source),
         _origin(exported.folder, scores),
         _model(subject),
-        _graphs(exported.manifest.graphs),
+        _graphs(exported),
         _files(exported),
         _speed(exported.speed),
         _calling(exported, subject),
@@ -116,25 +116,27 @@ def _model(subject: Task[Any] | nn.Module) -> str:
     return said + (f"\n\n```text\n{config}\n```" if config is not None else "")
 
 
-def _graphs(graphs: Sequence[GraphFile]) -> str:
+def _graphs(exported: Exported) -> str:
     """The inputs and outputs of each graph, and their differences from PyTorch."""
     parts = ["## Graphs"]
-    for graph in graphs:
+    for graph in exported.manifest.graphs:
         values = [("input", *_told(value)) for value in graph.inputs] + [("output", *_told(v)) for v in graph.outputs]
         opset = "" if graph.opset is None else f", opset {graph.opset}"
-        parts.append(f"`{graph.file}`{opset}\n\n" + _table(("", "name", "dtype", "shape"), values))
+        parts.append(f"`{exported.path_of(graph)}`{opset}\n\n" + _table(("", "name", "dtype", "shape"), values))
     rows = [
         (
-            f"`{graph.file}`",
+            f"`{exported.path_of(graph)}`",
             found.output,
             f"{found.largest:.2e}",
             f"{found.relative:.2e}",
             f"{graph.tolerance:g}",
             "" if found.agreement is None else f"{found.agreement:.2%}",
         )
-        for graph in graphs
+        for graph in exported.manifest.graphs
         for found in graph.differences
     ]
+    if not rows:
+        return "\n\n".join([*parts, "Not compared with the model in PyTorch."])
     heads = ("file", "output", "largest difference", "in std. dev.", "tolerance", "same argmax")
     return "\n\n".join(
         [

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from headwise.export.manifest import Manifest, read
+from headwise.export.manifest import GraphFile, Manifest, read
 from headwise.export.speed import Timing
 
 
 @dataclass(frozen=True)
 class Exported:
-    """An export that was written and compared with the model.
+    """An export that was written.
 
     Args:
         folder: its folder.
@@ -27,6 +27,10 @@ class Exported:
     def load(cls, folder: Path, speed: tuple[Timing, ...] = ()) -> Exported:
         """The export in a folder. Raises CheckpointError if the folder is not an export."""
         return cls(folder, read(folder), speed)
+
+    def path_of(self, graph: GraphFile) -> str:
+        """The path of a graph in the folder; that of a folder ends in "/"."""
+        return f"{graph.file}/" if (self.folder / graph.file).is_dir() else graph.file
 
     @property
     def files(self) -> dict[str, int]:

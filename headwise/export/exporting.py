@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from headwise.export.writing import Order, Written
 from headwise.masks import Mask
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import read_scores
+
+RANDOM_ONLY = "No real inputs were given, so it was compared with PyTorch on random inputs only."
 
 
 def export(
@@ -82,10 +84,19 @@ def export(
 
 
 def _manifest(form: Format, order: Order, written: Written) -> Manifest:
-    notes = [*written.notes, *([] if any(graph.real for graph in order.graphs) else [task_files.RANDOM_ONLY])]
+    notes = [*written.notes, *_comparison(order, written)]
     versions = {each: importlib.metadata.version(each) for each in ("headwise", "torch")} | {**written.versions}
     options = {**written.options} | ({"weights": order.weights} if form.weights else {})
     return Manifest(form.name, order.task, order.precision, tuple(written.files), tuple(notes), versions, options)
+
+
+def _comparison(order: Order, written: Written) -> Iterator[str]:
+    """What was not compared with PyTorch, or only in part."""
+    missing = [graph.file for graph in written.files if not graph.differences]
+    if missing:
+        yield f"Not compared with PyTorch: {', '.join(missing)}."
+    if len(missing) < len(written.files) and not any(graph.real for graph in order.graphs):
+        yield RANDOM_ONLY
 
 
 def check_options(to: str, *, precision: str | None, **options: Any) -> None:
@@ -96,14 +107,14 @@ def check_options(to: str, *, precision: str | None, **options: Any) -> None:
         raise ArgumentError(f"to: expected one of {', '.join(FORMATS)}. Received: to={to!r}")
     form = FORMATS[to]
     if precision is not None and precision not in form.precisions:
-        others = [other.name for other in FORMATS.values() if precision in other.precisions]
+        others = [other.name for other in FORMATS.usable() if precision in other.precisions]
         raise ArgumentError(
             f"precision: expected one of {', '.join(form.precisions)} for {to}. Received: precision={precision!r}"
             + (f". {precision} is available for {' and '.join(others)}" if others else "")
         )
     for name, value in options.items():
         if value not in (None, False, ()) and not form.has(name):
-            others = [other.name for other in FORMATS.values() if other.has(name)]
+            others = [other.name for other in FORMATS.usable() if other.has(name)]
             owners = f"of {' and '.join(others)}, not of {to}" if others else "of no format"
             received = "" if name == "examples" else f", {name}={value!r}"
             raise ArgumentError(f"{name}: this is an option {owners}. Received: to={to!r}{received}")

@@ -16,8 +16,6 @@ from headwise.errors import FileError
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import CONFIG, SCORES, save_files
 
-RANDOM_ONLY = "No real inputs were given, so it was compared with PyTorch on random inputs only."
-
 
 def write(folder: Path, task: Task[Any], run: Path | None = None) -> None:
     """Write config.yaml and the task's own files, so that the task can be rebuilt except for its weights.

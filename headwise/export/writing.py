@@ -60,7 +60,7 @@ class Written:
     """What was written and compared.
 
     Args:
-        files: the graphs with their differences.
+        files: the graphs with their differences; a graph without any is said to be not compared.
         notes: sentences for people.
         versions: of further packages that wrote it.
         options: how it was written, by name.

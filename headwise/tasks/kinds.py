@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
+from headwise import plugins
 from headwise.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _DEFINED: dict[str, type[Task[Any]]] = {}
 
 def names() -> list[str]:
     """The names of all tasks: the built-in ones first."""
-    return list(dict.fromkeys([*BUILT_IN, *_entry_points(), *_DEFINED]))
+    return list(dict.fromkeys([*BUILT_IN, *plugins.found(GROUP), *_DEFINED]))
 
 
 def class_of(name: str) -> type[Task[Any]]:
@@ -44,14 +44,9 @@ def class_of(name: str) -> type[Task[Any]]:
         return IMPORTS[name]()
     if name in _DEFINED:
         return _DEFINED[name]
-    if (entry := _entry_points().get(name)) is None:
+    if (entry := plugins.found(GROUP).get(name)) is None:
         raise ArgumentError(f"no task has this name: expected one of {', '.join(names())}. Received: {name!r}")
-    try:
-        kind: type[Task[Any]] = entry.load()
-    except (ImportError, AttributeError) as cause:
-        raise ArgumentError(f"the task {name!r} cannot be imported from {entry.value}: {cause}") from cause
-    if kind.name != name:
-        raise ArgumentError(f"the entry point {name!r} stands for {entry.value}, whose name is {kind.name!r}")
+    kind: type[Task[Any]] = plugins.load(entry)
     return kind
 
 
@@ -85,17 +80,13 @@ def register(kind: type[Task[Any]]) -> None:
         taken = f"{GROUP}.{name}:{name.capitalize()}"
     elif name in _DEFINED:  # the same class may be defined again, in a notebook
         taken = _place(_DEFINED[name])
-    elif (entry := _entry_points().get(name)) and _package(entry.module) != _package(kind.__module__):
+    elif (entry := plugins.found(GROUP).get(name)) and _package(entry.module) != _package(kind.__module__):
         taken = entry.value
     if taken != place:
         raise ArgumentError(
             f"name: expected one that no other task has. Received: name={name!r} of {place}, which {taken} has"
         )
     _DEFINED[name] = kind
-
-
-def _entry_points() -> dict[str, EntryPoint]:
-    return {each.name: each for each in entry_points(group=GROUP)}
 
 
 def _place(kind: type) -> str:

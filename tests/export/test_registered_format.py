@@ -6,6 +6,8 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -40,26 +42,34 @@ def write(order: Order, *, layout: str = "C") -> Written:
     return Written([file], ["A toy."], {"numpy": np.__version__}, {"layout": layout}, taken)
 
 
+def write_only(order: Order) -> Written:
+    """Not compared, and in a folder."""
+    order.folder.joinpath("1").mkdir()
+    return Written([GraphFile("model", "1", order.graphs[0].inputs, order.graphs[0].outputs)])
+
+
 def call(graph: GraphFile) -> list[str]:
     (given,), (found,) = graph.inputs, graph.outputs
     return [f'values["{found.name}"] = values["{given.name}"] @ np.load("{graph.file}")']
 
 
+MATRIX = Format(
+    name="matrix",
+    title="a NumPy matrix",
+    function=f"{__name__}:write",
+    precisions=("fp64", "fp32"),
+    imports=("import numpy as np",),
+    array="np.array",
+    call=call,
+    options=(Option("layout", "The order in memory.", ("C", "F")),),
+    examples=True,
+    more=lambda manifest: [f"It is a matrix in {manifest.precision}."],
+)
+
+
 @pytest.fixture(autouse=True)
 def matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    form = Format(
-        name="matrix",
-        title="a NumPy matrix",
-        function=f"{__name__}:write",
-        precisions=("fp64", "fp32"),
-        imports=("import numpy as np",),
-        array="np.array",
-        call=call,
-        options=(Option("layout", "The order in memory.", ("C", "F")),),
-        examples=True,
-        more=lambda manifest: [f"It is a matrix in {manifest.precision}."],
-    )
-    monkeypatch.setitem(FORMATS, "matrix", form)
+    monkeypatch.setitem(FORMATS, "matrix", EntryPoint("matrix", f"{__name__}:MATRIX", FORMATS.group))
 
 
 EXAMPLES = [(torch.ones(2, 3),), (torch.ones(5, 3),)]
@@ -78,6 +88,16 @@ def test_a_module_is_exported_measured_and_described(tmp_path: Path) -> None:
     code = card.partition("```python\n")[2].partition("```")[0]
     done = subprocess.run([sys.executable, "-c", code], cwd=found.folder, capture_output=True, text=True, check=True)
     assert done.stdout == "(5, 4)\n"
+
+
+def test_what_it_does_not_compare_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FORMATS, "matrix", replace(MATRIX, function=f"{__name__}:write_only"))
+    found = export(nn.Linear(3, 4, bias=False), "matrix", tmp_path / "out", examples=EXAMPLES)
+    assert found.manifest.notes == ("Not compared with PyTorch: 1.",)
+    card = (found.folder / "card.md").read_text(encoding="utf-8")
+    assert "\n\nNot compared with the model in PyTorch.\n\n## Files" in card
+    assert "\n\n`1/`\n\n" in card
+    assert [str(*column.cells) for column in command._table(found, "").columns[:3]] == ["1/", "0 kB", "not compared"]
 
 
 def test_its_first_precision_is_the_default_and_its_options_are_checked(tmp_path: Path) -> None:

@@ -1,10 +1,15 @@
-"""The protocols of other systems' clients: `PROTOCOLS`, the one list from which routes, ports and texts are taken."""
+"""The protocols of other systems' clients: `PROTOCOLS`, the one list from which routes, ports and texts are taken.
+
+Another package adds one by an entry point of the group "headwise.protocols": toy = "package.module:TOY", a `Protocol`.
+"""
 
 from __future__ import annotations
 
 import pkgutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from headwise.plugins import Plugins
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -44,7 +49,7 @@ class Protocol:
         pkgutil.resolve_name(self.grpc)(server, engine)
 
 
-PROTOCOLS: dict[str, Protocol] = {
+_OWN = {
     "open_inference": Protocol(
         "Open Inference Protocol",
         http="headwise.server.protocols.open_inference_http:router",
@@ -66,6 +71,7 @@ PROTOCOLS: dict[str, Protocol] = {
         port=8500,
     ),
 }
+PROTOCOLS = Plugins("headwise.protocols", Protocol, _OWN)
 
 
 def grpc_protocols() -> dict[str, Protocol]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 from collections.abc import AsyncIterator, Iterator
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import grpc
@@ -61,7 +62,7 @@ def add(server: grpc.aio.Server, engine: Engine) -> None:
 
 @pytest.fixture(autouse=True)
 def counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PROTOCOLS, "counting", COUNTING)
+    monkeypatch.setitem(PROTOCOLS, "counting", EntryPoint("counting", f"{__name__}:COUNTING", PROTOCOLS.group))
 
 
 def test_its_routes_are_answered_listed_and_described() -> None:

@@ -1,0 +1,36 @@
+"""Options that follow from what other packages add: found when a command is used, not at `headwise --help`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+Options = Callable[[], Iterable[click.Option]]
+_ATTRIBUTE = "__click_params__"  # where click's decorators put them, the last first
+
+
+def later(options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator like `click.option`, for any number of options of a `Later`."""
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        function.__dict__.setdefault(_ATTRIBUTE, []).append(options)
+        return function
+
+    return add
+
+
+class Later(click.Command):
+    """A command whose parameters may be functions that return options, called once."""
+
+    _given: list[Any]
+
+    @property
+    def params(self) -> list[click.Parameter]:
+        self._given = [one for each in self._given for one in ([each] if isinstance(each, click.Parameter) else each())]
+        return self._given
+
+    @params.setter
+    def params(self, given: list[Any]) -> None:
+        self._given = given
