@@ -7,6 +7,7 @@ each subcommand imports heavy packages inside its function.
 from __future__ import annotations
 
 import sys
+import sysconfig
 import traceback
 from collections.abc import Sequence
 from itertools import takewhile
@@ -55,8 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(error.format_message(), debug)
     except TrainingInterrupted as error:
         return _refuse(str(error), debug, INTERRUPTED)
-    except (HeadwiseError, OSError) as error:
+    except HeadwiseError as error:
         return _refuse(str(error), debug)
+    except OSError as error:
+        return _refuse(f"{error} (raised in {_place(error)}; --debug shows the traceback)", debug)
     except (click.Abort, KeyboardInterrupt):
         print("headwise: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -67,6 +70,17 @@ def _refuse(message: str, debug: bool, code: int = BAD_INPUT) -> int:
         traceback.print_exc()
     print("headwise:", " ".join(message.split()), file=sys.stderr)
     return code
+
+
+def _place(error: OSError) -> str:
+    """The innermost file and line outside the standard library, where an error was raised."""
+    standard, installed = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename.startswith(installed) or not frame.filename.startswith((standard, "<"))
+    ]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}"
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

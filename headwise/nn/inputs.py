@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise import masks
 from headwise.call import fit_mask
@@ -13,8 +13,11 @@ from headwise.masks.cellwise import as_mask
 from headwise.nn.cache import Cache
 
 
-def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None) -> None:
-    """Raise unless `x` is a tensor [B, S, width], of `batch` examples if that is given."""
+def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None, linear: nn.Module | None = None) -> None:
+    """Raise unless `x` is a tensor [B, S, width], of `batch` examples and in the dtype of `linear` if these are given.
+
+    Only a plain `nn.Linear` is compared: one of another class may hold integers, or convert what it gets.
+    """
     if not isinstance(x, Tensor):
         raise DtypeError(f"{name}: expected a tensor [B, S, {width}]. Received: {name}={type(x).__name__}")
     if x.ndim != 3 or x.shape[-1] != width:
@@ -22,6 +25,11 @@ def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None) -
         raise ShapeError(f"{name}: expected [B, S, {width}]. Received: {name}={list(x.shape)}{hint}")
     if batch is not None and x.shape[0] != batch:
         raise ShapeError(f"{name}: expected the batch size of query, B={batch}. Received: {name}={list(x.shape)}")
+    if type(linear) is nn.Linear and x.dtype != linear.weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise DtypeError(
+            f"{name}: expected the dtype of the weights, {linear.weight.dtype}. Received: {name}={x.dtype}. Convert one "
+            "of them with .to(dtype), or use torch.autocast"
+        )
 
 
 def check_alone(key: object, value: object) -> None:

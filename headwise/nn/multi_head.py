@@ -171,7 +171,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
             CacheError: a cache of another module or batch, or one that is full.
         """
-        check_input("query", query, self.dim)
+        check_input("query", query, self.dim, linear=self.out)
         reads_itself = key is None or key is query
         if key is None and value is not None:
             raise ArgumentError(
@@ -179,8 +179,8 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             )
         key = query if key is None else key
         value = key if value is None else value
-        check_input("key", key, self.kdim, batch=query.shape[0])
-        check_input("value", value, self.vdim, batch=query.shape[0])
+        check_input("key", key, self.kdim, batch=query.shape[0], linear=self.out)
+        check_input("value", value, self.vdim, batch=query.shape[0], linear=self.out)
         if value.shape[1] != key.shape[1]:
             raise ShapeError(
                 f"value: expected the same number of positions as key. Received: key={list(key.shape)}, "

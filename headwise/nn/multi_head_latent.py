@@ -255,7 +255,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
             ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
             CacheError: a cache of another module or batch, or one that is full.
         """
-        check_input("query", query, self.dim)
+        check_input("query", query, self.dim, linear=self.out)
         for name, other in (("key", key), ("value", value)):
             if other is not None and other is not query:
                 raise ArgumentError(

@@ -135,7 +135,7 @@ class EncoderLayer(ResidualLayer):
             CacheError: a cache of another module or batch, or one that is full.
         """
         check_alone(key, value)
-        check_input("query", query, self.dim)
+        check_input("query", query, self.dim, linear=getattr(self.attention, "out", None))
         bind(cache, self)
         trace = Trace(record)
         given = {"mask": mask, "real": real, "position_ids": position_ids}
@@ -256,7 +256,7 @@ class DecoderLayer(ResidualLayer):
             ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
             CacheError: a cache of another module or batch, one that is full, or another memory than before.
         """
-        check_input("query", query, self.dim)
+        check_input("query", query, self.dim, linear=getattr(self.self_attention, "out", None))
         memory = check_memory(key)
         real = as_real(real, *query.shape[:2])
         memory_real = as_real(memory_real, *memory.shape[:2], name="memory_real")

@@ -322,7 +322,11 @@ def positions(choice: Choice, size: int, name: str) -> list[int]:
     """A choice among `size` as a list: None = all, negative = from the end. ArgumentError for one out of range."""
     if choice is None or isinstance(choice, slice):
         return list(range(size)[slice(None) if choice is None else choice])
-    chosen = [choice] if isinstance(choice, int) else [int(i) for i in choice]
+    try:
+        chosen = [choice] if isinstance(choice, int) else [int(i) for i in choice]
+    except (TypeError, ValueError) as cause:
+        expected = "an integer, a slice or a list of integers"
+        raise ArgumentError(f"{name}: expected {expected}. Received: {name}={brief(choice)}") from cause
     if any(not -size <= i < size for i in chosen):
         raise ArgumentError(f"{name} must lie in 0 … {size - 1}. Received: {name}={choice}")
     return [i % size for i in chosen]

@@ -54,7 +54,8 @@ class Engine(Protocol):
         If the caller is cancelled (its client disconnected), its rows are removed from the queue.
 
         Raises:
-            RequestRefused: of the whole request: "not_found", "busy", "too_large", "timeout", "unavailable".
+            RequestRefused: of the whole request: "not_found", "busy", "too_large", "timeout", "unavailable";
+                "bad_input": a row is not a dict.
         """
 
     def stream(self, name: str, version: str | None, row: Row, *, timeout: float | None = None) -> AsyncIterator[str]:

@@ -39,7 +39,7 @@ class Settings:
         tls_cert, tls_key: PEM files, both or neither.
 
     Raises:
-        ArgumentError: a value is invalid.
+        ArgumentError: a value is invalid; the message names the option of `headwise serve`.
     """
 
     workers: int = 1
@@ -70,19 +70,17 @@ class Settings:
             ("max_body", self.max_body),
         ):
             if value is not None and value < 1:
-                raise ArgumentError(f"{name} must be at least 1. Received: {name}={value}")
+                raise _wrong(name, "be at least 1", value)
         # "not (… <= …)", so that NaN is refused too
         if not 0 <= self.max_delay_ms <= 10_000:
-            raise ArgumentError(f"max_delay_ms must be from 0 to 10000. Received: max_delay_ms={self.max_delay_ms}")
+            raise _wrong("max_delay_ms", "be from 0 to 10000", self.max_delay_ms)
         if not 0 < self.timeout <= 86_400:
-            raise ArgumentError(
-                f"timeout must be more than 0 and at most 86400 seconds. Received: timeout={self.timeout}"
-            )
+            raise _wrong("timeout", "be more than 0 and at most 86400 seconds", self.timeout)
         if not 0 <= self.drain <= 86_400:
-            raise ArgumentError(f"drain must be from 0 to 86400 seconds. Received: drain={self.drain}")
+            raise _wrong("drain", "be from 0 to 86400 seconds", self.drain)
         for name, word, words in (("backend", self.backend, Backend), ("precision", self.precision, Precision)):
             if word not in get_args(words):
-                raise ArgumentError(f"{name} must be one of {', '.join(get_args(words))}. Received: {name}={word!r}")
+                raise _wrong(name, f"be one of {', '.join(get_args(words))}", word)
         self._check_network()
 
     def _check_network(self) -> None:
@@ -103,13 +101,13 @@ class Settings:
                 raise ArgumentError(f"{name} and {taken[port]} must differ. Received: {port} for both")
             taken[port] = name
         if not self.host:
-            raise ArgumentError("host must be an address to listen on, such as 127.0.0.1. Received: host=''")
+            raise ArgumentError("--host must be an address to listen on, such as 127.0.0.1. Received: --host=''")
         if self.token is not None and (not self.token.isascii() or self.token.split() != [self.token]):
             raise ArgumentError("token must be printable ASCII without spaces, and not empty")  # never shown
         if (self.tls_cert is None) != (self.tls_key is None):
-            given, missing = ("tls_cert", "tls_key") if self.tls_key is None else ("tls_key", "tls_cert")
+            given, missing = ("--tls-cert", "--tls-key") if self.tls_key is None else ("--tls-key", "--tls-cert")
             raise ArgumentError(f"TLS needs a certificate and its key. Received: {given} without {missing}")
-        for name, path in (("tls_cert", self.tls_cert), ("tls_key", self.tls_key)):
+        for name, path in (("--tls-cert", self.tls_cert), ("--tls-key", self.tls_key)):
             if path is not None and not path.is_file():
                 raise ArgumentError(f"{name}: the file {path} does not exist")
 
@@ -117,6 +115,11 @@ class Settings:
     def worker_threads(self) -> int:
         """The number of threads of each worker."""
         return self.threads or max(1, _cores() // self.workers)
+
+
+def _wrong(name: str, must: str, value: object) -> ArgumentError:
+    option = f"--{name.replace('_', '-')}"
+    return ArgumentError(f"{option} must {must}. Received: {option}={value}")
 
 
 def _cores() -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -278,6 +280,21 @@ def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     monkeypatch.setattr("headwise.cli.view.read_texts", interrupt)
     assert main(["view", "the cat"]) == 130
     assert capsys.readouterr().err.strip() == "headwise: interrupted"
+
+
+def test_an_error_of_another_module_says_where(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shadow.py").write_text(
+        "import socket\n\nsocket.create_connection(('127.0.0.1', 1))\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("headwise.cli.view.read_texts", lambda *_: importlib.import_module("shadow"))
+    said = run("view", "the cat").err
+    assert said.startswith("headwise: [Errno 111] Connection refused (raised in ")
+    assert f"{tmp_path / 'shadow.py'}, line 3; --debug shows" in said
+
+
+def test_a_command_line_that_lacks_an_option_is_refused_in_sentences(run: Run) -> None:
+    assert "Choose from: onnx, torch, savedmodel. See 'headwise export --help'.\n" in run("export", "bad").err
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

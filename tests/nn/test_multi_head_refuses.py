@@ -60,6 +60,7 @@ def x(*shape: int) -> Tensor:
 
 
 WRONG_CALLS: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
+    ((x().half(),), {}, DtypeError, "query: expected the dtype of the weights, torch.float32. .* query=torch.float16"),
     (([[1.0]],), {}, DtypeError, r"query: expected a tensor \[B, S, 16\]. Received: query=list"),
     (
         (x(Q, M),),

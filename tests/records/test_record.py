@@ -212,6 +212,7 @@ def test_records_of_half_precision_are_worked_out_in_float32() -> None:
     [
         (lambda seen: seen.weights(heads=4), r"heads must lie in 0 … 3. Received: heads=4"),
         (lambda seen: seen.weights(rows=[1, 30]), r"rows must lie in 0 … 29. Received: rows=\[1, 30\]"),
+        (lambda seen: seen.weights(rows="a"), r"^rows: expected an integer, a slice .* Received: rows='a'$"),
         (lambda seen: seen.scores(cols=-31), r"cols must lie in 0 … 29. Received: cols=-31"),
         (lambda seen: seen.top_k(31), r"k must be between 1 and the 30 keys. Received: k=31"),
         (lambda seen: seen.pooled(0), r"size must be at least 1 × 1. Received: size=0 × 0"),

@@ -76,6 +76,9 @@ def test_a_model_is_chosen_where_several_share_a_task(post: Post) -> None:
     assert post("/tensors?model=words", {"x": 1}).status_code == 404
     assert post("/classify?version=2", {"text": "x"}).status_code == 200
     assert post("/classify?version=7", {"text": "x"}).status_code == 404
+    refused = post("/classify?modle=words", {"text": "x"})
+    assert refused.status_code == 400
+    assert refused.json()["error"] == "unknown parameter: expected ?model=, ?version=. Received: 'modle'"
 
 
 def test_numbers_flags_and_bytes(post: Post) -> None:
@@ -118,6 +121,7 @@ def test_cells_of_another_kind_or_shape(post: Post, row: dict[str, Any], says: s
         (b'{"text": ' + b"9" * 5000 + b"}", "a number is NaN, infinite or too long"),
         (b'{"text": ' + b"[" * 100_000, "nested too deep"),
         (b'{"rows": []}', "at least one row"),
+        (b'{"text": "x", "text": "y"}', "a name stands twice"),
         (b'{"rows": [{"text": "x"}], "text": "x"}', "or only 'rows'"),
         (b'{"text": "x", "stream": 1}', "'stream': expected true or false"),
         (b'{"text": "x", "stream": true}', "cannot stream text. Leave 'stream' out"),
@@ -276,3 +280,14 @@ def test_a_client_that_leaves_a_stream_stops_it() -> None:
     sent = leave(b'{"text": "a", "stream": true}', "/write", engine, written)
     assert sent[0]["status"] == 200
     assert engine.closed
+
+
+def test_exports_alone_explain_nothing_and_say_what_does() -> None:
+    engine = Explaining()
+    del engine.served["words", "1"], engine.served["words", "2"]
+
+    async def ask() -> str:
+        async with client(engine=engine) as asking:
+            return (await asking.post("/explain", json={"x": 1.0})).json()["error"]
+
+    assert "Serve the run folder of headwise train instead" in asyncio.run(ask())

@@ -135,14 +135,14 @@ class Pool:
         self, name: str, version: str | None, rows: Sequence[Row], *, timeout: float | None = None
     ) -> list[Row | HeadwiseError]:
         """See `Engine.answer`. `timeout` can only shorten the timeout of the settings."""
-        model = self._admit(name, version, len(rows))
+        model = self._admit(name, version, rows)
         return await self._ask(model, "batch", rows, timeout) if rows else []
 
     async def explain(
         self, name: str, version: str | None, row: Row, *, page: bool = False, timeout: float | None = None
     ) -> dict[str, Any] | str:
         """See `Engine.explain`."""
-        model = self._admit(name, version, 1)
+        model = self._admit(name, version, [row])
         [answer] = await self._ask(model, "page" if page else "explain", [row], timeout)
         if isinstance(answer, RequestRefused):
             raise answer
@@ -152,7 +152,7 @@ class Pool:
         self, name: str, version: str | None, row: Row, *, timeout: float | None = None
     ) -> AsyncIterator[str]:
         """See `Engine.stream`. The timeout includes the last piece. To stop reading early, close the iterator."""
-        model = self._admit(name, version, 1)
+        model = self._admit(name, version, [row])
         loop = asyncio.get_running_loop()
         stream = Stream(self._dispatcher.number(), model, row, loop.time())
         model.put_stream(stream)
@@ -195,11 +195,14 @@ class Pool:
     def _patience(self, timeout: float | None) -> float:
         return self.settings.timeout if timeout is None else min(timeout, self.settings.timeout)
 
-    def _admit(self, name: str, version: str | None, rows: int) -> Model:
+    def _admit(self, name: str, version: str | None, asked: Sequence[Row]) -> Model:
         if not self._started or self._stopping:
             state = "is stopping" if self._started else "is not ready yet"
             raise RequestRefused("unavailable", f"the server {state}", retry_after=1.0)
-        model = self._find(name, version)
+        model, rows = self._find(name, version), len(asked)
+        if wrong := [type(row).__name__ for row in asked if not isinstance(row, dict)]:
+            model.numbers.ended("bad_input", rows)
+            raise RequestRefused("bad_input", f"a row: expected an object, a dict of columns. Received: {wrong[0]}")
         if self._crew.lost:
             model.numbers.ended("unavailable", rows)
             raise RequestRefused("unavailable", f"no worker is left: {self._crew.gave_up[-1]}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from headwise.errors import RequestRefused
+from headwise.errors import RequestRefused, brief
 from headwise.server.engine import Engine, Served
 from headwise.server.routes.rows import read_object, row_of
 from headwise.tasks.columns import Row
@@ -34,8 +34,9 @@ class Asked:
         return row_of(self.cells[0], self.served.description)
 
 
-async def read(request: Request, engine: Engine, candidates: Iterable[Served], what: str) -> Asked:
-    """Parse a request to one of `candidates`. `what` describes them in errors, such as "models that classify".
+async def read(request: Request, engine: Engine, candidates: Iterable[Served], what: str, *parameters: str) -> Asked:
+    """Parse a request to one of `candidates`. `what` describes them in errors, such as "models that classify";
+    `parameters` may be in the query besides "model" and "version".
 
     "model" may be in the query, or in the body beside the columns; "stream" may be in the body. A column with one of
     these names takes precedence.
@@ -43,6 +44,10 @@ async def read(request: Request, engine: Engine, candidates: Iterable[Served], w
     Raises:
         RequestRefused: "bad_input", "not_found".
     """
+    known = ("model", "version", *parameters)
+    if unknown := [name for name in request.query_params if name not in known]:
+        expected = ", ".join(f"?{name}=" for name in known)
+        raise RequestRefused("bad_input", f"unknown parameter: expected {expected}. Received: {brief(unknown[0], 40)}")
     body = read_object(await request.body())
     candidates = list(candidates)
     columns = {column.name for served in candidates for column in served.description.inputs}

@@ -28,7 +28,7 @@ _WORDS = {"BYTES": "a text", "BOOL": "true or false"}
 def read_object(body: bytes) -> dict[str, Any]:
     """The JSON object in a body. Raises RequestRefused "bad_input"; its message quotes nothing of the body."""
     try:
-        read = json.loads(body.decode("utf-8-sig"), parse_constant=_no_number)
+        read = json.loads(body.decode("utf-8-sig"), parse_constant=_no_number, object_pairs_hook=_no_twins)
     except UnicodeDecodeError as error:
         raise _bad(f"the body: expected UTF-8. Received: an invalid byte at offset {error.start}") from error
     except json.JSONDecodeError as error:
@@ -180,6 +180,13 @@ def _shown(value: Any) -> str:
 
 def _no_number(_: str) -> float:
     raise ValueError
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _bad("the body: a name stands twice in one JSON object")
+    return found
 
 
 def _bad(message: str) -> RequestRefused:

@@ -47,8 +47,12 @@ async def explain(request: Request, engine: Engine) -> Response:
     """The attention statistics of one row, or with ?page=true (or Accept: text/html) the page that shows it."""
     candidates = [served for served in engine.models() if served.description.explains]
     if not candidates:
-        raise RequestRefused("not_found", "no loaded model can explain its answers")
-    asked = await read(request, engine, candidates, "models that explain")
+        raise RequestRefused(
+            "not_found",
+            "no loaded model can explain its answers: an ONNX export records no attention. Serve the run folder of "
+            "headwise train instead",
+        )
+    asked = await read(request, engine, candidates, "models that explain", "page")
     if asked.several or asked.stream:
         raise RequestRefused("bad_input", "expected the columns of one row: only a single row can be explained")
     page = request.query_params.get("page")

@@ -36,6 +36,15 @@ def test_only_the_rows_fail_that_are_to_blame(start: Start, run: Run, caplog: py
     assert "secret" not in str(record.__dict__)
 
 
+def test_rows_that_are_not_dicts_are_refused(start: Start, run: Run) -> None:
+    pool = start()
+    for asked in (pool.answer("m", None, [{"text": "a"}, [1]]), pool.explain("m", None, "a")):  # type: ignore
+        with pytest.raises(
+            RequestRefused, match=r"^a row: expected an object, a dict of columns\. Received: (list|str)$"
+        ):
+            run(asked)
+
+
 def test_a_row_of_too_many_characters_is_refused_before_it_is_tokenized(start: Start, run: Run) -> None:
     pool = start(max_tokens=3)
     (answer,) = run(pool.answer("m", None, [{"text": "a" * 97}]))
