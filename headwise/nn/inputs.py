@@ -27,8 +27,8 @@ def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None, l
         raise ShapeError(f"{name}: expected the batch size of query, B={batch}. Received: {name}={list(x.shape)}")
     if type(linear) is nn.Linear and x.dtype != linear.weight.dtype and not torch.is_autocast_enabled(x.device.type):
         raise DtypeError(
-            f"{name}: expected the dtype of the weights, {linear.weight.dtype}. Received: {name}={x.dtype}. Convert one "
-            "of them with .to(dtype), or use torch.autocast"
+            f"{name}: expected the dtype of the weights, {linear.weight.dtype}. Received: {name}={x.dtype}. Convert "
+            "one of them with .to(dtype), or use torch.autocast"
         )
 
 
