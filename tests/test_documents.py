@@ -7,14 +7,18 @@ import io
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
 
 import click
 import pytest
 
 from headwise.cli import command
+from headwise.export import FORMATS
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
@@ -49,12 +53,13 @@ def ids(block: Block) -> str:
 def test_python_blocks_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of one document run in order and share their names, as a reader would type them."""
     monkeypatch.chdir(tmp_path)  # what they write is written here
-    names: dict[str, object] = {"__name__": "__main__"}
+    main = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
     for block in BLOCKS:
         if block.document == document and block.language == "python":
             padded = "\n" * (block.line - 1) + block.code  # a traceback then shows the document's own line
-            with contextlib.redirect_stdout(io.StringIO()) as printed:
-                exec(compile(padded, str(ROOT / document), "exec"), names)
+            with contextlib.redirect_stdout(io.StringIO()) as printed, patch.dict(FORMATS):
+                exec(compile(padded, str(ROOT / document), "exec"), vars(main))
             if block.shown is not None:
                 assert printed.getvalue() == block.shown
 

@@ -40,7 +40,7 @@ def test_rows_that_are_not_dicts_are_refused(start: Start, run: Run) -> None:
     pool = start()
     for asked in (pool.answer("m", None, [{"text": "a"}, [1]]), pool.explain("m", None, "a")):  # type: ignore
         with pytest.raises(
-            RequestRefused, match=r"^a row: expected an object, a dict of columns\. Received: (list|str)$"
+            RequestRefused, match=r"^a row: expected an object, .* Received: (list|str)$"
         ):
             run(asked)
 
