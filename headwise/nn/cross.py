@@ -139,8 +139,8 @@ class CrossLayer(ResidualLayer):
         if key is None:
             raise ArgumentError("key: expected the memory [B, K, memory_dim]. Received: key=None")
         check_value(key, value)
-        check_input("query", query, self.dim)
-        check_input("key", key, self.memory_dim, batch=query.shape[0])
+        check_input("query", query, self.dim, linear=self.attention.out)
+        check_input("key", key, self.memory_dim, batch=query.shape[0], linear=self.attention.out)
         bind(cache, self)
         memory = key if self.memory_norm is None else self.memory_norm(key)
         given = {"mask": mask, "cache": part_of(cache, "attention"), "real": real}
