@@ -39,9 +39,7 @@ def test_only_the_rows_fail_that_are_to_blame(start: Start, run: Run, caplog: py
 def test_rows_that_are_not_dicts_are_refused(start: Start, run: Run) -> None:
     pool = start()
     for asked in (pool.answer("m", None, [{"text": "a"}, [1]]), pool.explain("m", None, "a")):  # type: ignore
-        with pytest.raises(
-            RequestRefused, match=r"^a row: expected an object, .* Received: (list|str)$"
-        ):
+        with pytest.raises(RequestRefused, match=r"^a row: expected an object, .* Received: (list|str)$"):
             run(asked)
 
 
