@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keras
 import numpy as np
 import pytest
 import torch
@@ -49,13 +48,6 @@ def test_blocks_are_parts_of_the_whole(ids: np.ndarray) -> None:
     whole = array(Alibi(4).bias(tensor(np.zeros((2, 4, 8, 2))), tensor(ids), tensor(ids)))
     got = Alibi(4).bias(tensor(np.zeros((2, 4, 3, 2, 2))), tensor(ids[..., rows]), tensor(ids[..., cols]))
     assert np.array_equal(array(got), whole[:, :, rows[..., None], cols[:, None]])
-
-
-def test_config() -> None:
-    scheme = Alibi(6, max_bias=4.0, name="slopes")
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(scheme))
-    assert again.get_config() == scheme.get_config()
-    assert (again.num_heads, again.max_bias, again.name) == (6, 4.0, "slopes")
 
 
 def test_bad_input() -> None:

@@ -84,13 +84,6 @@ def test_gradients_are_those_of_pytorch() -> None:
         np.testing.assert_allclose(learned[path], want, atol=1e-4, err_msg=path)
 
 
-def test_config() -> None:
-    scheme = ShawRelative(4, (2, 1), values=True, value_dim=3)
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(scheme))
-    assert again.get_config() == scheme.get_config()
-    assert (again.left, again.right, again.uses_values, again.value_dim) == (2, 1, True, 3)
-
-
 def test_bad_input() -> None:
     for args, options, name in (
         ((0, 2), {}, "head_dim"),
