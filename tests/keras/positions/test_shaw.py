@@ -85,14 +85,7 @@ def test_gradients_are_those_of_pytorch() -> None:
 
 
 def test_bad_input() -> None:
-    for args, options, name in (
-        ((0, 2), {}, "head_dim"),
-        ((4, 0), {}, "max_distance"),
-        ((4, (1, 2, 3)), {}, "max_distance"),
-        ((4, 2), {"value_dim": 3}, "value_dim"),
-        ((4, 2), {"values": "yes"}, "values"),
-    ):
-        with pytest.raises(ArgumentError, match=name):
-            ShawRelative(*args, **options)
+    with pytest.raises(ArgumentError, match="max_distance"):  # the twin's checks
+        ShawRelative(4, 0)
     with pytest.raises(ArgumentError, match="head_dim=4"):
         ShawRelative(4, 2).check(2, 8)
