@@ -92,11 +92,7 @@ FAMILIES = {
         how=("sdpa",),
     ),
     "llama": Family(
-        "LlamaForCausalLM",
-        {**SMALL, "num_key_value_heads": 2},
-        {"input_ids": IDS},
-        _one(LAYERS, True),
-        key_heads=2,
+        "LlamaForCausalLM", {**SMALL, "num_key_value_heads": 2}, {"input_ids": IDS}, _one(LAYERS, True), key_heads=2
     ),
     "llama padded": Family(
         "LlamaForCausalLM",

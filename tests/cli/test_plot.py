@@ -160,10 +160,7 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["run.hw", "--kind", "heads", "--layer", "0"],
         "only --kind heatmap, surface3d or text has it",
     ),
-    "values of a surface": (
-        ["run.hw", "--kind", "surface3d", "--layer", "0", "--values"],
-        "--values: only --kind",
-    ),
+    "values of a surface": (["run.hw", "--kind", "surface3d", "--layer", "0", "--values"], "--values: only --kind"),
     "a kind": (["run.hw", "--kind", "pie"], "'pie' is not one of"),
     "a colour map": (
         ["run.hw", "--layer", "0", "--cmap", "no"],

@@ -222,10 +222,7 @@ def test_pointing_at_a_layer_reads_it_and_shades_the_text_by_it(tab: Page, tmp_p
         assert float(reading.locator("b").inner_text()) == pytest.approx(expected[row, col].item(), abs=1e-4)
         where = "in the input" if row == 3 else f"after layer {2 - row}"
         assert reading.inner_text().endswith(f"w{col} {col} {where}")
-        assert listed(tab)[0] == (
-            expected[row].argmax().item(),
-            pytest.approx(expected[row].max().item(), abs=1e-4),
-        )
+        assert listed(tab)[0] == (expected[row].argmax().item(), pytest.approx(expected[row].max().item(), abs=1e-4))
     assert tab.evaluate("headwise.state.col") == 8
     tab.mouse.click(place["x"] + frame["left"] + 6.5 * frame["wide"], place["y"] + frame["top"] + 5)
     wait(tab)

@@ -417,10 +417,7 @@ class TestWhatIsRefused:
     ],
 )
 def test_best_weights_are_those_of_the_best_score_and_of_equal_ones_those_of_the_least_loss(
-    scores: tuple[float, ...],
-    losses: tuple[float, ...],
-    best: int,
-    monkeypatch: pytest.MonkeyPatch,
+    scores: tuple[float, ...], losses: tuple[float, ...], best: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     after: list[dict[str, Tensor]] = []
 
