@@ -13,7 +13,7 @@ import headwise
 from headwise.cli import command, main
 from headwise.tasks.kinds import BUILT_IN
 
-from .conftest import Run
+from .conftest import Run, refused
 
 
 def options(verb: click.Command) -> str:
@@ -29,8 +29,9 @@ VERBS = {
     "plot": "path --kind --layer --head --layers --call --example --rows --cols --row --col --scale --values "
     "--hide-sink --cmap --title --width --out --debug",
     "predict": "run inputs --context --file --out --chunk --restart --engine --workers --ray-address --debug",
-    "serve": "models --backend --precision --workers --threads --max-batch --max-delay-ms --max-queue --max-tokens --host "
-    "--max-body --timeout --port --grpc-port --tensorflow-port --token-file --tls-cert --tls-key --drain --debug",
+    "serve": "models --backend --precision --workers --threads --max-batch --max-delay-ms --max-queue "
+    "--max-tokens --host --max-body --timeout --port --grpc-port --tensorflow-port --token-file --tls-cert "
+    "--tls-key --drain --debug",
     "stats": "path --layers --csv --json --verify --debug",
     "view": "texts --file --model --layers --out --serve --port --open --debug",
     "watch": "texts --file --model --out --layers --only --max-length --generate --values --dtype --debug",
@@ -95,10 +96,7 @@ def test_help_names_every_verb(run: Run, arguments: tuple[str, ...]) -> None:
 
 
 def test_an_unknown_verb_is_one_line(run: Run) -> None:
-    result = run("veiw")
-    assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("headwise: No such command 'veiw'.")
-    assert len(result.err.splitlines()) == 1
+    refused(run("veiw"), "headwise: No such command 'veiw'.")
 
 
 def test_debug_adds_a_traceback(run: Run) -> None:
