@@ -18,7 +18,6 @@ from headwise.records import Seen
 from headwise.viewer import inputs_of
 from headwise.viewer.server import serving
 
-from .browser import check_with_axe
 from .conftest import HOSTILE, empty_row, look, placed, record, write
 
 if TYPE_CHECKING:
@@ -332,9 +331,3 @@ def test_it_is_saved_as_vectors_with_its_labels(tab: Page, tmp_path: Path) -> No
     assert "<svg" in saved
     for text in ["after layer 1<", "after layer 0<", ">input<", ">w8<", ">rollout of w4 4 "]:
         assert text in saved
-
-
-def test_axe_finds_nothing_serious(axe_tab: Page, tmp_path: Path) -> None:
-    seen = look(*(record(length=30, size=2.0) for _ in range(3)))
-    show(axe_tab, tmp_path, seen, pinrow=4, col=7)
-    check_with_axe(axe_tab)
