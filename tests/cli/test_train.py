@@ -15,22 +15,12 @@ from headwise.cli.train import _say, train
 from headwise.tasks.kinds import BUILT_IN, options_of
 from headwise.tasks.options.train import make
 
-from .conftest import Run, refused
+from .conftest import Run, contents, refused
 
-TINY = (
-    "--model",
-    "scratch",
-    "--dim",
-    "16",
-    "--layers",
-    "1",
-    "--heads",
-    "2",
-    "--vocab-size",
-    "100",
-    "--monitor-every",
-    "0",
-)
+TINY = [
+    *("--model", "scratch", "--dim", "16", "--layers", "1", "--heads", "2", "--vocab-size", "100"),
+    "--monitor-every=0",
+]
 
 
 def reviews(folder: Path, rows: int = 24) -> Path:
@@ -154,9 +144,12 @@ def test_a_run_from_a_file_to_its_scores(run: Run, tmp_path: Path) -> None:
     kept = yaml.safe_load((tmp_path / "my run" / "config.yaml").read_text(encoding="utf-8"))
     assert (kept["options"]["text"], kept["options"]["epochs"]) == ("sentence", 2)
 
+    before = contents(tmp_path)
     again = run("train", "classify", "reviews.csv", "--text", "sentence", "--out", "my run", *TINY)
     assert again.code == 2
     assert "my run holds a run already" in again.err
+    assert "--resume" in again.err
+    assert contents(tmp_path) == before
     # The options of a run are those of another.
     same = run("train", "classify", "--config", "my run/config.yaml", "--print-config").out
     assert yaml.safe_load(same) == kept["options"]
