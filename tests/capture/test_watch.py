@@ -24,8 +24,8 @@ from torch.utils.checkpoint import checkpoint
 
 import headwise
 from headwise.errors import ArgumentError, DtypeError, RecordError
-from headwise.records import AttentionRecord, Seen
-from tests.capture.parity import IDS, REAL, assert_weights
+from headwise.records import Seen
+from tests.capture.parity import IDS, REAL, assert_projects, assert_weights
 
 M, H, S = 16, 4, 6
 
@@ -296,13 +296,6 @@ def test_coverage_has_seen_missed_and_refused() -> None:
 
 
 # Values and gradients.
-
-
-def assert_projects(record: AttentionRecord, out: Tensor) -> None:
-    """Σ over the heads of (A v) W_O is what the attention's projection made, [B, Q, M], without its bias."""
-    v = record.v.repeat_interleave(record.shape[1] // record.v.shape[1], 1)
-    mine = torch.einsum("bhqk,bhke,hem->bqm", record.weights(), v, record.output_weight)
-    torch.testing.assert_close(mine, out, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("how", ["fused", "by hand", "headwise"])

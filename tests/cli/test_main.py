@@ -149,7 +149,7 @@ def test_answers_without_importing_anything_heavy() -> None:
     )
     heavy = {"torch", "numpy", "rich", "tokenizers", "safetensors", "huggingface_hub", "transformers"}
     heavy |= {"pytorch_lightning", "datasets", "torchmetrics", "sacrebleu", "pandas"}
-    heavy |= {"onnx", "onnxruntime", "tensorflow", "keras", "kserve", "fastapi", "grpc", "ray"}
+    heavy |= {"onnx", "onnxruntime", "tensorflow", "keras", "kserve", "fastapi", "uvicorn", "grpc", "ray"}
     asked = ["--version", "--help", *(f"{verb} --help" for verb in command.commands)]
     asked += [f"train {task} --help" for task in BUILT_IN]
     completing = {"_HEADWISE_COMPLETE": "bash_complete", "COMP_WORDS": "headwise v", "COMP_CWORD": "1"}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -70,13 +68,3 @@ def test_a_port_in_use_is_named(run: Run, folder: Path, option: str) -> None:
     assert result.err == (
         f"headwise: {option} {port}: the port is in use. Choose another one, or 0 for any free port\n"
     )
-
-
-def test_help_waits_for_nothing_heavy() -> None:
-    code = (
-        "import sys; from headwise.cli import main; main(['serve', '--help']); "
-        "print({'torch', 'fastapi', 'grpc', 'uvicorn'} & set(sys.modules))"
-    )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.endswith("set()\n")
-    assert "--max-delay-ms" in told.stdout

@@ -146,7 +146,7 @@ PAIRS: dict[str, Callable[[], tuple[Seen, Seen]]] = {
         look(record(length=12, mask=masks.causal()), labels=TIRED),
         look(record(length=13, mask=masks.causal()), labels=WIDE),
     ),
-    "grouped queries": lambda: (look(record(heads=4)), look(record(heads=4, kv_heads=4))),
+    "grouped queries": lambda: (look(record(heads=4, kv_heads=2)), look(record(heads=4))),
     "an empty row": lambda: (look(empty_row()), look(record(mask=masks.causal()))),
     "sinks": lambda: (look(record(sinks=torch.tensor([0.5, 3.0]))), look(record())),
     "nothing in common": lambda: (

@@ -34,7 +34,7 @@ STACKS: dict[str, Callable[[], Seen]] = {
     "plain": lambda: look(*(record() for _ in range(3))),
     "causal": lambda: look(*(record(mask=masks.causal()) for _ in range(3))),
     "window": lambda: look(*(record(mask=masks.window(2, 1)) for _ in range(2))),
-    "grouped queries": lambda: look(*(record(heads=6, mask=masks.causal()) for _ in range(2))),
+    "grouped queries": lambda: look(*(record(heads=6, kv_heads=2, mask=masks.causal()) for _ in range(2))),
     "an empty row": lambda: look(empty_row(), record(), empty_row()),
     "sinks": with_sinks,
     "one token": lambda: look(record(length=1), record(length=1)),

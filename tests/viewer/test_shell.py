@@ -15,7 +15,7 @@ from headwise.records import AttentionRecord, Seen
 from headwise.viewer import inputs_of, write_page
 
 from .browser import check_with_axe, kept_address
-from .conftest import HOSTILE
+from .conftest import HOSTILE, record
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -24,16 +24,6 @@ pytestmark = pytest.mark.browser
 
 WORDS = ["[CLS]", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
 VIEWS = ["model", "head", "text", "compare", "flow", "image"]
-
-
-def record(heads: int = 2, kv_heads: int | None = None, length: int = 9, **options: Any) -> AttentionRecord:
-    q, k = torch.randn(1, heads, length, 4), torch.randn(1, kv_heads or heads, length, 4)
-    return headwise.attention(q, k, k, record=True, **options)[1]
-
-
-def cross(queries: int, keys: int) -> AttentionRecord:
-    q, k = torch.randn(1, 2, queries, 4), torch.randn(1, 2, keys, 4)
-    return headwise.attention(q, k, k, record=True)[1]
 
 
 def seen_of(*records: AttentionRecord, words: list[str] | None = WORDS) -> Seen:
@@ -375,7 +365,7 @@ def test_a_token_is_searched(tab: Page, tmp_path: Path) -> None:
 
 
 def test_the_search_goes_to_columns_that_are_another_text(tab: Page, tmp_path: Path) -> None:
-    seen = Seen([record(2, length=3), cross(3, 5)])
+    seen = Seen([record(2, length=3), record(length=3, keys=5)])
     seen.tokens = {"target": [["the", "cat", "sat"]], "source": [["die", "Katze", "the", "saß", "."]]}
     show(tab, tmp_path, seen, "stack=1")
     tab.keyboard.press("/")
