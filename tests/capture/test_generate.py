@@ -107,18 +107,11 @@ def _rows(record: AttentionRecord, rows: Tensor) -> Tensor:
     return record.weights().transpose(1, 2)[rows]
 
 
+STATIC = {"cache_implementation": "static"}
 CACHES: list[tuple[str, dict[str, Any]]] = [
-    ("gpt2", {}),
-    ("gpt2", {"cache_implementation": "static"}),
-    ("gpt2", {"use_cache": True, "attn": "eager"}),
-    ("llama", {}),
-    ("llama", {"cache_implementation": "static"}),
-    ("llama", {"attn": "eager", "cache_implementation": "static"}),
-    ("mistral", {}),
-    ("mistral", {"cache_implementation": "static"}),
-    ("gemma2", {}),
-    ("gemma2", {"cache_implementation": "static"}),
-    ("gpt-oss", {}),
+    *((name, {}) for name in ("gpt2", "llama", "mistral", "gemma2", "gpt-oss")),
+    *((name, STATIC) for name in ("gpt2", "llama", "mistral", "gemma2")),
+    *(("gpt2", {"use_cache": True, "attn": "eager"}), ("llama", {"attn": "eager", **STATIC})),
 ]
 
 

@@ -138,7 +138,7 @@ def row_bias() -> torch.Tensor:
 
 
 HOSTILE = [
-    *("</script><img src=x onerror=alert(1)>", "<!--<script>", "a\u2028b", '"', "&lt;", "-->", "\\u003c", "{{", "🙂"),
+    *("</script><img src=x onerror=alert(1)>", "<!--<script>", "a\u2028b", '"', "&lt;", "-->", "\\u003c", "{{", "🙂")
 ]
 
 CASES: dict[str, Callable[[], AttentionRecord]] = {

@@ -147,18 +147,8 @@ def test_arrows_move_the_cell_and_its_weight_is_read_out(tab: Page, tmp_path: Pa
 def test_brackets_turn_layers_and_commas_turn_heads(tab: Page, tmp_path: Path) -> None:
     records = [record(3), record(2), record(3)]
     show(tab, tmp_path, seen_of(*records), "row=3&col=4")
-    steps = [
-        ("]", 1, 0),
-        (".", 1, 1),
-        (".", 1, 0),
-        ("]", 2, 0),
-        (",", 2, 2),
-        ("]", 0, 2),
-        ("]", 1, 0),
-        ("[", 0, 0),
-        ("[", 2, 0),
-    ]
-    for key, layer, head in steps:
+    turns = [("]", 1, 0), (".", 1, 1), (".", 1, 0), ("]", 2, 0), (",", 2, 2)]
+    for key, layer, head in [*turns, ("]", 0, 2), ("]", 1, 0), ("[", 0, 0), ("[", 2, 0)]:
         tab.keyboard.press(key)
         wait(tab, layer=layer, head=head)
         assert cell(tab, 3, 4)[1] == pytest.approx(records[layer].weights(3, 4, head).item(), abs=1e-4)
@@ -340,15 +330,8 @@ def test_a_token_is_searched(tab: Page, tmp_path: Path) -> None:
     count = tab.locator(".search .count")
     assert count.inner_text() == "3"
     assert tab.evaluate("[...headwise.app.found.rows]") == [2, 3, 6]
-    steps = [
-        ("Enter", 2, 1),
-        ("Enter", 3, 2),
-        ("Enter", 6, 3),
-        ("Enter", 2, 1),
-        ("Shift+Enter", 6, 3),
-        ("Shift+Enter", 3, 2),
-    ]
-    for key, row, place in steps:
+    forwards = [("Enter", 2, 1), ("Enter", 3, 2), ("Enter", 6, 3), ("Enter", 2, 1)]
+    for key, row, place in [*forwards, ("Shift+Enter", 6, 3), ("Shift+Enter", 3, 2)]:
         tab.keyboard.press(key)
         wait(tab, row=row, col=4)
         assert count.inner_text() == f"{place} of 3"
