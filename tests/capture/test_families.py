@@ -16,27 +16,9 @@ from transformers.models.llama.modeling_llama import repeat_kv
 import headwise
 from headwise import text
 from headwise.models import checkpoint
-from tests.capture.parity import IDS, REAL, assert_all_seen, assert_weights, watched
+from tests.capture.parity import ENCODER_DECODER, IDS, REAL, SMALL, assert_all_seen, assert_weights, watched
 
-SMALL = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
-ENCODER_DECODER = {
-    "vocab_size": 50,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 16,
-    "decoder_ffn_dim": 16,
-}
-IMAGE = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 16,
-    "image_size": 16,
-    "patch_size": 8,
-}
+IMAGE = {name: size for name, size in SMALL.items() if name != "vocab_size"} | {"image_size": 16, "patch_size": 8}
 PADDED = {"input_ids": IDS, "attention_mask": REAL}
 TWO = {**PADDED, "decoder_input_ids": IDS[:1, :5].expand(2, 5)}
 PIXELS = {"pixel_values": torch.linspace(-1, 1, 2 * 3 * 16 * 16).sin().view(2, 3, 16, 16)}
@@ -92,11 +74,7 @@ FAMILIES = {
         how=("sdpa",),
     ),
     "llama": Family(
-        "LlamaForCausalLM",
-        {**SMALL, "num_key_value_heads": 2},
-        {"input_ids": IDS},
-        _one(LAYERS, True),
-        key_heads=2,
+        "LlamaForCausalLM", {**SMALL, "num_key_value_heads": 2}, {"input_ids": IDS}, _one(LAYERS, True), key_heads=2
     ),
     "llama padded": Family(
         "LlamaForCausalLM",
