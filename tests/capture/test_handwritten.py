@@ -96,6 +96,12 @@ def transposed_operands(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     return torch.einsum("bhjd,bhij->bhid", v, w), w
 
 
+def weights_of_the_scores_dtype(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    s = q @ k.mT
+    w = (s + BIAS.type_as(s)).float().softmax(-1).type_as(s).view_as(s)
+    return w @ v, w
+
+
 def einsum(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     w = torch.softmax(torch.einsum("bihd,bjhd->bhij", q, k) / 2, -1)
@@ -171,6 +177,7 @@ WAYS = [
     matmul_of_keywords,
     scaled_queries,
     transposed_operands,
+    weights_of_the_scores_dtype,
     transposed_product,
     transposed_property,
     permuted_product,
