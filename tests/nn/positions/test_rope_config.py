@@ -42,9 +42,9 @@ def test_each_type_of_layer_by_the_names_of_old() -> None:
         "rope_scaling": {"type": "linear", "factor": 8.0},
     }
     modernbert = {**LLAMA, "global_rope_theta": 1.6e5, "local_rope_theta": 1e4}
-    for config, base, scaling in ((gemma3, 1e6, Linear(8.0)), (modernbert, 1.6e5, None)):
+    for config, base, scaled in ((gemma3, 1e6, Linear(8.0)), (modernbert, 1.6e5, None)):
         whole, local = (Rope.from_hf(config, layer_type=f"{x}_attention") for x in ("full", "sliding"))
-        assert (whole.base, whole.scaling, local.base, local.scaling) == (base, scaling, 1e4, None)
+        assert (whole.base, whole.scaling, local.base, local.scaling) == (base, scaled, 1e4, None)
         with pytest.raises(CheckpointError, match="expected one of full_attention, sliding_attention"):
             Rope.from_hf(config)
 
