@@ -97,6 +97,12 @@ def transposed_operands(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     return torch.einsum("bhjd,bhij->bhid", v, w), w
 
 
+def weights_of_the_scores_dtype(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    s = q @ k.mT
+    w = (s + BIAS.type_as(s)).float().softmax(-1).type_as(s).view_as(s)
+    return w @ v, w
+
+
 def einsum(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     w = torch.softmax(torch.einsum("bihd,bjhd->bhij", q, k) / 2, -1)
@@ -167,7 +173,16 @@ def five_dimensions(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 WAYS = [
-    *(at, matmul, matmul_of_keywords, scaled_queries, transposed_operands, transposed_product, transposed_property),
+    *(
+        at,
+        matmul,
+        matmul_of_keywords,
+        scaled_queries,
+        transposed_operands,
+        weights_of_the_scores_dtype,
+        transposed_product,
+        transposed_property,
+    ),
     *(permuted_product, einsum, einsum_of_lists, einsum_of_shared_keys, bmm, bmm_and_view, baddbmm),
     *(baddbmm_of_nothing, one_head, five_dimensions),
 ]

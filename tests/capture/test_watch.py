@@ -707,9 +707,9 @@ def test_flex_attention_is_seen_in_a_process_that_never_compiled() -> None:
     """A fresh process: the compiler is imported by the model itself, inside the context."""
     code = """
 import torch, transformers, headwise
-from transformers import BertConfig, BertModel
-size = dict(vocab_size=50, hidden_size=32, intermediate_size=16, num_hidden_layers=2, num_attention_heads=4)
-model = BertModel(BertConfig(**size, attn_implementation="flex_attention")).eval()
+from transformers import LlamaConfig, LlamaModel
+size = dict(vocab_size=50, hidden_size=64, intermediate_size=16, num_hidden_layers=2, num_attention_heads=4)
+model = LlamaModel(LlamaConfig(**size, attn_implementation="flex_attention")).eval()
 ids = torch.arange(14).view(2, 7)
 with torch.no_grad(), headwise.watch(model) as seen:
     model(ids)
