@@ -184,7 +184,7 @@ WAYS = [
         transposed_property,
     ),
     *(permuted_product, einsum, einsum_of_lists, einsum_of_shared_keys, bmm, bmm_and_view, baddbmm),
-    *(baddbmm_of_nothing, one_head, five_dimensions),
+    *(baddbmm_of_nothing, one_head, five_dimensions, weights_of_the_scores_dtype),
 ]
 
 
