@@ -63,6 +63,9 @@ DTYPES = {torch.float64: 0.15, torch.float32: 0.45, torch.bfloat16: 0.2, torch.f
 class Draw(random.Random):
     """Python's random choices, and tensors."""
 
+    def __new__(cls, seed: int, index: int) -> Draw:  # that of Python 3.10 takes one argument
+        return super().__new__(cls)
+
     def __init__(self, seed: int, index: int) -> None:
         super().__init__(f"{seed} {index}")
         self.generator = torch.Generator().manual_seed(self.getrandbits(60))

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from headwise import masks
 from headwise.call import AttentionCall, make_call
@@ -39,9 +40,21 @@ def read(
     """The call of FlexAttention's operator. RecordError for a score_mod that is neither a bias nor a softcap."""
     shape = (*query.shape[:3], key.shape[2])
     key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
-    softcap, bias = _read_score_mod(score_mod, shape, query)
-    mask = _read_mask_mod(block_mask[-1], shape, query.device)
+    with torch._C._EnableTorchFunction(), _ByIndex():
+        softcap, bias = _read_score_mod(score_mod, shape, query)
+        mask = _read_mask_mod(block_mask[-1], shape, query.device)
     return make_call(query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap)
+
+
+class _ByIndex(TorchFunctionMode):
+    """Reads slopes[h] as an operation on h. torch 2.8 would request h as a number, which vmap does not have."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__getitem__:
+            at = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if at and all(isinstance(x, Tensor) for x in at):
+                return torch.ops.aten.index(args[0], at)
+        return func(*args, **(kwargs or {}))
 
 
 def _read_mask_mod(mask_mod: Function, shape: tuple[int, ...], device: torch.device) -> Mask | None:

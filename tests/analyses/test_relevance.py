@@ -14,14 +14,7 @@ from headwise.analyses import cross_relevance, relevance
 from headwise.analyses.gradient_relevance import relevance_by_layer
 from headwise.errors import ArgumentError, RecordError
 from headwise.records import AttentionRecord
-from tests.analyses.dense import (
-    Attention,
-    Layer,
-    by_hand,
-    layers_of,
-    tiny_encoder,
-    tiny_records,
-)
+from tests.analyses.dense import Attention, Layer, by_hand, layers_of, tiny_encoder, tiny_records
 from tests.largest import Largest
 
 close = torch.testing.assert_close
@@ -145,10 +138,7 @@ def test_one_row_makes_nothing_of_the_size_of_a_matrix(small_blocks: None) -> No
 
 
 @pytest.mark.parametrize("encoder_mask", [None, masks.lengths([6, 3])], ids=["full", "padding"])
-def test_cross_relevance_equals_the_updates_in_order(
-    encoder_mask: masks.Mask | None,
-    block_bytes: int,
-) -> None:
+def test_cross_relevance_equals_the_updates_in_order(encoder_mask: masks.Mask | None, block_bytes: int) -> None:
     encoder, decoder, cross = tiny_translator(encoder_mask=encoder_mask)
     expected = dense_cross_relevance(encoder, decoder, cross)
     assert float(expected.abs().max()) > 0.1

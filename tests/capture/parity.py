@@ -15,6 +15,13 @@ from headwise.records import AttentionRecord, Seen
 IDS = torch.tensor([[5, 9, 33, 12, 7, 21, 40], [1, 1, 1, 8, 30, 2, 17]])
 REAL = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1]])
 
+# The sizes of models of transformers.
+SMALL = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+ENCODER_DECODER = {
+    **{"vocab_size": 50, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 16},
+    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 16},
+}
+
 
 def tensors(out: Any) -> list[Tensor]:
     """Every tensor of a model's output, in order."""
@@ -55,6 +62,13 @@ def assert_weights(record: AttentionRecord, expected: Tensor, empty: Tensor | No
     assert not bool((is_empty & ~allowed).any())
     expected = expected.to(weights.dtype).masked_fill(is_empty[..., None], 0.0)
     torch.testing.assert_close(weights, expected, rtol=0, atol=atol)
+
+
+def assert_projects(record: AttentionRecord, out: Tensor) -> None:
+    """Σ over the heads of (A v) W_O is what the attention's projection made, [B, Q, M], without its bias."""
+    v = record.v.repeat_interleave(record.shape[1] // record.v.shape[1], 1)
+    mine = torch.einsum("bhqk,bhke,hem->bqm", record.weights(), v, record.output_weight)
+    torch.testing.assert_close(mine, out, rtol=0, atol=1e-5)
 
 
 def assert_all_seen(seen: Seen, names: Iterable[str]) -> None:

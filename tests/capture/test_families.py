@@ -16,27 +16,10 @@ from transformers.models.llama.modeling_llama import repeat_kv
 import headwise
 from headwise import text
 from headwise.models import checkpoint
-from tests.capture.parity import IDS, REAL, assert_all_seen, assert_weights, watched
+from tests.capture.parity import ENCODER_DECODER, IDS, REAL, SMALL, assert_all_seen, assert_weights, watched
+from tests.versions import since
 
-SMALL = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
-ENCODER_DECODER = {
-    "vocab_size": 50,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 16,
-    "decoder_ffn_dim": 16,
-}
-IMAGE = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 16,
-    "image_size": 16,
-    "patch_size": 8,
-}
+IMAGE = {name: size for name, size in SMALL.items() if name != "vocab_size"} | {"image_size": 16, "patch_size": 8}
 PADDED = {"input_ids": IDS, "attention_mask": REAL}
 TWO = {**PADDED, "decoder_input_ids": IDS[:1, :5].expand(2, 5)}
 PIXELS = {"pixel_values": torch.linspace(-1, 1, 2 * 3 * 16 * 16).sin().view(2, 3, 16, 16)}
@@ -92,11 +75,7 @@ FAMILIES = {
         how=("sdpa",),
     ),
     "llama": Family(
-        "LlamaForCausalLM",
-        {**SMALL, "num_key_value_heads": 2},
-        {"input_ids": IDS},
-        _one(LAYERS, True),
-        key_heads=2,
+        "LlamaForCausalLM", {**SMALL, "num_key_value_heads": 2}, {"input_ids": IDS}, _one(LAYERS, True), key_heads=2
     ),
     "llama padded": Family(
         "LlamaForCausalLM",
@@ -208,6 +187,7 @@ def eager(model: Any, **inputs: Any) -> Any:
 @pytest.mark.parametrize(("name", "how"), [(name, how) for name, family in FAMILIES.items() for how in family.how])
 def test_the_weights_are_those_of_the_models_own_eager_attention(name: str, how: str) -> None:
     family = FAMILIES[name]
+    since("transformers", {"vit": "5.20", "bert": "5.0" if how == "flex_attention" else "4.57"}.get(name, "4.57"))
     model = build(family, how)
     with torch.compiler.set_stance("force_eager"):  # no C++ compiler is needed for the run without the watch
         seen, _ = watched(model, **family.inputs)
@@ -265,6 +245,7 @@ def test_clip_of_text_and_image() -> None:
 
 
 def test_swin_windows_are_examples_of_their_own() -> None:
+    since("transformers", "5.20")
     config = transformers.SwinConfig(
         image_size=32, patch_size=4, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=2
     )
@@ -397,6 +378,7 @@ def only_padding(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> Te
 @pytest.mark.parametrize("name", ["llama padded", "llama", "mistral", "bert"])
 @pytest.mark.parametrize("function", [by_torch, opaque])
 def test_a_registered_function(name: str, function: Callable[..., Any], register: Callable[..., None]) -> None:
+    since("transformers", "5.0" if name == "bert" else "4.57")
     masking = transformers.masking_utils
     register("mine", function, masking.eager_mask if function is by_torch else only_padding)
     family = FAMILIES[name]

@@ -140,12 +140,7 @@ def beam_search(rng: random.Random) -> tuple[Sequence, list[Beam], list[Beam]]:
             mask = masks.causal() & masks.padding(torch.tensor(keys)[:, total - k_len :] > 0.3)
         lead = rng.choice([1, batch])
         bias = rng.choice([None, torch.rand(lead, 1, new, 1), torch.rand(lead, 1, new, k_len), torch.rand(1, k_len)])
-        call = step(
-            column(*map(list, q)),
-            column(*(list(x[total - k_len :]) for x in keys)),
-            bias,
-            mask,
-        )
+        call = step(column(*map(list, q)), column(*(list(x[total - k_len :]) for x in keys)), bias, mask)
         if sequence is None:
             sequence = Sequence(call, values=False)
         else:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import headwise
-from headwise.records import AttentionRecord
-from tests.capture.parity import assert_all_seen, assert_weights, watched
+from tests.capture.parity import assert_all_seen, assert_projects, assert_weights, watched
 
 B, S, K, M, H = 2, 5, 7, 16, 4
 PAD = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]]).bool()  # True = padding, as torch has it
@@ -127,13 +126,6 @@ def test_the_projection_is_found(need: bool) -> None:
     module, x = mha().train(), sequence()
     seen, (out, _) = watched(module, x, x, x, need_weights=need, options={"values": True})
     assert_projects(seen.records[0], out - module.out_proj.bias)
-
-
-def assert_projects(record: AttentionRecord, out: Tensor) -> None:
-    """Σ over the heads of (A v) W_O is the module's output [B, Q, M] without the bias."""
-    v = record.v.repeat_interleave(record.shape[1] // record.v.shape[1], 1)
-    mine = torch.einsum("bhqk,bhke,hem->bqm", record.weights(), v, record.output_weight)
-    torch.testing.assert_close(mine, out, rtol=0, atol=1e-5)
 
 
 # nn.Transformer and its parts.

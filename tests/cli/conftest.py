@@ -28,6 +28,20 @@ class Terminal(io.StringIO):
 Run = Callable[..., Result]
 
 
+def refused(result: Result, *words: str) -> None:
+    """Exit code 2, nothing on standard output, and one line in which these words stand."""
+    assert (result.code, result.out) == (2, ""), result
+    (line,) = result.err.splitlines()
+    assert line.startswith(("headwise: ", "Usage: ")), line
+    for each in words:
+        assert each in line
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """Of all files in a folder, and of folders None."""
+    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """`run("view", "a text", stdin=b"...")`, with the current folder `tmp_path`; stdin=None is a terminal."""

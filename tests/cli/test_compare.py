@@ -82,10 +82,7 @@ def test_json_on_standard_output_and_in_a_file(run: Run, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ("mine.py:Mine", "numpy"),
-            "OTHER: expected FILE.PY:CLASS or one of torch, headwise, keras",
-        ),
+        (("mine.py:Mine", "numpy"), "OTHER: expected FILE.PY:CLASS or one of torch, headwise, keras"),
         (("mine.py:Mine", "hf:brt", *SETTINGS), "has no model called 'brt'"),
         (("mine.py:Nothing", "torch"), "mine.py has no such class. Received: Nothing"),
         (("nowhere.py:Mine", "torch"), "no such file: nowhere.py"),

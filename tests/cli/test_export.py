@@ -21,14 +21,7 @@ def test_it_prints_a_table_and_writes_a_card(run: Run, reviews_run: Path, tmp_pa
     assert "note: No real inputs" not in found.out
     assert "out/card.md for how to call it." in found.out
     card = Path("out/card.md").read_text(encoding="utf-8")
-    for part in (
-        "# classify: reviews",
-        "## Data",
-        "## Scores",
-        "2,8",
-        "| `model.onnx` | logits |",
-        "Not measured.",
-    ):
+    for part in ("# classify: reviews", "## Data", "## Scores", "2,8", "| `model.onnx` | logits |", "Not measured."):
         assert part in card
 
 

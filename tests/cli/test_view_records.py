@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import headwise
 from headwise.records import AttentionRecord, Seen, Site
 from headwise.viewer import Input
 
-from .conftest import Run
+from .conftest import Run, contents, refused
 
 
 @pytest.fixture
@@ -123,31 +124,27 @@ def test_serve_shows_texts_too_and_takes_a_port(run: Run, tiny_bert: Path, serve
 # --- Bad input: one line, exit code 2, nothing left behind ------------------------------------------------------------
 
 BAD = {  # arguments -> what the line must say
-    "a file that is missing": (["nowhere.hw"], "there is no file nowhere.hw"),
-    "a file that is no file of records": (["text.hw"], "text.hw"),
-    "a file that is cut short": (["short.hw"], "short.hw"),
-    "one bad file of two": (["run.hw", "short.hw"], "short.hw"),
-    "a file in which nothing was seen": (["empty.hw"], "no attention was seen"),
-    "a folder": (["folder.hw"], "folder.hw"),
+    "a file that is missing": ("nowhere.hw", "there is no file nowhere.hw"),
+    "a file that is no file of records": ("text.hw", "text.hw"),
+    "a file that is cut short": ("short.hw", "short.hw"),
+    "one bad file of two": ("run.hw short.hw", "short.hw"),
+    "a file in which nothing was seen": ("empty.hw", "no attention was seen"),
+    "a folder": ("folder.hw", "folder.hw"),
     "a text beside a file": (
-        ["run.hw", "the cat"],
+        "run.hw 'the cat'",
         "run.hw is a file of records",
         "expected no texts in addition",
         "'the cat'",
     ),
-    "a text file beside a file": (["run.hw", "--file", "notes.txt"], "expected no texts in addition", "'notes.txt'"),
-    "a model for a file": (["run.hw", "--model", "bert"], "run.hw", "Leave --model out"),
-    "a layer that it does not have": (["run.hw", "--layers", "3"], "--layers", "0 to 2", "Received: layer 3"),
-    "a page over the records": (["run.hw", "--out", "run.hw"], "--out run.hw", "Choose another file"),
-    "a page beside a server": (["run.hw", "--serve", "--out", "a.html"], "--out a.html", "Leave --out or --serve out"),
-    "a port without a server": (["run.hw", "--port", "80"], "--port 80", "only --serve"),
-    "a port that there is not": (["run.hw", "--serve", "--port", "65536"], "--port", "65535"),
-    "a port that is no number": (["run.hw", "--serve", "--port", "http"], "--port", "http"),
-    "a page in no folder": (
-        ["run.hw", "--out", "nowhere/a.html"],
-        "--out nowhere/a.html",
-        "the folder nowhere does not exist",
-    ),
+    "a text file beside a file": ("run.hw --file notes.txt", "expected no texts in addition", "'notes.txt'"),
+    "a model for a file": ("run.hw --model bert", "run.hw", "Leave --model out"),
+    "a layer that it does not have": ("run.hw --layers 3", "--layers", "0 to 2", "Received: layer 3"),
+    "a page over the records": ("run.hw --out run.hw", "--out run.hw", "Choose another file"),
+    "a page beside a server": ("run.hw --serve --out a.html", "--out a.html", "Leave --out or --serve out"),
+    "a port without a server": ("run.hw --port 80", "--port 80", "only --serve"),
+    "a port that there is not": ("run.hw --serve --port 65536", "--port", "65535"),
+    "a port that is no number": ("run.hw --serve --port http", "--port", "http"),
+    "a page in no folder": ("run.hw --out nowhere/a.html", "--out nowhere/a.html", "the folder nowhere does not exist"),
 }
 
 
@@ -161,13 +158,8 @@ def test_bad_input_gets_one_line_and_leaves_nothing_behind(
     (tmp_path / "folder.hw").mkdir()
     (tmp_path / "attention.html").write_text("of yesterday", encoding="utf-8")
     Seen().save(tmp_path / "empty.hw")
-    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    before = contents(tmp_path)
     arguments, *expected = BAD[case]
-    result = run("view", *arguments)
-    assert (result.code, result.out) == (2, "")
-    (line,) = result.err.splitlines()
-    assert line.startswith("headwise: ")
-    for words in expected:
-        assert words in line
-    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+    refused(run("view", *shlex.split(arguments)), *expected)
+    assert contents(tmp_path) == before
     assert served == []

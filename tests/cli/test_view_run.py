@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .conftest import Run
+from .conftest import Run, refused
 
 
 def test_a_run_is_looked_at(run: Run, tmp_path: Path, reviews_run: Path) -> None:
@@ -23,7 +23,5 @@ def test_what_a_run_cannot_be_asked(run: Run, tmp_path: Path, reviews_run: Path)
         ([reviews_run, "a text"], "expected its inputs after it. Received: another run folder"),
         (["a text", "--layers", "1"], "--layers: expected layers from 0 to 0"),
     ):
-        result = run("view", reviews_run, *arguments)
-        assert (result.code, len(result.err.splitlines())) == (2, 1)
-        assert says in result.err
+        refused(run("view", reviews_run, *arguments), says)
     assert [*tmp_path.iterdir()] == []

@@ -12,7 +12,7 @@ import pytest
 
 from headwise.worksheet import Worksheet, demo, make
 
-from .conftest import Run
+from .conftest import Run, refused
 
 
 @pytest.fixture
@@ -146,11 +146,7 @@ def test_a_small_checkpoint_in_place_of_made_up_numbers(run: Run, made: list[Wor
     ],
 )
 def test_what_it_refuses(run: Run, tmp_path: Path, arguments: list[str], said: str) -> None:
-    result = run("worksheet", *arguments)
-    assert result.code == 2
-    assert result.err.startswith("headwise: ")
-    assert result.err.count("\n") == 1
-    assert said in result.err
+    refused(run("worksheet", *arguments), said)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -86,3 +86,11 @@ def assert_same(layer: Any, module: nn.Module, *inputs: np.ndarray, theirs: Any 
         wanted = (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).numpy()
         wanted = wanted.T if place.transposed else wanted
         np.testing.assert_allclose(gradient, wanted, atol=1e-4, rtol=1e-4, err_msg=place.path)
+
+
+def assert_same_state(a: nn.Module, b: nn.Module) -> None:
+    """The same options, and the same parameters and buffers, of the same dtypes."""
+    assert repr(a) == repr(b)
+    assert list(a.state_dict()) == list(b.state_dict())
+    for name, value in a.state_dict().items():
+        torch.testing.assert_close(b.state_dict()[name], value, rtol=0, atol=0, msg=name)

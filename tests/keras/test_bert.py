@@ -33,6 +33,7 @@ REAL = (IDS != 0).astype(np.int32)
 TYPES = np.array([[0, 0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1]], np.int32)
 
 
+@pytest.mark.every_backend
 def test_the_same_as_in_pytorch(tiny_bert: Path) -> None:
     ours, theirs = Bert.from_pretrained(tiny_bert), models.Bert.from_pretrained(tiny_bert)
     assert ours.config == theirs.config
@@ -112,13 +113,6 @@ def test_dynamic_batch_and_length() -> None:
     model = keras.Model(ids, hidden)
     for given in (IDS, IDS[:1, :3]):
         close(model(tensor(given)), bert(tensor(given)))
-
-
-def test_config_there_and_back() -> None:
-    bert = Bert(replace(CONFIG, pooler=False), seed=3, name="own")
-    again = Bert.from_config(bert.get_config())
-    assert again.get_config() == bert.get_config()
-    assert (again.config, again.pooler, again.name) == (bert.config, None, "own")
 
 
 def test_dropout_is_of_training_and_of_the_seed() -> None:

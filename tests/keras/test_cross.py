@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -13,29 +11,11 @@ from headwise import masks
 from headwise.errors import ArgumentError, ShapeError
 from headwise.keras.cross import CrossLayer
 from headwise.nn import cross
-from tests.keras.backend import array, cases, tensor
+from tests.keras.backend import array, tensor
 from tests.keras.parity import assert_same, close, draw
 
 Q, K = 3, 7
 REAL = np.array([[True] * 7, [True] * 4 + [False] * 3])
-KINDS: dict[str, dict[str, Any]] = {
-    "norm first": {},
-    "MAB": {"norm_first": False, "activation": "relu"},
-    "another width": {"memory_dim": 6, "head_dim": 3, "value_head_dim": 5},
-    "no residual": {"query_residual": False, "activation": "swiglu", "ffn_dim": 6, "scale": 0.3},
-    "no bias": {"bias": False, "norm_eps": 1e-2},
-}
-
-
-@pytest.mark.parametrize("kind", cases(KINDS, "another width"))
-def test_the_same_as_in_pytorch(kind: str) -> None:
-    options = KINDS[kind]
-    width = options.get("memory_dim", 8)
-    assert_same(
-        *(CrossLayer(8, 2, **options), cross.CrossLayer(8, 2, **options), draw(2, Q, 8), draw(2, K, width)),
-        ours={"value_mask": tensor(REAL)},
-        theirs={"real": torch.tensor(REAL)},
-    )
 
 
 def test_masks() -> None:
@@ -66,13 +46,6 @@ def test_dynamic_batch_and_length() -> None:
     for batch, q_len, k_len in ((2, 3, 7), (3, 5, 2)):
         given = [tensor(draw(batch, q_len, 8)), tensor(draw(batch, k_len, 6))]
         close(model(given), layer(*given))
-
-
-def test_config_there_and_back() -> None:
-    layer = CrossLayer(8, 2, memory_dim=6, query_residual=False, dropout=0.1, seed=3, scale=0.3, kernel="plain")
-    again = CrossLayer.from_config(layer.get_config())
-    assert again.get_config() == layer.get_config()
-    assert (again.query_residual, again.attention.scale, again.attention.kernel) == (False, 0.3, "plain")
 
 
 def test_a_mixed_policy() -> None:

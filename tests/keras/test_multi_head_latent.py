@@ -204,16 +204,6 @@ def test_mixed_precision() -> None:
         np.testing.assert_allclose(array(keras.ops.cast(out, "float32")), want, atol=0.03 * np.abs(want).max())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_config(kind: str) -> None:
-    _, layer = pair(kind, path="absorb", kernel="plain")
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
-    assert again.get_config() == layer.get_config()
-    again.set_weights(layer.get_weights())
-    x = tensor(torch.randn(1, 5, M))
-    assert np.array_equal(array(again(x)), array(layer(x)))
-
-
 def test_weights_begin_small() -> None:
     layer = MultiHeadLatentAttention(64, 4, q_rank=32, kv_rank=32, nope_dim=8, rope_dim=4, value_head_dim=8, bias=True)
     layer.build()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import inspect
 import json
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,161 +22,13 @@ import headwise.keras
 from headwise import masks
 from headwise.errors import ArgumentError
 from headwise.keras import saving
-from headwise.keras.layer import Layer
 from headwise.models import BertConfig
 from tests.keras.backend import BACKEND, array, tensor
 
 MultiHeadAttention = headwise.keras.MultiHeadAttention
 positions = headwise.keras.positions
 
-# Options of every layer, none of which is what it is anyway. `dtype` and `trainable` are Keras's own.
-ROPE = {"head_dim": 4, "base": 500.0, "interleaved": True, "rotary_dim": 2}
-OPTIONS: dict[str, list[Callable[[], dict[str, Any]]]] = {
-    "MultiHeadAttention": [
-        lambda: {
-            "dim": 16,
-            "num_heads": 4,
-            "num_kv_heads": 2,
-            "head_dim": 4,
-            "value_head_dim": 6,
-            "kdim": 8,
-            "vdim": 10,
-            "bias": False,
-            "output_bias": True,
-            "qk_norm": "rms",
-            "norm_eps": 1e-3,
-            "softcap": 20.0,
-            "sinks": True,
-            "gate": True,
-            "dropout": 0.25,
-            "scale": 0.3,
-            "positions": positions.Rope(**ROPE, scaling=positions.Linear(2.0)),
-            "kernel": "chunked",
-            "seed": 3,
-        },
-        lambda: {"dim": 16, "num_heads": 4, "projection": "shared"},
-    ],
-    "Rope": [
-        lambda: ROPE | {"scaling": positions.Linear(2.0)},
-        lambda: {"head_dim": 8, "scaling": positions.Yarn(4.0, 32)},
-        lambda: {"head_dim": 8, "scaling": positions.Llama3(8.0, 1.0, 4.0, 32)},
-        lambda: {"head_dim": 8, "scaling": positions.DynamicNTK(2.0, 32)},
-    ],
-    "Alibi": [lambda: {"num_heads": 6, "max_bias": 4.0}],
-    "T5Buckets": [
-        lambda: {"num_heads": 4, "num_buckets": 8, "max_distance": 20, "bidirectional": False, "std": 1.0},
-    ],
-    "ShawRelative": [lambda: {"head_dim": 4, "max_distance": (2, 3), "values": True, "value_dim": 6}],
-    "Sinusoidal": [lambda: {"dim": 8, "base": 100.0, "interleaved": False}],
-    "Learned": [lambda: {"max_positions": 9, "dim": 8, "std": 0.5}],
-    "EncoderLayer": [
-        lambda: {
-            "dim": 16,
-            "attention": MultiHeadAttention(16, 2, positions=positions.T5Buckets(2), kernel="plain"),
-            "ffn_dim": 12,
-            "norm": "rms",
-            "norm_first": False,
-            "activation": "swiglu",
-            "dropout": 0.1,
-            "ffn_dropout": 0.2,
-            "drop_path": 0.3,
-            "norm_eps": 1e-3,
-            "bias": False,
-            "seed": 3,
-        },
-        lambda: {"dim": 16, "num_heads": 4, "attention_dropout": 0.2},
-    ],
-    "DecoderLayer": [
-        lambda: {"dim": 16, "num_heads": 4, "memory_dim": 8, "attention_dropout": 0.2, "seed": 3},
-        lambda: {
-            "dim": 16,
-            "self_attention": MultiHeadAttention(16, 2),
-            "cross_attention": MultiHeadAttention(16, 2, kdim=8),
-        },
-    ],
-    "LatentAttention": [
-        lambda: {
-            "num_latents": 3,
-            "latent_dim": 16,
-            "input_dim": 8,
-            "num_heads": 4,
-            "num_reads": 2,
-            "self_layers": 1,
-            "self_heads": 2,
-            "read_out": True,
-            "output_dim": 8,
-            "latent_names": ["a", "b", "c"],
-            "dropout": 0.1,
-            "seed": 3,
-        },
-    ],
-    "Bert": [lambda: {"config": BertConfig(vocab_size=11, dim=16, num_layers=1, num_heads=2), "seed": 3}],
-    "DropPath": [lambda: {"probability": 0.5, "seed": 3}],
-    "FeedForward": [
-        lambda: {"dim": 8, "hidden_dim": 12, "activation": "swiglu", "dropout": 0.1, "bias": False, "seed": 3},
-    ],
-    "CrossLayer": [
-        lambda: {"dim": 16, "num_heads": 4, "memory_dim": 8, "ffn_dim": 12, "dropout": 0.1, "seed": 3},
-    ],
-    "MultiHeadLatentAttention": [
-        lambda: {
-            "dim": 16,
-            "num_heads": 2,
-            "q_rank": 6,
-            "kv_rank": 8,
-            "nope_dim": 4,
-            "rope_dim": 4,
-            "value_head_dim": 6,
-            "positions": positions.Rope(4, interleaved=True),
-            "path": "absorb",
-        },
-    ],
-}
-
-
-def registered() -> dict[str, type[Layer]]:
-    """The layers of this package that Keras knows by name."""
-    found = {name.partition(">")[2]: cls for name, cls in keras.saving.get_custom_objects().items()}
-    return {
-        name: cls
-        for name, cls in found.items()
-        if inspect.isclass(cls) and issubclass(cls, Layer) and cls.__module__.startswith("headwise.keras")
-    }
-
-
-CASES = [
-    pytest.param(name, options, id=f"{name}-{i}")
-    for name in registered()
-    for i, options in enumerate(OPTIONS.get(name, []))
-]
-
-
 # --- Configs ----------------------------------------------------------------------------------------------------------
-
-
-def test_that_these_tests_know_every_layer() -> None:
-    assert registered().keys() == OPTIONS.keys()
-
-
-@pytest.mark.parametrize(("name", "options"), CASES)
-def test_config_has_every_option_and_makes_the_same_layer(name: str, options: Callable[[], dict[str, Any]]) -> None:
-    cls = registered()[name]
-    given = options()
-    layer = cls(**given, name="mine", dtype="mixed_bfloat16", trainable=False)
-    config = layer.get_config()
-    assert {*inspect.signature(cls.__init__).parameters} - {"self", "kwargs"} <= config.keys()
-    for option, value in given.items():
-        if isinstance(value, (int, float, str)):
-            assert config[option] == value
-    again = cls.from_config(json.loads(json.dumps(config)))
-    assert json.dumps(again.get_config()) == json.dumps(config)
-    assert (again.name, again.dtype_policy.name, again.trainable) == ("mine", "mixed_bfloat16", False)
-
-    if cls.build is not keras.layers.Layer.build:
-        layer.build()
-        again.build()
-    described = [[(w.path, tuple(w.shape), w.dtype) for w in each.weights] for each in (layer, again)]
-    assert described[0] == described[1]
 
 
 def test_given_by_position_or_by_name_the_config_is_the_same() -> None:

@@ -31,6 +31,7 @@ from headwise.masks.bits import Bits, row_blocks
 from headwise.masks.cellwise import Dense
 from headwise.masks.prefix import Prefix
 from tests.mask_zoo import ZOO, compositions, fits
+from tests.versions import since
 
 
 def drawn(text: str) -> Tensor:
@@ -351,6 +352,7 @@ def test_the_masks_of_transformers(
 ) -> None:
     from transformers import masking_utils
 
+    since("transformers", "5.20")
     batch = 1 if pad is None else 2
     llama._attn_implementation = implementation  # type: ignore[attr-defined]
     given = getattr(masking_utils, make)(
@@ -375,6 +377,7 @@ def test_the_masks_of_transformers(
 
 
 def test_caches_of_transformers(llama: object) -> None:
+    since("transformers", "5.20")
     from transformers import StaticCache
     from transformers.masking_utils import create_causal_mask
 

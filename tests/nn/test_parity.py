@@ -37,6 +37,7 @@ from headwise import masks
 from headwise.masks import Mask
 from headwise.nn import Cache, MultiHeadAttention
 from headwise.nn.positions import Rope, T5Buckets
+from tests.versions import rope_options, since
 
 BATCH, LENGTH, DIM = 3, 11, 32
 PADDING = torch.arange(LENGTH) >= torch.tensor([0, 2, 5])[:, None]  # True = real; on the left
@@ -52,6 +53,7 @@ class Case:
     ours: Callable[[], MultiHeadAttention]
     call: Callable[..., Tensor]  # (theirs, x, additive mask [B, 1, Q, K], position ids [B, Q], their cache) -> output
     mask: Mask | None = dataclasses.field(default_factory=masks.causal)
+    since: str = "4.57"  # the transformers whose modules are called so
 
 
 def eager(config: Any) -> Any:
@@ -102,11 +104,11 @@ def ours_with_rope(config: Any, **options: Any) -> Callable[[], MultiHeadAttenti
 BERT = eager(BertConfig(hidden_size=DIM, num_attention_heads=4))
 GPT2 = eager(GPT2Config(n_embd=DIM, n_head=4))
 VIT = eager(ViTConfig(hidden_size=DIM, num_attention_heads=4, qkv_bias=False))
-LLAMA = tiny(LlamaConfig, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
+LLAMA = tiny(LlamaConfig, **rope_options(rope_type="default", rope_theta=500.0))
 LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0}
 LLAMA3 = tiny(
     LlamaConfig,
-    rope_parameters={**LLAMA3_ROPE, "high_freq_factor": 4.0, "original_max_position_embeddings": 16},
+    **rope_options(**LLAMA3_ROPE, high_freq_factor=4.0, original_max_position_embeddings=16),
 )
 MISTRAL = tiny(MistralConfig, sliding_window=WINDOW)
 QWEN3 = tiny(Qwen3Config, rms_norm_eps=1e-6)
@@ -122,7 +124,7 @@ GPT_OSS = tiny(
     GptOssConfig,
     sliding_window=WINDOW,
     layer_types=["sliding_attention", "full_attention"],
-    rope_parameters={**YARN, "truncate": False, "original_max_position_embeddings": 16},
+    **rope_options(**YARN, truncate=False, original_max_position_embeddings=16),
 )
 T5 = {"d_model": DIM, "d_kv": 8, "num_heads": 4, "relative_attention_num_buckets": 8}
 T5_ENCODER = eager(T5Config(**T5, relative_attention_max_distance=10))
@@ -141,6 +143,7 @@ DECODERS = [
         lambda: bert.BertAttention(BERT, is_causal=True, layer_idx=0),
         ours(),
         call_bert,
+        since="5.0",
     ),
     Case(
         "Llama: GQA, RoPE",
@@ -198,17 +201,26 @@ DECODERS = [
         lambda: t5.T5Attention(T5_DECODER, has_relative_attention_bias=True, layer_idx=0),
         lambda: ours(positions=T5Buckets(4, 8, 10, bidirectional=False), **for_t5)(),
         call_t5,
+        since="5.20",
     ),
 ]
 ENCODERS = [
     Case("BERT", lambda: bert.BertAttention(BERT), ours(), call_bert, None),
-    Case("ViT: no QKV bias", lambda: vit.ViTAttention(VIT), ours(bias=False, output_bias=True), call_plainly, None),
+    Case(
+        "ViT: no QKV bias",
+        lambda: vit.ViTAttention(VIT),
+        ours(bias=False, output_bias=True),
+        call_plainly,
+        None,
+        since="5.20",
+    ),
     Case(
         "T5's encoder: buckets, scale 1",
         lambda: t5.T5Attention(T5_ENCODER, has_relative_attention_bias=True),
         lambda: ours(positions=T5Buckets(4, 8, 10), **for_t5)(),
         call_t5,
         None,
+        since="5.20",
     ),
 ]
 names = {"ids": lambda case: case.name}
@@ -275,7 +287,8 @@ def test_cross_attention_is_that_of_hugging_face(model: str) -> None:
         "T5": lambda: t5.T5Attention(T5_DECODER, layer_idx=0),
         "GPT-2": lambda: gpt2.GPT2Attention(GPT2, is_cross_attention=True, layer_idx=0),
     }
-    case = Case(model, build[model], ours(**for_t5) if model == "T5" else ours(), call_cross, None)
+    newer = {"BERT": "5.0", "T5": "5.20"}.get(model, "4.57")
+    case = Case(model, build[model], ours(**for_t5) if model == "T5" else ours(), call_cross, None, newer)
     theirs, mine = pair(case)
     x, memory = torch.randn(BATCH, 4, DIM, requires_grad=True), torch.randn(BATCH, LENGTH, DIM, requires_grad=True)
     real = PADDING.flip(1)  # a memory is padded on the right
@@ -298,6 +311,7 @@ def test_cross_attention_is_that_of_hugging_face(model: str) -> None:
 
 def pair(case: Case) -> tuple[nn.Module, MultiHeadAttention]:
     """Theirs with random weights, and ours with the same."""
+    since("transformers", case.since)
     theirs, mine = case.theirs().eval(), case.ours().eval()
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,40 +25,22 @@ from headwise.models import (
     TextClassifier,
 )
 from headwise.models.pooling import mean_of_real
-from headwise.nn import (
-    Cache,
-    Decoder,
-    DecoderLayer,
-    Encoder,
-    EncoderLayer,
-    LatentAttention,
-    MultiHeadAttention,
-    MultiHeadLatentAttention,
-    positions,
-)
+from headwise.nn import Cache, Decoder, DecoderLayer, MultiHeadAttention, positions
 from headwise.nn.cross import CrossLayer
 from headwise.nn.real import as_real
+from tests.nn.cases import CASES, DIM
 
-M, H = 8, 2
 REAL = torch.tensor([[True, True, True, False], [True, True, True, True]])
 IDS = torch.tensor([[3, 4, 5, 0], [6, 7, 8, 9]])
-SIZES: dict[str, Any] = {"vocab_size": 11, "dim": M, "num_heads": H, "num_layers": 1}
+SIZES: dict[str, Any] = {"vocab_size": 11, "dim": 8, "num_heads": 2, "num_layers": 1}
 
 
 def x() -> Tensor:
-    return torch.randn(2, 4, M, generator=torch.Generator().manual_seed(0))
+    return torch.randn(2, 4, DIM, generator=torch.Generator().manual_seed(0))
 
 
 def memory() -> Tensor:
-    return torch.randn(2, 4, M, generator=torch.Generator().manual_seed(1))
-
-
-def latent() -> MultiHeadLatentAttention:
-    return MultiHeadLatentAttention(M, H, q_rank=None, kv_rank=4, nope_dim=4, rope_dim=4, value_head_dim=4)
-
-
-def rotary() -> MultiHeadAttention:
-    return MultiHeadAttention(M, H, positions=positions.Rope(4))
+    return torch.randn(2, 4, DIM, generator=torch.Generator().manual_seed(1))
 
 
 def small() -> SmallEncoder:
@@ -68,26 +51,23 @@ def bert() -> Bert:
     return Bert(BertConfig(**SIZES, ffn_dim=8, max_positions=8))
 
 
+def rotary() -> MultiHeadAttention:
+    return MultiHeadAttention(DIM, 4, positions=positions.Rope(8))
+
+
+def called(other: bool, module: Any, real: Any) -> Tensor:
+    """What a module of `headwise.nn` makes of tokens, and of a memory of which the same count."""
+    both = isinstance(module, (DecoderLayer, Decoder))
+    return module(x(), memory() if other else None, real=real, **({"memory_real": real} if both else {}))
+
+
 # What to make, and how to call it with `real`.
 CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any]]] = {
-    "heads": (lambda: MultiHeadAttention(M, H), lambda m, real: m(x(), real=real)),
-    "heads with RoPE": (rotary, lambda m, real: m(x(), real=real)),
-    "cross-attention": (lambda: MultiHeadAttention(M, H), lambda m, real: m(x(), memory(), real=real)),
-    "latent heads": (latent, lambda m, real: m(x(), real=real)),
-    "latents": (lambda: LatentAttention(3, M, num_heads=H), lambda m, real: m(x(), real=real)),
-    "cross layer": (lambda: CrossLayer(M, H), lambda m, real: m(x(), memory(), real=real)),
-    "layer": (lambda: EncoderLayer(M, H), lambda m, real: m(x(), real=real)),
-    "layer with RoPE": (lambda: EncoderLayer(M, attention=rotary()), lambda m, real: m(x(), real=real)),
-    "stack": (lambda: Encoder(M, num_layers=2, num_heads=H), lambda m, real: m(x(), real=real)),
-    "stack with RoPE": (lambda: Encoder(M, num_layers=2, attention=rotary), lambda m, real: m(x(), real=real)),
-    "decoder layer": (lambda: DecoderLayer(M, H), lambda m, real: m(x(), memory(), real=real, memory_real=real)),
+    **{name: (case.build, partial(called, case.other)) for name, case in CASES.items()},
+    "cross layer": (lambda: CrossLayer(DIM, 4), partial(called, True)),
     "decoder layer that counts": (
-        lambda: DecoderLayer(M, self_attention=rotary(), cross_attention=rotary()),
-        lambda m, real: m(x(), memory(), real=real, memory_real=real),
-    ),
-    "decoder": (
-        lambda: Decoder(M, num_layers=2, num_heads=H),
-        lambda m, real: m(x(), memory(), real=real, memory_real=real),
+        lambda: DecoderLayer(DIM, self_attention=rotary(), cross_attention=rotary()),
+        partial(called, True),
     ),
     "a bert": (bert, lambda m, real: m(IDS, real=real)),
     "a small encoder": (small, lambda m, real: m(IDS, real=real)),
@@ -98,7 +78,7 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any]]] = {
     "a classifier": (lambda: TextClassifier(small(), 3), lambda m, real: m(IDS, real=real)),
     "a causal model": (lambda: CausalLanguageModel(CausalConfig(**SIZES)), lambda m, real: m(IDS, real=real)),
     "an encoder-decoder": (
-        lambda: EncoderDecoder(EncoderDecoderConfig(11, dim=M, num_heads=H, copies=True)),
+        lambda: EncoderDecoder(EncoderDecoderConfig(11, dim=8, num_heads=2, copies=True)),
         lambda m, real: m(IDS, IDS, source_real=real),
     ),
 }
@@ -127,7 +107,7 @@ def test_what_is_no_such_mask_is_refused_by_name(name: str) -> None:
         call(model, REAL[:, :3])
 
 
-@pytest.mark.parametrize("name", ["heads", "stack", "decoder", "a bert"])
+@pytest.mark.parametrize("name", ["multi-head", "encoder", "decoder", "a bert"])
 def test_the_name_of_version_0_1_is_refused_by_python(name: str) -> None:
     make, _ = CALLS[name]
     given = (IDS,) if name == "a bert" else (x(), memory()) if name == "decoder" else (x(),)
@@ -137,7 +117,7 @@ def test_the_name_of_version_0_1_is_refused_by_python(name: str) -> None:
 
 
 def test_the_polarity_is_the_opposite_of_pytorchs() -> None:
-    theirs = torch.nn.MultiheadAttention(M, H, batch_first=True).eval()
+    theirs = torch.nn.MultiheadAttention(DIM, 4, batch_first=True).eval()
     key_padding_mask = ~REAL
     expected, _ = theirs(x(), x(), x(), key_padding_mask=key_padding_mask)
     torch.testing.assert_close(MultiHeadAttention.from_torch(theirs)(x(), real=~key_padding_mask), expected)

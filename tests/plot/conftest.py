@@ -59,6 +59,11 @@ def weights_of(record: AttentionRecord, head: int = 0, example: int = 0) -> np.n
     return record.weights(heads=head)[example, 0].numpy()
 
 
+def names(figure: Figure, side: str) -> list[str]:
+    axis = figure.axes[0].yaxis if side == "rows" else figure.axes[0].xaxis
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
 def written(figure: Figure) -> list[str]:
     """Every text in a figure that can be seen."""
     return [text.get_text() for text in figure.findobj(matplotlib.text.Text) if text.get_text()]

@@ -60,7 +60,10 @@ def test_the_same_figure_gives_the_same_bytes(seen: Seen, tmp_path: Path) -> Non
     for suffix in (".png", ".svg", ".pdf"):
         for name in ("first", "second"):
             plot.heatmap(seen, layer=0, out=tmp_path / f"{name}{suffix}")
-        assert (tmp_path / f"first{suffix}").read_bytes() == (tmp_path / f"second{suffix}").read_bytes()
+            plot.mask(masks.window(1, 1), 6, out=tmp_path / f"{name} mask{suffix}")
+        for kind in ("", " mask"):
+            first, second = (tmp_path / f"{name}{kind}{suffix}" for name in ("first", "second"))
+            assert first.read_bytes() == second.read_bytes()
 
 
 def test_postscript_outlines_are_written_as_type_3(seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

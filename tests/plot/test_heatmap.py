@@ -18,12 +18,7 @@ from headwise.plot import heatmap
 from headwise.plot.colour import ink_on
 from headwise.records import Seen
 
-from .conftest import WORDS, cells, make_record, make_seen, weights_of, written
-
-
-def names(figure: Figure, side: str) -> list[str]:
-    axis = figure.axes[0].yaxis if side == "rows" else figure.axes[0].xaxis
-    return [label.get_text() for label in axis.get_ticklabels()]
+from .conftest import WORDS, cells, make_record, make_seen, names, weights_of, written
 
 
 def extents(figure: Figure, side: str) -> list[Any]:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.collections import LineCollection
-from matplotlib.figure import Figure
 from PIL import Image
 
 from headwise import masks, plot
@@ -18,7 +17,7 @@ from headwise.errors import ArgumentError, DtypeError, MaskError, ShapeError
 from headwise.masks import Extent, Mask
 from headwise.plot.colour import ink_on
 
-from .conftest import WORDS, cells, written
+from .conftest import WORDS, cells, names, written
 
 # name -> (mask, what plot.mask is told, which cells are filled)
 SMALL: dict[str, tuple[Any, tuple[int, ...], list[list[int]]]] = {
@@ -28,11 +27,6 @@ SMALL: dict[str, tuple[Any, tuple[int, ...], list[list[int]]]] = {
     "a mask with lengths of its own": (masks.documents([0, 1, 1]), (), [[1, 0, 0], [0, 1, 1], [0, 1, 1]]),
     "a bool tensor": (torch.tensor([[True, False], [False, True]]), (), [[1, 0], [0, 1]]),
 }
-
-
-def names(figure: Figure, side: str) -> list[str]:
-    axis = figure.axes[0].yaxis if side == "rows" else figure.axes[0].xaxis
-    return [label.get_text() for label in axis.get_ticklabels()]
 
 
 @pytest.mark.parametrize("case", SMALL)
@@ -134,13 +128,6 @@ def test_everything_lies_inside_a_small_figure(rows: int, cols: int) -> None:
     assert min(box.x0, box.y0) >= 0
     assert box.x1 <= width <= 4.3
     assert box.y1 <= height <= 4.3
-
-
-def test_the_same_mask_gives_the_same_bytes(tmp_path: Path) -> None:
-    for suffix in (".png", ".svg", ".pdf"):
-        for name in ("first", "second"):
-            plot.mask(masks.window(1, 1), 6, out=tmp_path / f"{name}{suffix}")
-        assert (tmp_path / f"first{suffix}").read_bytes() == (tmp_path / f"second{suffix}").read_bytes()
 
 
 def test_a_users_style_does_not_change_a_figure() -> None:

@@ -99,8 +99,8 @@ def test_a_field_that_may_be_none_or_has_a_default_may_be_missing() -> None:
 
 
 def test_what_is_not_known_is_ignored_and_named() -> None:
-    found = reader()
-    assert found.read(Outer, {**GOOD, "here": 5, "inner": {"number": 3, "more": []}}) == found.read(Outer, GOOD)
+    found, plain = reader(), {**GOOD, "tensor": None}  # Python 3.13 asks a tensor, too, whether it equals itself
+    assert found.read(Outer, {**plain, "here": 5, "inner": {"number": 3, "more": []}}) == found.read(Outer, plain)
     assert set(found.ignored) == {"Outer.here", "Inner.more"}
     assert found.read(Inner, [3, "more"]) == Inner(3)
     assert "Inner.[1]" in found.ignored

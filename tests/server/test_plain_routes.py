@@ -185,10 +185,7 @@ def test_an_explanation_is_statistics_or_a_page(post: Post) -> None:
         post("/explain?page=true", {"text": "abc", "model": "words"}),
         post("/explain", {"text": "abc"}, headers={"Accept": "text/html"}),
     ):
-        assert (answer.headers["content-type"], answer.text) == (
-            "text/html; charset=utf-8",
-            "<!doctype html><p>3",
-        )
+        assert (answer.headers["content-type"], answer.text) == ("text/html; charset=utf-8", "<!doctype html><p>3")
     assert post("/explain?page=1", {"text": "abc"}).status_code == 400
     assert post("/explain", {"rows": [{"text": "abc"}]}).status_code == 400
 

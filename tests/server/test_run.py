@@ -20,11 +20,14 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import psutil
 import pytest
 import tritonclient.http
 
+from headwise.server.protocols.tensorflow_tensors import MESSAGES, array_of
+from headwise.tasks.columns import Column
 from tests.cli.conftest import reviews_run
 from tests.server.protocols.clients import triton_grpc
 
@@ -143,24 +146,13 @@ def test_it_says_where_it_is_and_answers(server: Server) -> None:
 
 
 TEXTS = ["a good film", "a bad film"]
-TENSORFLOW = """
-import sys, grpc, tensorflow as tf
-from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
-address, *texts = sys.argv[1:]
-request = predict_pb2.PredictRequest()
-request.model_spec.name = "films"
-request.inputs["text"].CopyFrom(tf.make_tensor_proto(texts))
-with grpc.insecure_channel(address) as channel:
-    found = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, timeout=60).outputs
-print(*tf.make_ndarray(found["probabilities"]).flatten())
-"""
 
 
 def test_clients_of_triton_and_tensorflow_serving_get_what_the_plain_route_gives(server: Server) -> None:
+    """TensorFlow's own client, which is slow to import: protocols/test_tensorflow_grpc.py."""
     rows = server.ask("/classify", {"rows": [{"text": text} for text in TEXTS]})["rows"]
     expected = pytest.approx([share for row in rows for share in row["probabilities"].values()], abs=1e-6)
     address = f"127.0.0.1:{server.port('TensorFlow Serving over gRPC')}"
-    tensorflow = subprocess.Popen([sys.executable, "-c", TENSORFLOW, address, *TEXTS], stdout=subprocess.PIPE)
     for triton, line in ((tritonclient.http, "HTTP"), (triton_grpc(), "Open Inference Protocol over gRPC")):
         with triton.InferenceServerClient(f"127.0.0.1:{server.port(line)}") as client:
             assert client.is_server_ready()
@@ -170,8 +162,12 @@ def test_clients_of_triton_and_tensorflow_serving_get_what_the_plain_route_gives
             answer = client.infer("films", [text])
             assert [label.decode() for label in answer.as_numpy("label")] == [row["label"] for row in rows]
             assert answer.as_numpy("probabilities").flatten().tolist() == expected
-    told = tensorflow.communicate(timeout=PATIENCE)[0].split()
-    assert [float(share) for share in told] == expected
+    given = {"dtype": 7, "tensor_shape": {"dim": [{"size": 2}]}, "string_val": [text.encode() for text in TEXTS]}
+    request = MESSAGES["PredictRequest"](model_spec={"name": "films"}, inputs={"text": given})
+    with grpc.insecure_channel(address) as channel:
+        predict = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
+        told = MESSAGES["PredictResponse"].FromString(predict(request.SerializeToString(), timeout=PATIENCE))
+    assert array_of(Column("probabilities", "FP32", (2,)), told.outputs["probabilities"]).flatten().tolist() == expected
 
 
 def test_a_worker_that_is_killed_under_load_is_replaced(server: Server) -> None:

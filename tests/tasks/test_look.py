@@ -64,10 +64,7 @@ CASES: dict[str, tuple[Callable[[], Task[Any]], Callable[[], list[Any]]]] = {
         lambda: learn(Classify, {**READS, "second": TEXTS[::-1]}, **ENCODER, text_pair="second"),
         lambda: [*PAIRS, f"short [SEP] {LONG}"],
     ),
-    "classify latent": (
-        lambda: learn(Classify, READS, **{**ENCODER, "model": "latent", "latents": 4}),
-        lambda: TEXTS,
-    ),
+    "classify latent": (lambda: learn(Classify, READS, **{**ENCODER, "model": "latent", "latents": 4}), lambda: TEXTS),
     "answer": (
         lambda: learn(Answer, QUESTIONS, **ENCODER, question_length=4),
         lambda: [("which?", LONG), (SIGNS, SIGNS), f"which? [SEP] {LONG}"],
@@ -80,10 +77,7 @@ CASES: dict[str, tuple[Callable[[], Task[Any]], Callable[[], list[Any]]]] = {
         lambda: learn(Language, TEXTS, **SMALL, layers=1, block=16, objective="causal", write=2),
         lambda: TEXTS,
     ),
-    "translate": (
-        lambda: learn(Translate, sources(a="source", b="target"), **WRITER),
-        lambda: TEXTS,
-    ),
+    "translate": (lambda: learn(Translate, sources(a="source", b="target"), **WRITER), lambda: TEXTS),
     "summarize": (lambda: learn(Summarize, sources(a="text", b="summary"), **WRITER), lambda: TEXTS),
     "reply": (lambda: learn(Reply, sources(a="message", b="reply"), **WRITER), lambda: TEXTS),
     "match": (matching, pictures),

@@ -15,6 +15,7 @@ from headwise.errors import ArgumentError, DtypeError
 from headwise.models.checkpoint import default_model
 from headwise.text import Patches, Tokenizer, Tokens, as_tokens
 from tests.text.conftest import byte_level
+from tests.versions import since
 
 # A combining mark behind a space is shown on that space, which some offsets leave out: too odd to have a rule.
 NO_MARKS = st.characters(exclude_categories=["Cs", "Mn", "Mc", "Me"], exclude_characters="\u200dĠġ")
@@ -92,6 +93,7 @@ class TestByteLevel:
             assert tokens.offsets == ((0, 3), (4, 5), (4, 5), (5, 9))
 
     def test_the_space_before_a_mask(self, roberta: PreTrainedTokenizerFast) -> None:
+        since("transformers", "5.0")  # before, PreTrainedTokenizerFast turned off the space before the first word
         roberta = PreTrainedTokenizerFast(
             tokenizer_object=tokenizers.Tokenizer.from_str(roberta.backend_tokenizer.to_str())
         )

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 def record(
     heads: int = 2,
-    kv_heads: int = 2,
+    kv_heads: int | None = None,
     length: int = 9,
     dim: int = 4,
     *,
@@ -37,7 +38,7 @@ def record(
     **options: Any,
 ) -> AttentionRecord:
     q = size * torch.randn(batch, heads, length, dim)
-    k = size * torch.randn(batch, kv_heads, keys or length, dim)
+    k = size * torch.randn(batch, kv_heads or heads, keys or length, dim)
     return headwise.attention(q, k, k, record=True, **options)[1]
 
 
@@ -137,15 +138,7 @@ def row_bias() -> torch.Tensor:
 
 
 HOSTILE = [
-    "</script><img src=x onerror=alert(1)>",
-    "<!--<script>",
-    "a\u2028b",
-    '"',
-    "&lt;",
-    "-->",
-    "\\u003c",
-    "{{",
-    "🙂",
+    *("</script><img src=x onerror=alert(1)>", "<!--<script>", "a\u2028b", '"', "&lt;", "-->", "\\u003c", "{{", "🙂")
 ]
 
 CASES: dict[str, Callable[[], AttentionRecord]] = {
@@ -268,6 +261,17 @@ class Page:
             for first, past in numbers[rows + 1 :].reshape(-1, 2)[numbers[row] : numbers[row + 1]]:
                 allowed[row, first:past] = True
         return allowed
+
+
+def tags(source: str) -> list[str]:
+    seen: list[str] = []
+
+    class Tags(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: object) -> None:
+            seen.append(tag)
+
+    Tags().feed(source)
+    return seen
 
 
 def unpacked(data: bytes, count: int, bits: int) -> np.ndarray:

@@ -24,16 +24,13 @@ from .conftest import record
 @pytest.fixture(params=["at once", "in pieces"])
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "in pieces":
-        for module, name, value in (
-            (head, "CELLS", 12),
-            (head, "WIDTH", 3),
-            (runs, "WIDTH", 3),
-            (answers, "CELLS", 12),
-            (answers, "FEWEST_ROWS", 1),
-            (answers, "ROWS", 4),
-            (answers, "SPREAD_ROWS", 2),
+        for module, values in (
+            (head, {"CELLS": 12, "WIDTH": 3}),
+            (runs, {"WIDTH": 3}),
+            (answers, {"CELLS": 12, "FEWEST_ROWS": 1, "ROWS": 4, "SPREAD_ROWS": 2}),
         ):
-            monkeypatch.setattr(module, name, value)
+            for name, value in values.items():
+                monkeypatch.setattr(module, name, value)
     return str(request.param)
 
 

@@ -18,7 +18,6 @@ from headwise.records import Seen
 from headwise.viewer import inputs_of
 from headwise.viewer.server import serving
 
-from .browser import check_with_axe
 from .conftest import HOSTILE, empty_row, look, placed, record, write
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ STACKS: dict[str, Callable[[], Seen]] = {
     "plain": lambda: look(*(record() for _ in range(3))),
     "causal": lambda: look(*(record(mask=masks.causal()) for _ in range(3))),
     "window": lambda: look(*(record(mask=masks.window(2, 1)) for _ in range(2))),
-    "grouped queries": lambda: look(*(record(heads=6, mask=masks.causal()) for _ in range(2))),
+    "grouped queries": lambda: look(*(record(heads=6, kv_heads=2, mask=masks.causal()) for _ in range(2))),
     "an empty row": lambda: look(empty_row(), record(), empty_row()),
     "sinks": with_sinks,
     "one token": lambda: look(record(length=1), record(length=1)),
@@ -222,10 +221,7 @@ def test_pointing_at_a_layer_reads_it_and_shades_the_text_by_it(tab: Page, tmp_p
         assert float(reading.locator("b").inner_text()) == pytest.approx(expected[row, col].item(), abs=1e-4)
         where = "in the input" if row == 3 else f"after layer {2 - row}"
         assert reading.inner_text().endswith(f"w{col} {col} {where}")
-        assert listed(tab)[0] == (
-            expected[row].argmax().item(),
-            pytest.approx(expected[row].max().item(), abs=1e-4),
-        )
+        assert listed(tab)[0] == (expected[row].argmax().item(), pytest.approx(expected[row].max().item(), abs=1e-4))
     assert tab.evaluate("headwise.state.col") == 8
     tab.mouse.click(place["x"] + frame["left"] + 6.5 * frame["wide"], place["y"] + frame["top"] + 5)
     wait(tab)
@@ -335,9 +331,3 @@ def test_it_is_saved_as_vectors_with_its_labels(tab: Page, tmp_path: Path) -> No
     assert "<svg" in saved
     for text in ["after layer 1<", "after layer 0<", ">input<", ">w8<", ">rollout of w4 4 "]:
         assert text in saved
-
-
-def test_axe_finds_nothing_serious(axe_tab: Page, tmp_path: Path) -> None:
-    seen = look(*(record(length=30, size=2.0) for _ in range(3)))
-    show(axe_tab, tmp_path, seen, pinrow=4, col=7)
-    check_with_axe(axe_tab)

@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from headwise.records import AttentionRecord
 from headwise.text import Tokenizer, Tokens
 from headwise.viewer import facts_of, inputs_of, page_of, write_page
 
-from .conftest import HOSTILE, Page, look, placed, record, write
+from .conftest import HOSTILE, Page, look, placed, record, tags, write
 
 ROOT = Path(__file__).parents[2]
 
@@ -143,17 +142,6 @@ def test_a_text_cannot_leave_its_place(tmp_path: Path) -> None:
     expected = write(tmp_path / "plain.html", look(record()))
     assert tags(page.source) == tags(expected.source)
     assert "img" not in tags(page.source)
-
-
-def tags(source: str) -> list[str]:
-    seen: list[str] = []
-
-    class Tags(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: object) -> None:
-            seen.append(tag)
-
-    Tags().feed(source)
-    return seen
 
 
 # --- The document -----------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from headwise.text import Tokens
 from headwise.viewer import inputs_of, write_page
 
 from .browser import WITHIN, check_largest, check_with_axe, told, weights_in
+from .conftest import HOSTILE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -27,24 +28,9 @@ pytestmark = pytest.mark.browser
 
 # Two sentences, in which some words are of several tokens; + stands where no space stands before one.
 PIECES = [
-    "[CLS]",
-    "The",
-    "un",
-    "+help",
-    "+ful",
-    "cat",
-    "sat",
-    "+.",
-    "It",
-    "is",
-    "+n",
-    "+'",
-    "+t",
-    "mine",
-    "+.",
-    "[SEP]",
+    *("[CLS]", "The", "un", "+help", "+ful", "cat", "sat", "+."),
+    *("It", "is", "+n", "+'", "+t", "mine", "+.", "[SEP]"),
 ]
-HOSTILE = ["</script><img src=x onerror=alert(1)>", "<!--<script>", "a\u2028b", '"', "&lt;", "-->", "\\u003c", "{{"]
 BOXES = ("document.documentElement", "headwise.app.frame", "headwise.app.panel", "headwise.app.view.element")
 
 
@@ -599,17 +585,13 @@ def test_the_picture_has_the_text_and_its_colours(form: str, tab: Page, tmp_path
     assert download.value.path().read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "row=4&head=1",
-        "col=4&look=gets&head=1&scale=log&colours=grey",
-        "row=4&head=1&heads=1.0,0.2",
-        "col=4&look=gets&heads=1.0",
-        "row=4&level=words&head=2",
-        "col=4&look=gets&level=sentences&heads=1.1",
-    ],
-)
+ADDRESSES = [
+    *("row=4&head=1", "col=4&look=gets&head=1&scale=log&colours=grey", "row=4&head=1&heads=1.0,0.2"),
+    *("row=4&level=words&head=2", "col=4&look=gets&level=sentences&heads=1.1"),
+]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
 def test_the_python_gives_what_is_in_sight(
     address: str, tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,8 +74,9 @@ def shown(sheet: Worksheet, **options: object) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("width", [50, 80, 200])
-@pytest.mark.parametrize("name", ["everything", "mla", "sixteen tokens", "bert"])
+@pytest.mark.parametrize(
+    ("name", "width"), [("everything", 80), ("mla", 50), ("sixteen tokens", 50), ("sixteen tokens", 200), ("bert", 80)]
+)
 def test_the_terminal_shows_every_matrix(name: str, width: int) -> None:
     sheet = CASES[name]().make()
     text = shown(sheet, width=width)

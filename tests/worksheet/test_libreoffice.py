@@ -35,7 +35,9 @@ def off(found: np.ndarray, expected: Any) -> str:
 
 # Those whose formulas are those of others are compared with PyTorch in test_make.py: LibreOffice takes a second each.
 LIKE_OTHERS = {
+    "multi-head",
     "causal",
+    "a window and padding",
     "sixteen tokens",
     "grouped queries",
     "shared projection",
@@ -45,9 +47,11 @@ LIKE_OTHERS = {
     "one key head",
     "rope after padding",
     "rope at other positions",
+    "rope far away",
     "alibi of three heads",
     "shaw of keys alone, scaled",
     "cross with rope",
+    "queries, keys and values",
     "other values",
     "latents that look at each other",
     "latents that read again and again",

@@ -5,6 +5,7 @@ Their projections are [M, H, D], one each for queries, keys, values and the gate
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import keras
@@ -81,6 +82,8 @@ def to_keras(ours: Layer) -> keras.layers.Layer:
         "value_head_dim with shared key heads": grouped and ours.value_head_dim != ours.head_dim,
         "kernel": ours.kernel != "auto",
     }
+    if "use_gate" not in inspect.signature(keras.layers.MultiHeadAttention.__init__).parameters:
+        there_is_none[f"gate; Keras 3.14 has. Received: keras {keras.__version__}"] = ours.gate is not None
     for name, used in there_is_none.items():
         if used:
             raise ArgumentError(f"to_keras: keras.layers has no equivalent of this layer's {name}")

@@ -58,7 +58,7 @@ def read(config: Any, *, head_dim: int | None, interleaved: bool | None, layer_t
 
 
 def _parameters(config: Any, layer_type: str | None) -> dict[str, Any]:
-    parameters = entry(config, "rope_parameters", "rope_scaling") or {}
+    parameters = entry(config, "rope_parameters") or _older_parameters(config)
     nested = {name: value for name, value in parameters.items() if isinstance(value, dict)}
     if not nested:
         return dict(parameters)
@@ -68,6 +68,16 @@ def _parameters(config: Any, layer_type: str | None) -> dict[str, Any]:
             f"Received: layer_type={layer_type!r}"
         )
     return dict(nested[layer_type])
+
+
+def _older_parameters(config: Any) -> dict[str, Any]:
+    """Those of transformers 4, where layers with a window had a base of their own beside the others' (Gemma 3)."""
+    scaling = entry(config, "rope_scaling") or {}
+    local = entry(config, "rope_local_base_freq", "local_rope_theta")
+    if local is None:
+        return scaling
+    base = entry(config, "rope_theta", "global_rope_theta")
+    return {"full_attention": {"rope_theta": base, **scaling}, "sliding_attention": {"rope_theta": local}}
 
 
 def _scaling(config: Any, kind: str, parameters: dict[str, Any]) -> RopeScaling | None:

@@ -54,6 +54,21 @@ class Einsum(nn.Module):
         return torch.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
+class SharedByHeads(nn.Module):
+    """One small matrix for all heads, split before it is applied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = 4
+        self.q, self.k, self.v = (nn.Linear(4, 4, bias=False) for _ in range(3))
+        self.out = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.view(*x.shape[:2], 4, 4)
+        scores = torch.einsum("bqhd,bkhd->bhqk", self.q(x), self.k(x)) / 2
+        return self.out(torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), self.v(x)).flatten(2))
+
+
 def assert_at(finding: Finding, thing: Any, code: str) -> None:
     """A finding points at the line of a class or function that has this code."""
     lines, first = inspect.getsourcelines(thing)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from headwise.doctor.patient import NotChecked
 from tests.doctor.checks.specimens import found, one, seeded
-from tests.doctor.checks.styles import Einsum, Masked, Plain, assert_at
+from tests.doctor.checks.styles import Einsum, Masked, Plain, SharedByHeads, assert_at
 
 # Heads and positions.
 
@@ -219,21 +219,6 @@ class Grouped(nn.Module):
         q = self.q(x).view(b, n, 4, 4).transpose(1, 2).reshape(b, 2, 2 * n, 4)
         k, v = (f(x).view(b, n, 2, 4).transpose(1, 2) for f in (self.k, self.v))
         return self.out(((q @ k.mT / 2).softmax(-1) @ v).view(b, 4, n, 4).transpose(1, 2).reshape(b, n, m))
-
-
-class SharedByHeads(nn.Module):
-    """One small matrix for all heads, split before it is applied."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heads = 4
-        self.q, self.k, self.v = (nn.Linear(4, 4, bias=False) for _ in range(3))
-        self.out = nn.Linear(16, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.view(*x.shape[:2], 4, 4)
-        scores = torch.einsum("bqhd,bkhd->bhqk", self.q(x), self.k(x)) / 2
-        return self.out(torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), self.v(x)).flatten(2))
 
 
 class WithLearnedKeys(Plain):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.doctor.checks.specimens import Attention, Cross, found, one, seeded
-from tests.doctor.checks.styles import Einsum, Plain, assert_at
+from tests.doctor.checks.styles import Einsum, Plain, SharedByHeads, assert_at
 
 
 class CutsKeysFirst(Einsum):
@@ -145,21 +145,6 @@ class Named(Plain):
     def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
         k, q, v = (self.split(part) for part in self.kqv(x).chunk(3, dim=-1))
         return self.out(self.merge((q @ k.mT / 2).softmax(-1) @ v))
-
-
-class SharedByHeads(nn.Module):
-    """One small matrix for all heads, split before it is applied."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heads = 4
-        self.q, self.k, self.v = (nn.Linear(4, 4, bias=False) for _ in range(3))
-        self.out = nn.Linear(16, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.view(*x.shape[:2], 4, 4)
-        scores = torch.einsum("bqhd,bkhd->bhqk", self.q(x), self.k(x)) / 2
-        return self.out(torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), self.v(x)).flatten(2))
 
 
 class NoProjections(nn.Module):

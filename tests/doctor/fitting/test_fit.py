@@ -203,7 +203,7 @@ PAIRS = [
     pair
     for pair in itertools.combinations(
         [
-            *("unscaled", "scale-width", "axis-queries", "axis-heads", "split-view", "merge-view"),
+            *("scale-width", "axis-queries", "split-view", "merge-view"),
             *("no-output", "k-for-v", "kv-exchanged", "weights-transposed"),
         ],
         2,

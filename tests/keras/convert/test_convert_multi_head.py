@@ -1,4 +1,4 @@
-"""MultiHeadAttention of PyTorch and Keras made of one another: the same weights, the same numbers."""
+"""MultiHeadAttention of PyTorch and Keras made of one another: dtypes, kernels, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,88 +12,19 @@ import torch
 from torch import nn
 
 from headwise import keras as hk
-from headwise import masks
 from headwise import nn as hnn
 from headwise.errors import ArgumentError, CheckpointError, DtypeError
-from tests.keras.backend import BACKEND, array, cases, tensor
-
-KINDS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "no_bias": {"bias": False},
-    "output_bias": {"bias": False, "output_bias": True},
-    "grouped": {"num_kv_heads": 2},
-    "head_dim": {"head_dim": 6, "value_head_dim": 5},
-    "separate": {"kdim": 6, "vdim": 10},
-    "shared": {"projection": "shared"},
-    "shared_without_bias": {"projection": "shared", "bias": False},
-    "qk_norm_rms": {"qk_norm": "rms", "norm_eps": 1e-3},
-    "qk_norm_layer": {"qk_norm": "layer", "norm_eps": 1e-2},
-    "sinks_gate_softcap": {"sinks": True, "gate": True, "softcap": 2.0, "scale": 0.7},
-    "dropout": {"dropout": 0.25},
-    "rope": {"positions": hnn.positions.Rope(4, base=100.0, interleaved=True, rotary_dim=2)},
-    "yarn": {"positions": hnn.positions.Rope(4, scaling=hnn.positions.Yarn(4.0, 16))},
-}
+from tests.keras.backend import BACKEND, array, tensor
+from tests.keras.modules import moved
+from tests.keras.parity import assert_same_state
 
 
 def made(**options: Any) -> hnn.MultiHeadAttention:
-    """A module of PyTorch of which every parameter differs from where it began."""
-    module = hnn.MultiHeadAttention(16, 4, **options).eval()
-    drawn = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=drawn)
-    return module
+    return moved(hnn.MultiHeadAttention(16, 4, **options))
 
 
 def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(3).normal(size=shape).astype(np.float32)
-
-
-def assert_same_state(a: nn.Module, b: nn.Module) -> None:
-    assert list(a.state_dict()) == list(b.state_dict())
-    for name, value in a.state_dict().items():
-        assert value.dtype == b.state_dict()[name].dtype, name
-        torch.testing.assert_close(b.state_dict()[name], value, rtol=0, atol=0, msg=name)
-    assert repr(a) == repr(b)
-
-
-@pytest.mark.parametrize("kind", cases(KINDS, "sinks_gate_softcap"))
-def test_multi_head_there_and_back(kind: str) -> None:
-    module = made(**KINDS[kind])
-    layer = hk.MultiHeadAttention.from_torch(module)
-    assert layer.built
-    back = layer.to_torch()
-    assert type(back) is hnn.MultiHeadAttention
-    assert not back.training
-    assert_same_state(module, back)
-
-
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_multi_head_computes_the_same(kind: str) -> None:
-    module = made(**KINDS[kind])
-    layer = hk.MultiHeadAttention.from_torch(module)
-    x, real = numbers(2, 5, 16), np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
-    inputs = [x, numbers(2, 5, module.kdim), numbers(2, 5, module.vdim)] if kind == "separate" else [x]
-    expected = module(*map(torch.tensor, inputs), mask=masks.causal(), real=torch.tensor(real))
-    keyed = {"value": tensor(inputs[2]), "key": tensor(inputs[1])} if kind == "separate" else {}
-    found = layer(tensor(x), **keyed, attention_mask=masks.causal(), value_mask=tensor(real))
-    np.testing.assert_allclose(array(found), expected.detach().numpy(), atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_multi_head_of_keras_there_and_back(kind: str) -> None:
-    options = dict(KINDS[kind])
-    if "positions" in options:
-        options["positions"] = hk.positions.Rope.from_torch(options["positions"])
-    layer = hk.MultiHeadAttention(16, 4, **options)
-    layer.build()
-    back = hk.MultiHeadAttention.from_torch(layer.to_torch(), name=layer.name)
-    assert len(back.weights) == len(layer.weights) > 1
-    for a, b in zip(layer.weights, back.weights, strict=True):
-        assert a.shape == b.shape
-        np.testing.assert_array_equal(array(a), array(b))
-    for name in ("num_kv_heads", "head_dim", "value_head_dim", "kdim", "vdim", "dropout", "scale", "softcap", "kernel"):
-        assert getattr(layer, name) == getattr(back, name)
 
 
 def test_of_pytorchs_own_multi_head_attention() -> None:

@@ -12,6 +12,7 @@ from headwise import keras as hk
 from headwise import masks
 from headwise.errors import ArgumentError, DtypeError
 from tests.keras.backend import array, tensor
+from tests.versions import since
 
 GROUPED = keras.layers.GroupQueryAttention
 OWN = keras.layers.MultiHeadAttention
@@ -38,6 +39,8 @@ def numbers(*shape: int, seed: int = 3) -> np.ndarray:
 def made(kind: str, widths: tuple[int, ...] = (8, 8, 8)) -> Any:
     """A built layer of Keras of which every weight is random."""
     cls, options = KINDS[kind]
+    if "use_gate" in options:
+        since("keras", "3.14")
     layer = cls(**options)
     layer.build(*[(None, None, width) for width in widths])
     for i, weight in enumerate(layer.weights):
@@ -136,6 +139,8 @@ def test_a_frozen_layer_stays_frozen_and_mixed_precision_stays() -> None:
     ],
 )
 def test_what_there_is_nothing_like_here(options: dict[str, Any], message: str) -> None:
+    if {"sliding_window", "use_gate"} & set(options):
+        since("keras", "3.14")
     layer = OWN(2, 4, **options)
     layer.build((None, None, 8), (None, None, 8))
     with pytest.raises(ArgumentError, match=message):
@@ -143,6 +148,7 @@ def test_what_there_is_nothing_like_here(options: dict[str, Any], message: str) 
 
 
 def test_a_sliding_window_is_the_mask_that_the_message_names() -> None:
+    since("keras", "3.14")
     theirs = OWN(2, 4, sliding_window=3)
     x = tensor(numbers(2, 7, 8))
     expected = theirs(x, x, use_causal_mask=True)
@@ -220,6 +226,14 @@ def test_what_keras_has_nothing_like(options: dict[str, Any], name: str) -> None
     layer = hk.MultiHeadAttention(8, 2, **options)
     layer.build()
     with pytest.raises(ArgumentError, match=f"keras.layers has no equivalent of this layer's {name}"):
+        layer.to_keras()
+
+
+def test_a_gate_needs_a_keras_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = hk.MultiHeadAttention(8, 2, bias=False, gate=True)
+    layer.build((None, None, 8))
+    monkeypatch.setattr(OWN, "__init__", lambda self, num_heads, key_dim: None)
+    with pytest.raises(ArgumentError, match=r"no equivalent of this layer's gate; Keras 3.14 has"):
         layer.to_keras()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -117,29 +116,6 @@ def test_inside_a_model_of_unknown_length(scheme: str) -> None:
     x = np.random.default_rng(0).normal(size=(2, 7, M)).astype(np.float32)
     want = array(layer(tensor(x), use_causal_mask=True))
     np.testing.assert_allclose(model.predict(x, verbose=0), want, atol=1e-5)
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_config(scheme: str) -> None:
-    _, layer = pair(scheme)
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
-    assert again.get_config() == layer.get_config()
-    again.set_weights(layer.get_weights())
-    x = tensor(torch.randn(1, 5, M))
-    assert np.array_equal(array(again(x)), array(layer(x)))
-
-
-def test_one_table_for_two_layers_stays_one_when_saved(tmp_path: Path) -> None:
-    shared = positions.T5Buckets(H, std=1.0)
-    inputs = keras.Input((None, M))
-    hidden = MultiHeadAttention(M, H, positions=shared, name="first")(inputs)
-    model = keras.Model(inputs, MultiHeadAttention(M, H, positions=shared, name="second")(hidden))
-    assert len(model.trainable_variables) == 9  # a kernel and a bias of two projections, twice, and one table
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert len(again.trainable_variables) == 9
-    x = np.random.default_rng(0).normal(size=(1, 5, M)).astype(np.float32)
-    np.testing.assert_allclose(array(again(tensor(x))), array(model(tensor(x))), atol=1e-6)
 
 
 def test_bad_input() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.nn.positions import DynamicNTK, Positions, Rope, Yarn
+from tests.versions import since
 
 
 def test_a_pair_is_turned_by_its_position_in_radians() -> None:
@@ -107,6 +108,7 @@ def test_nothing_of_it_is_in_the_state_dict() -> None:
 
 
 def test_interleaved_equals_roformer() -> None:
+    since("transformers", "5.0")
     from transformers.models.roformer import modeling_roformer as hf
 
     q, k = torch.randn(2, 2, 4, 20, 16).unbind()

@@ -9,6 +9,7 @@ import torch
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.nn.positions import Rope2D
+from tests.versions import since
 
 
 def test_the_first_pairs_turn_by_row_the_others_by_column() -> None:
@@ -28,11 +29,12 @@ def test_scores_depend_on_the_offset_alone() -> None:
 
 
 def test_it_equals_pixtral() -> None:
+    since("transformers", "5.20")
     from transformers import PixtralVisionConfig
     from transformers.models.pixtral import modeling_pixtral as hf
 
     config = PixtralVisionConfig(hidden_size=64, num_attention_heads=4)
-    rope = Rope2D(16, base=config.rope_parameters["rope_theta"])
+    rope = Rope2D(16, base=10_000.0)
     x = torch.randn(1, 4, 30, 16)
     places = torch.cartesian_prod(torch.arange(5), torch.arange(6))
     cos, sin = hf.PixtralVisionRotaryEmbedding(config)(x, places)

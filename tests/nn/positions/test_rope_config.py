@@ -34,6 +34,21 @@ def test_the_names_of_old_are_read() -> None:
     assert repr(Rope.from_hf(gptj)) == "Rope(32, base=10000.0, interleaved=True, rotary_dim=16)"
 
 
+def test_each_type_of_layer_by_the_names_of_old() -> None:
+    gemma3 = {
+        **LLAMA,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+        "rope_scaling": {"type": "linear", "factor": 8.0},
+    }
+    modernbert = {**LLAMA, "global_rope_theta": 1.6e5, "local_rope_theta": 1e4}
+    for config, base, scaled in ((gemma3, 1e6, Linear(8.0)), (modernbert, 1.6e5, None)):
+        whole, local = (Rope.from_hf(config, layer_type=f"{x}_attention") for x in ("full", "sliding"))
+        assert (whole.base, whole.scaling, local.base, local.scaling) == (base, scaled, 1e4, None)
+        with pytest.raises(CheckpointError, match="expected one of full_attention, sliding_attention"):
+            Rope.from_hf(config)
+
+
 def test_the_original_length_is_found_where_hugging_face_finds_it() -> None:
     dynamic = {**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
     assert Rope.from_hf(dynamic).scaling == DynamicNTK(2.0, 4096)

@@ -9,6 +9,7 @@ import torch
 
 from headwise.errors import ArgumentError
 from headwise.nn.positions import DynamicNTK, Linear, Llama3, Rope, Yarn
+from tests.versions import rope_options
 
 
 def test_linear_by_two_puts_position_two_where_one_was() -> None:
@@ -108,7 +109,7 @@ def test_scalings_equal_llamas(parameters: dict) -> None:
         hidden_size=64,
         num_attention_heads=4,
         max_position_embeddings=64,
-        rope_parameters={"rope_theta": 10_000.0, **parameters},
+        **rope_options(rope_theta=10_000.0, **parameters),
     )
     embedding = hf.LlamaRotaryEmbedding(config)
     rope = Rope.from_hf(config)
@@ -129,7 +130,7 @@ def test_dynamic_ntk_equals_llamas(length: int) -> None:
         hidden_size=64,
         num_attention_heads=4,
         max_position_embeddings=16,
-        rope_parameters={"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 3.0},
+        **rope_options(rope_type="dynamic", rope_theta=10_000.0, factor=3.0),
     )
     x, ids = torch.randn(1, 4, length, 16), torch.arange(length)
     expected, _ = hf.apply_rotary_pos_emb(x, x, *hf.LlamaRotaryEmbedding(config)(x, ids[None]))

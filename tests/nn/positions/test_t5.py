@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headwise import attention, masks
 from headwise.errors import ArgumentError
 from headwise.nn.positions import T5Buckets
+from tests.versions import since
 
 
 def test_buckets_by_hand() -> None:
@@ -58,6 +59,7 @@ def hugging_face(is_decoder: bool, **options: int):
     from transformers import T5Config
     from transformers.models.t5.modeling_t5 import T5Attention
 
+    since("transformers", "5.20")
     config = T5Config(d_model=32, d_kv=8, num_heads=4, is_decoder=is_decoder, dropout_rate=0.0, **options)
     layer = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).eval()
     with torch.no_grad():

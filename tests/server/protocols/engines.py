@@ -18,11 +18,7 @@ CLASSIFY = Description(
     task="classify",
     platform="headwise_torch",
     inputs=(Column("text", "BYTES", says="what to classify"),),
-    outputs=(
-        Column("label", "BYTES"),
-        Column("probabilities", "FP32", (2,)),
-        Column("tokens", "BYTES", (-1,)),
-    ),
+    outputs=(Column("label", "BYTES"), Column("probabilities", "FP32", (2,)), Column("tokens", "BYTES", (-1,))),
     labels=("short", "long"),
     explains=True,
     example={"text": "a cat"},

@@ -214,11 +214,7 @@ IDS = {"name": "ids", "datatype": "INT64", "shape": [1, 3]}
             "an input has both contents and raw_input_contents",
         ),
         ("words", {"inputs": [TEXT], "raw_input_contents": [b"a", b"b"]}, "1 inputs, but raw_input_contents of 2"),
-        (
-            "words",
-            {"inputs": [TEXT], "outputs": [{"name": "scores"}]},
-            "output 'scores': unknown output",
-        ),
+        ("words", {"inputs": [TEXT], "outputs": [{"name": "scores"}]}, "output 'scores': unknown output"),
         (
             "words",
             {"inputs": [TEXT], "parameters": {"timeout": {"int64_param": -1}}},

@@ -116,11 +116,7 @@ def test_timestamps_may_be_left_out_of_account() -> None:
         ),
         ({"x": [1, 2], "y": [None, None]}, {"target": ("y",), "interpolate": True}, "column 'y' has no numbers"),
         ({"x": [1, 2, 3]}, {"least": 4}, "expected at least 4 rows. Received: 3; choose a smaller context or horizon"),
-        (
-            {"s": ["a", "a", "b"], "t": hours(0, 1, 0), "x": [1, None, 3]},
-            {"series": "s"},
-            "series 'a': 1 cell has no",
-        ),
+        ({"s": ["a", "a", "b"], "t": hours(0, 1, 0), "x": [1, None, 3]}, {"series": "s"}, "series 'a': 1 cell has no"),
         (
             {"s": ["a", "b"], "x": [1, 3]},
             {"series": "s", "least": 2},

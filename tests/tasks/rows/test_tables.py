@@ -352,11 +352,7 @@ def test_each_label_has_its_share_in_both_parts(
     assert second.numbers == sorted(second.numbers)
 
 
-@given(
-    counts=st.lists(st.integers(1, 30), min_size=1, max_size=6),
-    share=st.floats(0.01, 0.99),
-    seed=st.integers(0, 9),
-)
+@given(counts=st.lists(st.integers(1, 30), min_size=1, max_size=6), share=st.floats(0.01, 0.99), seed=st.integers(0, 9))
 def test_a_label_of_two_rows_is_in_both_parts(counts: list[int], share: float, seed: int) -> None:
     given = {f"label {i}": count for i, count in enumerate(counts)}
     data = labelled(**given)

@@ -189,13 +189,8 @@ class TestDraws:
 @pytest.mark.parametrize(
     "options",
     [
-        {"beams": 0},
-        {"length_penalty": -0.1},
-        {"sample": True, "beams": 2},
-        {"temperature": 0.0},
-        {"top_k": -1},
-        {"top_p": 0.0},
-        {"top_p": 1.5},
+        *({"beams": 0}, {"length_penalty": -0.1}, {"sample": True, "beams": 2}, {"temperature": 0.0}),
+        *({"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, float]) -> None:

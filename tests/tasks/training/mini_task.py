@@ -54,6 +54,8 @@ class MiniTask(Task[MiniOptions]):
 
     @classmethod
     def read(cls, source: Any, options: MiniOptions, *, targets: bool = True) -> Data:
+        if isinstance(source, list):
+            return Data("the given", {"tokens": source}, list(range(len(source))))
         return source if isinstance(source, Data) else sequences(source)
 
     @classmethod
@@ -77,19 +79,21 @@ class MiniTask(Task[MiniOptions]):
 
     @torch.no_grad()
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
+        examples = self.encode(self.read(inputs, self.options))
         found: dict[int, int] = {}
-        for batch, places in self.batches(inputs):
+        for batch, places in self.batches(examples):
             found.update(zip(places, self.model(batch["tokens"]).argmax(-1).tolist(), strict=True))
-        return [{"first": found[place]} for place in range(len(inputs))]
+        return [{"first": found[place]} for place in range(len(examples))]
 
     def evaluate(self, source: Any) -> Scores:
-        examples = self.encode(self.read(source, self.options))
-        right = [row["first"] == example[0] for row, example in zip(self.predict(examples), examples, strict=True)]
+        data = self.read(source, self.options)
+        examples = self.encode(data)
+        right = [row["first"] == example[0] for row, example in zip(self.predict(data), examples, strict=True)]
         return Scores({"accuracy": sum(right) / len(right)}, len(right), {"any": {"accuracy": 1 / TOKENS}})
 
-    def look(self, inputs: Sequence[Any]) -> list[Seen]:
+    def look(self, inputs: Any) -> list[Seen]:
         found = []
-        for tokens in inputs:
+        for tokens in self.encode(self.read(inputs, self.options)):
             with headwise.watch(self.model) as seen, torch.no_grad():
                 self.model(torch.tensor([tokens]))
             found.append(seen)

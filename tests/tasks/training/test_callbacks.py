@@ -93,10 +93,7 @@ class TestCurve:
 
         monkeypatch.setattr(Axes, "plot", noted)
         curve.draw(self.ROWS, tmp_path / "curve.png", best_by)
-        expected = {
-            "accuracy": ["best: 0.75, epoch 2"],
-            "validation_loss": ["best: 1.6, epoch 1"],
-        }
+        expected = {"accuracy": ["best: 0.75, epoch 2"], "validation_loss": ["best: 1.6, epoch 1"]}
         assert [label for label in marked if label.startswith("best")] == expected.get(best_by and best_by[0], [])
         assert (tmp_path / "curve.png").stat().st_size > 10_000
 

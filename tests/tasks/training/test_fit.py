@@ -138,8 +138,10 @@ class TestResume:
         self, step: int, whole: Path, tmp_path: Path, before_step: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         before_step(step, interrupt)
+        handler = signal.getsignal(signal.SIGINT)
         with pytest.raises(TrainingInterrupted, match=r"stopped after batch \d+ of \d+ of epoch \d.*resume=True"):
             fit(tmp_path / "run")
+        assert signal.getsignal(signal.SIGINT) is handler
         monkeypatch.undo()
         task = MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
         assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
@@ -243,13 +245,6 @@ class TestResume:
 
 
 class TestStopping:
-    def test_ctrl_c_leaves_the_handler_as_it_was(self, tmp_path: Path, before_step: Any) -> None:
-        handler = signal.getsignal(signal.SIGINT)
-        before_step(2, interrupt)
-        with pytest.raises(TrainingInterrupted):
-            fit(tmp_path / "run")
-        assert signal.getsignal(signal.SIGINT) is handler
-
     def test_a_second_ctrl_c_stops_at_once(self, tmp_path: Path, before_step: Any) -> None:
         handler = signal.getsignal(signal.SIGINT)
 
@@ -276,11 +271,8 @@ class TestStopping:
         fit(tmp_path / "run", lr=0.0, epochs=9, patience=2)  # never better than after the first epoch
         lines = (tmp_path / "run" / "curve.csv").read_text().splitlines()
         assert sum(not line.endswith(",") for line in lines[1:]) == 3
-
-    def test_a_run_that_stopped_early_does_not_go_on(self, tmp_path: Path) -> None:
-        fit(tmp_path / "run", lr=0.0, epochs=9, patience=2)
         before = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"]
-        MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
+        MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)  # it has ended, and does not go on
         assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == before
 
     def test_a_loss_that_is_not_finite(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,10 +409,7 @@ class TestWhatIsRefused:
     ],
 )
 def test_best_weights_are_those_of_the_best_score_and_of_equal_ones_those_of_the_least_loss(
-    scores: tuple[float, ...],
-    losses: tuple[float, ...],
-    best: int,
-    monkeypatch: pytest.MonkeyPatch,
+    scores: tuple[float, ...], losses: tuple[float, ...], best: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     after: list[dict[str, Tensor]] = []
 
