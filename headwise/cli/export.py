@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwise.cli.files import reason, size
-from headwise.cli.output import print_report, working
+from headwise.cli.output import print_report, titled, working
 from headwise.errors import ArgumentError, FileError
 from headwise.export import FORMATS
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from headwise.export.exported import Exported
     from headwise.export.manifest import GraphFile
@@ -141,13 +141,13 @@ def _real(source: Source, path: Path | None) -> dict[str, Any]:
     return {"examples": read_examples(path)}
 
 
-def _table(exported: Exported, title: str) -> Table:
+def _table(exported: Exported, title: str) -> Group:
     """One row for each output of each graph."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), box=box.SIMPLE_HEAD, show_edge=False, title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column("file")
     table.add_column("size", justify="right")
     table.add_column("output", overflow="fold")
@@ -160,7 +160,7 @@ def _table(exported: Exported, title: str) -> Table:
             numbers = (f"{found.largest:.1e}", f"{found.relative:.1e}", f"{graph.tolerance:g}")
             table.add_row(*begin, Text(found.output), *numbers)
             begin = (Text(""), "")
-    return table
+    return titled(title, table)
 
 
 def _bytes(exported: Exported, graph: GraphFile) -> int:
