@@ -82,7 +82,8 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
     """Load a model and its tokenizer with transformers, on the CPU.
 
     Args:
-        name: a folder with config.json, weights and a tokenizer, or the name of a model on the Hugging Face hub.
+        name: a folder with config.json, weights and a tokenizer, or the name of a model on the Hugging Face hub, as
+            `headwise.models.checkpoint.located` gives it.
         generates: also load the head that generates.
         dtype: of the weights; None = that of the checkpoint.
 
@@ -94,7 +95,6 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
         raise ArgumentError(f'{name}: loading it needs transformers. Run pip install "headwise[transformers]"')
     import transformers
 
-    name = _folder_or_id(name)
     with _explained(f"cannot load {name}"), _quiet():
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
         apart = bool(getattr(config, "is_encoder_decoder", False))
@@ -180,20 +180,6 @@ def _continued(prompt: Tokens, whole: Tokens) -> Tokens:
 
 
 # --- Loading ----------------------------------------------------------------------------------------------------------
-
-
-def _folder_or_id(name: str) -> str:
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return str(folder)
-    with contextlib.suppress(HFValidationError):
-        validate_repo_id(name)
-        if not folder.exists():
-            return name
-    raise CheckpointError(f"no folder {name}: expected one with config.json, weights and a tokenizer, or a hub id")
 
 
 def _check_generates(name: str, config: Any) -> None:

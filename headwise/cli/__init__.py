@@ -48,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in takewhile(lambda argument: argument != "--", arguments)
     try:
         return command.main(arguments, prog_name="headwise", standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as error:  # headwise train, without a task
+        error.show()
+        return BAD_INPUT
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "headwise"
         message = error.format_message()

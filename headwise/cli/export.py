@@ -10,12 +10,12 @@ import click
 
 from headwise.cli.files import reason, size
 from headwise.cli.later import Later, later
-from headwise.cli.output import print_report, working
+from headwise.cli.output import print_report, titled, working
 from headwise.errors import ArgumentError, FileError
 from headwise.export import FORMATS
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from headwise.export.exported import Exported
     from headwise.export.manifest import GraphFile
@@ -140,13 +140,13 @@ def _real(source: Source, path: Path | None) -> dict[str, Any]:
     return {"examples": read_examples(path)}
 
 
-def _table(exported: Exported, title: str) -> Table:
+def _table(exported: Exported, title: str) -> Group:
     """One row for each output of each graph."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), box=box.SIMPLE_HEAD, show_edge=False, title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column("file")
     table.add_column("size", justify="right")
     table.add_column("output", overflow="fold")
@@ -161,7 +161,7 @@ def _table(exported: Exported, title: str) -> Table:
             begin = (Text(""), "")
         if not graph.differences:
             table.add_row(*begin, "not compared")
-    return table
+    return titled(title, table)
 
 
 def _bytes(exported: Exported, graph: GraphFile) -> int:

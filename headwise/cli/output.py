@@ -7,12 +7,16 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwise.cli.files import reason
 from headwise.errors import FileError
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
 
 STDOUT = Path("-")
 
@@ -39,6 +43,14 @@ def print_report(report: Any) -> None:
     text = io.StringIO()
     Console(file=text, width=_WIDTH, color_system=None, legacy_windows=False, emoji=False).print(report)
     click.echo("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+
+
+def titled(title: str, table: Table) -> Group:
+    """A table below its title, which is not wrapped to the width of the table."""
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(Text(title, style="bold", no_wrap=True, overflow="ignore"), table)
 
 
 def write_json(path: Path, option: str, content: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ import click
 from headwise.cli.files import STDIN, check_writable, size
 from headwise.cli.output import print_report, progress_bar, working
 from headwise.cli.scores import number
-from headwise.errors import ArgumentError, brief
+from headwise.errors import ArgumentError, brief, shortened
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 _MOST = 6  # columns that are printed
+_LONGEST = 300  # characters of a cell that are printed
 _MUCH = 1_000_000_000  # bytes; a larger file that is read whole gets a note
 _INTERRUPTED = 130
 _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "address": "--ray-address"}
@@ -93,6 +94,7 @@ def predict(
     lines = _lines(inputs)
 
     from headwise import tasks
+    from headwise.tasks.rows.tables import cut_notes
 
     with working(f"loading {run}"):
         task = tasks.load(run)
@@ -112,7 +114,9 @@ def predict(
         elif file is not None:
             rows = _of_file(task, file)
         else:
-            answers = task.predict(_asked(task, lines, context))
+            asked = _asked(task, lines, context)
+            answers = task.predict(asked)
+            _note(cut_notes(task.cut(asked), range(1, len(lines) + 1), "input"))
             rows = [{"input": line, **row} for line, row in zip(lines, answers, strict=True)]
     if out is None:
         _print(rows, getattr(task, "writes", None))
@@ -134,11 +138,15 @@ def _stream(task: Task[Any], run: Path, file: Path, out: Path, engine: Engine, b
     except KeyboardInterrupt:
         click.echo(f"headwise: interrupted; the same command resumes {out}, --restart starts again", err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None
-    for sentence in written.left_out:
-        click.echo(f"note: {sentence}", err=True)
+    _note(written.notes)
     if written.before:
         click.echo(f"note: {written.before:,} of the rows were finished before", err=True)
     _say_written(out, written.rows)
+
+
+def _note(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        click.echo(f"note: {sentence}", err=True)
 
 
 def _say_written(out: Path, rows: int) -> None:
@@ -248,8 +256,7 @@ def _of_file(task: Task[Any], path: Path) -> list[Row]:
     documents = task.reads_documents and suffix_of(path) == ".txt"
     answered = answer(task, str(path) if documents else table, table, wanted)
     _, _, sentences = sum_up(str(path), [answered.note()])
-    for sentence in sentences:
-        click.echo(f"note: {sentence}", err=True)
+    _note((*table.notes, *sentences))
     columns = answered.columns
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -283,4 +290,4 @@ def _table(rows: Sequence[Row]) -> Table:
 def _shown(cell: Any) -> str:
     if cell is None:
         return ""
-    return number(cell) if isinstance(cell, float) else str(cell)
+    return number(cell) if isinstance(cell, float) else shortened(str(cell), _LONGEST)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwise.cli.output import print_report
+from headwise.cli.output import print_report, titled
 from headwise.errors import shortened
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
 
     from headwise.tasks.scores import Scores
 
@@ -31,12 +31,12 @@ def print_scores(scores: Scores, title: str) -> None:
         click.echo(f"note: {sentence}")
 
 
-def scores_table(scores: Scores, title: str) -> Table:
+def scores_table(scores: Scores, title: str) -> Group:
     """One row per score: the model's value, then the value of each baseline."""
     from rich.text import Text
 
     rows = f"{scores.count:,} row" + ("" if scores.count == 1 else "s")
-    table = _table(Text(f"{title}, {rows}"))
+    table = _table()
     table.add_column("score")
     table.add_column("model", justify="right", style="bold")
     for name in scores.baselines:
@@ -44,28 +44,28 @@ def scores_table(scores: Scores, title: str) -> Table:
     for name, value in scores.values.items():
         others = [number(each[name]) if name in each else "" for each in scores.baselines.values()]
         table.add_row(Text(name), number(value), *others)
-    return table
+    return titled(f"{title}, {rows}", table)
 
 
-def confusion_table(scores: Scores) -> Table:
+def confusion_table(scores: Scores) -> Group:
     """One row per true label, one column per predicted label."""
     from rich.text import Text
 
-    table = _table(Text("true label (rows) and predicted label (columns)"))
+    table = _table()
     table.add_column("label")
     for label in scores.labels:
         table.add_column(Text(f"predicted {shortened(label, 20)}"), justify="right")
     for place, (label, row) in enumerate(zip(scores.labels, scores.confusion, strict=True)):
         cells = [Text(str(count), style="bold" if column == place else "") for column, count in enumerate(row)]
         table.add_row(Text(shortened(label, 20)), *cells)
-    return table
+    return titled("true label (rows) and predicted label (columns)", table)
 
 
-def _table(title: Text) -> Table:
+def _table() -> Table:
     from rich import box
     from rich.table import Table
 
-    return Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, title_justify="left", title_style="bold")
+    return Table(box=box.SIMPLE_HEAD, show_edge=False)
 
 
 def number(value: float) -> str:

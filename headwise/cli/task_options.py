@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import textwrap
 import types
 from collections.abc import Mapping, Sequence
@@ -103,7 +104,7 @@ def read_config(path: Path, word: str, options: type[TrainOptions]) -> dict[str,
     for name in content:
         if name not in known:
             raise ArgumentError(
-                f"--config {path}: unknown option {name!r}{_near(str(name), known)} Expected one of: {', '.join(known)}"
+                f"--config {path}: unknown option {name!r}{near(str(name), known)} Expected one of: {', '.join(known)}"
             )
     kinds = get_type_hints(options)
     return {name: _as_kind(value, _without_none(kinds[name])) for name, value in content.items() if value is not None}
@@ -154,8 +155,7 @@ def _choices(options: type[TrainOptions], name: str) -> str:
     return f" One of: {', '.join(map(str, get_args(kind)))}." if get_origin(kind) is Literal else ""
 
 
-def _near(name: str, known: Sequence[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, known, n=1)
-    return f", did you mean {near[0]!r}?" if near else "."
+def near(name: str, known: Sequence[str]) -> str:
+    """The end of a sentence on a name that is not known: which may be meant."""
+    found = difflib.get_close_matches(name, known, n=1)
+    return f", did you mean {found[0]!r}?" if found else "."

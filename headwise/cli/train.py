@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +17,15 @@ from headwise.cli.files import size
 from headwise.cli.scores import print_scores
 from headwise.errors import HeadwiseError
 from headwise.tasks import kinds
+from headwise.tasks.training.folder import check_new
 
 if TYPE_CHECKING:
     from headwise.tasks.options.train import TrainOptions
     from headwise.tasks.rows.tables import Data
     from headwise.tasks.task import Task
+
+
+_LAUNCHED = {"TORCHELASTIC_RUN_ID", "SLURM_NTASKS"}  # variables of torchrun and srun
 
 
 class _Tasks(click.Group):
@@ -28,6 +36,15 @@ class _Tasks(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return _command(cmd_name) if cmd_name in kinds.names() else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word, names = args[0], kinds.names()
+        if word not in names and not word.startswith("-") and not ctx.resilient_parsing:
+            near = task_options.near(word, names)
+            raise click.UsageError(f"No such task {word!r}{near} Expected one of: {', '.join(names)}.", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Tasks"):
@@ -47,6 +64,15 @@ def train() -> None:
 class _TrainTask(click.Command):
     """A command whose --help lists the options of the task apart from those of all tasks."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+            if error.possibilities or not (meant := _described(error.option_name, options)):
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {meant!r}?", ctx) from error
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         word = self.name or ""
         own, common = ({field.name for field in part} for part in task_options.in_order(kinds.options_of(word)))
@@ -60,6 +86,18 @@ class _TrainTask(click.Command):
         ):
             with formatter.section(title):
                 formatter.write_dl(some)
+
+
+def _described(flag: str, options: Iterable[click.Option]) -> str | None:
+    """The option whose help has the words of this one: --lr for --learning-rate. Of several that says least else."""
+    words = re.findall(r"\w+", flag.lower())
+    found = [
+        each
+        for each in options
+        if (said := re.findall(r"\w+", (each.help or "").lower()))
+        and all(get_close_matches(word, said, n=1, cutoff=0.8) for word in words)
+    ]
+    return min(found, key=lambda each: len(each.help or "")).opts[0] if found else None
 
 
 def _command(word: str) -> click.Command:
@@ -107,6 +145,8 @@ def _train(
         said = f"DATA is missing: expected, for example, {options.data_example}."
         raise click.UsageError(said, click.get_current_context())
     if not resume:
+        if not _LAUNCHED & os.environ.keys():  # of several processes only the first may look, in `fit`
+            check_new(folder)
         _check(options, given, config, set(from_line))
     task = _fit(word, data or _data_of(folder), folder, resume, given)
     if _is_first():

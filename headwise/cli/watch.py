@@ -108,9 +108,9 @@ def _load(model: str | None, *, generates: bool, dtype: str) -> Pretrained:
     import torch
 
     from headwise.capture.pretrained import is_available, load_pretrained
-    from headwise.models.checkpoint import default_model
+    from headwise.models.checkpoint import default_model, located
 
-    name = model or str(default_model())
+    name = located(model) if model else str(default_model())
     as_dtype = None if dtype == "auto" else getattr(torch, dtype)
     if not is_available() and not generates and (bert := _load_bert(name, as_dtype or torch.float32)):
         return bert

@@ -43,6 +43,23 @@ def resolve(path_or_id: str | Path) -> Path:
     Raises:
         CheckpointError: no such folder, and no such model on the hub or no way to reach it.
     """
+    return _local(path_or_id) or _download(str(path_or_id), _FETCHED)
+
+
+def located(path_or_id: str) -> str:
+    """What to give a loader that downloads by itself what it needs: a folder, or the name of a model on the hub.
+
+    Raises:
+        CheckpointError: as of `resolve`.
+    """
+    if folder := _local(path_or_id):
+        return str(folder)
+    _download(path_or_id, ["config.json"])
+    return path_or_id
+
+
+def _local(path_or_id: str | Path) -> Path | None:
+    """The folder of a checkpoint; None if the name may be one of the hub."""
     folder = Path(path_or_id).expanduser()
     if folder.is_dir():
         return folder
@@ -52,7 +69,7 @@ def resolve(path_or_id: str | Path) -> Path:
         raise CheckpointError(f"{folder} is a file: expected the folder that holds config.json and {_WEIGHTS}")
     if isinstance(path_or_id, Path) or not _HUB_ID.fullmatch(path_or_id):
         raise CheckpointError(f"no folder {folder}: expected a folder with config.json and {_WEIGHTS}, or a hub id")
-    return _download(path_or_id)
+    return None
 
 
 def default_model() -> Path:
@@ -138,12 +155,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _download(hub_id: str) -> Path:
+def _download(hub_id: str, files: list[str]) -> Path:
     import huggingface_hub
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     try:
-        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=_FETCHED))
+        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=files))
     except GatedRepoError as cause:  # a kind of RepositoryNotFoundError, so it comes first
         raise CheckpointError(f"{hub_id!r} needs a login: accept its licence on the hub and log in") from cause
     except (RepositoryNotFoundError, HFValidationError) as cause:

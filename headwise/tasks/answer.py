@@ -29,6 +29,7 @@ from headwise.tasks.scoring import span_scores
 from headwise.tasks.task import SEPARATOR, Batch, Task
 from headwise.tasks.text import encoders
 from headwise.tasks.text.best_spans import BestSpans
+from headwise.tasks.text.cuts import cut, limit
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.subwords import Pieces, Read, Subwords
 from headwise.tasks.text.windows import windows
@@ -221,15 +222,10 @@ class Answer(Task[AnswerOptions]):
             left_out=(*data.left_out, *self.remarks(data)),
         )
 
-    def remarks(self, data: Data) -> tuple[str, ...]:
-        """A note on the number of questions that are cut, if any."""
-        lengths = [len(each.ids) for each in self.subwords.pieces(data.columns["question"])]
-        most = self.options.question_length
-        long = sum(length > most for length in lengths)
-        if not long:
-            return ()
-        have = "have" if long > 1 else "has"
-        return (f"{long} of {len(lengths)} questions {have} more than {most} tokens: the rest was cut",)
+    def cut(self, inputs: Any) -> dict[int, str]:
+        """Of questions: a context is read in as many windows as it needs."""
+        questions = self.subwords.pieces(self._inputs(inputs).columns["question"])
+        return cut((len(each.ids) for each in questions), self.options.question_length, what="a question of ")
 
     def look(self, inputs: Any) -> list[Seen]:
         """The attention for each question; of a long context, for the window whose middle is nearest to the answer."""
@@ -238,10 +234,11 @@ class Answer(Task[AnswerOptions]):
         return [self.look_at(self.subwords.read(texts))[0] for texts in rows]
 
     def columns(self) -> Columns:
+        question = f"the question{limit(self.options.question_length)}"
         start = f"index of its first character in the context; {NO_ANSWER} if there is no answer"
         return Columns(
             inputs=(
-                Column("question", "BYTES", says="the question"),
+                Column("question", "BYTES", says=question),
                 Column("context", "BYTES", says="the text with the answer, of any length"),
             ),
             outputs=(

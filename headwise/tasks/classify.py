@@ -26,6 +26,7 @@ from headwise.tasks.scores import Scores
 from headwise.tasks.scoring.class_scores import class_scores
 from headwise.tasks.task import SEPARATOR, Batch, Task
 from headwise.tasks.text import encoders
+from headwise.tasks.text.cuts import cut, limit
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.subwords import Pieces, Read, Subwords, size_of
 
@@ -164,24 +165,15 @@ class Classify(Task[ClassifyOptions]):
             left_out=(*data.left_out, *self.remarks(data)),
         )
 
-    def remarks(self, data: Data) -> tuple[str, ...]:
-        """A note on the number of texts that are cut, if any."""
-        if (most := self.max_length) is None:
-            return ()
-        lengths = [size_of(pieces) for pieces in self._pieces(data)]
-        long = sum(length > most for length in lengths)
-        if not long:
-            return ()
-        return (
-            f"{long} of {len(lengths)} texts have more than {most} tokens, {max(lengths)} at most: the rest was cut",
-        )
+    def cut(self, inputs: Any) -> dict[int, str]:
+        return cut(map(size_of, self._pieces(self._inputs(inputs))), self.max_length)
 
     def look(self, inputs: Any) -> list[Seen]:
         rows = zip(*_texts(self._inputs(inputs)), strict=True)
         return [self.look_at(self.subwords.read(texts))[0] for texts in rows]
 
     def columns(self) -> Columns:
-        says = {"text": "the text to classify", "text_pair": "the second text"}
+        says = {"text": f"the text to classify{limit(self.max_length)}", "text_pair": "the second text"}
         shown = {"text": "a warm, funny film", "text_pair": "a cold, sad one"}
         names = self._names()
         shares = "probability of each label, in the order of labels"
@@ -276,7 +268,7 @@ class Classify(Task[ClassifyOptions]):
         if not isinstance(texts, list | tuple) or not texts or isinstance(texts[0], dict):
             return self.read(inputs, self.options, targets=False)
         names = TEXTS[: 1 + (self.options.text_pair is not None)]
-        pairs = [self._pair(text) if isinstance(text, str) else tuple(text) for text in texts]
+        pairs = [tuple(text) if isinstance(text, list | tuple) else self._pair(text) for text in texts]
         if wrong := [pair for pair in pairs if len(pair) != len(names)]:
             expected = "a text" if len(names) == 1 else "two texts"
             raise ArgumentError(f"expected {expected} for each input. Received: {len(wrong[0])}: {brief(wrong[0])}")
@@ -285,9 +277,9 @@ class Classify(Task[ClassifyOptions]):
             check_filled(texts)
         return Data("inputs", columns, [*range(len(pairs))])
 
-    def _pair(self, text: str) -> tuple[str, ...]:
+    def _pair(self, text: Any) -> tuple[str, ...]:
         """The texts of one string: of a task with pairs those before and after the first [SEP]."""
-        if self.options.text_pair is None:
+        if self.options.text_pair is None or not isinstance(text, str):
             return (text,)
         return tuple(part.strip() for part in text.split(SEPARATOR, 1))
 

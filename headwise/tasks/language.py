@@ -42,6 +42,9 @@ class Objective(Protocol):
     def collate(self, examples: Sequence[list[int]]) -> Batch: ...
     def predictions(self, model: Any, batch: Batch, *, training: bool) -> tuple[Tensor, Tensor]: ...
     def predict(self, model: Any, texts: Sequence[str]) -> list[dict[str, Any]]: ...
+    @property
+    def limit(self) -> str: ...
+    def cut(self, texts: Sequence[str]) -> dict[int, str]: ...
     def read(self, text: str) -> Encoded: ...
     def answer(self, model: Any, asked: Encoded) -> dict[str, Any]: ...
     def look(self, model: Any, asked: Encoded) -> Seen: ...
@@ -113,6 +116,13 @@ class Language(Task[LanguageOptions]):
         self.eval()
         return self.objective.predict(self.model, self._texts(inputs))
 
+    def cut(self, inputs: Any) -> dict[int, str]:
+        return self.objective.cut(self._texts(inputs))
+
+    def remarks(self, data: Data) -> tuple[str, ...]:
+        """None: documents are learned and scored in pieces, all of them."""
+        return ()
+
     def stream(self, text: str) -> Iterator[str]:
         """The continuation that `predict` returns for one text, piece by piece.
 
@@ -134,7 +144,7 @@ class Language(Task[LanguageOptions]):
     def columns(self) -> Columns:
         objective = self.objective
         return Columns(
-            inputs=(Column("text", "BYTES", says=objective.reads),),
+            inputs=(Column("text", "BYTES", says=objective.reads + objective.limit),),
             outputs=objective.outputs,
             streams=isinstance(objective, Causal),
             example={"text": objective.example},
@@ -214,7 +224,7 @@ class Language(Task[LanguageOptions]):
         """The texts themselves, or those in a file or table, one per row."""
         if isinstance(inputs, str) and not Path(inputs).is_file():
             inputs = [inputs]
-        if isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs):
+        if isinstance(inputs, list | tuple) and inputs and not isinstance(inputs[0], dict):
             check_filled(inputs)
             return list(inputs)
         return list(self.read(inputs, self.options, targets=False).columns["text"])

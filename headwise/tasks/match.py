@@ -35,7 +35,8 @@ from headwise.tasks.scores import Scores
 from headwise.tasks.scoring.retrieval import DEPTHS, recall, recall_by_chance
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
-from headwise.tasks.text.subwords import Read, Subwords
+from headwise.tasks.text.cuts import cut, limit
+from headwise.tasks.text.subwords import Read, Subwords, size_of
 from headwise.tasks.training.shares import of_all_processes
 from headwise.text import Patches
 
@@ -233,6 +234,13 @@ class Match(Task[MatchOptions]):
         """
         return [self.look_at(each)[0] for each in questions(inputs, self.options)]
 
+    def cut(self, inputs: Any) -> dict[int, str]:
+        if isinstance(inputs, Data) and "text" in inputs.columns:
+            texts = inputs.columns["text"]
+        else:
+            texts = [each.text or "" for each in questions(inputs, self.options)]
+        return cut(map(size_of, ([each] for each in self.subwords.pieces(texts))), self.options.max_length)
+
     def pictures(self, inputs: Any) -> list[Pixels]:
         """The images used by `look`, uint8 [H, W] or [H, W, 3], as background of the attention maps."""
         return [_picture(self._finder.paired(each)) for each in questions(inputs, self.options)]
@@ -246,7 +254,9 @@ class Match(Task[MatchOptions]):
         return Columns(
             inputs=(
                 Column("image", "BYTES", (), image, optional=True, binary=True),
-                Column("text", "BYTES", (), "a description of an image", optional=True),
+                Column(
+                    "text", "BYTES", (), f"a description of an image{limit(self.options.max_length)}", optional=True
+                ),
             ),
             outputs=(
                 Column("match", "FP32", (), "the probability that the pair, or the best match, belongs together"),
@@ -318,7 +328,7 @@ class Match(Task[MatchOptions]):
                 values[f"{direction}_recall@{depth}"] = recall(order, right, depth)
                 chance[f"{direction}_recall@{depth}"] = recall_by_chance(right, depth)
         values["matching_accuracy"], chance["matching_accuracy"] = _accuracy(found, right_UT), 0.5
-        return Scores(values, len(data), {"a random order": chance}, left_out=data.left_out)
+        return Scores(values, len(data), {"a random order": chance}, left_out=(*data.left_out, *self.remarks(data)))
 
     def asked(self, source: Any) -> Data:
         return asked_in(source, self.options)

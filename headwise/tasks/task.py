@@ -21,6 +21,7 @@ from headwise.graphs.session import replace_forward
 from headwise.tasks import kinds
 from headwise.tasks.columns import Columns, Row, cell_of
 from headwise.tasks.options.train import TrainOptions
+from headwise.tasks.rows.tables import Data, cut_notes
 from headwise.tasks.scores import Scores
 from headwise.tasks.training import optimisation
 from headwise.tasks.training.batches import sorted_batches
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from headwise.graphs.graph import Graph
     from headwise.graphs.session import Sessions
     from headwise.records import Seen
-    from headwise.tasks.rows.tables import Data
 
 Batch = dict[str, Any]  # names -> tensors, and other values that only the task reads
 OptionsT = TypeVar("OptionsT", bound=TrainOptions)
@@ -103,9 +103,16 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
     def encode(self, data: Data, *, targets: bool = True) -> list[Any]:
         """The examples in the form that `collate` takes. A row may give several (windows), or none."""
 
+    def cut(self, inputs: Any) -> dict[int, str]:
+        """The inputs of `predict` that it reads only in part: their places -> "more than 512 tokens, the rest was cut".
+
+        By default none.
+        """
+        return {}
+
     def remarks(self, data: Data) -> tuple[str, ...]:
-        """Notes on rows that are used only in part ("12 texts have more than …"), one sentence each."""
-        return ()
+        """Notes on rows that are learned or scored only in part, one sentence each. By default those of `cut`."""
+        return cut_notes(self.cut(data), data.numbers, data.unit)
 
     @abstractmethod
     def length(self, example: Any) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from headwise.capture import watch
-from headwise.errors import ArgumentError, brief
+from headwise.errors import ArgumentError
 from headwise.graphs import encoder_decoder
 from headwise.graphs.graph import Graph
 from headwise.graphs.session import Sessions
@@ -29,6 +29,7 @@ from headwise.tasks.rows.tables import Data, check_filled
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
+from headwise.tasks.text.cuts import cut, limit
 from headwise.tasks.text.decoding import CachedSteps, MakeSteps, follow, write
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.pieces import pieces
@@ -238,16 +239,14 @@ class TextToText(Task[TextOptions]):
         values, baselines = self.score(pairs, written, examples)
         return Scores(values, len(written), baselines, left_out=(*data.left_out, *self.remarks(data)))
 
-    def remarks(self, data: Data) -> tuple[str, ...]:
-        """A note on the number of sources that are cut, if any."""
-        pairs = self.pairs(data, self.options)
-        most = self.options.max_source_length
-        lengths = [len(ids) for ids in self.source_vocabulary.encode(pairs.sources)]
-        long = sum(length > most for length in lengths)
-        if not long:
-            return ()
-        part = "the rest" if self.keep == "beginning" else "the beginning"
-        return (f"{long} of {len(lengths)} texts have more than {most} tokens, {max(lengths)} at most: {part} was cut",)
+    def cut(self, inputs: Any) -> dict[int, str]:
+        sources = self.source_vocabulary.encode(self._inputs(inputs).sources)
+        return cut(map(len, sources), self.options.max_source_length, part=self._unread)
+
+    @property
+    def _unread(self) -> str:
+        """The part of a long source that is not read."""
+        return "the rest" if self.keep == "beginning" else "the beginning"
 
     def look(self, inputs: Any) -> list[Seen]:
         """The attention while each source and its generated text are read.
@@ -260,7 +259,9 @@ class TextToText(Task[TextOptions]):
     def columns(self) -> Columns:
         ranked = ", by which beam search ranks texts" if not self.options.sample and self.options.beams > 1 else ""
         return Columns(
-            inputs=(Column("text", "BYTES", says=self.reads),),
+            inputs=(
+                Column("text", "BYTES", says=self.reads + limit(self.options.max_source_length, part=self._unread)),
+            ),
             outputs=(
                 Column(self.writes, "BYTES", says=f"the {self.writes}"),
                 Column("score", "FP32", says=f"its log-probability{ranked}"),
@@ -334,10 +335,6 @@ class TextToText(Task[TextOptions]):
         """The inputs as pairs without targets."""
         texts = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
         if isinstance(texts, list | tuple) and texts and not isinstance(texts[0], dict):
-            if odd := [each for each in texts if not isinstance(each, str)]:
-                raise ArgumentError(
-                    f"expected a text for each input. Received: {type(odd[0]).__name__} {brief(odd[0])}"
-                )
             check_filled(texts)
             return Pairs(list(texts), [])
         return self.pairs(self.read(inputs, self.options, targets=False), self.options, targets=False)

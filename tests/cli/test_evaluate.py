@@ -52,10 +52,11 @@ def test_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
         ((3, 1), (0, 4)),
     )
     console = Console(width=100, color_system=None)
-    console.print(scores_table(scores, "validation"))
+    long = "validation" * 8  # a title is not wrapped to the table's width
+    console.print(scores_table(scores, long))
     console.print(confusion_table(scores))
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == "validation, 1,234 rows"
+    assert lines[0] == f"{long}, 1,234 rows"
     assert lines[1].split() == ["score", "model", "always", "[b]a[/b]"]
     assert [line.split() for line in lines[3:7]] == [
         ["accuracy", "0.7500", "0.5000"],

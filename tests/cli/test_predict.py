@@ -181,6 +181,9 @@ def test_documents_of_a_text_file_are_rows(run: Run, tmp_path: Path) -> None:
             assert not isinstance(source, Table)
             return Data("d", {"text": ["a\nb", "c"]}, [1, 4], unit="line")
 
+        def cut(self, data: Data) -> dict[int, str]:
+            return {}
+
         def predict(self, data: Data) -> list[dict[str, str]]:
             return [{"filled": text.upper()} for text in data.columns["text"]]
 

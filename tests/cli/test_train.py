@@ -31,6 +31,12 @@ def reviews(folder: Path, rows: int = 24) -> Path:
     return path
 
 
+def test_the_tasks_are_listed_if_none_is_named(run: Run) -> None:
+    result = run("train")
+    assert result.code == 2
+    assert result.err.startswith("Usage: headwise train [OPTIONS] TASK DATA [OPTIONS]...\n")
+
+
 @pytest.mark.parametrize("word", BUILT_IN)
 def test_every_option_of_a_task_is_one_of_the_command(word: str) -> None:
     command = train.get_command(None, word)  # type: ignore[arg-type]
@@ -89,7 +95,7 @@ def test_help_tells_defaults_and_keeps_the_sections_apart(run: Run) -> None:
     ("arguments", "says"),
     [
         ("classify", "DATA is missing: expected, for example, reviews.csv"),
-        ("clasify", "No such command 'clasify'"),
+        ("clasify", "No such task 'clasify', did you mean 'classify'? Expected one of: classify, answer,"),
         ("classify x.csv --epoch 3", "No such option '--epoch'"),
         ("classify x.csv --epochs 0", "headwise: --epochs: expected at least 1. Received: epochs=0"),
         ("classify x.csv --epochs x", "'x' is not a valid integer"),

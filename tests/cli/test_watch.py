@@ -21,7 +21,7 @@ from headwise import text
 from headwise.capture import pretrained
 from headwise.capture.watcher import Watcher
 from headwise.errors import CheckpointError
-from headwise.models.checkpoint import default_model
+from headwise.models.checkpoint import default_model, located
 from headwise.records import CallSite, Coverage, Seen
 from headwise.text import as_tokens
 
@@ -381,6 +381,17 @@ def test_a_model_that_only_reads_keeps_no_cache(checkpoint: Callable[[str], Path
     assert pretrained.load_pretrained(str(checkpoint("gpt2")), generates=True).model.config.use_cache is True
 
 
+def test_a_model_is_found_as_by_view(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(name: str, allow_patterns: list[str]) -> str:
+        raise ConnectionError
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    said = [run(command, "the", "--model", "somebody/model") for command in ("watch", "view")]
+    assert said[0] == said[1]
+    assert "the Hugging Face hub cannot be reached" in said[0].err
+    assert located("minilm") == str(default_model())
+
+
 def test_the_tokenizer_of_a_model_on_the_hub_is_read_from_its_cache(
     checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,8 +422,8 @@ BAD: dict[str, tuple[Any, ...]] = {  # arguments, {name} a checkpoint -> what th
     ),
     "more to write than it can": ("the --generate 32", "--generate", "less than 32", "Received: --generate=32"),
     "a dtype that is none": ("the --dtype int8", "--dtype", "bfloat16"),
-    "a checkpoint that is missing": ("the --model ./nowhere", "no folder ./nowhere", "hub id"),
-    "a checkpoint that is a file": ("the --model words.txt", "no folder words.txt"),
+    "a checkpoint that is missing": ("the --model ./nowhere", "no folder nowhere", "hub id"),
+    "a checkpoint that is a file": ("the --model words.txt", "words.txt is a file"),
     "a folder with no checkpoint": ("the --model .", "cannot load ."),
     "a checkpoint that is cut short": ("the --model short", "cannot load short"),
     "a checkpoint without a tokenizer": ("the --model wordless", "no tokenizer in wordless"),

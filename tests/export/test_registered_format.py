@@ -97,7 +97,11 @@ def test_what_it_does_not_compare_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     card = (found.folder / "card.md").read_text(encoding="utf-8")
     assert "\n\nNot compared with the model in PyTorch.\n\n## Files" in card
     assert "\n\n`1/`\n\n" in card
-    assert [str(*column.cells) for column in command._table(found, "").columns[:3]] == ["1/", "0 kB", "not compared"]
+    assert [str(*column.cells) for column in command._table(found, "").renderables[-1].columns[:3]] == [
+        "1/",
+        "0 kB",
+        "not compared",
+    ]
 
 
 def test_its_first_precision_is_the_default_and_its_options_are_checked(tmp_path: Path) -> None:

@@ -206,7 +206,8 @@ def test_a_long_question_is_cut_and_said() -> None:
     task = learn(rows)
     (window,) = task.encode(Answer.read(rows, task.options))
     assert window.context == 64 + 2
-    assert task.evaluate(rows).left_out == ("1 of 1 questions has more than 64 tokens: the rest was cut",)
+    said = "1 row read in part: a question of more than 64 tokens, the rest was cut (row 0)"
+    assert task.evaluate(rows).left_out == (said,)
 
 
 def test_no_room_for_a_context_is_refused() -> None:

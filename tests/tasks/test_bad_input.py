@@ -68,6 +68,82 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_texts_that_are_read_only_in_part_are_counted_and_listed(run: Run, classifier: Path) -> None:
+    long = "ant " * 511
+    path = write_csv("test.csv", {"text": ["ant", long, "bee", long]})
+    said = "note: 2 rows read in part: more than 512 tokens, the rest was cut (lines 3, 5)\n"
+    assert run("predict", classifier, "--file", path, "--out", "out.csv", "--chunk", "2").err == said
+    assert said in run("predict", classifier, "--file", path).err
+    printed = run("predict", classifier, "ant", long)
+    assert said.replace("2 rows", "1 row").replace("(lines 3, 5)", "(input 2)") in printed.err
+    assert 50 < printed.out.count("ant ") < 80  # the cell is shortened
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--text", "label"], "label: expected another column than that of text. Received: 'label' for both"),
+        (["--text", "sentence", "--text-pair", "sentence"], "pair: expected another column than that of text"),
+        (["--text", "sentence", "--lr", "0"], "--lr: expected more than 0. Received: lr=0.0"),
+        (["--text", "sentence", "--heads", "3"], "--dim: expected an even multiple of heads=3. Received: dim=8"),
+        (
+            ["--text", "sentence", "--dim", "10000000"],
+            "(1,200,000 GB at once). Received: dim=10000000, heads=2.",
+        ),
+        (["--text", "sentence", "--lerning-rate", "1"], "No such option '--lerning-rate'. Did you mean '--lr'?"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(refused: Callable[..., str], words: list[str], said: str) -> None:
+    assert said in refused("train", "classify", reviews(), *QUICK, *words)
+
+
+def test_an_answer_is_another_column_than_its_question(refused: Callable[..., str]) -> None:
+    path = write_csv("questions.csv", {"question": ["who?"], "context": ["Ann is."]})
+    said = refused("train", "answer", path, "--answer", "context")
+    assert "answer: expected another column than that of context" in said
+
+
+def test_rows_left_out_are_said_before_what_is_wrong_with_the_rest(run: Run) -> None:
+    rows = [{"sentence": f"word {row}", "label": "z" if row < 18 else float("nan")} for row in range(20)]
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    result = run("train", "classify", "rows.jsonl", "--text", "sentence", *QUICK)
+    assert "note: 2 rows left out: no label (lines 19, 20)\nheadwise: rows.jsonl: expected at least two" in result.err
+
+
+def test_a_share_that_holds_out_most_rows_is_noted(run: Run) -> None:
+    path = reviews(label=["ant", "bee"] * 12)
+    result = run("train", "classify", path, "--text", "sentence", *QUICK, "--validation-share", "0.9")
+    assert "note: only 2 rows are learned from, and 22 are held out" in result.err
+
+
+def test_a_column_that_is_there_twice_is_noted(run: Run, classifier: Path) -> None:
+    Path("test.csv").write_text("text,label,text\nant,ant,x\nbee,bee,y\n")
+    said = "note: column 'text' is there more than once: the later one is called 'text.2'\n"
+    assert run("predict", classifier, "--file", "test.csv", "--out", "out.csv").err == said
+    assert said in run("predict", classifier, "--file", "test.csv").err
+    assert said in run("evaluate", classifier, "test.csv").out
+
+
+def test_a_text_file_has_the_column_that_is_asked_for(run: Run, classifier: Path) -> None:
+    config = classifier / "config.yaml"
+    before = config.read_text()
+    config.write_text(before.replace("  text: text\n", "  text: sentence\n"))
+    Path("notes.txt").write_text("ant\n\nbee\n")
+    result = run("predict", classifier, "--file", "notes.txt", "--out", "out.csv")
+    config.write_text(before)
+    assert result.err == "note: 1 row without a prediction: no text (line 2)\n"
+    assert len(Path("out.csv").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize("wrong", [5, None])
+def test_an_input_that_is_no_text_is_an_argument_error(classifier: Path, wrong: object) -> None:
+    from headwise import tasks
+    from headwise.errors import ArgumentError
+
+    with pytest.raises(ArgumentError, match="expected a text"):
+        tasks.load(classifier).predict(["a text", wrong])
+
+
 def test_answers_that_are_all_elsewhere_are_refused(refused: Callable[..., str]) -> None:
     given = problems.squad([{**row, "answer": "yak"} for row in problems.spans(4)])
     Path("squad.json").write_text(json.dumps(given))
@@ -95,6 +171,13 @@ def test_a_run_of_another_task_is_refused(refused: Callable[..., str], classifie
     said = refused("train", "forecast", series(), "--out", classifier, "--resume", *FORECAST)
     assert "'classify'" in said
     assert "'forecast'" in said
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(refused: Callable[..., str], classifier: Path) -> None:
+    before = {path: path.read_bytes() for path in classifier.rglob("*") if path.is_file()}
+    said = refused("train", "classify", "nowhere.csv", "--text", "sentence", "--out", classifier, *QUICK)
+    assert "--resume" in said  # that is seen before the data are read
+    assert before == {path: path.read_bytes() for path in classifier.rglob("*") if path.is_file()}
 
 
 def test_a_folder_without_a_run_is_refused(refused: Callable[..., str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from headwise.errors import ArgumentError
 from headwise.tasks.rows.gallery import Question
 from headwise.tasks.rows.sources import Table
-from headwise.tasks.rows.tables import LISTED, Data, NoUsableRows, left_out
+from headwise.tasks.rows.tables import LISTED, READ_IN_PART, Data, NoUsableRows, left_out, numbers_of
 from headwise.tasks.task import Task
 
 _ANY_TEXT = "a [MASK]"  # a valid input for every text task
@@ -23,6 +23,7 @@ class Answered:
     Args:
         count: number of rows with a prediction.
         left_out: reason -> numbers of the rows without a prediction, counted in `unit`.
+        cut: reason -> numbers of the rows that were read only in part.
         arrow: the original columns of a Parquet file as Arrow arrays.
     """
 
@@ -30,13 +31,17 @@ class Answered:
     count: int
     left_out: Mapping[str, Sequence[int]]
     unit: str
+    cut: Mapping[str, Sequence[int]] = field(default_factory=dict)
     arrow: Mapping[str, Any] = field(default_factory=dict)
 
     def note(self) -> Note:
         """The summary that is kept beside the rows."""
-        reasons = {reason: (len(numbers), list(numbers[:LISTED])) for reason, numbers in self.left_out.items()}
+        left_out, cut = (
+            {reason: (len(numbers), list(numbers[:LISTED])) for reason, numbers in reasons.items()}
+            for reasons in (self.left_out, self.cut)
+        )
         rows = len(next(iter(self.columns.values())))
-        return Note(list(self.columns), rows, self.count, self.unit, reasons)
+        return Note(list(self.columns), rows, self.count, self.unit, left_out, cut)
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Note:
     """Summary of some rows: names of columns, numbers of rows and of predictions, and reasons for missing ones.
 
     Args:
-        left_out: reason -> (count, numbers of the first ones).
+        left_out, cut: as of `Answered`; reason -> (count, numbers of the first ones).
     """
 
     columns: list[str]
@@ -52,10 +57,11 @@ class Note:
     count: int
     unit: str
     left_out: dict[str, tuple[int, list[int]]]
+    cut: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
 
 
 def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str, ...]]:
-    """The columns, the number of rows, and one sentence per reason for missing predictions, over all parts.
+    """The columns, the number of rows, and a sentence per reason for missing predictions and for cuts, over all parts.
 
     Args:
         name: the file's name, for messages.
@@ -64,14 +70,15 @@ def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str,
         ArgumentError: no row has a prediction.
     """
     columns, unit, rows, count = [], "row", 0, 0
-    reasons: dict[str, tuple[int, list[int]]] = {}
+    found: dict[tuple[str, str], tuple[int, list[int]]] = {}
     for note in notes:
         columns, unit, rows, count = note.columns, note.unit, rows + note.rows, count + note.count
-        for reason, (more, numbers) in note.left_out.items():
-            before, listed = reasons.get(reason, (0, []))
-            reasons[reason] = (before + more, (listed + numbers)[:LISTED])
+        for what, reasons in (("without a prediction", note.left_out), (READ_IN_PART, note.cut)):
+            for reason, (more, numbers) in reasons.items():
+                before, listed = found.get((what, reason), (0, []))
+                found[what, reason] = (before + more, (listed + numbers)[:LISTED])
     sentences = tuple(
-        left_out(number, listed, reason, unit, "without a prediction") for reason, (number, listed) in reasons.items()
+        left_out(number, listed, reason, unit, what) for (what, reason), (number, listed) in found.items()
     )
     if not count:
         raise ArgumentError(f"{name}: no row can be used: {'; '.join(sentences)}")
@@ -94,16 +101,18 @@ def answer(task: Task[Any], source: Any, table: Table, wanted: Sequence[str]) ->
     except NoUsableRows as error:
         data, answers = error.data.take([]), []
         names = list(_nothing(task, error.data))
+        cut: dict[str, list[int]] = {}
     else:
         names = list(answers[0])
-    of_table = source is table and any(name in table.columns for name in wanted)
+        cut = numbers_of(task.cut(data), data.numbers)
+    of_table = source is table and (table.plain or any(name in table.columns for name in wanted))
     given, numbers = (table.columns, table.numbers) if of_table else (data.columns, data.numbers)
     places = {number: place for place, number in enumerate(data.numbers)}
     found = [answers[places[number]] if number in places else dict.fromkeys(names) for number in numbers]
     columns = dict(given)
     for name in names:
         columns[f"predicted {name}" if name in given else name] = [row[name] for row in found]
-    return Answered(columns, len(answers), data.reasons, data.unit, table.arrow if of_table else {})
+    return Answered(columns, len(answers), data.reasons, data.unit, cut, table.arrow if of_table else {})
 
 
 def _nothing(task: Task[Any], data: Data) -> dict[str, Any]:

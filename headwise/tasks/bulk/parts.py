@@ -28,7 +28,7 @@ from headwise.tasks.rows.written import join_parts, write_part
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import CONFIG, WEIGHTS
 
-_FORMAT = 1
+_FORMAT = 2
 _JOURNAL, _LOCK = "journal.json", "lock"
 
 
@@ -113,7 +113,7 @@ def join(work: Work) -> tuple[int, tuple[str, ...]]:
     """Join all parts into the output file, and delete them.
 
     Returns:
-        The number of rows, and one sentence per reason for missing predictions.
+        The number of rows, and the sentences of `sum_up`.
 
     Raises:
         ArgumentError: no row has a prediction, or Parquet cannot hold a column.

@@ -23,11 +23,11 @@ Tell = Callable[[int, int, str], None]  # (done, total (0 = unknown), what)
 
 @dataclass(frozen=True)
 class Written:
-    """A finished output: numbers of rows, of rows finished before, and notes on missing predictions."""
+    """A finished output: numbers of rows, of rows finished before, and notes on missing predictions and cut texts."""
 
     rows: int
     before: int
-    left_out: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def why_whole(task: Task[Any], path: Path, out: Path) -> str | None:
@@ -101,8 +101,9 @@ def predict_file(
         else:
             done = _answer_parts(work, missing, task)
         _count(work, done, before, tell)
-        rows, left_out = join(work)
-    return Written(rows, before, left_out)
+        rows, notes = join(work)
+    columns = () if work.found.layout is None else work.found.layout.notes
+    return Written(rows, before, (*columns, *notes))
 
 
 def _answer_parts(work: Work, missing: Iterable[int], task: Task[Any]) -> Iterator[int]:

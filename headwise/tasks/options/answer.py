@@ -26,7 +26,7 @@ class AnswerOptions(EncoderOptions):
         metavar="COLUMN",
     )
     epochs: int = option(None, "Number of epochs. Default: 4, from scratch 6.", least=1)
-    lr: float = option(None, "The highest learning rate. Default: 2e-4, from scratch 2e-3.", least=0)
+    lr: float = option(None, "The highest learning rate. Default: 2e-4, from scratch 2e-3.")
     batch_size: int | None = option(16, "Most examples in a batch.", least=1)
     overlap: int = option(
         128, "Overlap in tokens of two windows over a long context; at least the longest answer.", least=0

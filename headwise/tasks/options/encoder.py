@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from headwise.tasks.options.train import TrainOptions, option
+from headwise.tasks.options.train import TrainOptions, check_heads, option
 
 SCRATCH = "scratch"
 
@@ -30,7 +30,7 @@ class EncoderOptions(TrainOptions):
     lowercase: bool = option(True, "From scratch: ignore case.")
     new_characters: bool = option(True, "Add characters that the checkpoint does not know to its vocabulary.")
     epochs: int = option(None, "Number of epochs. Default: 3, from scratch 6.", least=1)
-    lr: float = option(None, "The highest learning rate. Default: 5e-5, from scratch 2e-3.", least=0)
+    lr: float = option(None, "The highest learning rate. Default: 5e-5, from scratch 2e-3.")
     dropout: float = option(None, "Dropout in training. Default: 0.1, from scratch 0.5.", least=0)
     batch_size: int | None = option(32, "Most examples in a batch.", least=1)
 
@@ -51,3 +51,5 @@ class EncoderOptions(TrainOptions):
             if each.name in filled and getattr(self, each.name) is None:
                 object.__setattr__(self, each.name, filled[each.name])
         super().__post_init__()
+        if not self.is_pretrained:
+            check_heads(self, even=self.model == SCRATCH)

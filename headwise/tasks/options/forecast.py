@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headwise.errors import ArgumentError
-from headwise.tasks.options.train import TrainOptions, option
+from headwise.tasks.options.train import TrainOptions, check_heads, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class ForecastOptions(TrainOptions):
     epochs: int = option(8, "Number of epochs.", least=1)
     batch_tokens: int = option(65536, "Patches per batch, over all columns and devices.", least=1)
     batch_size: int | None = option(128, "Most windows in a batch.", least=1)
-    lr: float = option(1e-3, "The highest learning rate.", least=0)
+    lr: float = option(1e-3, "The highest learning rate.")
     schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = option(
         "cosine", "How the learning rate falls after the warmup."
     )
@@ -80,8 +80,7 @@ class ForecastOptions(TrainOptions):
                 f"stride: expected patch_length={self.patch_length} with model=causal, which forecasts patch by patch. "
                 f"Received: stride={self.stride}"
             )
-        if self.dim % self.heads:
-            raise ArgumentError(f"dim: expected a multiple of heads={self.heads}. Received: dim={self.dim}")
+        check_heads(self)
 
 
 def _is_share(text: str) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headwise.errors import ArgumentError
-from headwise.tasks.options.train import TrainOptions, option
+from headwise.tasks.options.train import TrainOptions, check_heads, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class LanguageOptions(TrainOptions):
         1.0, "With sample: use only the most probable tokens with this total probability.", least=0, most=1
     )
 
-    lr: float = option(1e-3, "The highest learning rate.", least=0)
+    lr: float = option(1e-3, "The highest learning rate.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,5 +52,4 @@ class LanguageOptions(TrainOptions):
             raise ArgumentError(
                 f"model: expected None with objective=causal, which trains from scratch. Received: model={self.model!r}"
             )
-        if self.dim % self.heads or self.dim // self.heads % 2:
-            raise ArgumentError(f"dim: expected an even multiple of heads={self.heads}. Received: dim={self.dim}")
+        check_heads(self, even=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwise.errors import ArgumentError
-from headwise.tasks.options.train import TrainOptions, option
+from headwise.tasks.options.train import TrainOptions, check_heads, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class MatchOptions(TrainOptions):
     epochs: int = option(20, "Number of epochs.", least=1)
     batch_tokens: int = option(16384, "Patches and tokens per batch, over all devices.", least=1)
     batch_size: int | None = option(64, "Most pairs in a batch; each is contrasted with the others.", least=2)
-    lr: float = option(2e-3, "The highest learning rate.", least=0)
+    lr: float = option(2e-3, "The highest learning rate.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,5 +55,4 @@ class MatchOptions(TrainOptions):
                 f"patch_size: expected a divisor of image_size={self.image_size}. "
                 f"Received: patch_size={self.patch_size}"
             )
-        if self.dim % self.heads:
-            raise ArgumentError(f"dim: expected a multiple of heads={self.heads}. Received: dim={self.dim}")
+        check_heads(self)

@@ -29,5 +29,5 @@ class ReplyOptions(TextToTextOptions):
     layers: int = option(2, "Layers in the encoder, and in the decoder.", least=1)
     ffn_dim: int = option(256, "The hidden dimension of the feed-forward networks.", least=1)
     dropout: float = option(0.2, "Dropout in training.", least=0)
-    lr: float = option(1e-3, "The highest learning rate.", least=0)
+    lr: float = option(1e-3, "The highest learning rate.")
     beams: int = option(1, "Hypotheses in beam search; 1 = greedy.", least=1)

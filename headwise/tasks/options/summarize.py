@@ -28,6 +28,6 @@ class SummarizeOptions(TextToTextOptions):
     layers: int = option(2, "Layers in the encoder, and in the decoder.", least=1)
     ffn_dim: int = option(256, "The hidden dimension of the feed-forward networks.", least=1)
     dropout: float = option(0.3, "Dropout in training.", least=0)
-    lr: float = option(1e-3, "The highest learning rate.", least=0)
+    lr: float = option(1e-3, "The highest learning rate.")
     epochs: int = option(25, "Number of epochs.", least=1)
     no_repeat: int = option(6, "No sequence of this many tokens is generated twice; 0 = no limit.", least=0)

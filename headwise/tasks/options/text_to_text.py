@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headwise.tasks.options.train import TrainOptions, option
+from headwise.tasks.options.train import TrainOptions, check_heads, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class TextToTextOptions(TrainOptions):
     ffn_dim: int = option(512, "The hidden dimension of the feed-forward networks.", least=1)
     positions: Literal["rope", "sinusoidal", "learned"] = option("rope", "The position scheme.")
     dropout: float = option(0.15, "Dropout in training.", least=0)
-    lr: float = option(1.2e-3, "The highest learning rate.", least=0)
+    lr: float = option(1.2e-3, "The highest learning rate.")
     warmup: float = option(0.08, "The share of steps in which the learning rate rises.", least=0)
     batch_tokens: int = option(3000, "Tokens of both sides per batch, including padding, over all devices.", least=1)
     label_smoothing: float = option(0.1, "Label smoothing: the probability spread over all tokens.", least=0, below=1)
@@ -45,3 +45,8 @@ class TextToTextOptions(TrainOptions):
     top_p: float = option(
         1.0, "With sample: use only the most probable tokens with this total probability.", least=0, most=1
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model is None or not self.shared_vocabulary:  # otherwise dim is that of the BERT
+            check_heads(self, even=self.positions == "rope")

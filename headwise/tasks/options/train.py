@@ -18,13 +18,15 @@ def option(
     metavar: str | None = None,
     least: float | None = None,
     most: float | None = None,
+    above: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """A field of the options: its default, its text in `--help`, its least and its most value, or what it is below.
+    """A field of the options: its default, its text in `--help`, its least and its most value, or what it is above or
+    below.
 
     With MISSING as default, the option is required. Limits hold for subclasses that only change the default.
     """
-    limits = {"at least": least, "at most": most, "less than": below}
+    limits = {"at least": least, "at most": most, "more than": above, "less than": below}
     return field(default=default, metadata={"help": says, "metavar": metavar, "limits": limits})
 
 
@@ -47,7 +49,7 @@ class TrainOptions:
     epochs: int = option(10, "Number of epochs.", least=1)
     batch_tokens: int = option(4096, "Tokens per batch, including padding, over all devices.", least=1)
     batch_size: int | None = option(None, "Most examples in a batch.", least=1)
-    lr: float = option(5e-4, "The highest learning rate.", least=0)
+    lr: float = option(5e-4, "The highest learning rate.", above=0)
     warmup: float = option(0.06, "The share of steps in which the learning rate rises.", least=0, most=1)
     schedule: Literal["linear", "cosine", "inverse_sqrt", "constant"] = option(
         "linear", "How the learning rate falls after the warmup."
@@ -94,9 +96,18 @@ def make(options: type[TrainOptions], given: dict[str, Any]) -> TrainOptions:
     return options(**given)
 
 
+def check_heads(options: Any, *, even: bool = False) -> None:
+    """Raise ArgumentError if `dim` is not divisible among `heads`, into even parts if rotary positions turn them."""
+    if options.dim % (options.heads * (1 + even)):
+        raise ArgumentError(
+            f"dim: expected {'an even' if even else 'a'} multiple of heads={options.heads}. Received: dim={options.dim}"
+        )
+
+
 _WITHIN: dict[str, Callable[[float, float], bool]] = {
     "at least": operator.ge,
     "at most": operator.le,
+    "more than": operator.gt,
     "less than": operator.lt,
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -74,14 +74,16 @@ class Found:
         return {
             "columns": list(self.columns),
             "chunks": [[chunk.first, chunk.rows, chunk.line, chunk.offset] for chunk in self.chunks],
-            "layout": layout and [list(layout.names), layout.separator, layout.quoting, layout.headed],
+            "layout": layout and list(astuple(layout)),
         }
 
     @classmethod
     def from_json(cls, path: Path, content: Mapping[str, Any]) -> Found:
-        names, *rest = content["layout"] or ((),)
         chunks = tuple(Chunk(*each) for each in content["chunks"])
-        layout = Layout(tuple(names), *rest) if rest else None
+        layout: Layout | None = None
+        if content["layout"]:
+            names, separator, quoting, headed, doubled = content["layout"]
+            layout = Layout(tuple(names), separator, quoting, headed, tuple(doubled))
         return cls(path, tuple(content["columns"]), chunks, layout)
 
 

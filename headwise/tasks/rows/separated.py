@@ -21,12 +21,22 @@ class Layout:
         names: of the columns; those of a file without a header are "1", "2", …
         separator, quoting: as the `csv` module has them.
         headed: whether the first line is a header.
+        doubled: new names of columns whose name in the header is that of an earlier one: "text.2".
     """
 
     names: tuple[str, ...]
     separator: str
     quoting: int
     headed: bool
+    doubled: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence for each doubled column."""
+        return tuple(
+            f"column {name.rpartition('.')[0]!r} is there more than once: the later one is called {name!r}"
+            for name in self.doubled
+        )
 
 
 def survey(lines: Callable[[], Iterable[str]], name: str, wanted: Sequence[str], *, tabs: bool) -> Layout:
@@ -50,8 +60,11 @@ def survey(lines: Callable[[], Iterable[str]], name: str, wanted: Sequence[str],
         return Layout((), separator, quoting, True)
     cells = first[1]
     headed = not wanted or not all(each.isdecimal() for each in wanted) or _counts_itself(cells)
-    names = _different(cells) if headed else tuple(str(number) for number in range(1, len(cells) + 1))
-    return Layout(names, separator, quoting, headed)
+    if not headed:
+        return Layout(tuple(str(number) for number in range(1, len(cells) + 1)), separator, quoting, headed)
+    names = _different(cells)
+    doubled = [new for name, new in zip(cells, names, strict=True) if name.strip() not in ("", new)]
+    return Layout(names, separator, quoting, headed, tuple(doubled))
 
 
 def rows(lines: Iterable[str], layout: Layout, name: str, *, line: int = 1) -> Iterator[tuple[int, list[str]]]:

@@ -42,6 +42,8 @@ class Table:
         name, numbers, unit, fingerprint: as `Data` has them.
         columns: each a list; all of one length.
         headed: whether the names were taken from the first line of a file.
+        notes: what is to be said of its columns, a sentence each.
+        plain: whether it is a text file, whose only column has no name of its own.
         arrow: of a Parquet file, columns as Arrow has them, so that they can be written with the types that they had.
     """
 
@@ -51,6 +53,8 @@ class Table:
     unit: str = "row"
     fingerprint: str = ""
     headed: bool = False
+    plain: bool = False
+    notes: tuple[str, ...] = ()
     arrow: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -115,7 +119,7 @@ def _read_file(path: Path, wanted: Sequence[str]) -> Table:
         return _separated(path, text, wanted, fingerprint)
     if suffix == ".txt":
         lines = text.splitlines()
-        return Table(name, {"text": list(lines)}, list(range(1, len(lines) + 1)), "line", fingerprint)
+        return Table(name, {"text": list(lines)}, list(range(1, len(lines) + 1)), "line", fingerprint, plain=True)
     return _of_json(name, text, lines=suffix != ".json", fingerprint=fingerprint)
 
 
@@ -168,7 +172,7 @@ def of_rows(
     """Rows of a CSV or TSV file, each with its line."""
     cells = [row for _, row in found]
     columns = {column: [row[place] for row in cells] for place, column in enumerate(layout.names)}
-    return Table(name, columns, [line for line, _ in found], "line", fingerprint, layout.headed)
+    return Table(name, columns, [line for line, _ in found], "line", fingerprint, layout.headed, notes=layout.notes)
 
 
 def _of_json(name: str, text: str, *, lines: bool, fingerprint: str) -> Table:

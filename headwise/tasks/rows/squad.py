@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from headwise.errors import ArgumentError, FileError, brief
 from headwise.tasks.options.answer import AnswerOptions
 from headwise.tasks.rows.sources import Table, open_table
-from headwise.tasks.rows.tables import Data, as_text, find_column
+from headwise.tasks.rows.tables import Data, as_text, check_different, find_column
 
 _START = "answer_start"
 _LISTED = 5
@@ -86,6 +86,7 @@ def _flat(table: Table, options: AnswerOptions, targets: bool) -> Data:
         name: [as_text(cell) for cell in table.columns[find_column(table, column)]] for name, column in names.items()
     }
     if targets:
+        check_different({**names, "answer": options.answer})
         answers = table.columns[find_column(table, options.answer)]
         begins = options.answer_start or (_START if _START in table.columns else None)
         starts = [None] * len(answers) if begins is None else table.columns[find_column(table, begins)]
@@ -95,7 +96,7 @@ def _flat(table: Table, options: AnswerOptions, targets: bool) -> Data:
         ]
     if not table.numbers:
         raise ArgumentError(f"{table.name}: there are no rows in it")
-    return Data(table.name, columns, table.numbers, fingerprint=table.fingerprint, unit=table.unit)
+    return Data(table.name, columns, table.numbers, table.notes, table.fingerprint, table.unit)
 
 
 def _of_cell(cell: Any, start: Any, where: str) -> Answers:

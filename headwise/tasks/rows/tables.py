@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headwise.tasks.rows.sources import Table
 
 LISTED = 12  # numbers of rows in one sentence
+READ_IN_PART = "read in part"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Data:
         name: what messages call it: the file's name, or "the frame".
         columns: each a list; all of one length.
         numbers: the number that a person would find each row under (line 1 of a CSV is its header).
-        left_out: the rows that were not taken, and why, a sentence each.
+        left_out: the rows that were not taken, and why, and what was changed in others, a sentence each.
         fingerprint: of what was read, the same for the same content.
         unit: what `numbers` count: "line" of a text file, or "row", from 0, of anything else.
         reasons: why rows were left out -> their numbers.
@@ -60,9 +61,7 @@ class Data:
         """
         if not reasons:
             return self
-        by_reason: dict[str, list[int]] = {}
-        for row in sorted(reasons):
-            by_reason.setdefault(reasons[row], []).append(self.numbers[row])
+        by_reason = numbers_of(reasons, self.numbers)
         sentences = tuple(left_out(len(numbers), numbers, reason, self.unit) for reason, numbers in by_reason.items())
         kept = [row for row in range(len(self)) if row not in reasons]
         whole = replace(self, left_out=(*self.left_out, *sentences), reasons={**self.reasons, **by_reason})
@@ -138,27 +137,30 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
 
     Args:
         source: the path of a CSV, TSV, JSON, JSON lines, Parquet or plain text file (also .gz; a text file has one
-            column, "text", of its lines), the name of a data set on the hub ("name", "name:split" or
-            "name/config:split"), a pandas frame, a `datasets.Dataset`, a dict of lists, or a list of dicts. `Data`
-            that was read before is given back as it is.
+            column, of its lines, which may be asked for by any name), the name of a data set on the hub ("name",
+            "name:split" or "name/config:split"), a pandas frame, a `datasets.Dataset`, a dict of lists, or a list of
+            dicts. `Data` that was read before is given back as it is.
         columns: the task's name for a column -> its name in the source.
         texts: which of the task's names hold text: numbers become text, and rows where one is empty are left out.
 
     Raises:
         FileError: no such file, or one that cannot be read.
-        ArgumentError: no such column (says which there are), no rows.
+        ArgumentError: no such column (says which there are), one for two purposes, no rows.
         DtypeError: `source` is nothing that holds rows.
     """
     from headwise.tasks.rows.sources import open_table
 
     if isinstance(source, Data):
         return source
+    check_different(columns)
     table = open_table(source, tuple(columns.values()))
+    if table.plain and len(columns) == 1:
+        columns = dict.fromkeys(columns, "text")
     if not table.numbers:  # an empty list has no columns either
         raise ArgumentError(f"{table.name}: there are no rows in it")
     taken = {name: table.columns[find_column(table, column)] for name, column in columns.items()}
     taken = {name: [as_text(each) for each in cells] if name in texts else cells for name, cells in taken.items()}
-    data = Data(table.name, taken, table.numbers, fingerprint=table.fingerprint, unit=table.unit)
+    data = Data(table.name, taken, table.numbers, table.notes, fingerprint=table.fingerprint, unit=table.unit)
     empty: dict[int, str] = {}
     for name in texts:
         for row, cell in enumerate(data.columns[name]):
@@ -167,11 +169,21 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
     return data.without(empty)
 
 
-def check_filled(texts: Sequence[str]) -> None:
-    """Raise ArgumentError if one of the texts given to `predict` or `look` is empty: tables leave such rows out."""
+def check_filled(texts: Sequence[Any]) -> None:
+    """Raise ArgumentError if an input of `predict` or `look` is empty or no text: tables leave such rows out."""
     for number, text in enumerate(texts):
-        if isinstance(text, str) and not text.strip():
+        if not isinstance(text, str):
+            raise ArgumentError(f"inputs[{number}]: expected a text. Received: {type(text).__name__} {brief(text)}")
+        if not text.strip():
             raise ArgumentError(f"inputs[{number}]: expected a text. Received: an empty text")
+
+
+def check_different(columns: Mapping[str, str]) -> None:
+    """Raise ArgumentError if one column is asked for twice: from a label in its text nothing is learned."""
+    first: dict[str, str] = {}
+    for name, column in columns.items():
+        if (other := first.setdefault(column, name)) != name:
+            raise ArgumentError(f"{name}: expected another column than that of {other}. Received: {column!r} for both")
 
 
 def find_column(table: Table, column: str) -> str:
@@ -197,6 +209,20 @@ def as_text(cell: Any) -> str:
     if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
         return str(int(cell))
     return str(cell)
+
+
+def numbers_of(reasons: Mapping[int, str], numbers: Sequence[int]) -> dict[str, list[int]]:
+    """Reasons by place, as numbers of rows by reason."""
+    found: dict[str, list[int]] = {}
+    for row in sorted(reasons):
+        found.setdefault(reasons[row], []).append(numbers[row])
+    return found
+
+
+def cut_notes(cut: Mapping[int, str], numbers: Sequence[int], unit: str) -> tuple[str, ...]:
+    """`1 row read in part: more than 512 tokens, the rest was cut (line 4)`, for what `Task.cut` gave."""
+    by_reason = numbers_of(cut, numbers)
+    return tuple(left_out(len(found), found, reason, unit, READ_IN_PART) for reason, found in by_reason.items())
 
 
 def left_out(count: int, numbers: Sequence[int], reason: str, unit: str, what: str = "left out") -> str:

@@ -21,6 +21,7 @@ from headwise.records import Seen
 from headwise.tasks.columns import Column
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.task import Batch
+from headwise.tasks.text.cuts import cut, limit
 from headwise.tasks.text.decoding import choosing
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.pieces import pieces
@@ -97,6 +98,15 @@ class Causal:
     def predict(self, model: CausalLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
         """How the model goes on with each text, of which it reads the last `block` tokens."""
         return [self.answer(model, self.read(text), place) for place, text in enumerate(texts)]
+
+    @property
+    def limit(self) -> str:
+        """How much of a text `predict` reads, for the description of a column."""
+        return limit(self.options.block, part="the beginning")
+
+    def cut(self, texts: Sequence[str]) -> dict[int, str]:
+        """As of `Task.cut`."""
+        return cut((len(self.read(text).ids) - 1 for text in texts), self.options.block, part="the beginning")
 
     def read(self, text: str) -> Encoded:
         """[BOS], all tokens of a text, [EOS]."""

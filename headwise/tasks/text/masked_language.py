@@ -26,6 +26,7 @@ from headwise.tasks.columns import Column
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.task import Batch
 from headwise.tasks.text import encoders
+from headwise.tasks.text.cuts import cut, limit
 from headwise.tasks.text.padding import padded
 from headwise.tasks.text.subwords import Subwords
 from headwise.tasks.text.wordpieces import INSIDE, MASK
@@ -118,6 +119,15 @@ class Masked:
     def predict(self, model: MaskedLanguageModel, texts: Sequence[str]) -> list[dict[str, Any]]:
         """Each text with every [MASK] filled, how likely that is, and what else may stand there."""
         return [self.answer(model, self.read(text)) for text in texts]
+
+    @property
+    def limit(self) -> str:
+        """How much of a text `predict` reads, for the description of a column."""
+        return limit(self.block)
+
+    def cut(self, texts: Sequence[str]) -> dict[int, str]:
+        """As of `Task.cut`."""
+        return cut((len(self.read(text).ids) for text in texts), self.block)
 
     def read(self, text: str) -> Encoded:
         """[CLS], all tokens of a text, [SEP]; a [MASK] is one token."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import sys
 import tempfile
 import types
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +30,7 @@ from headwise.tasks.training.callbacks.last import AtomicCheckpoints, Last
 from headwise.tasks.training.callbacks.progress import Telling
 from headwise.tasks.training.callbacks.seeding import Seeding
 from headwise.tasks.training.callbacks.signals import Interrupt
+from headwise.tasks.training.folder import check_new
 
 if TYPE_CHECKING:
     from headwise.tasks.rows.tables import Data
@@ -50,8 +52,8 @@ def fit(
         raise ArgumentError(
             "out: the processes that torchrun or srun started share a run folder; expected its name. Received: none"
         )
-    if folder is not None and not resume:
-        _check_new(folder)
+    if folder is not None and not resume and strategies.first():  # it is the one that writes
+        check_new(folder)
     before = run.read_config(folder, kind)["options"] if folder is not None and resume else {}
     options = make(kind.options_type, {**before, **given})
     strategies.check(options)
@@ -85,12 +87,15 @@ def _fit(
     else:
         options = make(kind.options_type, given)
         training, held_out = _read(kind, source, validation, options)
+    if strategies.first():
+        _say((*training.left_out, *(held_out.left_out if held_out is not None else ())))
     if begun:
         task = run.rebuild(folder, config, kind)
         task.options = replace(task.options, **{name: getattr(options, name) for name in run.MAY_CHANGE})
     else:  # also where the training was stopped before its first epoch ended: there is nothing to resume
         torch.manual_seed(options.seed)
-        task = kind.learn(training, options)
+        with _in_memory(options, given.keys()):
+            task = kind.learn(training, options)
     doubts = _train(task, folder, training, held_out, keep=keep, resume=begun)
     if strategies.first():
         trained = run.restore(folder, kind)
@@ -100,6 +105,22 @@ def _fit(
             no_better = notes.on_scores(scores, kind.compared_by)
             _say(no_better)
             run.write_scores(folder, replace(scores, notes=(*doubts, *no_better)))
+
+
+@contextlib.contextmanager
+def _in_memory(options: TrainOptions, given: Set[str]) -> Iterator[None]:
+    """Names the sizes that were given if the model does not fit into the memory of this machine."""
+    try:
+        yield
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        said = str(error)
+        if isinstance(error, RuntimeError) and not re.search("allocate|out of memory|overflow", said, re.IGNORECASE):
+            raise
+        asked = f" ({int(found[1]) / 1e9:,.0f} GB at once)" if (found := re.search(r"(\d+) bytes", said)) else ""
+        own = given - {each.name for each in fields(TrainOptions)}
+        sizes = [f"{name}={value}" for name in sorted(own) if type(value := getattr(options, name)) is int]
+        received = f" Received: {', '.join(sizes)}." if sizes else ""
+        raise ArgumentError(f"the model does not fit into memory{asked}.{received} Choose smaller sizes") from error
 
 
 def _say(sentences: Sequence[str]) -> None:
@@ -119,14 +140,6 @@ def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tupl
             )
         return data, None
     return kind.split(data, options)
-
-
-def _check_new(folder: Path) -> None:
-    """Nothing is overwritten: of several processes the first looks, as it is the one that writes."""
-    if strategies.first() and (folder / run.CONFIG).exists():
-        raise ArgumentError(
-            f"{folder} holds a run already: resume it (resume=True, --resume), or choose another folder"
-        )
 
 
 def _make(folder: Path) -> None:
@@ -149,8 +162,9 @@ def _train(
     doubts: tuple[str, ...] = ()
     if held_out is not None:
         doubts = notes.on_validation(training, held_out, examples=len(validated), by=task.label_column)
+        doubts += notes.on_share(len(training), len(held_out), options.validation_share)
     if strategies.first():
-        _say((*training.left_out, *(held_out.left_out if held_out is not None else ()), *remarks, *doubts))
+        _say((*remarks, *doubts))
     data = Examples(learned, validated, collate=task.collate, length=task.length, options=options)
     by = task.best_by if validated else None
     with Interrupt(waits=keep) as interrupt, _quiet():

@@ -40,6 +40,14 @@ def on_validation(training: Data, held_out: Data, *, examples: int, by: str | No
     return tuple(found)
 
 
+def on_share(learned: int, held_out: int, share: float) -> tuple[str, ...]:
+    """That most rows are held out. Validation data of another file may well be more."""
+    if share <= 0.5 or learned >= held_out:
+        return ()
+    rows = "1 row is" if learned == 1 else f"{learned} rows are"
+    return (f"only {rows} learned from, and {held_out} are held out: choose a lower validation_share",)
+
+
 def on_scores(scores: Scores, compared_by: Sequence[tuple[str, Literal["max", "min"]]]) -> tuple[str, ...]:
     """That the model does not beat a baseline, if it is no better in any score. The first such baseline is named."""
     for name, baseline in scores.baselines.items():

@@ -30,13 +30,14 @@ from headwise.renamed import renamed
 from headwise.tasks import kinds
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.scores import Scores
+from headwise.tasks.training.folder import CONFIG
 from headwise.tasks.training.weights import load_weights
 
 if TYPE_CHECKING:
     from headwise.tasks.rows.tables import Data
     from headwise.tasks.task import Task
 
-CONFIG, WEIGHTS, LAST, SCORES = "config.yaml", "weights.safetensors", "last.ckpt", "scores.json"
+WEIGHTS, LAST, SCORES = "weights.safetensors", "last.ckpt", "scores.json"
 
 TaskT = TypeVar("TaskT", bound="Task[Any]")
 

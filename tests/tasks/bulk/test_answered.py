@@ -21,6 +21,9 @@ class Stub:
         self.read, self.options = kind.read, options
         self.asked, self.file_columns = partial(kind.asked, self), partial(kind.file_columns, self)
 
+    def cut(self, data: Any) -> dict[int, str]:
+        return {}
+
     def predict(self, data: Any) -> list[dict[str, Any]]:
         return [{"lengths": [len(cell) for cell in row]} for row in zip(*data.columns.values(), strict=True)]
 

@@ -57,7 +57,7 @@ def test_chunks_give_what_the_whole_file_gives(
     written = predict_file(
         task, reviews_run, lines, out, chunk=4, tell=lambda done, total, _: told.append((done, total))
     )
-    assert (written.rows, written.before, written.left_out) == (11, 0, sentences)
+    assert (written.rows, written.before, written.notes) == (11, 0, sentences)
     assert [each for each in told if each[1] == 11] == [(0, 11), (4, 11), (8, 11), (11, 11)]
     assert left(tmp_path) == ["in.jsonl", out.name]
 
@@ -102,7 +102,7 @@ class Stub:
     answered = 0
 
     def __init__(self, task: Task[Any]) -> None:
-        self.asked, self.file_columns = task.asked, task.file_columns
+        self.asked, self.file_columns, self.cut = task.asked, task.file_columns, task.cut
 
     def predict(self, data: Any) -> list[dict[str, Any]]:
         Stub.answered += len(data)

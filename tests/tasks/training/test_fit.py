@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -192,11 +193,19 @@ class TestResume:
         MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
         assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
 
-    def test_time_limit_ends_the_run_with_a_validation_and_it_can_go_on(self, whole: Path, tmp_path: Path) -> None:
+    def test_time_limit_ends_the_run_with_a_validation_and_it_can_go_on(
+        self, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         task = fit(tmp_path / "run", time_limit=0.0)
+        said = capsys.readouterr().err
+        assert re.search(r"^epoch 1/\d+, up to batch 1 of \d+: ", said, re.MULTILINE), said
+        assert re.search(r"the time limit is over: stopped after batch 1 of .*: resume with resume=True", said), said
         assert task.scores is not None
         assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 1
         MiniTask.fit(ROWS, out=tmp_path / "run", resume=True, time_limit=10.0)
+        said = capsys.readouterr().err
+        assert re.search(r"^epoch 1/\d+, resumed after batch 1: .*\nepoch 2/\d+: ", said, re.MULTILINE), said
+        assert "time limit" not in said
         assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
         assert (tmp_path / "run" / "curve.csv").read_text() == (whole / "curve.csv").read_text()
 
@@ -268,7 +277,7 @@ class TestStopping:
             signal.signal(signal.SIGINT, before)
 
     def test_early_stopping_waits_for_as_many_epochs_as_it_is_told(self, tmp_path: Path) -> None:
-        fit(tmp_path / "run", lr=0.0, epochs=9, patience=2)  # never better than after the first epoch
+        fit(tmp_path / "run", lr=1e-30, epochs=9, patience=2)  # never better than after the first epoch
         lines = (tmp_path / "run" / "curve.csv").read_text().splitlines()
         assert sum(not line.endswith(",") for line in lines[1:]) == 3
         before = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"]

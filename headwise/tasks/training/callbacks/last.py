@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,13 @@ class Last(Checkpoint):
 
     Args:
         path: of the checkpoint; None = nothing is saved.
-        minutes: how long to train; then the weights are validated, and the run ends as if it had been its last epoch.
+        minutes: how long to train; then the weights are validated, and the run ends as if it had been its last epoch,
+            and says how to resume it.
     """
 
     def __init__(self, path: Path | None, interrupt: Interrupt, minutes: float | None) -> None:
         self.path, self.interrupt, self.minutes = path, interrupt, minutes
-        self.out_of_time = False
+        self.out_of_time = ""  # after what it ended for that
         self._deadline = float("inf")
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -44,10 +46,10 @@ class Last(Checkpoint):
         if not interrupted and not self._late(trainer):
             return
         self._save(trainer)
+        where = f"batch {batch_idx + 1} of {trainer.num_training_batches} of epoch {trainer.current_epoch + 1}"
         if interrupted:
-            batches = trainer.num_training_batches
-            raise self._stopped(f"after batch {batch_idx + 1} of {batches} of epoch {trainer.current_epoch + 1}")
-        self.out_of_time = trainer.should_stop = True
+            raise TrainingInterrupted(self._stopped(where))
+        self.out_of_time, trainer.should_stop = where, True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         if self.out_of_time:  # saved in the middle of the epoch, where it will resume
@@ -55,10 +57,15 @@ class Last(Checkpoint):
         self._save(trainer)
         if trainer.current_epoch + 1 == trainer.max_epochs:
             return
+        where = f"epoch {trainer.current_epoch + 1}"
         if self._interrupted(trainer):
-            raise self._stopped(f"after epoch {trainer.current_epoch + 1}")
+            raise TrainingInterrupted(self._stopped(where))
         if self._late(trainer):
-            self.out_of_time = trainer.should_stop = True
+            self.out_of_time, trainer.should_stop = where, True
+
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        if self.out_of_time and trainer.is_global_zero:
+            print(f"the time limit is over: {self._stopped(self.out_of_time)}", file=sys.stderr)
 
     def _interrupted(self, trainer: Trainer) -> bool:
         return self._any(trainer, self.interrupt.asked)
@@ -74,13 +81,11 @@ class Last(Checkpoint):
         if self.path is not None:
             trainer.save_checkpoint(self.path)
 
-    def _stopped(self, where: str) -> TrainingInterrupted:
+    def _stopped(self, where: str) -> str:
         if self.path is None:
-            return TrainingInterrupted(
-                f"stopped {where}; nothing was kept, because there is no run folder: name one with out"
-            )
-        return TrainingInterrupted(
-            f"stopped {where}, and saved in {self.path}: resume with resume=True (the same command with --resume)"
+            return f"stopped after {where}; it cannot be resumed, because there is no run folder: name one with out"
+        return (
+            f"stopped after {where}, and saved in {self.path}: resume with resume=True (the same command with --resume)"
         )
 
 

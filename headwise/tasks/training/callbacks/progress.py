@@ -30,6 +30,7 @@ class Telling(Callback):
         self._began = self._shown = 0.0
         self._trained: float | None = None  # seconds until the validation began
         self._tokens = 0
+        self._batches = range(0)  # of this epoch that were run here
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         if trainer.is_global_zero and self._console.is_terminal:
@@ -52,9 +53,10 @@ class Telling(Callback):
         self._start()
 
     def _start(self) -> None:
-        self._began, self._trained, self._tokens = time.monotonic(), None, 0
+        self._began, self._trained, self._tokens, self._batches = time.monotonic(), None, 0, range(0)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._batches = range(self._batches.start if self._batches else batch_idx, batch_idx + 1)
         self._tokens += trainer.datamodule.tokens(trainer.current_epoch, batch_idx)  # type: ignore[attr-defined]
         now = time.monotonic()
         if self._bar is None or now - self._shown < _EVERY:
@@ -84,11 +86,17 @@ class Telling(Callback):
         told = [f"{_word(name)} {value:.4g}" for name, value in scores.items()]
         print_to = self._bar.console if self._bar is not None else self._console
         print_to.print(
-            f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}: loss {self.curve.epoch_loss:.4g}, "
+            f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}{self._part(trainer.num_training_batches)}: "
+            f"loss {self.curve.epoch_loss:.4g}, "
             + "".join(f"{each}, " for each in told)
             + f"{seconds:.1f} s, {self._tokens / max(training, 1e-9):,.0f} tokens/s",
             markup=False,
         )
+
+    def _part(self, batches: int | float) -> str:
+        """Which part of the epoch was run here, if not all of it; its loss is that from its beginning."""
+        resumed = f", resumed after batch {self._batches.start}" if self._batches.start else ""
+        return resumed + (f", up to batch {self._batches.stop} of {batches}" if self._batches.stop < batches else "")
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         self._stop()
