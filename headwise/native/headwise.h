@@ -1,0 +1,68 @@
+/* Attention on CPUs: the interface of headwise's native kernels. Plain C; every field is 8 bytes wide.
+
+   s = scale q k^T;  s = softcap tanh(s / softcap);  s += bias;  s = -inf where the mask forbids
+   A = exp(s - lse),  lse = log(sum exp(s) + exp(sink));  out = A v
+
+   Strides count elements. A null pointer: not given, or not asked for. Nothing is kept after a call, and nothing is
+   written where a call fails. */
+#ifndef HEADWISE_H
+#define HEADWISE_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { HW_FLOAT32, HW_BFLOAT16, HW_FLOAT16 };
+enum { HW_ALL, HW_BAND, HW_INTERVALS, HW_BLOCKS };
+
+typedef struct {
+    void *data;
+    int64_t stride[4]; /* batch, head, row, column */
+} hw_tensor;
+
+typedef struct {
+    int64_t size;    /* sizeof(hw_attention), so that caller and library agree */
+    int64_t dtype;   /* of q, k, v, out and their gradients */
+    int64_t threads; /* at most so many */
+    int64_t B, H, G, Q, K, D, E;
+    hw_tensor q, k, v;     /* [B, H, Q, D], [B, G, K, D], [B, G, K, E] */
+    hw_tensor out;         /* [B, H, Q, E] */
+    double scale, softcap; /* softcap 0: none */
+    const float *sinks;    /* [H] */
+    hw_tensor bias;        /* [B, H, Q, K], float32; a stride of 0 broadcasts */
+
+    /* The mask. HW_BAND: low <= key - query <= high. HW_INTERVALS: query i sees the keys [lo, hi) = spans[i]. HW_BLOCKS:
+       see `tiles`. Queries and keys count from 0 in all of them. */
+    int64_t mask, low, high;
+    const int32_t *spans;         /* [B, H, Q, 2] */
+    int64_t span_stride[2];       /* batch, head */
+    const int64_t *matrix;        /* HW_BLOCKS: [B, H]: the first tile of each matrix, ... */
+    int64_t matrix_stride[2];     /* ... at matrix[b * stride[0] + h * stride[1]] and [... + 1] */
+    const int64_t *tiles;         /* [tiles + 1]: where the blocks of a tile begin; tile t of a matrix has 64 queries */
+    const int64_t *blocks;        /* [blocks, 2]: a block of 64 keys by its number, and its bits or -1 for all pairs */
+    const uint64_t *bits;         /* at bits[of the block + row]: bit j of the word: whether the row sees key j */
+
+    /* Answers, each [B, H, Q] and contiguous. */
+    float *highest, *log_sum; /* lse = highest + log_sum; an empty row has 0 and -inf */
+    float *entropy;           /* in nats */
+    float *distance;          /* sum of A |i + K - Q - j| */
+    int64_t *odd;             /* 1 if some output is not finite */
+} hw_attention;
+
+/* The instruction sets, from the plainest: "portable", "avx2", "avx512", "avx512bf16". Null past the last. */
+const char *hw_isa_name(int64_t which);
+/* Whether this machine has an instruction set. */
+int64_t hw_isa_here(int64_t which);
+/* Take it from now on. 0, or -1 if this machine lacks it. */
+int64_t hw_isa_use(int64_t which);
+
+/* 0, or a negative number: which check failed, see hw_error. */
+int64_t hw_attention_forward(const hw_attention *call);
+const char *hw_error(int64_t code);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,172 @@
+// Numbers of the call's dtype as floats or units, and back; and tables of them in the order that products read.
+#pragma once
+
+#include "../headwise.h"
+#include "product.hpp"
+
+namespace ISA {
+
+INLINE float of_half(uint16_t bits) {
+#if defined(__F16C__)
+    return _cvtsh_ss(bits);
+#elif defined(__aarch64__)
+    __fp16 x;
+    std::memcpy(&x, &bits, 2);
+    return x;
+#else
+    const uint32_t sign = (uint32_t)(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 1023;
+    uint32_t word;
+    if (exponent == 31) word = sign | 0x7f800000 | fraction << 13;
+    else if (exponent) word = sign | (exponent + 112) << 23 | fraction << 13;
+    else {
+        const float small = (float)fraction * 5.9604645e-8f; // 2^-24
+        std::memcpy(&word, &small, 4);
+        word |= sign;
+    }
+    float x;
+    std::memcpy(&x, &word, 4);
+    return x;
+#endif
+}
+
+INLINE uint16_t to_half(float x) {
+#if defined(__F16C__)
+    return _cvtss_sh(x, 0);
+#elif defined(__aarch64__)
+    const __fp16 y = (__fp16)x;
+    uint16_t bits;
+    std::memcpy(&bits, &y, 2);
+    return bits;
+#else
+    uint32_t word;
+    std::memcpy(&word, &x, 4);
+    const uint16_t sign = word >> 16 & 0x8000;
+    const float size = std::fabs(x);
+    if (x != x) return sign | 0x7e00;
+    if (size >= 65520.0f) return sign | 0x7c00;
+    if (size < 6.1035156e-5f) return sign | (uint16_t)std::nearbyint(size * 16777216.0f); // in steps of 2^-24
+    word += 0xfff + (word >> 13 & 1);
+    return sign | (uint16_t)((word >> 13 & 0x3ffff) - (112 << 10));
+#endif
+}
+
+INLINE uint16_t to_bfloat(float x) {
+    uint32_t word;
+    std::memcpy(&word, &x, 4);
+    if (x != x) return 0x7fc0;
+    return (uint16_t)((word + 0x7fff + (word >> 16 & 1)) >> 16);
+}
+
+INLINE float of_bfloat(uint16_t bits) {
+    const uint32_t word = (uint32_t)bits << 16;
+    float x;
+    std::memcpy(&x, &word, 4);
+    return x;
+}
+
+INLINE float number(int64_t dtype, const void* data, int64_t at) {
+    if (dtype == HW_FLOAT32) return ((const float*)data)[at];
+    const uint16_t bits = ((const uint16_t*)data)[at];
+    return dtype == HW_BFLOAT16 ? of_bfloat(bits) : of_half(bits);
+}
+
+INLINE void write_number(int64_t dtype, void* data, int64_t at, float x) {
+    if (dtype == HW_FLOAT32) ((float*)data)[at] = x;
+    else ((uint16_t*)data)[at] = dtype == HW_BFLOAT16 ? to_bfloat(x) : to_half(x);
+}
+
+// A row of numbers as floats.
+template <int DTYPE>
+INLINE void floats_of(const void* data, int64_t at, int64_t step, int64_t n, float* to) {
+    if (DTYPE == HW_FLOAT32 && step == 1) std::memcpy(to, (const float*)data + at, 4 * n);
+    else for (int64_t i = 0; i < n; i++) to[i] = number(DTYPE, data, at + i * step);
+}
+
+INLINE void floats_of(int64_t dtype, const void* data, int64_t at, int64_t step, int64_t n, float* to) {
+    if (dtype == HW_FLOAT32) floats_of<HW_FLOAT32>(data, at, step, n, to);
+    else if (dtype == HW_BFLOAT16) floats_of<HW_BFLOAT16>(data, at, step, n, to);
+    else floats_of<HW_FLOAT16>(data, at, step, n, to);
+}
+
+// Tables of units. `x` has `rows` rows of n numbers; missing rows up to `all` are 0.
+template <class T> struct Packed;
+
+template <> struct Packed<Float32> {
+    static int64_t units(int64_t n) { return n; }
+
+    // [rows, n]: the left side of a product.
+    static void left(int64_t dtype, const void* x, int64_t row, int64_t column, int64_t rows, int64_t all, int64_t n, unit* to) {
+        for (int64_t i = 0; i < rows; i++) floats_of(dtype, x, i * row, column, n, (float*)to + i * n);
+        std::memset(to + rows * n, 0, 4 * (all - rows) * n);
+    }
+    // [n, 64]: the right side, transposed.
+    static void transposed(int64_t dtype, const void* x, int64_t row, int64_t column, int64_t rows, int64_t n, unit* to) {
+        float* out = (float*)to;
+        for (int64_t i = 0; i < rows; i++) {
+            if (dtype == HW_FLOAT32) for (int64_t d = 0; d < n; d++) out[d * 64 + i] = ((const float*)x)[i * row + d * column];
+            else for (int64_t d = 0; d < n; d++) out[d * 64 + i] = number(dtype, x, i * row + d * column);
+        }
+        if (rows < 64) for (int64_t d = 0; d < n; d++) std::memset(out + d * 64 + rows, 0, 4 * (64 - rows));
+    }
+    // [64, width]: the right side as it is; columns from n are 0.
+    static void right(int64_t dtype, const void* x, int64_t row, int64_t column, int64_t rows, int64_t n, int64_t width, unit* to) {
+        for (int64_t i = 0; i < 64; i++) {
+            float* out = (float*)to + i * width;
+            const int64_t some = i < rows ? n : 0;
+            floats_of(dtype, x, i * row, column, some, out);
+            std::memset(out + some, 0, 4 * (width - some));
+        }
+    }
+    typedef float Weight;
+    INLINE void weights(Weight* p, vf x) { store(p, x); }
+};
+
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16)
+template <> struct Packed<BFloat16> {
+    static int64_t units(int64_t n) { return ((n + 1) / 2 + BFloat16::UNITS - 1) / BFloat16::UNITS * BFloat16::UNITS; }
+
+    INLINE unit pair(const uint16_t* x, int64_t column, int64_t d, int64_t n) {
+        return (d < n ? x[d * column] : 0) | (d + 1 < n ? (unit)x[(d + 1) * column] << 16 : 0);
+    }
+    static void left(int64_t, const void* data, int64_t row, int64_t column, int64_t rows, int64_t all, int64_t n, unit* to) {
+        const int64_t u = units(n);
+        for (int64_t i = 0; i < rows; i++) {
+            const uint16_t* x = (const uint16_t*)data + i * row;
+            if (column == 1 && n == 2 * u) std::memcpy(to + i * u, x, 2 * n);
+            else for (int64_t d = 0; d < u; d++) to[i * u + d] = pair(x, column, 2 * d, n);
+        }
+        std::memset(to + rows * u, 0, 4 * (all - rows) * u);
+    }
+    static void transposed(int64_t, const void* data, int64_t row, int64_t column, int64_t rows, int64_t n, unit* to) {
+        const int64_t u = units(n);
+        for (int64_t i = 0; i < rows; i++) {
+            const uint16_t* x = (const uint16_t*)data + i * row;
+            if (column == 1 && n == 2 * u) for (int64_t d = 0; d < u; d++) { unit both; std::memcpy(&both, x + 2 * d, 4); to[d * 64 + i] = both; }
+            else for (int64_t d = 0; d < u; d++) to[d * 64 + i] = pair(x, column, 2 * d, n);
+        }
+        if (rows < 64) for (int64_t d = 0; d < u; d++) std::memset(to + d * 64 + rows, 0, 4 * (64 - rows));
+    }
+    // [32, width]: pairs of rows.
+    static void right(int64_t, const void* data, int64_t row, int64_t column, int64_t rows, int64_t n, int64_t width, unit* to) {
+        for (int64_t i = 0; i < 64; i += 2) {
+            const uint16_t* x = (const uint16_t*)data + i * row;
+            unit* out = to + i / 2 * width;
+            const int64_t some = i < rows ? n : 0;
+            if (i + 1 < rows) for (int64_t e = 0; e < some; e++) out[e] = x[e * column] | (unit)x[row + e * column] << 16;
+            else for (int64_t e = 0; e < some; e++) out[e] = x[e * column];
+            std::memset(out + some, 0, 4 * (width - some));
+        }
+    }
+    typedef uint16_t Weight;
+    INLINE void weights(Weight* p, vf x) {
+#if defined(__AVX512BF16__)
+        const __m256bh y = _mm512_cvtneps_pbh(x);
+        std::memcpy(p, &y, 32);
+#else
+        for (int i = 0; i < W; i++) p[i] = to_bfloat(x[i]);
+#endif
+    }
+};
+#endif
+
+} // namespace ISA

@@ -1,0 +1,345 @@
+// The forward pass: output, log-sum-exp and statistics in one pass over the scores.
+//
+// A piece of work is some tiles of 64 queries and all query heads that share a key head. Keys and values are packed for
+// it a chunk at a time, so that they stay in the cache; a tile walks through the chunk in steps of a few blocks of 64
+// keys: scores, softmax, weights times values. What a row has so far (highest score, sum, output) is kept between chunks.
+// A row meets its keys in their order, whatever the pieces are, so the number of threads changes no result.
+#pragma once
+
+#include "convert.hpp"
+#include "pool.hpp"
+
+namespace ISA {
+
+constexpr int64_t TILE = 64;          // queries of a tile, keys of a block
+constexpr int64_t PACKED = 1 << 19;   // bytes of packed keys and values in a chunk
+constexpr int64_t PIECE = 1024;       // rows of a piece, so that packing is small beside the products
+constexpr float SLACK = 8.0f;         // a row's scores may be so far above its reference, in units of log 2
+constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.69314718055994531f;
+
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+INLINE int64_t up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
+
+struct Block {
+    int64_t number, bits; // bits: where, or -1 for none
+};
+
+// What the rows of a tile have so far. Scores are in units of log 2, and relative to a reference: x = s - reference.
+struct Rows {
+    float reference[TILE]; // at most SLACK below the highest score; -inf before the first
+    float total[TILE][W];  // sums of e = 2^x, each over the keys of one lane
+    float product[TILE][W], distance[TILE][W]; // of e x and e |i - j|
+};
+
+// The keys that each row of a tile may see, and the blocks in which they are.
+struct Sight {
+    int64_t lo[TILE], hi[TILE];     // apart from bits
+    const int64_t* blocks = nullptr; // of HW_BLOCKS
+    int64_t first = 0, past = 0;     // blocks: by number, or places in `blocks`
+
+    Block block(int64_t i) const { return blocks ? Block{blocks[2 * i], blocks[2 * i + 1]} : Block{i, -1}; }
+};
+
+INLINE Sight sight_of(const hw_attention& call, int64_t b, int64_t h, int64_t tile) {
+    Sight s;
+    const int64_t q = tile * TILE, rows = least(TILE, call.Q - q);
+    for (int64_t r = 0; r < TILE; r++) s.lo[r] = 0, s.hi[r] = r < rows ? call.K : 0;
+    if (call.mask == HW_BLOCKS) {
+        const int64_t at = call.matrix[b * call.matrix_stride[0] + h * call.matrix_stride[1]] + tile;
+        s.blocks = call.blocks, s.first = call.tiles[at], s.past = call.tiles[at + 1];
+        return s;
+    }
+    int64_t lo = call.K, hi = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        if (call.mask == HW_BAND) {
+            s.lo[r] = most(0, q + r + call.low), s.hi[r] = least(call.K, q + r + call.high + 1);
+        } else if (call.mask == HW_INTERVALS) {
+            const int32_t* span = call.spans + b * call.span_stride[0] + h * call.span_stride[1] + 2 * (q + r);
+            s.lo[r] = most(0, span[0]), s.hi[r] = least(call.K, span[1]);
+        }
+        if (s.lo[r] < s.hi[r]) lo = least(lo, s.lo[r]), hi = most(hi, s.hi[r]);
+        else s.lo[r] = s.hi[r] = 0;
+    }
+    if (lo < hi) s.first = lo / TILE, s.past = (hi + TILE - 1) / TILE;
+    return s;
+}
+
+template <class T>
+struct Forward {
+    typedef Packed<T> P;
+    typedef typename P::Weight Weight;
+    static constexpr int64_t ROWS = T::ROWS, COLUMNS = T::COLUMNS;
+
+    const hw_attention& call;
+    const int64_t b, g, first_tile, past_tile; // the piece
+    const int64_t du = P::units(call.D);       // units of a query
+    const int64_t width = up(call.E, COLUMNS); // of a packed value
+    const int64_t of_key = 4 * du, of_value = 4 * width / T::PAIR; // bytes
+    const int64_t heads = call.H / call.G, tiles = past_tile - first_tile;
+    const int64_t size = call.dtype == HW_FLOAT32 ? 4 : 2;
+    const bool plain = call.softcap == 0.0 && !call.bias.data && call.scale > 0.0;
+    const float factor = plain ? (float)call.scale * LOG2E : 1.0f;
+
+    unit *keys = nullptr, *values = nullptr; // the chunk, packed
+    uint8_t* is_packed = nullptr;            // [blocks of the chunk]
+    int64_t chunk = 0, chunk_blocks = 0;     // its first block, and how many
+    unit* query = nullptr;                   // [64, du]
+    float* scores = nullptr;                 // [ROWS, 64]
+    Weight* weights = nullptr;               // [ROWS, 64]: in place of the scores, or behind them
+    float* outputs = nullptr;                // [tiles * heads, 64, width]
+    Rows* rows = nullptr;                    // [tiles * heads]
+    bool odd = false;
+
+    bool prepare() {
+        const int64_t all = (call.K + TILE - 1) / TILE, states = tiles * heads;
+        chunk_blocks = least(all, most(1, PACKED / (TILE * (of_key + of_value))));
+        char* packed = (char*)hw::scratch(0, TILE * chunk_blocks * (of_key + of_value) + chunk_blocks);
+        char* tile = (char*)hw::scratch(1, TILE * (4 * du + ROWS * (4 + sizeof(Weight))));
+        char* kept = (char*)hw::scratch(2, states * (TILE * width * 4 + (int64_t)sizeof(Rows)));
+        if (!packed || !tile || !kept) return false;
+        keys = (unit*)packed, values = keys + TILE * chunk_blocks * du;
+        is_packed = (uint8_t*)packed + TILE * chunk_blocks * (of_key + of_value);
+        query = (unit*)tile, scores = (float*)(query + TILE * du);
+        weights = T::PAIR > 1 ? (Weight*)(scores + ROWS * TILE) : (Weight*)scores;
+        outputs = (float*)kept, rows = (Rows*)(kept + states * TILE * width * 4);
+        return true;
+    }
+
+    void run() {
+        const Products products;
+        int64_t first = call.K, past = 0; // blocks that some tile of the piece sees
+        for (int64_t i = 0; i < tiles * heads; i++) {
+            const Sight s = sight_of(call, b, g * heads + i % heads, first_tile + i / heads);
+            if (s.first < s.past) first = least(first, s.block(s.first).number), past = most(past, s.block(s.past - 1).number + 1);
+            std::memset(&rows[i], 0, sizeof(Rows));
+            for (float& each : rows[i].reference) each = -INFINITY;
+        }
+        std::memset(outputs, 0, tiles * heads * TILE * width * 4);
+        for (chunk = first; chunk < past; chunk += chunk_blocks) {
+            std::memset(is_packed, 0, chunk_blocks);
+            for (int64_t i = 0; i < tiles * heads; i++) walk(g * heads + i % heads, first_tile + i / heads, outputs + i * TILE * width, rows[i]);
+        }
+        for (int64_t i = 0; i < tiles * heads; i++) finish(g * heads + i % heads, first_tile + i / heads, outputs + i * TILE * width, rows[i]);
+    }
+
+    // The chunk, for one tile of one head.
+    void walk(int64_t h, int64_t tile, float* out, Rows& mine) {
+        const Sight sight = sight_of(call, b, h, tile);
+        const int64_t q = tile * TILE, some = least(TILE, call.Q - q);
+        int64_t at = sight.first;
+        while (at < sight.past && sight.block(at).number < chunk) at++;
+        if (at == sight.past || sight.block(at).number >= chunk + chunk_blocks) return;
+        const hw_tensor& t = call.q;
+        P::left(call.dtype, (const char*)t.data + size * (b * t.stride[0] + h * t.stride[1] + q * t.stride[2]), t.stride[2], t.stride[3], some, TILE, call.D, query);
+        for (; at < sight.past && sight.block(at).number < chunk + chunk_blocks; at++) {
+            const Block block = sight.block(at);
+            pack(block.number);
+            for (int64_t r = 0; r < some; r += ROWS) attend(h, q, r, least(some, r + ROWS), sight, block, out, mine);
+        }
+    }
+
+    void pack(int64_t block) {
+        const int64_t at = block - chunk, k = block * TILE, some = least(TILE, call.K - k);
+        if (is_packed[at]) return;
+        is_packed[at] = 1;
+        const hw_tensor &kt = call.k, &vt = call.v;
+        const char* x = (const char*)kt.data + size * (b * kt.stride[0] + g * kt.stride[1] + k * kt.stride[2]);
+        P::transposed(call.dtype, x, kt.stride[2], kt.stride[3], some, call.D, keys + at * TILE * du);
+        if (!call.out.data) return;
+        x = (const char*)vt.data + size * (b * vt.stride[0] + g * vt.stride[1] + k * vt.stride[2]);
+        P::right(call.dtype, x, vt.stride[2], vt.stride[3], some, call.E, width, values + at * TILE / T::PAIR * width);
+    }
+
+    // The rows [r0, r1) of a tile, which begins at query q, and the keys of a block.
+    void attend(int64_t h, int64_t q, int64_t r0, int64_t r1, const Sight& sight, const Block& block, float* out, Rows& mine) {
+        const int64_t key = block.number * TILE;
+        int64_t lo = TILE, hi = 0; // the columns that some row sees
+        for (int64_t r = r0; r < r1; r++)
+            if (sight.lo[r] < sight.hi[r]) lo = least(lo, most(0, sight.lo[r] - key)), hi = most(hi, least(TILE, sight.hi[r] - key));
+        if (lo >= hi) return;
+        lo = lo / COLUMNS * COLUMNS;
+        const int64_t past = up(hi, COLUMNS), count = r1 - r0;
+        const float* packed = (const float*)(keys + (block.number - chunk) * TILE * du);
+        T::product(count, query + r0 * du, du, 1, packed + lo, TILE, du, scores + lo, TILE, past - lo, false);
+        for (int64_t r = r0; r < r1; r++) soften(h, q, r, sight, block, lo, past, scores + (r - r0) * TILE, weights + (r - r0) * TILE, out + r * width, mine);
+        if (!call.out.data) return;
+        packed = (const float*)(values + ((block.number - chunk) * TILE + lo) / T::PAIR * width);
+        const int64_t n = (T::UNITS > 1 ? past - lo : up(hi, T::PAIR) - lo) / T::PAIR;
+        T::product(count, (const unit*)(weights + lo), TILE / T::PAIR, 1, packed, width, n, out + r0 * width, width, width, true);
+    }
+
+    // The weights p of one row from its scores s, in the columns [from, past) of a block.
+    inline __attribute__((always_inline)) void soften(int64_t h, int64_t q, int64_t r, const Sight& sight, const Block& block, int64_t from, int64_t past, float* s, Weight* p, float* out, Rows& mine) {
+        const int64_t key = block.number * TILE;
+        if (!plain) transform(h, q + r, key, from, past, s);
+        hide(sight, block, r, from, past, s);
+        vf top = load(s + from);
+        for (int64_t x = from + W; x < past; x += W) top = max(load(s + x), top);
+        const vf f = splat(factor);
+        if (some_above(top * f, splat(mine.reference[r] + SLACK))) refer(highest(top) * factor, r, out, mine);
+        const float reference = mine.reference[r];
+        if (reference == -INFINITY) { // nothing is seen yet
+            for (int64_t x = from; x < past; x += W) P::weights(p + x, vf{});
+            return;
+        }
+        const vf m = splat(reference);
+        vf total = load(mine.total[r]);
+        if (!call.entropy && !call.distance) {
+            for (int64_t x = from; x < past; x += W) {
+                const vf e = exp2<T::DEGREE>(load(s + x) * f - m);
+                total += e;
+                P::weights(p + x, e);
+            }
+        } else {
+            vf product = load(mine.product[r]), distance = load(mine.distance[r]);
+            const vi place = lanes() + splat((int32_t)(key - (q + r + call.K - call.Q)));
+            for (int64_t x = from; x < past; x += W) {
+                const vf y = load(s + x) * f - m, e = exp2<T::DEGREE>(y);
+                total += e;
+                product = fma(e, max(y, splat(-200.0f)), product); // not 0 times -inf
+                const vf far = __builtin_convertvector(place + splat((int32_t)x), vf);
+                distance = fma(e, far < 0.0f ? -far : far, distance);
+                P::weights(p + x, e);
+            }
+            store(mine.product[r], product), store(mine.distance[r], distance);
+        }
+        store(mine.total[r], total);
+    }
+
+    // Another reference for what a row has so far.
+    __attribute__((noinline)) void refer(float to, int64_t r, float* out, Rows& mine) {
+        const float down = mine.reference[r] - to;
+        mine.reference[r] = to;
+        if (down == -INFINITY) return; // it has nothing
+        const vf by = splat(std::exp2(down)), total = load(mine.total[r]);
+        store(mine.product[r], by * (load(mine.product[r]) + splat(down) * total));
+        store(mine.total[r], by * total);
+        store(mine.distance[r], by * load(mine.distance[r]));
+        for (int64_t e = 0; e < width; e += W) store(out + e, by * load(out + e));
+    }
+
+    // Scale, softcap and bias; then in units of log 2.
+    void transform(int64_t h, int64_t row, int64_t key, int64_t from, int64_t past, float* s) {
+        const hw_tensor& t = call.bias;
+        const float* bias = t.data ? (const float*)t.data + b * t.stride[0] + h * t.stride[1] + row * t.stride[2] + key * t.stride[3] : nullptr;
+        const vf scale = splat((float)call.scale);
+        const float cap = (float)call.softcap;
+        for (int64_t x = from; x < past; x += W) {
+            vf y = load(s + x) * scale;
+            if (cap > 0) y = capped(y, cap);
+            if (bias) {
+                vf more{};
+                if (t.stride[3] == 1 && key + x + W <= call.K) more = load(bias + x);
+                else for (int64_t j = 0; j < W && key + x + j < call.K; j++) more[j] = bias[(x + j) * t.stride[3]];
+                y += more;
+            }
+            store(s + x, y * splat(LOG2E));
+        }
+    }
+
+    // cap tanh(s / cap)
+    INLINE vf capped(vf s, float cap) {
+        const vf y = s * splat(1.0f / cap), size = y < 0.0f ? -y : y, square = y * y;
+        vf near = fma(square, splat(-17.0f / 315.0f), splat(2.0f / 15.0f)); // its series, where the other form would cancel
+        near = fma(square, near, splat(-1.0f / 3.0f));
+        near = y + y * square * near;
+        const vf far = 1.0f - 2.0f / (exp2<5>(size * splat(2.0f * LOG2E)) + 1.0f);
+        return (size < 0.1f ? near : y < 0.0f ? -far : far) * splat(cap);
+    }
+
+    // -inf for the pairs of row r that the mask forbids.
+    inline __attribute__((always_inline)) void hide(const Sight& sight, const Block& block, int64_t r, int64_t from, int64_t past, float* s) {
+        const int64_t lo = sight.lo[r] - block.number * TILE, hi = sight.hi[r] - block.number * TILE;
+        if (lo > from || hi < past)
+            for (int64_t x = from; x < past; x += W) {
+                if (lo <= x && x + W <= hi) continue;
+                const vi at = lanes() + splat((int32_t)x);
+                store(s + x, (at >= splat((int32_t)most(lo, 0))) & (at < splat((int32_t)most(hi, 0))) ? load(s + x) : splat(-INFINITY));
+            }
+        if (block.bits < 0) return;
+        const uint64_t seen = call.bits[block.bits + r];
+        if (seen == ~0ull) return;
+        const vi bit = splat(1) << lanes();
+        for (int64_t x = from; x < past; x += W) store(s + x, (splat((int32_t)(seen >> x)) & bit) != 0 ? load(s + x) : splat(-INFINITY));
+    }
+
+    void finish(int64_t h, int64_t tile, const float* out, const Rows& mine) {
+        const int64_t q = tile * TILE, some = least(TILE, call.Q - q);
+        for (int64_t r = 0; r < some; r++) {
+            float m = mine.reference[r], total = sum(load(mine.total[r])), by = 1.0f, product = sum(load(mine.product[r]));
+            if (call.sinks && call.sinks[h] != -INFINITY) { // one more key, whose value is 0
+                const float sink = call.sinks[h] * LOG2E, to = sink > m ? sink : m, share = std::exp2(sink - to);
+                by = m == -INFINITY ? 0.0f : std::exp2(m - to);
+                product = (m == -INFINITY ? 0.0f : by * (product + (m - to) * total)) + share * (sink - to);
+                total = total * by + share, m = to;
+            }
+            const bool empty = m == -INFINITY;
+            const float inverse = empty ? 0.0f : by / total;
+            const int64_t at = (b * call.H + h) * call.Q + q + r;
+            if (call.highest) call.highest[at] = empty ? 0.0f : m * LN2;
+            if (call.log_sum) call.log_sum[at] = empty ? -INFINITY : std::log(total);
+            if (call.entropy) call.entropy[at] = empty ? 0.0f : std::log(total) - LN2 * product / total;
+            if (call.distance) call.distance[at] = sum(load(mine.distance[r])) * inverse;
+            if (call.out.data) write(h, q + r, out + r * width, inverse);
+        }
+    }
+
+    void write(int64_t h, int64_t row, const float* x, float inverse) {
+        const hw_tensor& t = call.out;
+        const int64_t place = b * t.stride[0] + h * t.stride[1] + row * t.stride[2];
+        vf check{};
+        for (int64_t e = 0; e < call.E; e += W) {
+            const vf y = load(x + e) * splat(inverse);
+            check += y - y; // 0, or NaN
+            const int64_t count = least(W, call.E - e);
+            if (call.dtype == HW_FLOAT32 && t.stride[3] == 1 && count == W) {
+                store((float*)t.data + place + e, y);
+            } else if (T::PAIR == 2 && call.dtype == HW_BFLOAT16 && t.stride[3] == 1 && count == W) {
+                P::weights((Weight*)t.data + place + e, y);
+            } else {
+                float row_of[W];
+                store(row_of, y);
+                for (int64_t j = 0; j < count; j++) write_number(call.dtype, t.data, place + (e + j) * t.stride[3], row_of[j]);
+            }
+        }
+        odd |= sum(check) != 0.0f;
+    }
+};
+
+template <class T>
+static void forward_piece(void* work, int64_t piece);
+
+struct Work {
+    const hw_attention* call;
+    int64_t pieces, tiles; // tiles of a piece
+    bool failed;
+};
+
+template <class T>
+static void forward_piece(void* given, int64_t piece) {
+    Work& work = *(Work*)given;
+    const hw_attention& call = *work.call;
+    const int64_t all = (call.Q + TILE - 1) / TILE, groups = (all + work.tiles - 1) / work.tiles;
+    piece = work.pieces - 1 - piece; // of a causal mask the last have the most to do, and begin
+    const int64_t first = piece % groups * work.tiles, matrix = piece / groups;
+    Forward<T> forward{call, matrix / call.G, matrix % call.G, first, least(all, first + work.tiles)};
+    if (!forward.prepare()) {
+        work.failed = true;
+        return;
+    }
+    forward.run();
+    if (forward.odd && call.odd) *call.odd = 1;
+}
+
+template <class T>
+static int64_t forward(const hw_attention* call) {
+    const int64_t heads = call->H / call->G, all = (call->Q + TILE - 1) / TILE;
+    Work work{call, 0, most(1, PIECE / TILE / heads), false};
+    while (work.tiles > 1 && call->B * call->G * ((all + work.tiles - 1) / work.tiles) < 4 * call->threads) work.tiles = (work.tiles + 1) / 2;
+    work.pieces = call->B * call->G * ((all + work.tiles - 1) / work.tiles);
+    hw::on_threads(call->threads, work.pieces, forward_piece<T>, &work);
+    return work.failed ? -1 : 0;
+}
+
+} // namespace ISA

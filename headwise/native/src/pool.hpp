@@ -1,0 +1,16 @@
+// Threads that sleep until there is work. Each piece of work is a number; which thread does it changes no result.
+#pragma once
+
+#include <cstdint>
+
+namespace hw {
+
+typedef void (*Piece)(void *work, int64_t piece);
+
+// Calls `piece` for 0 to pieces - 1 on at most `threads` threads, that of the caller among them, and waits for all.
+void on_threads(int64_t threads, int64_t pieces, Piece piece, void *work);
+
+// Memory of this thread, aligned to 64 bytes, kept from call to call: one buffer for each `slot`. Null if there is none.
+void *scratch(int slot, int64_t bytes);
+
+} // namespace hw

@@ -1,0 +1,138 @@
+// The one matrix product of all kernels: C [rows, columns] = A B, or += A B, in registers.
+//
+// A unit is 4 bytes: a float, or a pair of bf16 that stand behind one another in the dimension that is summed over. So
+// A (row, i) is a unit anywhere, and B is a table of units [i, columns], whose rows are read in vectors.
+#pragma once
+
+#include "vec.hpp"
+
+namespace ISA {
+
+typedef uint32_t unit;
+
+// R rows and C vectors of the result. `rs`, `is`: steps of A in units.
+template <class T, int R, int C>
+INLINE void in_registers(const unit* a, long rs, long is, const float* b, long bs, long n, float* c, long cs, bool add) {
+    vf acc[R][C];
+    for (int r = 0; r < R; r++)
+        for (int j = 0; j < C; j++) acc[r][j] = add ? load(c + r * cs + j * W) : vf{};
+    for (long i = 0; i < n; i++) {
+        vf row[C];
+        for (int j = 0; j < C; j++) row[j] = load(b + i * bs + j * W);
+        for (int r = 0; r < R; r++)
+            for (int j = 0; j < C; j++) acc[r][j] = T::mac(acc[r][j], a[r * rs + i * is], row[j]);
+    }
+    for (int r = 0; r < R; r++)
+        for (int j = 0; j < C; j++) store(c + r * cs + j * W, acc[r][j]);
+}
+
+template <class T, int R>
+static void rows_of(const unit* a, long rs, long is, const float* b, long bs, long n, float* c, long cs, long columns, bool add) {
+    long j = 0;
+    for (; j + REGISTERS * W <= columns; j += REGISTERS * W) in_registers<T, R, REGISTERS>(a, rs, is, b + j, bs, n, c + j, cs, add);
+    if constexpr (REGISTERS > 2)
+        for (; j + 2 * W <= columns; j += 2 * W) in_registers<T, R, 2>(a, rs, is, b + j, bs, n, c + j, cs, add);
+    for (; j < columns; j += W) in_registers<T, R, 1>(a, rs, is, b + j, bs, n, c + j, cs, add);
+}
+
+// Products by T::mac, for at most ROWS rows and a multiple of COLUMNS columns.
+template <class T>
+struct Registers {
+    static constexpr int ROWS = 6, COLUMNS = W;
+    static void product(long rows, const unit* a, long rs, long is, const float* b, long bs, long n, float* c, long cs, long columns, bool add) {
+        switch (rows) {
+        case 6: return rows_of<T, 6>(a, rs, is, b, bs, n, c, cs, columns, add);
+        case 5: return rows_of<T, 5>(a, rs, is, b, bs, n, c, cs, columns, add);
+        case 4: return rows_of<T, 4>(a, rs, is, b, bs, n, c, cs, columns, add);
+        case 3: return rows_of<T, 3>(a, rs, is, b, bs, n, c, cs, columns, add);
+        case 2: return rows_of<T, 2>(a, rs, is, b, bs, n, c, cs, columns, add);
+        case 1: return rows_of<T, 1>(a, rs, is, b, bs, n, c, cs, columns, add);
+        }
+    }
+};
+
+struct Float32 : Registers<Float32> {
+    static constexpr int PAIR = 1, UNITS = 1, DEGREE = 5;
+    INLINE vf mac(vf c, unit a, vf b) {
+        float x;
+        std::memcpy(&x, &a, 4);
+        return fma(splat(x), b, c);
+    }
+};
+
+#if defined(__AMX_BF16__)
+// Products in tiles of 16 x 16. Of A, 32 rows are read, and units up to the next multiple of 16.
+struct BFloat16 {
+    static constexpr int PAIR = 2, UNITS = 16, DEGREE = 4, ROWS = 32, COLUMNS = 32;
+    static void product(long rows, const unit* a, long rs, long, const float* b, long bs, long n, float* c, long cs, long columns, bool add) {
+        __asm__ volatile("" ::: "memory"); // GCC does not know that tiles are loaded from memory
+        const bool both = rows > 16;
+        for (long j = 0; j < columns; j += 32) {
+            float *upper = c + j, *lower = upper + 16 * cs;
+            if (add) {
+                _tile_loadd(0, upper, 4 * cs);
+                _tile_loadd(1, upper + 16, 4 * cs);
+                if (both) {
+                    _tile_loadd(2, lower, 4 * cs);
+                    _tile_loadd(3, lower + 16, 4 * cs);
+                }
+            } else {
+                _tile_zero(0);
+                _tile_zero(1);
+                _tile_zero(2);
+                _tile_zero(3);
+            }
+            for (long i = 0; i < n; i += 16) {
+                _tile_loadd(6, b + i * bs + j, 4 * bs);
+                _tile_loadd(7, b + i * bs + j + 16, 4 * bs);
+                _tile_loadd(4, a + i, 4 * rs);
+                _tile_dpbf16ps(0, 4, 6);
+                _tile_dpbf16ps(1, 4, 7);
+                if (both) {
+                    _tile_loadd(5, a + 16 * rs + i, 4 * rs);
+                    _tile_dpbf16ps(2, 5, 6);
+                    _tile_dpbf16ps(3, 5, 7);
+                }
+            }
+            _tile_stored(0, upper, 4 * cs);
+            _tile_stored(1, upper + 16, 4 * cs);
+            if (both) {
+                _tile_stored(2, lower, 4 * cs);
+                _tile_stored(3, lower + 16, 4 * cs);
+            }
+        }
+        __asm__ volatile("" ::: "memory");
+    }
+};
+#elif defined(__AVX512BF16__)
+struct BFloat16 : Registers<BFloat16> {
+    static constexpr int PAIR = 2, UNITS = 1, DEGREE = 4;
+    INLINE vf mac(vf c, unit a, vf b) { return _mm512_dpbf16_ps(c, (__m512bh)_mm512_set1_epi32((int)a), (__m512bh)b); }
+};
+#elif defined(__ARM_FEATURE_BF16)
+struct BFloat16 : Registers<BFloat16> {
+    static constexpr int PAIR = 2, UNITS = 1, DEGREE = 4;
+    INLINE vf mac(vf c, unit a, vf b) {
+        return vbfdotq_f32(c, vreinterpretq_bf16_u32(vdupq_n_u32(a)), vreinterpretq_bf16_f32(b));
+    }
+};
+#endif
+
+#if defined(__AMX_BF16__)
+// The shape of all tiles, while it lives: 16 rows of 64 bytes.
+struct Products {
+    Products() {
+        struct { uint8_t palette, row, reserved[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {};
+        shape.palette = 1;
+        for (int i = 0; i < 8; i++) shape.bytes[i] = 64, shape.rows[i] = 16;
+        _tile_loadconfig(&shape);
+    }
+    ~Products() { _tile_release(); }
+};
+#else
+struct Products {
+    ~Products() {}
+};
+#endif
+
+} // namespace ISA
