@@ -88,6 +88,38 @@ INLINE void floats_of(int64_t dtype, const void* data, int64_t at, int64_t step,
     else floats_of<HW_FLOAT16>(data, at, step, n, to);
 }
 
+// W vectors as the columns of a square become its rows: at each stage, blocks of S x S off the diagonal change places.
+template <int S>
+INLINE void exchange(vu* x) {
+    vu upper, lower;
+    for (int i = 0; i < W; i++) {
+        upper[i] = i & S ? i - S + W : i;
+        lower[i] = i & S ? i + W : i + S;
+    }
+    for (int i = 0; i < W; i++) {
+        if (i & S) continue;
+        const vu a = x[i], b = x[i + S];
+        x[i] = __builtin_shuffle(a, b, upper), x[i + S] = __builtin_shuffle(a, b, lower);
+    }
+}
+
+INLINE void transpose(vu* x) {
+    exchange<1>(x), exchange<2>(x);
+    if constexpr (W > 4) exchange<4>(x);
+    if constexpr (W > 8) exchange<8>(x);
+}
+
+// 64 rows of n units, a multiple of W, as [n, 64].
+static void transposed_units(const unit* x, int64_t row, int64_t n, unit* to) {
+    for (int64_t i = 0; i < 64; i += W)
+        for (int64_t d = 0; d < n; d += W) {
+            vu square[W];
+            for (int64_t j = 0; j < W; j++) std::memcpy(&square[j], (const char*)x + 4 * d + (i + j) * row, 4 * W);
+            transpose(square);
+            for (int64_t j = 0; j < W; j++) std::memcpy(to + (d + j) * 64 + i, &square[j], 4 * W);
+        }
+}
+
 // Tables of units. `x` has `rows` rows of n numbers; missing rows up to `all` are 0.
 template <class T> struct Packed;
 
@@ -101,6 +133,7 @@ template <> struct Packed<Float32> {
     }
     // [n, 64]: the right side, transposed.
     static void transposed(int64_t dtype, const void* x, int64_t row, int64_t column, int64_t rows, int64_t n, unit* to) {
+        if (dtype == HW_FLOAT32 && column == 1 && rows == 64 && n % W == 0) return transposed_units((const unit*)x, 4 * row, n, to);
         float* out = (float*)to;
         for (int64_t i = 0; i < rows; i++) {
             if (dtype == HW_FLOAT32) for (int64_t d = 0; d < n; d++) out[d * 64 + i] = ((const float*)x)[i * row + d * column];
@@ -139,6 +172,7 @@ template <> struct Packed<BFloat16> {
     }
     static void transposed(int64_t, const void* data, int64_t row, int64_t column, int64_t rows, int64_t n, unit* to) {
         const int64_t u = units(n);
+        if (column == 1 && rows == 64 && n == 2 * u && u % W == 0) return transposed_units((const unit*)data, 2 * row, u, to);
         for (int64_t i = 0; i < rows; i++) {
             const uint16_t* x = (const uint16_t*)data + i * row;
             if (column == 1 && n == 2 * u) for (int64_t d = 0; d < u; d++) { unit both; std::memcpy(&both, x + 2 * d, 4); to[d * 64 + i] = both; }
@@ -152,7 +186,8 @@ template <> struct Packed<BFloat16> {
             const uint16_t* x = (const uint16_t*)data + i * row;
             unit* out = to + i / 2 * width;
             const int64_t some = i < rows ? n : 0;
-            if (i + 1 < rows) for (int64_t e = 0; e < some; e++) out[e] = x[e * column] | (unit)x[row + e * column] << 16;
+            if (i + 1 < rows && column == 1) for (int64_t e = 0; e < some; e++) out[e] = x[e] | (unit)x[row + e] << 16;
+            else if (i + 1 < rows) for (int64_t e = 0; e < some; e++) out[e] = x[e * column] | (unit)x[row + e * column] << 16;
             else for (int64_t e = 0; e < some; e++) out[e] = x[e * column];
             std::memset(out + some, 0, 4 * (width - some));
         }

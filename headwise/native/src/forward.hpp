@@ -69,7 +69,7 @@ template <class T>
 struct Forward {
     typedef Packed<T> P;
     typedef typename P::Weight Weight;
-    static constexpr int64_t ROWS = T::ROWS, COLUMNS = T::COLUMNS;
+    static constexpr int64_t ROWS = T::ROWS, COLUMNS = T::COLUMNS, BLOCKS = T::BLOCKS, SPAN = BLOCKS * TILE;
 
     const hw_attention& call;
     const int64_t b, g, first_tile, past_tile; // the piece
@@ -85,8 +85,8 @@ struct Forward {
     uint8_t* is_packed = nullptr;            // [blocks of the chunk]
     int64_t chunk = 0, chunk_blocks = 0;     // its first block, and how many
     unit* query = nullptr;                   // [64, du]
-    float* scores = nullptr;                 // [ROWS, 64]
-    Weight* weights = nullptr;               // [ROWS, 64]: in place of the scores, or behind them
+    float* scores = nullptr;                 // [ROWS, SPAN]
+    Weight* weights = nullptr;               // [ROWS, SPAN]: in place of the scores, or behind them
     float* outputs = nullptr;                // [tiles * heads, 64, width]
     Rows* rows = nullptr;                    // [tiles * heads]
     bool odd = false;
@@ -95,13 +95,13 @@ struct Forward {
         const int64_t all = (call.K + TILE - 1) / TILE, states = tiles * heads;
         chunk_blocks = least(all, most(1, PACKED / (TILE * (of_key + of_value))));
         char* packed = (char*)hw::scratch(0, TILE * chunk_blocks * (of_key + of_value) + chunk_blocks);
-        char* tile = (char*)hw::scratch(1, TILE * (4 * du + ROWS * (4 + sizeof(Weight))));
+        char* tile = (char*)hw::scratch(1, 4 * TILE * du + ROWS * SPAN * (4 + sizeof(Weight)));
         char* kept = (char*)hw::scratch(2, states * (TILE * width * 4 + (int64_t)sizeof(Rows)));
         if (!packed || !tile || !kept) return false;
         keys = (unit*)packed, values = keys + TILE * chunk_blocks * du;
         is_packed = (uint8_t*)packed + TILE * chunk_blocks * (of_key + of_value);
         query = (unit*)tile, scores = (float*)(query + TILE * du);
-        weights = T::PAIR > 1 ? (Weight*)(scores + ROWS * TILE) : (Weight*)scores;
+        weights = T::PAIR > 1 ? (Weight*)(scores + ROWS * SPAN) : (Weight*)scores;
         outputs = (float*)kept, rows = (Rows*)(kept + states * TILE * width * 4);
         return true;
     }
@@ -132,10 +132,14 @@ struct Forward {
         if (at == sight.past || sight.block(at).number >= chunk + chunk_blocks) return;
         const hw_tensor& t = call.q;
         P::left(call.dtype, (const char*)t.data + size * (b * t.stride[0] + h * t.stride[1] + q * t.stride[2]), t.stride[2], t.stride[3], some, TILE, call.D, query);
-        for (; at < sight.past && sight.block(at).number < chunk + chunk_blocks; at++) {
-            const Block block = sight.block(at);
-            pack(block.number);
-            for (int64_t r = 0; r < some; r += ROWS) attend(h, q, r, least(some, r + ROWS), sight, block, out, mine);
+        while (at < sight.past && sight.block(at).number < chunk + chunk_blocks) {
+            Block blocks[BLOCKS]; // side by side
+            int64_t n = 0;
+            do {
+                blocks[n] = sight.block(at++);
+                pack(blocks[n++].number);
+            } while (n < BLOCKS && at < sight.past && sight.block(at).number == blocks[n - 1].number + 1 && blocks[n - 1].number + 1 < chunk + chunk_blocks);
+            for (int64_t r = 0; r < some; r += ROWS) attend(h, q, r, least(some, r + ROWS), sight, blocks, n, out, mine);
         }
     }
 
@@ -151,29 +155,36 @@ struct Forward {
         P::right(call.dtype, x, vt.stride[2], vt.stride[3], some, call.E, width, values + at * TILE / T::PAIR * width);
     }
 
-    // The rows [r0, r1) of a tile, which begins at query q, and the keys of a block.
-    void attend(int64_t h, int64_t q, int64_t r0, int64_t r1, const Sight& sight, const Block& block, float* out, Rows& mine) {
-        const int64_t key = block.number * TILE;
-        int64_t lo = TILE, hi = 0; // the columns that some row sees
+    // The rows [r0, r1) of a tile, which begins at query q, and the keys of n blocks.
+    void attend(int64_t h, int64_t q, int64_t r0, int64_t r1, const Sight& sight, const Block* blocks, int64_t n, float* out, Rows& mine) {
+        const int64_t place = blocks->number - chunk, key = blocks->number * TILE, count = r1 - r0;
+        int64_t lo = n * TILE, hi = 0; // the columns that some row sees
         for (int64_t r = r0; r < r1; r++)
-            if (sight.lo[r] < sight.hi[r]) lo = least(lo, most(0, sight.lo[r] - key)), hi = most(hi, least(TILE, sight.hi[r] - key));
+            if (sight.lo[r] < sight.hi[r]) lo = least(lo, most(0, sight.lo[r] - key)), hi = most(hi, least(n * TILE, sight.hi[r] - key));
         if (lo >= hi) return;
         lo = lo / COLUMNS * COLUMNS;
-        const int64_t past = up(hi, COLUMNS), count = r1 - r0;
-        const float* packed = (const float*)(keys + (block.number - chunk) * TILE * du);
-        T::product(count, query + r0 * du, du, 1, packed + lo, TILE, du, scores + lo, TILE, past - lo, false);
-        for (int64_t r = r0; r < r1; r++) soften(h, q, r, sight, block, lo, past, scores + (r - r0) * TILE, weights + (r - r0) * TILE, out + r * width, mine);
+        const int64_t past = up(hi, COLUMNS);
+        for (int64_t j = lo / TILE; j * TILE < past; j++) {
+            const int64_t from = most(lo - j * TILE, 0), some = least(past - j * TILE, TILE) - from;
+            T::product(count, query + r0 * du, du, 1, (const float*)(keys + (place + j) * TILE * du) + from, TILE, du, scores + j * TILE + from, SPAN, some, false);
+        }
+        for (int64_t r = r0; r < r1; r++) {
+            float* s = scores + (r - r0) * SPAN;
+            Weight* p = weights + (r - r0) * SPAN;
+            if (lo == 0 && past == SPAN) soften(h, q, r, sight, blocks, 0, SPAN, s, p, out + r * width, mine);
+            else soften(h, q, r, sight, blocks, lo, past, s, p, out + r * width, mine);
+        }
         if (!call.out.data) return;
-        packed = (const float*)(values + ((block.number - chunk) * TILE + lo) / T::PAIR * width);
-        const int64_t n = (T::UNITS > 1 ? past - lo : up(hi, T::PAIR) - lo) / T::PAIR;
-        T::product(count, (const unit*)(weights + lo), TILE / T::PAIR, 1, packed, width, n, out + r0 * width, width, width, true);
+        const int64_t depth = (T::UNITS > 1 ? past : up(hi, T::PAIR)) - lo;
+        const float* packed = (const float*)(values + (place * TILE + lo) / T::PAIR * width);
+        T::product(count, (const unit*)(weights + lo), SPAN / T::PAIR, 1, packed, width, depth / T::PAIR, out + r0 * width, width, width, true);
     }
 
-    // The weights p of one row from its scores s, in the columns [from, past) of a block.
-    inline __attribute__((always_inline)) void soften(int64_t h, int64_t q, int64_t r, const Sight& sight, const Block& block, int64_t from, int64_t past, float* s, Weight* p, float* out, Rows& mine) {
-        const int64_t key = block.number * TILE;
+    // The weights p of one row from its scores s, in the columns [from, past) of some blocks.
+    inline __attribute__((always_inline)) void soften(int64_t h, int64_t q, int64_t r, const Sight& sight, const Block* blocks, int64_t from, int64_t past, float* s, Weight* p, float* out, Rows& mine) {
+        const int64_t key = blocks->number * TILE;
         if (!plain) transform(h, q + r, key, from, past, s);
-        hide(sight, block, r, from, past, s);
+        hide(sight, blocks, r, from, past, s);
         vf top = load(s + from);
         for (int64_t x = from + W; x < past; x += W) top = max(load(s + x), top);
         const vf f = splat(factor);
@@ -249,19 +260,21 @@ struct Forward {
     }
 
     // -inf for the pairs of row r that the mask forbids.
-    inline __attribute__((always_inline)) void hide(const Sight& sight, const Block& block, int64_t r, int64_t from, int64_t past, float* s) {
-        const int64_t lo = sight.lo[r] - block.number * TILE, hi = sight.hi[r] - block.number * TILE;
+    inline __attribute__((always_inline)) void hide(const Sight& sight, const Block* blocks, int64_t r, int64_t from, int64_t past, float* s) {
+        const int64_t lo = sight.lo[r] - blocks->number * TILE, hi = sight.hi[r] - blocks->number * TILE;
         if (lo > from || hi < past)
             for (int64_t x = from; x < past; x += W) {
                 if (lo <= x && x + W <= hi) continue;
                 const vi at = lanes() + splat((int32_t)x);
                 store(s + x, (at >= splat((int32_t)most(lo, 0))) & (at < splat((int32_t)most(hi, 0))) ? load(s + x) : splat(-INFINITY));
             }
-        if (block.bits < 0) return;
-        const uint64_t seen = call.bits[block.bits + r];
-        if (seen == ~0ull) return;
+        if (!sight.blocks) return;
         const vi bit = splat(1) << lanes();
-        for (int64_t x = from; x < past; x += W) store(s + x, (splat((int32_t)(seen >> x)) & bit) != 0 ? load(s + x) : splat(-INFINITY));
+        for (int64_t x = from; x < past; x += W) {
+            const int64_t at = blocks[x / TILE].bits;
+            const vi seen = splat(at < 0 ? -1 : (int32_t)(call.bits[at + r] >> x % TILE)) & bit;
+            store(s + x, seen != 0 ? load(s + x) : splat(-INFINITY));
+        }
     }
 
     void finish(int64_t h, int64_t tile, const float* out, const Rows& mine) {

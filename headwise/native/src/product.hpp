@@ -38,7 +38,7 @@ static void rows_of(const unit* a, long rs, long is, const float* b, long bs, lo
 // Products by T::mac, for at most ROWS rows and a multiple of COLUMNS columns.
 template <class T>
 struct Registers {
-    static constexpr int ROWS = 6, COLUMNS = W;
+    static constexpr int ROWS = 6, COLUMNS = W, BLOCKS = 1;
     static void product(long rows, const unit* a, long rs, long is, const float* b, long bs, long n, float* c, long cs, long columns, bool add) {
         switch (rows) {
         case 6: return rows_of<T, 6>(a, rs, is, b, bs, n, c, cs, columns, add);
@@ -63,7 +63,7 @@ struct Float32 : Registers<Float32> {
 #if defined(__AMX_BF16__)
 // Products in tiles of 16 x 16. Of A, 32 rows are read, and units up to the next multiple of 16.
 struct BFloat16 {
-    static constexpr int PAIR = 2, UNITS = 16, DEGREE = 4, ROWS = 32, COLUMNS = 32;
+    static constexpr int PAIR = 2, UNITS = 16, DEGREE = 4, ROWS = 32, COLUMNS = 32, BLOCKS = 4;
     static void product(long rows, const unit* a, long rs, long, const float* b, long bs, long n, float* c, long cs, long columns, bool add) {
         __asm__ volatile("" ::: "memory"); // GCC does not know that tiles are loaded from memory
         const bool both = rows > 16;
