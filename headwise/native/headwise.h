@@ -28,7 +28,7 @@ typedef struct {
     int64_t threads; /* at most so many */
     int64_t B, H, G, Q, K, D, E;
     hw_tensor q, k, v;     /* [B, H, Q, D], [B, G, K, D], [B, G, K, E] */
-    hw_tensor out;         /* [B, H, Q, E] */
+    hw_tensor out;         /* [B, H, Q, E]; of the forward pass, where gradients are asked for */
     double scale, softcap; /* softcap 0: none */
     const float *sinks;    /* [H] */
     hw_tensor bias;        /* [B, H, Q, K], float32; a stride of 0 broadcasts */
@@ -48,7 +48,11 @@ typedef struct {
     float *highest, *log_sum; /* lse = highest + log_sum; an empty row has 0 and -inf */
     float *entropy;           /* in nats */
     float *distance;          /* sum of A |i + K - Q - j| */
-    int64_t *odd;             /* 1 if some output is not finite */
+    int64_t *odd;             /* set to 1 if some output, or gradient, is not finite */
+
+    /* Gradients, from highest, log_sum and out of the forward pass. */
+    hw_tensor d_out;          /* [B, H, Q, E] */
+    hw_tensor d_q, d_k, d_v;  /* as q, k, v */
 } hw_attention;
 
 /* The instruction sets, from the plainest: "portable", "avx2", "avx512", "avx512bf16". Null past the last. */
@@ -60,6 +64,7 @@ int64_t hw_isa_use(int64_t which);
 
 /* 0, or a negative number: which check failed, see hw_error. */
 int64_t hw_attention_forward(const hw_attention *call);
+int64_t hw_attention_backward(const hw_attention *call);
 const char *hw_error(int64_t code);
 
 #ifdef __cplusplus

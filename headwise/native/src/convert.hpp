@@ -141,6 +141,10 @@ template <> struct Packed<Float32> {
         }
         if (rows < 64) for (int64_t d = 0; d < n; d++) std::memset(out + d * 64 + rows, 0, 4 * (64 - rows));
     }
+    // [n, 64]: the left side, transposed.
+    static void left_transposed(int64_t dtype, const void* x, int64_t row, int64_t column, int64_t rows, int64_t n, unit* to) {
+        transposed(dtype, x, row, column, rows, n, to);
+    }
     // [64, width]: the right side as it is; columns from n are 0.
     static void right(int64_t dtype, const void* x, int64_t row, int64_t column, int64_t rows, int64_t n, int64_t width, unit* to) {
         for (int64_t i = 0; i < 64; i++) {
@@ -179,6 +183,13 @@ template <> struct Packed<BFloat16> {
             else for (int64_t d = 0; d < u; d++) to[d * 64 + i] = pair(x, column, 2 * d, n);
         }
         if (rows < 64) for (int64_t d = 0; d < u; d++) std::memset(to + d * 64 + rows, 0, 4 * (64 - rows));
+    }
+    // [n, 32]: the left side, transposed: pairs of rows.
+    static void left_transposed(int64_t, const void* data, int64_t row, int64_t column, int64_t rows, int64_t n, unit* to) {
+        const uint16_t* x = (const uint16_t*)data;
+        for (int64_t j = 0; j < 32; j++)
+            for (int64_t d = 0; d < n; d++)
+                to[d * 32 + j] = (2 * j < rows ? x[2 * j * row + d * column] : 0) | (2 * j + 1 < rows ? (unit)x[(2 * j + 1) * row + d * column] << 16 : 0);
     }
     // [32, width]: pairs of rows.
     static void right(int64_t, const void* data, int64_t row, int64_t column, int64_t rows, int64_t n, int64_t width, unit* to) {

@@ -8,15 +8,15 @@
 
 #define EVERY(X) X(portable) X(avx2) X(avx512) X(avx512bf16) X(amx)
 
-#define DECLARE(name) namespace name { int64_t attention_forward(const hw_attention *); }
+#define DECLARE(name) namespace name { int64_t attention_forward(const hw_attention *); int64_t attention_backward(const hw_attention *); }
 EVERY(DECLARE)
 
 namespace {
 struct Isa {
     const char *name;
-    int64_t (*forward)(const hw_attention *);
+    int64_t (*forward)(const hw_attention *), (*backward)(const hw_attention *);
 };
-#define ENTRY(name) {#name, name::attention_forward},
+#define ENTRY(name) {#name, name::attention_forward, name::attention_backward},
 const Isa isas[] = {EVERY(ENTRY)};
 const int64_t count = sizeof isas / sizeof *isas;
 
@@ -51,3 +51,4 @@ API const char *hw_isa_name(int64_t which) { return which >= 0 && which < count 
 API int64_t hw_isa_here(int64_t which) { return which >= 0 && which < count && here(which); }
 API int64_t hw_isa_use(int64_t which) { return hw_isa_here(which) ? (used = which, 0) : -1; }
 API int64_t hw_attention_forward(const hw_attention *call) { return isas[used].forward(call); }
+API int64_t hw_attention_backward(const hw_attention *call) { return isas[used].backward(call); }

@@ -1,0 +1,273 @@
+// The gradients of q, k and v, from the scores computed again (FlashAttention-2, Dao 2023, algorithm 2).
+//
+//     P = exp(s - lse),  dV = P^T dO,  dS = scale P (dO V^T - rowsum(dO out)),  dQ = dS K,  dK = dS^T Q
+//
+// Scores are computed transposed, a row a key: P^T and dS^T are then the left sides that dV and dK need, and the right
+// side of dQ^T = K^T dS^T. A piece of work is one key head, or some of its queries: then the shares of the pieces in dK
+// and dV are added in their order. How the work is cut depends on the shapes alone, so the number of threads changes no
+// result.
+#pragma once
+
+#include "tile.hpp"
+
+namespace ISA {
+
+constexpr int64_t QUERIES = 640 << 10; // bytes of packed queries in a chunk
+
+template <class T>
+struct Backward {
+    typedef Packed<T> P;
+    typedef typename P::Weight Weight;
+    static constexpr int64_t ROWS = T::ROWS, HALF = TILE / T::PAIR;
+
+    const hw_attention& call;
+    const int64_t b, g, first_tile, past_tile;
+    float *dk, *dv; // [keys, dw], [keys, ew]: where the piece adds its share
+    const int64_t du = P::units(call.D), eu = P::units(call.E);
+    const int64_t dw = up(call.D, T::COLUMNS), ew = up(call.E, T::COLUMNS), dr = up(call.D, ROWS > 6 ? ROWS : 1);
+    const int64_t heads = call.H / call.G, size = call.dtype == HW_FLOAT32 ? 4 : 2;
+    const int64_t packed_tile = TILE * (du + eu + (dw + ew) / T::PAIR + dr + 2) * 4; // bytes
+    const float factor = (float)call.scale * LOG2E;
+    int64_t chunk_tiles = 0;
+
+    // Of each tile of the chunk, one head after the other.
+    struct Queries {
+        unit *qt, *dot; // [du, 64], [eu, 64]
+        unit *q, *dout; // [64, dw], [64, ew]
+        float *dqt;     // [dr, 64]
+        float *lse, *delta; // [64]; lse in units of log 2
+    };
+    unit *k = nullptr, *v = nullptr, *kt = nullptr;  // [64, du], [64, eu], [dr, 64]
+    float *scores = nullptr, *dp = nullptr;         // [64, 64] keys by queries
+    Weight *p = nullptr, *ds = nullptr;             // the same as the left side of a product
+    unit* right = nullptr;                          // dS^T as the right side
+    char* chunk = nullptr;
+    float* bias = nullptr; // [64, 64]
+
+    static int64_t tiles_of_chunk(int64_t bytes) { return most(1, QUERIES / bytes); }
+
+    bool prepare() {
+        chunk_tiles = least(past_tile - first_tile, most(1, QUERIES / (packed_tile * heads)));
+        chunk = (char*)hw::scratch(0, chunk_tiles * heads * packed_tile);
+        const int64_t floats = TILE * (du + eu) + up(dr * HALF, 16) + TILE * TILE * 6;
+        float* more = (float*)hw::scratch(1, 4 * floats);
+        if (!chunk || !more) return false;
+        k = (unit*)more, v = k + TILE * du, kt = v + TILE * eu;
+        scores = (float*)(kt + up(dr * HALF, 16)), dp = scores + TILE * TILE, bias = dp + TILE * TILE;
+        p = (Weight*)(bias + TILE * TILE), ds = (Weight*)((float*)p + TILE * TILE);
+        right = T::PAIR > 1 ? (unit*)((float*)ds + TILE * TILE) : (unit*)ds;
+        std::memset(kt, 0, 4 * dr * HALF);
+        return true;
+    }
+
+    Queries queries(int64_t i) const {
+        Queries x;
+        float* at = (float*)(chunk + i * packed_tile);
+        x.qt = (unit*)at, at += TILE * du;
+        x.dot = (unit*)at, at += TILE * eu;
+        x.q = (unit*)at, at += HALF * dw;
+        x.dout = (unit*)at, at += HALF * ew;
+        x.dqt = at, at += TILE * dr;
+        x.lse = at, x.delta = at + TILE;
+        return x;
+    }
+
+    void run() {
+        const Products products;
+        for (int64_t t0 = first_tile; t0 < past_tile; t0 += chunk_tiles) {
+            const int64_t t1 = least(past_tile, t0 + chunk_tiles), n = (t1 - t0) * heads;
+            int64_t first = call.K, past = 0;
+            for (int64_t i = 0; i < n; i++) {
+                const Sight s = sight_of(call, b, g * heads + i % heads, t0 + i / heads);
+                if (s.first < s.past) first = least(first, s.block(s.first).number), past = most(past, s.block(s.past - 1).number + 1);
+                pack_queries(g * heads + i % heads, t0 + i / heads, queries(i));
+            }
+            for (int64_t block = first; block < past; block++) {
+                bool packed = false;
+                for (int64_t i = 0; i < n; i++) {
+                    const int64_t h = g * heads + i % heads, tile = t0 + i / heads;
+                    const Sight s = sight_of(call, b, h, tile);
+                    const Block found = find(s, block);
+                    if (found.number < 0) continue;
+                    if (!packed) pack_keys(block);
+                    packed = true;
+                    differentiate(h, tile, s, found, queries(i));
+                }
+            }
+            for (int64_t i = 0; i < n; i++) write_queries(g * heads + i % heads, t0 + i / heads, queries(i));
+        }
+    }
+
+    // The block of this number, or one of number -1 if no row of the tile sees it.
+    static Block find(const Sight& s, int64_t number) {
+        int64_t lo = s.first, hi = s.past;
+        while (lo < hi) {
+            const int64_t mid = (lo + hi) / 2;
+            if (s.block(mid).number < number) lo = mid + 1;
+            else hi = mid;
+        }
+        return lo < s.past && s.block(lo).number == number ? s.block(lo) : Block{-1, -1};
+    }
+
+    const char* row_of(const hw_tensor& t, int64_t head, int64_t row) const {
+        return (const char*)t.data + size * (b * t.stride[0] + head * t.stride[1] + row * t.stride[2]);
+    }
+
+    void pack_queries(int64_t h, int64_t tile, const Queries& x) {
+        const int64_t q = tile * TILE, some = least(TILE, call.Q - q), dtype = call.dtype;
+        const hw_tensor &tq = call.q, &td = call.d_out, &to = call.out;
+        P::transposed(dtype, row_of(tq, h, q), tq.stride[2], tq.stride[3], some, call.D, x.qt);
+        P::right(dtype, row_of(tq, h, q), tq.stride[2], tq.stride[3], some, call.D, dw, x.q);
+        P::transposed(dtype, row_of(td, h, q), td.stride[2], td.stride[3], some, call.E, x.dot);
+        P::right(dtype, row_of(td, h, q), td.stride[2], td.stride[3], some, call.E, ew, x.dout);
+        std::memset(x.dqt, 0, 4 * TILE * dr);
+        for (int64_t r = 0; r < TILE; r++) x.lse[r] = INFINITY, x.delta[r] = 0; // nothing is seen
+        const int64_t at = (b * call.H + h) * call.Q + q;
+        for (int64_t r = 0; r < some; r++) {
+            if (call.log_sum[at + r] != -INFINITY) x.lse[r] = (call.highest[at + r] + call.log_sum[at + r]) * LOG2E;
+            float delta = 0;
+            for (int64_t e = 0; e < call.E; e++) delta += number(dtype, row_of(td, h, q + r), e * td.stride[3]) * number(dtype, row_of(to, h, q + r), e * to.stride[3]);
+            x.delta[r] = delta;
+        }
+    }
+
+    void pack_keys(int64_t block) {
+        const int64_t key = block * TILE, some = least(TILE, call.K - key);
+        P::left(call.dtype, row_of(call.k, g, key), call.k.stride[2], call.k.stride[3], some, TILE, call.D, k);
+        P::left(call.dtype, row_of(call.v, g, key), call.v.stride[2], call.v.stride[3], some, TILE, call.E, v);
+        P::left_transposed(call.dtype, row_of(call.k, g, key), call.k.stride[2], call.k.stride[3], some, call.D, kt);
+    }
+
+    // C [rows, columns] += or = A B, in groups of rows.
+    static void product(int64_t rows, const unit* a, int64_t rs, const void* right_side, int64_t bs, int64_t n, float* c, int64_t cs, int64_t columns, bool add) {
+        for (int64_t r = 0; r < rows; r += ROWS) T::product(least(ROWS, rows - r), a + r * rs, rs, 1, (const float*)right_side, bs, n, c + r * cs, cs, columns, add);
+    }
+
+    void differentiate(int64_t h, int64_t tile, const Sight& sight, const Block& block, const Queries& x) {
+        const int64_t key = block.number * TILE, q = tile * TILE, some = least(TILE, call.K - key);
+        product(TILE, k, du, x.qt, TILE, du, scores, TILE, TILE, false);
+        product(TILE, v, eu, x.dot, TILE, eu, dp, TILE, TILE, false);
+        bool whole = some == TILE && block.bits < 0;
+        int32_t lo[TILE], hi[TILE];
+        for (int64_t r = 0; r < TILE; r++) {
+            whole &= sight.lo[r] <= key && sight.hi[r] >= key + TILE;
+            lo[r] = (int32_t)most(0, least(TILE, sight.lo[r] - key)), hi[r] = (int32_t)most(0, least(some, sight.hi[r] - key));
+        }
+        if (call.bias.data) gather_bias(h, q, key, some);
+        for (int64_t j = 0; j < TILE; j++) weigh(j, x, lo, hi, whole, block);
+        if constexpr (T::PAIR > 1)
+            for (int64_t j = 0; j < HALF; j++)
+                for (int64_t i = 0; i < TILE; i++) right[j * TILE + i] = (unit)ds[2 * j * TILE + i] | (unit)ds[(2 * j + 1) * TILE + i] << 16;
+        product(TILE, (const unit*)p, HALF, x.dout, ew, HALF, dv + key * ew, ew, ew, true);
+        product(TILE, (const unit*)ds, HALF, x.q, dw, HALF, dk + key * dw, dw, dw, true);
+        product(call.D, kt, HALF, right, TILE, HALF, x.dqt, TILE, TILE, true);
+    }
+
+    // P and dS of one key.
+    void weigh(int64_t j, const Queries& x, const int32_t* lo, const int32_t* hi, bool whole, const Block& block) {
+        const vf scale = splat((float)call.scale);
+        const float cap = (float)call.softcap;
+        for (int64_t i = 0; i < TILE; i += W) {
+            vf s = load(scores + j * TILE + i), slope = scale;
+            if (cap > 0) {
+                s = capped(s * scale, cap);
+                const vf part = s * splat(1.0f / cap);
+                slope = scale * (1.0f - part * part);
+                s *= splat(LOG2E);
+            } else {
+                s *= splat(factor);
+            }
+            if (call.bias.data) s += load(bias + j * TILE + i);
+            vf e = exp2<5>(s - load(x.lse + i));
+            if (!whole) {
+                vi from, past, at = splat((int32_t)j);
+                std::memcpy(&from, lo + i, sizeof from), std::memcpy(&past, hi + i, sizeof past);
+                vi seen = (from <= at) & (at < past);
+                if (block.bits >= 0) {
+                    vi bit;
+                    for (int64_t r = 0; r < W; r++) bit[r] = -(int32_t)(call.bits[block.bits + i + r] >> j & 1);
+                    seen &= bit;
+                }
+                e = seen ? e : vf{};
+            }
+            const vf d = e * slope * (load(dp + j * TILE + i) - load(x.delta + i));
+            P::weights(p + j * TILE + i, e);
+            P::weights(ds + j * TILE + i, whole ? d : e == 0.0f ? vf{} : d);
+        }
+    }
+
+    // In units of log 2, keys by queries.
+    void gather_bias(int64_t h, int64_t q, int64_t key, int64_t keys) {
+        const hw_tensor& t = call.bias;
+        const float* x = (const float*)t.data + b * t.stride[0] + h * t.stride[1] + q * t.stride[2] + key * t.stride[3];
+        std::memset(bias, 0, 4 * TILE * TILE);
+        for (int64_t j = 0; j < keys; j++)
+            for (int64_t i = 0; i < least(TILE, call.Q - q); i++) bias[j * TILE + i] = x[i * t.stride[2] + j * t.stride[3]] * LOG2E;
+    }
+
+    void write_queries(int64_t h, int64_t tile, const Queries& x) {
+        const hw_tensor& t = call.d_q;
+        if (!t.data) return;
+        const int64_t q = tile * TILE;
+        for (int64_t r = 0; r < least(TILE, call.Q - q); r++)
+            for (int64_t d = 0; d < call.D; d++) write_number(call.dtype, t.data, b * t.stride[0] + h * t.stride[1] + (q + r) * t.stride[2] + d * t.stride[3], x.dqt[d * TILE + r]);
+    }
+};
+
+struct BackwardWork {
+    const hw_attention* call;
+    int64_t parts, tiles; // of each key head; tiles of a part
+    int64_t keys, dw, ew;
+    float* sums; // [B, G, parts, keys, dw + ew]
+    bool failed;
+
+    float* dk(int64_t piece) const { return sums + piece * keys * (dw + ew); }
+};
+
+template <class T>
+static void backward_piece(void* given, int64_t piece) {
+    BackwardWork& work = *(BackwardWork*)given;
+    const hw_attention& call = *work.call;
+    const int64_t matrix = piece / work.parts, first = piece % work.parts * work.tiles, all = (call.Q + TILE - 1) / TILE;
+    float* dk = work.dk(piece);
+    std::memset(dk, 0, 4 * work.keys * (work.dw + work.ew));
+    Backward<T> backward{call, matrix / call.G, matrix % call.G, first, least(all, first + work.tiles), dk, dk + work.keys * work.dw};
+    if (first >= all) return;
+    if (!backward.prepare()) work.failed = true;
+    else backward.run();
+}
+
+// The keys of a block: the sum of the parts.
+static void backward_keys(void* given, int64_t piece) {
+    const BackwardWork& work = *(BackwardWork*)given;
+    const hw_attention& call = *work.call;
+    const int64_t blocks = work.keys / TILE, matrix = piece / blocks, key = piece % blocks * TILE;
+    const int64_t b = matrix / call.G, g = matrix % call.G;
+    for (int64_t which = 0; which < 2; which++) {
+        const hw_tensor& t = which ? call.d_v : call.d_k;
+        const int64_t n = which ? call.E : call.D, width = which ? work.ew : work.dw;
+        if (!t.data) continue;
+        for (int64_t r = key; r < least(call.K, key + TILE); r++)
+            for (int64_t d = 0; d < n; d++) {
+                float total = 0;
+                for (int64_t part = 0; part < work.parts; part++) total += work.dk(matrix * work.parts + part)[(which ? work.keys * work.dw : 0) + r * width + d];
+                write_number(call.dtype, t.data, b * t.stride[0] + g * t.stride[1] + r * t.stride[2] + d * t.stride[3], total);
+            }
+    }
+}
+
+template <class T>
+static int64_t backward(const hw_attention* call) {
+    const int64_t all = (call->Q + TILE - 1) / TILE, matrices = call->B * call->G;
+    BackwardWork work{call, 1, all, up(call->K, TILE), up(call->D, T::COLUMNS), up(call->E, T::COLUMNS), nullptr, false};
+    if (matrices < 8) work.parts = least(all, (8 + matrices - 1) / matrices);
+    work.tiles = (all + work.parts - 1) / work.parts;
+    work.sums = (float*)std::aligned_alloc(64, up(4 * matrices * work.parts * work.keys * (work.dw + work.ew), 64));
+    if (!work.sums) return -1;
+    hw::on_threads(call->threads, matrices * work.parts, backward_piece<T>, &work);
+    if (!work.failed) hw::on_threads(call->threads, matrices * (work.keys / TILE), backward_keys, &work);
+    std::free(work.sums);
+    return work.failed ? -1 : 0;
+}
+
+} // namespace ISA
