@@ -26,8 +26,7 @@ struct Backward {
     const int64_t du = P::units(call.D), eu = P::units(call.E);
     const int64_t dw = up(call.D, T::COLUMNS), ew = up(call.E, T::COLUMNS), dr = up(call.D, ROWS > 6 ? ROWS : 1);
     const int64_t heads = call.H / call.G, size = call.dtype == HW_FLOAT32 ? 4 : 2;
-    const int64_t packed_tile = TILE * (du + eu + (dw + ew) / T::PAIR + dr + 2) * 4; // bytes
-    const float factor = (float)call.scale * LOG2E;
+    const int64_t packed_tile = TILE * (du + eu + (dw + ew) / T::PAIR + dr + 3) * 4; // bytes
     int64_t chunk_tiles = 0;
 
     // Of each tile of the chunk, one head after the other.
@@ -35,7 +34,7 @@ struct Backward {
         unit *qt, *dot; // [du, 64], [eu, 64]
         unit *q, *dout; // [64, dw], [64, ew]
         float *dqt;     // [dr, 64]
-        float *lse, *delta; // [64]; lse in units of log 2
+        float *highest, *log_sum, *delta; // [64]; log_sum in units of log 2
     };
     unit *k = nullptr, *v = nullptr, *kt = nullptr;  // [64, du], [64, eu], [dr, 64]
     float *scores = nullptr, *dp = nullptr;         // [64, 64] keys by queries
@@ -68,7 +67,7 @@ struct Backward {
         x.q = (unit*)at, at += HALF * dw;
         x.dout = (unit*)at, at += HALF * ew;
         x.dqt = at, at += TILE * dr;
-        x.lse = at, x.delta = at + TILE;
+        x.highest = at, x.log_sum = at + TILE, x.delta = at + 2 * TILE;
         return x;
     }
 
@@ -121,10 +120,10 @@ struct Backward {
         P::transposed(dtype, row_of(td, h, q), td.stride[2], td.stride[3], some, call.E, x.dot);
         P::right(dtype, row_of(td, h, q), td.stride[2], td.stride[3], some, call.E, ew, x.dout);
         std::memset(x.dqt, 0, 4 * TILE * dr);
-        for (int64_t r = 0; r < TILE; r++) x.lse[r] = INFINITY, x.delta[r] = 0; // nothing is seen
+        for (int64_t r = 0; r < TILE; r++) x.highest[r] = 0, x.log_sum[r] = INFINITY, x.delta[r] = 0; // nothing is seen
         const int64_t at = (b * call.H + h) * call.Q + q;
         for (int64_t r = 0; r < some; r++) {
-            if (call.log_sum[at + r] != -INFINITY) x.lse[r] = (call.highest[at + r] + call.log_sum[at + r]) * LOG2E;
+            if (call.log_sum[at + r] != -INFINITY) x.highest[r] = call.highest[at + r], x.log_sum[r] = call.log_sum[at + r] * LOG2E;
             float delta = 0;
             for (int64_t e = 0; e < call.E; e++) delta += number(dtype, row_of(td, h, q + r), e * td.stride[3]) * number(dtype, row_of(to, h, q + r), e * to.stride[3]);
             x.delta[r] = delta;
@@ -168,17 +167,14 @@ struct Backward {
         const vf scale = splat((float)call.scale);
         const float cap = (float)call.softcap;
         for (int64_t i = 0; i < TILE; i += W) {
-            vf s = load(scores + j * TILE + i), slope = scale;
+            vf s = load(scores + j * TILE + i) * scale, slope = scale;
             if (cap > 0) {
-                s = capped(s * scale, cap);
+                s = capped(s, cap);
                 const vf part = s * splat(1.0f / cap);
                 slope = scale * (1.0f - part * part);
-                s *= splat(LOG2E);
-            } else {
-                s *= splat(factor);
             }
             if (call.bias.data) s += load(bias + j * TILE + i);
-            vf e = exp2<5>(s - load(x.lse + i));
+            vf e = exp2<5>(fma(s - load(x.highest + i), splat(LOG2E), -load(x.log_sum + i)));
             if (!whole) {
                 vi from, past, at = splat((int32_t)j);
                 std::memcpy(&from, lo + i, sizeof from), std::memcpy(&past, hi + i, sizeof past);
@@ -196,13 +192,13 @@ struct Backward {
         }
     }
 
-    // In units of log 2, keys by queries.
+    // Keys by queries.
     void gather_bias(int64_t h, int64_t q, int64_t key, int64_t keys) {
         const hw_tensor& t = call.bias;
         const float* x = (const float*)t.data + b * t.stride[0] + h * t.stride[1] + q * t.stride[2] + key * t.stride[3];
         std::memset(bias, 0, 4 * TILE * TILE);
         for (int64_t j = 0; j < keys; j++)
-            for (int64_t i = 0; i < least(TILE, call.Q - q); i++) bias[j * TILE + i] = x[i * t.stride[2] + j * t.stride[3]] * LOG2E;
+            for (int64_t i = 0; i < least(TILE, call.Q - q); i++) bias[j * TILE + i] = x[i * t.stride[2] + j * t.stride[3]];
     }
 
     void write_queries(int64_t h, int64_t tile, const Queries& x) {

@@ -10,9 +10,9 @@
 
 namespace ISA {
 
-// What the rows of a tile have so far. Scores are in units of log 2, and relative to a reference: x = s - reference.
+// What the rows of a tile have so far. x = (s - reference) log2(e): scores relative to a reference, in units of log 2.
 struct Rows {
-    float reference[TILE]; // at most SLACK below the highest score; -inf before the first
+    float reference[TILE]; // a score at most SLACK below the highest; -inf before the first
     float total[TILE][W];  // sums of e = 2^x, each over the keys of one lane
     float product[TILE][W], distance[TILE][W]; // of e x and e |i - j|
 };
@@ -31,7 +31,8 @@ struct Forward {
     const int64_t heads = call.H / call.G, tiles = past_tile - first_tile;
     const int64_t size = call.dtype == HW_FLOAT32 ? 4 : 2;
     const bool plain = call.softcap == 0.0 && !call.bias.data && call.scale > 0.0;
-    const float factor = plain ? (float)call.scale * LOG2E : 1.0f;
+    const float natural = plain ? (float)call.scale : 1.0f; // of products that are not transformed
+    const float factor = natural * LOG2E;
 
     unit *keys = nullptr, *values = nullptr; // the chunk, packed
     uint8_t* is_packed = nullptr;            // [blocks of the chunk]
@@ -140,17 +141,17 @@ struct Forward {
         vf top = load(s + from);
         for (int64_t x = from + W; x < past; x += W) top = max(load(s + x), top);
         const vf f = splat(factor);
-        if (some_above(top * f, splat(mine.reference[r] + SLACK))) refer(highest(top) * factor, r, out, mine);
+        if (some_above(top, splat(mine.reference[r] + SLACK / factor))) refer(highest(top), r, out, mine);
         const float reference = mine.reference[r];
         if (reference == -INFINITY) { // nothing is seen yet
             for (int64_t x = from; x < past; x += W) P::weights(p + x, vf{});
             return;
         }
-        const vf m = splat(reference);
+        const vf m = splat(plain ? -reference * factor : reference);
         vf total = load(mine.total[r]);
         if (!call.entropy && !call.distance) {
             for (int64_t x = from; x < past; x += W) {
-                const vf e = exp2<T::DEGREE>(load(s + x) * f - m);
+                const vf e = exp2<T::DEGREE>(plain ? fma(load(s + x), f, m) : (load(s + x) - m) * f);
                 total += e;
                 P::weights(p + x, e);
             }
@@ -158,7 +159,7 @@ struct Forward {
             vf product = load(mine.product[r]), distance = load(mine.distance[r]);
             const vi place = lanes() + splat((int32_t)(key - (q + r + call.K - call.Q)));
             for (int64_t x = from; x < past; x += W) {
-                const vf y = load(s + x) * f - m, e = exp2<T::DEGREE>(y);
+                const vf y = plain ? fma(load(s + x), f, m) : (load(s + x) - m) * f, e = exp2<T::DEGREE>(y);
                 total += e;
                 product = fma(e, max(y, splat(-200.0f)), product); // not 0 times -inf
                 const vf far = __builtin_convertvector(place + splat((int32_t)x), vf);
@@ -172,7 +173,7 @@ struct Forward {
 
     // Another reference for what a row has so far.
     __attribute__((noinline)) void refer(float to, int64_t r, float* out, Rows& mine) {
-        const float down = mine.reference[r] - to;
+        const float down = (mine.reference[r] - to) * factor;
         mine.reference[r] = to;
         if (down == -INFINITY) return; // it has nothing
         const vf by = splat(std::exp2(down)), total = load(mine.total[r]);
@@ -182,7 +183,7 @@ struct Forward {
         for (int64_t e = 0; e < width; e += W) store(out + e, by * load(out + e));
     }
 
-    // Scale, softcap and bias; then in units of log 2.
+    // Scale, softcap and bias. (A bias may be the least number, which a factor would make infinite.)
     void transform(int64_t h, int64_t row, int64_t key, int64_t from, int64_t past, float* s) {
         const hw_tensor& t = call.bias;
         const float* bias = t.data ? (const float*)t.data + b * t.stride[0] + h * t.stride[1] + row * t.stride[2] + key * t.stride[3] : nullptr;
@@ -197,7 +198,7 @@ struct Forward {
                 else for (int64_t j = 0; j < W && key + x + j < call.K; j++) more[j] = bias[(x + j) * t.stride[3]];
                 y += more;
             }
-            store(s + x, y * splat(LOG2E));
+            store(s + x, y);
         }
     }
 
@@ -222,17 +223,17 @@ struct Forward {
     void finish(int64_t h, int64_t tile, const float* out, const Rows& mine) {
         const int64_t q = tile * TILE, some = least(TILE, call.Q - q);
         for (int64_t r = 0; r < some; r++) {
-            float m = mine.reference[r], total = sum(load(mine.total[r])), by = 1.0f, product = sum(load(mine.product[r]));
+            float m = mine.reference[r] * natural, total = sum(load(mine.total[r])), by = 1.0f, product = sum(load(mine.product[r]));
             if (call.sinks && call.sinks[h] != -INFINITY) { // one more key, whose value is 0
-                const float sink = call.sinks[h] * LOG2E, to = sink > m ? sink : m, share = std::exp2(sink - to);
-                by = m == -INFINITY ? 0.0f : std::exp2(m - to);
-                product = (m == -INFINITY ? 0.0f : by * (product + (m - to) * total)) + share * (sink - to);
+                const float sink = call.sinks[h], to = sink > m ? sink : m, down = (m - to) * LOG2E, share = std::exp2((sink - to) * LOG2E);
+                by = m == -INFINITY ? 0.0f : std::exp2(down);
+                product = (m == -INFINITY ? 0.0f : by * (product + down * total)) + share * (sink - to) * LOG2E;
                 total = total * by + share, m = to;
             }
             const bool empty = m == -INFINITY;
             const float inverse = empty ? 0.0f : by / total;
             const int64_t at = (b * call.H + h) * call.Q + q + r;
-            if (call.highest) call.highest[at] = empty ? 0.0f : m * LN2;
+            if (call.highest) call.highest[at] = empty ? 0.0f : m;
             if (call.log_sum) call.log_sum[at] = empty ? -INFINITY : std::log(total);
             if (call.entropy) call.entropy[at] = empty ? 0.0f : std::log(total) - LN2 * product / total;
             if (call.distance) call.distance[at] = sum(load(mine.distance[r])) * inverse;
