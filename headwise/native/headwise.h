@@ -13,6 +13,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#define HW_API __attribute__((visibility("default")))
 
 enum { HW_FLOAT32, HW_BFLOAT16, HW_FLOAT16 };
 enum { HW_ALL, HW_BAND, HW_INTERVALS, HW_BLOCKS };
@@ -38,11 +39,13 @@ typedef struct {
     int64_t mask, low, high;
     const int32_t *spans;         /* [B, H, Q, 2] */
     int64_t span_stride[2];       /* batch, head */
-    const int64_t *matrix;        /* HW_BLOCKS: [B, H]: the first tile of each matrix, ... */
-    int64_t matrix_stride[2];     /* ... at matrix[b * stride[0] + h * stride[1]] and [... + 1] */
-    const int64_t *tiles;         /* [tiles + 1]: where the blocks of a tile begin; tile t of a matrix has 64 queries */
-    const int64_t *blocks;        /* [blocks, 2]: a block of 64 keys by its number, and its bits or -1 for all pairs */
-    const uint64_t *bits;         /* at bits[of the block + row]: bit j of the word: whether the row sees key j */
+    const int64_t *matrix;        /* HW_BLOCKS: the first tile of each matrix, at [b * stride[0] + h * stride[1]]; */
+    int64_t matrix_stride[2];     /* tile t of a matrix has its queries from 64 t, at most 64 */
+    const int64_t *tiles;         /* [tile_count + 1]: where the blocks of a tile begin */
+    const int64_t *blocks;        /* [block_count, 2]: a block of 64 keys by its number, ascending in a tile, and where
+                                     its words begin, or -1 if all its pairs are allowed */
+    const uint64_t *words;        /* [word_count], 64 for a block: bit j of word i: whether query i sees key j */
+    int64_t tile_count, block_count, word_count;
 
     /* Answers, each [B, H, Q] and contiguous. */
     float *highest, *log_sum; /* lse = highest + log_sum; an empty row has 0 and -inf */
@@ -55,17 +58,17 @@ typedef struct {
     hw_tensor d_q, d_k, d_v;  /* as q, k, v */
 } hw_attention;
 
-/* The instruction sets, from the plainest: "portable", "avx2", "avx512", "avx512bf16". Null past the last. */
-const char *hw_isa_name(int64_t which);
-/* Whether this machine has an instruction set. */
-int64_t hw_isa_here(int64_t which);
-/* Take it from now on. 0, or -1 if this machine lacks it. */
-int64_t hw_isa_use(int64_t which);
+/* The instruction sets that were compiled, from the plainest; null past the last. */
+HW_API const char *hw_isa_name(int64_t which);
+/* Whether this machine has one; which is in use; take one (0, or -1 if this machine lacks it). */
+HW_API int64_t hw_isa_here(int64_t which);
+HW_API int64_t hw_isa_used(void);
+HW_API int64_t hw_isa_use(int64_t which);
 
-/* 0, or a negative number: which check failed, see hw_error. */
-int64_t hw_attention_forward(const hw_attention *call);
-int64_t hw_attention_backward(const hw_attention *call);
-const char *hw_error(int64_t code);
+/* 0, or the number of an error, in words by hw_error. */
+HW_API int64_t hw_attention_forward(const hw_attention *call);
+HW_API int64_t hw_attention_backward(const hw_attention *call);
+HW_API const char *hw_error(int64_t code);
 
 #ifdef __cplusplus
 }

@@ -181,7 +181,7 @@ struct Backward {
                 vi seen = (from <= at) & (at < past);
                 if (block.bits >= 0) {
                     vi bit;
-                    for (int64_t r = 0; r < W; r++) bit[r] = -(int32_t)(call.bits[block.bits + i + r] >> j & 1);
+                    for (int64_t r = 0; r < W; r++) bit[r] = -(int32_t)(call.words[block.bits + i + r] >> j & 1);
                     seen &= bit;
                 }
                 e = seen ? e : vf{};
@@ -259,11 +259,11 @@ static int64_t backward(const hw_attention* call) {
     if (matrices < 8) work.parts = least(all, (8 + matrices - 1) / matrices);
     work.tiles = (all + work.parts - 1) / work.parts;
     work.sums = (float*)std::aligned_alloc(64, up(4 * matrices * work.parts * work.keys * (work.dw + work.ew), 64));
-    if (!work.sums) return -1;
+    if (!work.sums) return 1;
     hw::on_threads(call->threads, matrices * work.parts, backward_piece<T>, &work);
     if (!work.failed) hw::on_threads(call->threads, matrices * (work.keys / TILE), backward_keys, &work);
     std::free(work.sums);
-    return work.failed ? -1 : 0;
+    return work.failed ? 1 : 0;
 }
 
 } // namespace ISA

@@ -1,54 +1,230 @@
 // The C interface: checks what it is given, and hands it to the kernels of the instruction set in use.
 #include "../headwise.h"
 
+#include <cstring>
+#if defined(__x86_64__)
 #include <cpuid.h>
-#include <cstdint>
+#endif
+#if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 
-#define EVERY(X) X(portable) X(avx2) X(avx512) X(avx512bf16) X(amx)
+#ifndef INSTRUCTION_SETS // X(portable) X(avx2) ...: those that were compiled, from the plainest
+#define INSTRUCTION_SETS X(portable)
+#endif
 
-#define DECLARE(name) namespace name { int64_t attention_forward(const hw_attention *); int64_t attention_backward(const hw_attention *); }
-EVERY(DECLARE)
+#define X(name) namespace name { int64_t attention_forward(const hw_attention*); int64_t attention_backward(const hw_attention*); }
+INSTRUCTION_SETS
+#undef X
 
 namespace {
+
 struct Isa {
-    const char *name;
-    int64_t (*forward)(const hw_attention *), (*backward)(const hw_attention *);
+    const char* name;
+    int64_t (*forward)(const hw_attention*);
+    int64_t (*backward)(const hw_attention*);
 };
-#define ENTRY(name) {#name, name::attention_forward, name::attention_backward},
-const Isa isas[] = {EVERY(ENTRY)};
+#define X(name) {#name, name::attention_forward, name::attention_backward},
+const Isa isas[] = {INSTRUCTION_SETS};
+#undef X
 const int64_t count = sizeof isas / sizeof *isas;
 
 // Linux gives a process the tile registers only if it asks.
 bool tiles_allowed() {
+#if defined(__x86_64__) && defined(__linux__)
     unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) return false; // AMX-BF16, AMX-TILE
     return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XFEATURE_XTILEDATA */) == 0;
+#else
+    return false;
+#endif
 }
 
-bool here(int64_t which) {
-    switch (which) {
-    case 0: return true;
-    case 1: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    case 2: return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-    case 3: return here(2) && __builtin_cpu_supports("avx512bf16");
-    case 4: return here(3) && tiles_allowed();
-    }
+bool here(const char* name) {
+    if (!std::strcmp(name, "portable")) return true;
+#if defined(__x86_64__)
+    if (!std::strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    if (!std::strcmp(name, "avx512")) return wide;
+    const bool half = wide && __builtin_cpu_supports("avx512bf16");
+    if (!std::strcmp(name, "avx512bf16")) return half;
+    if (!std::strcmp(name, "amx")) return half && tiles_allowed();
+#endif
     return false;
 }
+
+// Intel multiplies bf16 in vectors at half the speed of float32: there only tiles are worth it.
+bool worth(const char* name) {
+#if defined(__x86_64__)
+    return std::strcmp(name, "avx512bf16") || __builtin_cpu_is("amd");
+#else
+    return name != nullptr;
+#endif
+}
+
 int64_t best() {
     int64_t found = 0;
     for (int64_t i = 0; i < count; i++)
-        if (here(i)) found = i;
+        if (here(isas[i].name) && worth(isas[i].name)) found = i;
     return found;
 }
+
 int64_t used = best();
+
+enum { FINE, MEMORY, LAYOUT, DTYPE, SIZES, HEADS, MISSING, ALIGNMENT, STRIDES, OVERLAP, MASK, SPANS, TILES };
+const char* const errors[] = {
+    "no error",
+    "there is not enough memory",
+    "the size of hw_attention is another: the library and its caller are of different versions",
+    "the dtype is not known",
+    "a size is below 1, or too large",
+    "H is not a multiple of G",
+    "a pointer is missing",
+    "a pointer is not aligned to its dtype",
+    "a stride is too large",
+    "what is written overlaps itself or what is read",
+    "the kind of mask is not known",
+    "the mask has no intervals, or limits that are too large",
+    "the mask has tiles or blocks that do not exist or are out of order",
+};
+
+const int64_t LARGE = INT64_C(1) << 40; // of a size, a product of sizes, and bytes from the first number to the last
+
+struct Range {
+    uintptr_t lo, hi;
+};
+
+// The bytes of a tensor; an error if they cannot be addressed.
+int64_t range_of(const hw_tensor& t, const int64_t* sizes, int64_t bytes, Range& range) {
+    if (!t.data) return MISSING;
+    if ((uintptr_t)t.data % bytes) return ALIGNMENT;
+    int64_t lo = 0, hi = 0;
+    for (int i = 0; i < 4; i++) {
+        if (sizes[i] > 1 && (t.stride[i] > LARGE || t.stride[i] < -LARGE)) return STRIDES;
+        const __int128 far = sizes[i] > 1 ? (__int128)t.stride[i] * (sizes[i] - 1) : 0;
+        if (far > LARGE || far < -LARGE) return STRIDES;
+        (far < 0 ? lo : hi) += (int64_t)far;
+    }
+    range = {(uintptr_t)t.data + lo * bytes, (uintptr_t)t.data + (hi + 1) * bytes};
+    return FINE;
+}
+
+// What is written: each number has a place of its own.
+int64_t check_written(const hw_tensor& t, const int64_t* sizes) {
+    int64_t order[4] = {0, 1, 2, 3}, past = 1;
+    for (int i = 0; i < 4; i++)
+        for (int j = i + 1; j < 4; j++)
+            if (t.stride[order[j]] < t.stride[order[i]]) {
+                const int64_t x = order[i];
+                order[i] = order[j], order[j] = x;
+            }
+    for (int i = 0; i < 4; i++) {
+        const int64_t at = order[i];
+        if (sizes[at] == 1) continue;
+        if (t.stride[at] < past) return OVERLAP;
+        past = t.stride[at] * (sizes[at] - 1) + past;
+    }
+    return FINE;
+}
+
+int64_t check_mask(const hw_attention& call) {
+    if (call.mask < HW_ALL || call.mask > HW_BLOCKS) return MASK;
+    if (call.mask == HW_BAND && (call.low > LARGE || call.low < -LARGE || call.high > LARGE || call.high < -LARGE)) return SPANS;
+    if (call.mask == HW_INTERVALS && !call.spans) return SPANS;
+    if (call.mask != HW_BLOCKS) return FINE;
+    const int64_t tiles = (call.Q + 63) / 64, blocks = (call.K + 63) / 64;
+    if (!call.matrix || !call.tiles || call.tile_count < 0 || call.block_count < 0 || call.word_count < 0) return TILES;
+    if ((call.block_count && !call.blocks) || (call.word_count && !call.words)) return TILES;
+    if (call.tiles[0] < 0 || call.tiles[call.tile_count] > call.block_count) return TILES;
+    for (int64_t t = 0; t < call.tile_count; t++) {
+        if (call.tiles[t + 1] < call.tiles[t]) return TILES;
+        int64_t before = -1;
+        for (int64_t i = call.tiles[t]; i < call.tiles[t + 1]; i++) {
+            const int64_t number = call.blocks[2 * i], words = call.blocks[2 * i + 1];
+            if (number <= before || number >= blocks || words < -1 || words + 64 > (words < 0 ? 63 : call.word_count)) return TILES;
+            before = number;
+        }
+    }
+    for (int64_t b = 0; b < call.B; b++)
+        for (int64_t h = 0; h < call.H; h++) {
+            const int64_t first = call.matrix[b * call.matrix_stride[0] + h * call.matrix_stride[1]];
+            if (first < 0 || first > call.tile_count - tiles) return TILES;
+        }
+    return FINE;
+}
+
+int64_t check(const hw_attention* given, bool backward) {
+    if (!given) return MISSING;
+    const hw_attention& call = *given;
+    if (call.size != sizeof(hw_attention)) return LAYOUT;
+    if (call.dtype < HW_FLOAT32 || call.dtype > HW_FLOAT16) return DTYPE;
+    const int64_t bytes = call.dtype == HW_FLOAT32 ? 4 : 2;
+    const int64_t sizes[] = {call.threads, call.B, call.H, call.G, call.Q, call.K, call.D, call.E};
+    for (int64_t each : sizes)
+        if (each < 1 || each >= INT64_C(1) << 31) return SIZES;
+    __int128 most = call.B;
+    most *= call.H;
+    if (most * call.Q > LARGE || most * call.K > LARGE || call.D > 65536 || call.E > 65536) return SIZES;
+    if (call.H % call.G) return HEADS;
+    const int64_t of_q[] = {call.B, call.H, call.Q, call.D}, of_k[] = {call.B, call.G, call.K, call.D}, of_v[] = {call.B, call.G, call.K, call.E};
+    const int64_t of_out[] = {call.B, call.H, call.Q, call.E}, of_bias[] = {call.B, call.H, call.Q, call.K};
+    struct Tensor {
+        const hw_tensor& tensor;
+        const int64_t* sizes;
+        bool needed, written;
+        int64_t bytes;
+    };
+    const bool values = backward || call.out.data;
+    const Tensor tensors[] = {
+        {call.q, of_q, true, false, bytes},
+        {call.k, of_k, true, false, bytes},
+        {call.v, of_v, values, false, bytes},
+        {call.bias, of_bias, false, false, 4},
+        {call.d_out, of_out, backward, false, bytes},
+        {call.out, of_out, backward, !backward, bytes},
+        {call.d_q, of_q, false, backward, bytes},
+        {call.d_k, of_k, false, backward, bytes},
+        {call.d_v, of_v, false, backward, bytes},
+    };
+    Range ranges[9];
+    for (int i = 0; i < 9; i++) {
+        ranges[i] = {0, 0};
+        if (!tensors[i].tensor.data && !tensors[i].needed) continue;
+        if (const int64_t code = range_of(tensors[i].tensor, tensors[i].sizes, tensors[i].bytes, ranges[i])) return code;
+        if (!tensors[i].written) continue;
+        if (const int64_t code = check_written(tensors[i].tensor, tensors[i].sizes)) return code;
+        for (int j = 0; j < i; j++)
+            if (!tensors[j].written && ranges[j].lo < ranges[i].hi && ranges[i].lo < ranges[j].hi) return OVERLAP;
+    }
+    if (backward && (!call.highest || !call.log_sum)) return MISSING;
+    return check_mask(call);
+}
+
 } // namespace
 
-#define API extern "C" __attribute__((visibility("default")))
-API const char *hw_isa_name(int64_t which) { return which >= 0 && which < count ? isas[which].name : nullptr; }
-API int64_t hw_isa_here(int64_t which) { return which >= 0 && which < count && here(which); }
-API int64_t hw_isa_use(int64_t which) { return hw_isa_here(which) ? (used = which, 0) : -1; }
-API int64_t hw_attention_forward(const hw_attention *call) { return isas[used].forward(call); }
-API int64_t hw_attention_backward(const hw_attention *call) { return isas[used].backward(call); }
+const char* hw_isa_name(int64_t which) { return which >= 0 && which < count ? isas[which].name : nullptr; }
+
+int64_t hw_isa_here(int64_t which) { return which >= 0 && which < count && here(isas[which].name); }
+
+int64_t hw_isa_used() { return used; }
+
+int64_t hw_isa_use(int64_t which) {
+    if (!hw_isa_here(which)) return -1;
+    used = which;
+    return 0;
+}
+
+int64_t hw_attention_forward(const hw_attention* call) {
+    const int64_t code = check(call, false);
+    return code ? code : isas[used].forward(call);
+}
+
+int64_t hw_attention_backward(const hw_attention* call) {
+    const int64_t code = check(call, true);
+    return code ? code : isas[used].backward(call);
+}
+
+const char* hw_error(int64_t code) {
+    return code >= 0 && code < (int64_t)(sizeof errors / sizeof *errors) ? errors[code] : "an unknown error";
+}

@@ -215,7 +215,7 @@ struct Forward {
         const vi bit = splat(1) << lanes();
         for (int64_t x = from; x < past; x += W) {
             const int64_t at = blocks[x / TILE].bits;
-            const vi seen = splat(at < 0 ? -1 : (int32_t)(call.bits[at + r] >> x % TILE)) & bit;
+            const vi seen = splat(at < 0 ? -1 : (int32_t)(call.words[at + r] >> x % TILE)) & bit;
             store(s + x, seen != 0 ? load(s + x) : splat(-INFINITY));
         }
     }
@@ -295,7 +295,7 @@ static int64_t forward(const hw_attention* call) {
     while (work.tiles > 1 && call->B * call->G * ((all + work.tiles - 1) / work.tiles) < 4 * call->threads) work.tiles = (work.tiles + 1) / 2;
     work.pieces = call->B * call->G * ((all + work.tiles - 1) / work.tiles);
     hw::on_threads(call->threads, work.pieces, forward_piece<T>, &work);
-    return work.failed ? -1 : 0;
+    return work.failed ? 1 : 0;
 }
 
 } // namespace ISA

@@ -1,0 +1,100 @@
+"""Compiles the native kernels: `python headwise/native/build.py`. Imports nothing but the standard library.
+
+Installing headwise calls it where a C++17 compiler is found (`hatch_build.py`). Each instruction set is one object file
+of the same source; which is used is decided when the library is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+NAME = "headwise_native.so"
+
+# -ffp-contract=fast: a * b + c is one instruction. -fno-trapping-math: comparisons need not keep NaN's exceptions.
+FLAGS = shlex.split(
+    "-std=c++17 -O3 -fPIC -fvisibility=hidden -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wall -Wextra "
+    "-Wno-maybe-uninitialized"
+)
+WIDE = ["-mprefer-vector-width=512"]
+INSTRUCTION_SETS: dict[str, dict[str, list[str]]] = {  # of a machine: name -> flags, from the plainest
+    "x86_64": {
+        "portable": [],
+        "avx2": ["-mavx2", "-mfma", "-mf16c", "-mtune=haswell"],
+        "avx512": ["-march=skylake-avx512", *WIDE],
+        "avx512bf16": ["-march=cooperlake", *WIDE],
+        "amx": ["-march=sapphirerapids", *WIDE],
+    },
+}
+INSTRUCTION_SETS["amd64"] = INSTRUCTION_SETS["x86_64"]
+
+
+class BuildError(RuntimeError):
+    """No compiler, or one that failed; with what it said."""
+
+
+def compiler() -> list[str]:
+    """The command of CXX, or the first of c++, g++ and clang++. Raises BuildError if there is none."""
+    if asked := os.environ.get("CXX"):
+        return shlex.split(asked)
+    for name in ("c++", "g++", "clang++"):
+        if shutil.which(name):
+            return [name]
+    raise BuildError("no C++ compiler was found (c++, g++, clang++, or the one that CXX names)")
+
+
+def build(to: Path = FOLDER / NAME, *, extra: tuple[str, ...] = ()) -> Path:
+    """Compile the library, and put it in the place of an older one. Returns its path.
+
+    Args:
+        to: the file to write.
+        extra: further flags, such as -fsanitize=address.
+
+    Raises:
+        BuildError: there is no compiler, or it failed.
+    """
+    command = compiler()
+    sets = INSTRUCTION_SETS.get(platform.machine().lower(), {"portable": []})
+    known = "-DINSTRUCTION_SETS=" + " ".join(f"X({name})" for name in sets)
+    with tempfile.TemporaryDirectory() as made:
+        units = {"pool": [], "dispatch": [known]} | {name: [f"-DISA={name}", *more] for name, more in sets.items()}
+
+        def compiled(unit: str) -> Path:
+            source = FOLDER / "src" / f"{unit if unit in ('pool', 'dispatch') else 'isa'}.cpp"
+            target = Path(made) / f"{unit}.o"
+            _run([*command, *FLAGS, *extra, *units[unit], "-c", str(source), "-o", str(target)])
+            return target
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = [str(path) for path in pool.map(compiled, units)]
+        part = to.with_name(f".{to.name}.{os.getpid()}")
+        try:
+            _run([*command, "-shared", *extra, *objects, "-o", str(part), "-pthread"])
+            part.replace(to)
+        finally:
+            part.unlink(missing_ok=True)
+    return to
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as cause:
+        raise BuildError(f"{command[0]}: {cause.strerror or cause}") from cause
+    if done.returncode:
+        raise BuildError(f"{shlex.join(command)} failed:\n{done.stderr.strip()}")
+
+
+if __name__ == "__main__":
+    try:
+        print(build(extra=tuple(sys.argv[1:])))
+    except BuildError as error:
+        sys.exit(f"headwise/native/build.py: {error}")
