@@ -174,7 +174,7 @@ struct Backward {
                 slope = scale * (1.0f - part * part);
             }
             if (call.bias.data) s += load(bias + j * TILE + i);
-            vf e = exp2<5>(fma(s - load(x.highest + i), splat(LOG2E), -load(x.log_sum + i)));
+            vf e = exp2<6>(fma(s - load(x.highest + i), splat(LOG2E), -load(x.log_sum + i)));
             if (!whole) {
                 vi from, past, at = splat((int32_t)j);
                 std::memcpy(&from, lo + i, sizeof from), std::memcpy(&past, hi + i, sizeof past);

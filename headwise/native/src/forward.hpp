@@ -143,8 +143,14 @@ struct Forward {
         const vf f = splat(factor);
         if (some_above(top, splat(mine.reference[r] + SLACK / factor))) refer(highest(top), r, out, mine);
         const float reference = mine.reference[r];
-        if (reference == -INFINITY) { // nothing is seen yet
-            for (int64_t x = from; x < past; x += W) P::weights(p + x, vf{});
+        if (reference == -INFINITY) { // nothing is seen yet, or nothing but NaN
+            vf total = load(mine.total[r]);
+            for (int64_t x = from; x < past; x += W) {
+                const vf e = load(s + x) == -INFINITY ? vf{} : load(s + x);
+                total += e;
+                P::weights(p + x, e);
+            }
+            store(mine.total[r], total);
             return;
         }
         const vf m = splat(plain ? -reference * factor : reference);
@@ -173,11 +179,12 @@ struct Forward {
 
     // Another reference for what a row has so far.
     __attribute__((noinline)) void refer(float to, int64_t r, float* out, Rows& mine) {
+        const bool nothing = mine.reference[r] == -INFINITY;
         const float down = (mine.reference[r] - to) * factor;
         mine.reference[r] = to;
-        if (down == -INFINITY) return; // it has nothing
+        if (nothing) return;
         const vf by = splat(std::exp2(down)), total = load(mine.total[r]);
-        store(mine.product[r], by * (load(mine.product[r]) + splat(down) * total));
+        store(mine.product[r], by * (load(mine.product[r]) + splat(down > -200.0f ? down : -200.0f) * total)); // not 0 times inf
         store(mine.total[r], by * total);
         store(mine.distance[r], by * load(mine.distance[r]));
         for (int64_t e = 0; e < width; e += W) store(out + e, by * load(out + e));
@@ -230,7 +237,7 @@ struct Forward {
                 product = (m == -INFINITY ? 0.0f : by * (product + down * total)) + share * (sink - to) * LOG2E;
                 total = total * by + share, m = to;
             }
-            const bool empty = m == -INFINITY;
+            const bool empty = m == -INFINITY && total == 0.0f;
             const float inverse = empty ? 0.0f : by / total;
             const int64_t at = (b * call.H + h) * call.Q + q + r;
             if (call.highest) call.highest[at] = empty ? 0.0f : m;

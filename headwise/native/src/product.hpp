@@ -52,7 +52,7 @@ struct Registers {
 };
 
 struct Float32 : Registers<Float32> {
-    static constexpr int PAIR = 1, UNITS = 1, DEGREE = 5;
+    static constexpr int PAIR = 1, UNITS = 1, DEGREE = 6;
     INLINE vf mac(vf c, unit a, vf b) {
         float x;
         std::memcpy(&x, &a, 4);

@@ -61,7 +61,7 @@ INLINE vf capped(vf s, float cap) {
     vf near = fma(square, splat(-17.0f / 315.0f), splat(2.0f / 15.0f)); // its series, where the other form would cancel
     near = fma(square, near, splat(-1.0f / 3.0f));
     near = y + y * square * near;
-    const vf far = 1.0f - 2.0f / (exp2<5>(size * splat(2.0f * LOG2E)) + 1.0f);
+    const vf far = 1.0f - 2.0f / (exp2<6>(size * splat(2.0f * LOG2E)) + 1.0f);
     return (size < 0.1f ? near : y < 0.0f ? -far : far) * splat(cap);
 }
 
