@@ -1,4 +1,4 @@
-"""The build hook of hatchling: compiles the native kernels where there is a C++ compiler, and does without elsewhere."""
+"""The build hook of hatchling: compiles the native kernels where there is a C++ compiler, and else does without."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from headwise.functional import listening, running
 from headwise.kernels import KERNELS
 
 # Kernels, `tiled` once for each cutter.
-CPU_KERNELS = ["reference", "sdpa", "tiled, band", "tiled, blocks", "tiled, documents", "flex"]
+CPU_KERNELS = ["reference", "sdpa", "tiled, band", "tiled, blocks", "tiled, documents", "flex", "native"]
 
 
 def heads(*rows: list[float]) -> Tensor:

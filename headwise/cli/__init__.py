@@ -86,8 +86,18 @@ def _place(error: OSError) -> str:
     return f"{frames[-1].filename}, line {frames[-1].lineno}"
 
 
+def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        from headwise.native.library import instruction_set
+
+        click.echo(f"headwise {headwise.__version__} (native kernels: {instruction_set() or 'none'})")
+        context.exit()
+
+
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(headwise.__version__, prog_name="headwise", message="%(prog)s %(version)s")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit."
+)
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 @click.pass_context
 def command(context: click.Context) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise import native
 from headwise.call import AttentionCall
 from headwise.kernels.kernel import Cost, input_output_bytes, machine, matrix_flops, output_bytes
+from headwise.native.attend import DTYPES, backward, forward
+from headwise.native.library import library
+from headwise.native.sight import sight_of
 from headwise.softmax import finite
 
 OPTIONS = frozenset({"bias", "softcap", "sinks"})
@@ -24,13 +26,13 @@ def refuse(call: AttentionCall) -> str | None:
         return f"it runs on the CPU (the call is on {call.q.device})"
     if torch.compiler.is_compiling():
         return "torch.compile cannot follow it"
-    if call.q.dtype not in native.DTYPES:
+    if call.q.dtype not in DTYPES:
         return f"it has no {str(call.q.dtype).removeprefix('torch.')}"
     if call.bias is not None and call.bias.requires_grad and call.trains:
         return "it gives no gradient to the bias"
     if 0 in call.shape or 0 in (call.q.shape[3], call.v.shape[3]):
         return "there are no queries or no keys"
-    if native.library() is None:
+    if library() is None:
         return "the native kernels were not compiled, or HEADWISE_NATIVE is off"
     return None
 
@@ -38,7 +40,7 @@ def refuse(call: AttentionCall) -> str | None:
 def cost(call: AttentionCall) -> Cost:
     """That of the cells of the blocks."""
     batch, heads, q_len, k_len = call.shape
-    cells = batch * heads * native.sight_of(call.mask, q_len, k_len).cells
+    cells = batch * heads * sight_of(call.mask, q_len, k_len).cells
     flops = matrix_flops(call, cells)
     moved = input_output_bytes(call)
     return Cost(flops, moved, output_bytes(call), machine(call).time(flops, moved, share=0.95))
@@ -50,7 +52,7 @@ def run(call: AttentionCall) -> Tensor:
         out: Tensor = _Native.apply(call.q, call.k, call.v, call.sinks, call)
         return out
     out = _empty(call)
-    native.forward(call, out)
+    forward(call, out)
     return out
 
 
@@ -65,7 +67,7 @@ class _Native(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, call: AttentionCall) -> Tensor:
         out = _empty(call)
         highest, log_sum = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2))
-        native.forward(call, out, highest=highest, log_sum=log_sum)
+        forward(call, out, highest=highest, log_sum=log_sum)
         ctx.save_for_backward(q, k, v, sinks, out, highest, log_sum)
         ctx.call = call
         return out
@@ -73,8 +75,8 @@ class _Native(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, sinks, out, highest, log_sum = ctx.saved_tensors
-        dq, dk, dv = native.backward(ctx.call, out, highest, log_sum, d_out)
+        *_, sinks, out, highest, log_sum = ctx.saved_tensors
+        dq, dk, dv = backward(ctx.call, out, highest, log_sum, d_out)
         d_sinks = None
         if sinks is not None and ctx.needs_input_grad[3]:
             # The sink is a key whose value is 0: dL/ds = A (dA - Σ A dA), with dA = 0 and Σ A dA = dO · O.

@@ -1,4 +1,4 @@
-"""A call by the native kernels: forward, statistics and gradients. The one place that knows the layout of the header."""
+"""A call by the native kernels: forward, statistics and gradients. Only this module knows the layout of the header."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def backward(
     call: AttentionCall, out: Tensor, highest: Tensor, log_sum: Tensor, d_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v, from what `forward` wrote and the gradient of the output."""
-    gradients = tuple(torch.empty(x.shape, dtype=x.dtype) for x in (call.q, call.k, call.v))
-    _call("hw_attention_backward", call, out, {"highest": highest, "log_sum": log_sum}, d_out, *gradients)
-    return gradients
+    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (call.q, call.k, call.v))
+    _call("hw_attention_backward", call, out, {"highest": highest, "log_sum": log_sum}, d_out, dq, dk, dv)
+    return dq, dk, dv
 
 
 def _call(function: str, call: Scores, out: Tensor | None, answers: dict[str, Tensor], *gradients: Tensor) -> None:
@@ -75,10 +75,11 @@ def _tensor(x: Tensor | None) -> tuple[int, ...]:
 
 
 def _mask(sight: Sight) -> tuple[Any, ...]:
-    if sight.blocks is None:
+    found = sight.blocks
+    if found is None:
         return (sight.kind, sight.low, sight.high, *(0,) * 12)
-    batch, heads = sight.matrix.shape
+    batch, heads = found.matrix.shape
     strides = (heads if batch > 1 else 0, 1 if heads > 1 else 0)
-    arrays = (sight.tiles, sight.blocks, sight.words)
-    counts = (len(sight.tiles) - 1, len(sight.blocks), sight.words.size)
-    return (sight.kind, 0, 0, 0, 0, 0, sight.matrix.ctypes.data, *strides, *(x.ctypes.data for x in arrays), *counts)
+    arrays = (found.tiles.ctypes.data, found.blocks.ctypes.data, found.words.ctypes.data)
+    counts = (len(found.tiles) - 1, len(found.blocks), found.words.size)
+    return (sight.kind, 0, 0, 0, 0, 0, found.matrix.ctypes.data, *strides, *arrays, *counts)

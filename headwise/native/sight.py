@@ -14,23 +14,29 @@ SIZE = 64
 ALL, BAND, INTERVALS, BLOCKS = range(4)  # as in headwise.h
 
 
+class BlockList(NamedTuple):
+    """Blocks of 64 × 64 in which a mask allows something, those of a tile of 64 queries one behind the other."""
+
+    matrix: NDArray[np.int64]  # [B|1, H|1]: the first tile of each matrix
+    tiles: NDArray[np.int64]  # [tiles + 1]: where the blocks of each begin
+    blocks: NDArray[np.int64]  # [blocks, 2]: number, and its first word or -1
+    words: NDArray[np.uint64]  # [masked blocks, 64]: bit j of a query's word: whether it sees key j of the block
+
+
 class Sight(NamedTuple):
-    """What the header's fields of the mask hold, and how many cells the blocks have that are computed."""
+    """What the header's fields of the mask hold; `cells` is how many are computed of one head of one example."""
 
     kind: int
+    cells: int
     low: int = 0
     high: int = 0
-    matrix: NDArray[np.int64] | None = None  # [B|1, H|1]: the first tile of each matrix
-    tiles: NDArray[np.int64] | None = None  # [tiles + 1]: where the blocks of each begin
-    blocks: NDArray[np.int64] | None = None  # [blocks, 2]: number, and its first word or -1
-    words: NDArray[np.uint64] | None = None  # 64 for each block that is masked
-    cells: int = 0  # of one head of one example
+    blocks: BlockList | None = None
 
 
 def sight_of(mask: Mask | None, q_len: int, k_len: int) -> Sight:
     """The mask, aligned, of calls of these lengths; remembered with it."""
     if mask is None:
-        return Sight(ALL, cells=q_len * k_len)
+        return Sight(ALL, q_len * k_len)
     return mask.remember(("native", q_len, k_len), lambda: _sight(mask, q_len, k_len))
 
 
@@ -40,7 +46,7 @@ def _sight(mask: Mask, q_len: int, k_len: int) -> Sight:
         low, high = int(max(band[0], -q_len)), int(min(band[1], k_len))
         rows = np.arange(q_len)
         keys = np.minimum(k_len, rows + high + 1) - np.maximum(0, rows + low)
-        return Sight(BAND, low, high, cells=int(np.maximum(keys, 0).sum()))
+        return Sight(BAND, int(np.maximum(keys, 0).sum()), low, high)
     codes = mask.grid(q_len, k_len, SIZE, SIZE).cpu().numpy()  # [B|1, H|1, tiles, blocks]
     some, seen = codes == Extent.SOME, codes != Extent.NONE
     number = np.nonzero(seen)[-1]
@@ -50,7 +56,7 @@ def _sight(mask: Mask, q_len: int, k_len: int) -> Sight:
     tiles = np.concatenate([[0], seen.sum(-1).cumsum()])
     matrix = np.arange(codes.shape[0] * codes.shape[1]).reshape(codes.shape[:2]) * codes.shape[2]
     cells = int(seen.sum()) * SIZE * SIZE // (codes.shape[0] * codes.shape[1])
-    return Sight(BLOCKS, 0, 0, matrix, tiles, blocks, _words(mask, q_len, k_len, some), cells)
+    return Sight(BLOCKS, cells, blocks=BlockList(matrix, tiles, blocks, _words(mask, q_len, k_len, some)))
 
 
 def _words(mask: Mask, q_len: int, k_len: int, some: NDArray[np.bool_]) -> NDArray[np.uint64]:
@@ -72,5 +78,3 @@ def _words(mask: Mask, q_len: int, k_len: int, some: NDArray[np.bool_]) -> NDArr
         at = order[:, :, tile][:, :, columns][picked]
         found[at, : len(rows)] = words.transpose(0, 1, 3, 2)[picked]
     return found
-
-

@@ -13,6 +13,7 @@ import pytest
 
 import headwise
 from headwise.cli import command, main
+from headwise.native.library import instruction_set
 from headwise.tasks.kinds import BUILT_IN
 
 from .conftest import Run, refused
@@ -87,7 +88,8 @@ def test_the_options_of_every_task_are_pinned(word: str) -> None:
 
 
 def test_version(run: Run) -> None:
-    assert run("--version").out == f"headwise {headwise.__version__}\n"
+    used = instruction_set() or "none"
+    assert run("--version").out == f"headwise {headwise.__version__} (native kernels: {used})\n"
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])

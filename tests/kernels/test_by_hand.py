@@ -19,8 +19,8 @@ NAN, INF, LOW = math.nan, math.inf, torch.finfo(torch.float32).min
 LOG2, LOG3 = math.log(2.0), math.log(3.0)
 EVERY = masks.window(100, 100)  # all pairs: `tiled` refuses calls without a mask
 
-trained = pytest.mark.parametrize("kernel", ["auto", "sdpa", "tiled", "reference"])
-every = pytest.mark.parametrize("kernel", ["auto", "sdpa", "tiled", "flex", "reference"])
+trained = pytest.mark.parametrize("kernel", ["auto", "sdpa", "tiled", "reference", "native"])
+every = pytest.mark.parametrize("kernel", ["auto", "sdpa", "tiled", "flex", "reference", "native"])
 
 
 def column(*numbers: float, dtype: torch.dtype = torch.float32) -> Tensor:

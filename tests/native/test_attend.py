@@ -1,0 +1,124 @@
+"""Each instruction set against the definition in float64, and what must not change a result."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from headwise import masks
+from headwise.call import AttentionCall, make_call
+from headwise.kernels import native
+from headwise.native.attend import forward
+from headwise.native.library import instruction_set, instruction_sets, use
+from tests import oracle
+
+MASKS: dict[str, masks.Mask | Tensor | None] = {
+    "none": None,
+    "causal": masks.causal(),
+    "window": masks.window(40, 3),
+    "rows that see nothing": masks.causal(offset=-70),
+    "padding": masks.lengths(torch.tensor([130, 7])),
+    "documents": masks.documents(torch.arange(150)[None] // torch.tensor([[50], [65]])) & masks.causal(),
+    "any": torch.rand(2, 4, 150, 150, generator=torch.Generator().manual_seed(0)) > 0.5,
+}
+TOLERANCE = {torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture(params=instruction_sets())
+def each_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = instruction_set()
+    assert before is not None
+    use(request.param)
+    yield request.param
+    use(before)
+
+
+def drawn(
+    dtype: torch.dtype, q_len: int = 150, k_len: int = 150, d: int = 33, e: int = 20, **options: Any
+) -> AttentionCall:
+    torch.manual_seed(1)
+    shapes = ((2, 4, q_len, d), (2, 2, k_len, d), (2, 2, k_len, e))
+    q, k, v = (torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes)
+    return make_call(q, k, v, **options)
+
+
+def near(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    largest = max(1.0, expected.abs().max().item())
+    assert (found.double() - expected).abs().max().item() <= TOLERANCE[dtype] * largest
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", MASKS)
+def test_output_and_gradients(each_set: str, name: str, dtype: torch.dtype) -> None:
+    call = drawn(dtype, mask=MASKS[name])
+    exact = [x.detach().double().requires_grad_() for x in (call.q, call.k, call.v)]
+    expected = oracle.attention(*exact, mask=call.mask)
+    found = native.run(call)
+    d_out = torch.randn_like(found)
+    near(found, expected, dtype)
+    expected.backward(d_out.double())
+    found.backward(d_out)
+    for x, y in zip((call.q, call.k, call.v), exact, strict=True):
+        near(x.grad, y.grad, dtype)
+
+
+@pytest.mark.parametrize("options", [{"softcap": 2.0}, {"sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])}, {"scale": -0.3}])
+def test_options(each_set: str, options: dict[str, Any]) -> None:
+    call = drawn(torch.float32, mask=masks.causal(), **options)
+    exact = [x.detach().double().requires_grad_() for x in (call.q, call.k, call.v)]
+    expected, found = oracle.attention(*exact, mask=call.mask, **options), native.run(call)
+    near(found, expected, torch.float32)
+    expected.square().sum().backward()
+    found.square().sum().backward()
+    for x, y in zip((call.q, call.k, call.v), exact, strict=True):
+        near(x.grad, y.grad, torch.float32)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_statistics_with_and_without_the_output(each_set: str, name: str) -> None:
+    call = drawn(torch.float32, mask=MASKS[name])
+    with torch.no_grad():
+        weights = call.weights().double()
+    far = (torch.arange(150)[:, None] - torch.arange(150)).abs().double()
+    expected = {
+        "entropy": -(weights * weights.clamp(min=1e-300).log()).sum(-1),
+        "distance": (weights * far).sum(-1),
+    }
+    for out in (torch.empty(2, 4, 150, 20), None):
+        found = {each: torch.empty(2, 4, 150) for each in ("highest", "log_sum", "entropy", "distance")}
+        assert forward(call, out, **found)
+        for each, answer in expected.items():
+            near(found[each], answer, torch.float32)
+        lse = torch.logsumexp(call.detached().scores(), -1)
+        torch.testing.assert_close(found["highest"] + found["log_sum"], lse, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_the_number_of_threads_changes_no_bit(dtype: torch.dtype) -> None:
+    threads, found = torch.get_num_threads(), []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        call = drawn(dtype, 300, 200, mask=masks.window(100, 0))
+        out = native.run(call)
+        out.square().sum().backward()
+        found.append([out, call.q.grad, call.k.grad, call.v.grad])
+    torch.set_num_threads(threads)
+    for one, *others in zip(*found, strict=True):
+        assert all(torch.equal(one, other) for other in others)
+
+
+def test_a_child_of_fork_has_threads_of_its_own() -> None:
+    call, threads = drawn(torch.float32, 300, 300), torch.get_num_threads()
+    torch.set_num_threads(2)
+    with torch.no_grad():
+        expected = native.run(call)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if torch.equal(native.run(call), expected) else 1)
+    torch.set_num_threads(threads)
+    assert os.waitpid(child, 0)[1] == 0
