@@ -18,7 +18,7 @@ DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in headwi
 # hw_attention: every field has 8 bytes.
 _TENSOR = "Q4q"
 _LAYOUT = struct.Struct(
-    "=" + "10q" + 4 * _TENSOR + "2d" + "Q" + _TENSOR + "3q" + "Q2q" + "Q2q" + "3Q3q" + "5Q" + 4 * _TENSOR
+    "=" + "10q" + 4 * _TENSOR + "2d" + "Q" + _TENSOR + "3q" + "Q2q" + "3Q3q" + "5Q" + 4 * _TENSOR
 )
 _NONE = (0, 0, 0, 0, 0)
 
@@ -77,9 +77,9 @@ def _tensor(x: Tensor | None) -> tuple[int, ...]:
 def _mask(sight: Sight) -> tuple[Any, ...]:
     found = sight.blocks
     if found is None:
-        return (sight.kind, sight.low, sight.high, *(0,) * 12)
+        return (sight.kind, sight.low, sight.high, *(0,) * 9)
     batch, heads = found.matrix.shape
     strides = (heads if batch > 1 else 0, 1 if heads > 1 else 0)
     arrays = (found.tiles.ctypes.data, found.blocks.ctypes.data, found.words.ctypes.data)
     counts = (len(found.tiles) - 1, len(found.blocks), found.words.size)
-    return (sight.kind, 0, 0, 0, 0, 0, found.matrix.ctypes.data, *strides, *arrays, *counts)
+    return (sight.kind, 0, 0, found.matrix.ctypes.data, *strides, *arrays, *counts)

@@ -16,7 +16,7 @@ extern "C" {
 #define HW_API __attribute__((visibility("default")))
 
 enum { HW_FLOAT32, HW_BFLOAT16, HW_FLOAT16 };
-enum { HW_ALL, HW_BAND, HW_INTERVALS, HW_BLOCKS };
+enum { HW_ALL, HW_BAND, HW_BLOCKS };
 
 typedef struct {
     void *data;
@@ -34,12 +34,9 @@ typedef struct {
     const float *sinks;    /* [H] */
     hw_tensor bias;        /* [B, H, Q, K], float32; a stride of 0 broadcasts */
 
-    /* The mask. HW_BAND: low <= key - query <= high. HW_INTERVALS: query i sees the keys [lo, hi) = spans[i]. HW_BLOCKS:
-       see `tiles`. Queries and keys count from 0 in all of them. */
+    /* The mask. HW_BAND: low <= key - query <= high, both from 0. HW_BLOCKS: blocks of 64 x 64 with a bit for each pair. */
     int64_t mask, low, high;
-    const int32_t *spans;         /* [B, H, Q, 2] */
-    int64_t span_stride[2];       /* batch, head */
-    const int64_t *matrix;        /* HW_BLOCKS: the first tile of each matrix, at [b * stride[0] + h * stride[1]]; */
+    const int64_t *matrix;        /* the first tile of each matrix, at [b * stride[0] + h * stride[1]]; */
     int64_t matrix_stride[2];     /* tile t of a matrix has its queries from 64 t, at most 64 */
     const int64_t *tiles;         /* [tile_count + 1]: where the blocks of a tile begin */
     const int64_t *blocks;        /* [block_count, 2]: a block of 64 keys by its number, ascending in a tile, and where
@@ -51,7 +48,7 @@ typedef struct {
     float *highest, *log_sum; /* lse = highest + log_sum; an empty row has 0 and -inf */
     float *entropy;           /* in nats */
     float *distance;          /* sum of A |i + K - Q - j| */
-    int64_t *odd;             /* set to 1 if some output, or gradient, is not finite */
+    int64_t *odd;             /* set to 1 if some output is not finite */
 
     /* Gradients, from highest, log_sum and out of the forward pass. */
     hw_tensor d_out;          /* [B, H, Q, E] */

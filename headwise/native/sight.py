@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headwise.masks import Extent, Mask
 
 SIZE = 64
-ALL, BAND, INTERVALS, BLOCKS = range(4)  # as in headwise.h
+ALL, BAND, BLOCKS = range(3)  # as in headwise.h
 
 
 class BlockList(NamedTuple):

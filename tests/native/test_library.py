@@ -151,10 +151,10 @@ def test_blocks_that_do_not_exist() -> None:
         given = call()
         arrays = [np.array(x, np.int64) for x in ([first], tiles, blocks)] + [np.zeros(words, np.uint64)]
         at = 80 + 160 + 16 + 8 + 40
-        struct.pack_into("=3q3q", given, at, 3, 0, 0, 0, 0, 0)
+        struct.pack_into("=3q", given, at, 2, 0, 0)
         pointers = [x.ctypes.data for x in arrays]
         struct.pack_into(
-            "=Qqq3Q3q", given, at + 48, pointers[0], 0, 0, *pointers[1:], len(tiles) - 1, len(blocks), words
+            "=Qqq3Q3q", given, at + 24, pointers[0], 0, 0, *pointers[1:], len(tiles) - 1, len(blocks), words
         )
         return answer(given)
 

@@ -72,7 +72,7 @@ int64_t best() {
 
 int64_t used = best();
 
-enum { FINE, MEMORY, LAYOUT, DTYPE, SIZES, HEADS, MISSING, ALIGNMENT, STRIDES, OVERLAP, MASK, SPANS, TILES };
+enum { FINE, MEMORY, LAYOUT, DTYPE, SIZES, HEADS, MISSING, ALIGNMENT, STRIDES, OVERLAP, MASK, LIMITS, TILES };
 const char* const errors[] = {
     "no error",
     "there is not enough memory",
@@ -85,7 +85,7 @@ const char* const errors[] = {
     "a stride is too large",
     "what is written overlaps itself or what is read",
     "the kind of mask is not known",
-    "the mask has no intervals, or limits that are too large",
+    "the limits of a band are too large",
     "the mask has tiles or blocks that do not exist or are out of order",
 };
 
@@ -130,8 +130,7 @@ int64_t check_written(const hw_tensor& t, const int64_t* sizes) {
 
 int64_t check_mask(const hw_attention& call) {
     if (call.mask < HW_ALL || call.mask > HW_BLOCKS) return MASK;
-    if (call.mask == HW_BAND && (call.low > LARGE || call.low < -LARGE || call.high > LARGE || call.high < -LARGE)) return SPANS;
-    if (call.mask == HW_INTERVALS && !call.spans) return SPANS;
+    if (call.mask == HW_BAND && (call.low > LARGE || call.low < -LARGE || call.high > LARGE || call.high < -LARGE)) return LIMITS;
     if (call.mask != HW_BLOCKS) return FINE;
     const int64_t tiles = (call.Q + 63) / 64, blocks = (call.K + 63) / 64;
     if (!call.matrix || !call.tiles || call.tile_count < 0 || call.block_count < 0 || call.word_count < 0) return TILES;

@@ -42,12 +42,7 @@ INLINE Sight sight_of(const hw_attention& call, int64_t b, int64_t h, int64_t ti
     }
     int64_t lo = call.K, hi = 0;
     for (int64_t r = 0; r < rows; r++) {
-        if (call.mask == HW_BAND) {
-            s.lo[r] = most(0, q + r + call.low), s.hi[r] = least(call.K, q + r + call.high + 1);
-        } else if (call.mask == HW_INTERVALS) {
-            const int32_t* span = call.spans + b * call.span_stride[0] + h * call.span_stride[1] + 2 * (q + r);
-            s.lo[r] = most(0, span[0]), s.hi[r] = least(call.K, span[1]);
-        }
+        if (call.mask == HW_BAND) s.lo[r] = most(0, q + r + call.low), s.hi[r] = least(call.K, q + r + call.high + 1);
         if (s.lo[r] < s.hi[r]) lo = least(lo, s.lo[r]), hi = most(hi, s.hi[r]);
         else s.lo[r] = s.hi[r] = 0;
     }

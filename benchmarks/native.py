@@ -1,0 +1,171 @@
+"""headwise's native CPU kernels against scaled_dot_product_attention, compiled FlexAttention and the torch kernels.
+
+    python benchmarks/native.py                     # all of it; about ten minutes
+    python benchmarks/native.py --cases dense --dtypes bfloat16 --lengths 2048 --rounds 9
+    HEADWISE_NATIVE=avx2 python benchmarks/native.py --no-flex --json results.json
+
+The contestants take turns in one process (A B C, A B C, ...). Each round gives a ratio; the table shows the median and,
+in brackets, the least and the greatest. Above 1× the native kernel is faster. A matrix product of the same dtype takes
+its turn in each round: "of the product" is the share of its FLOP/s that the native kernel reaches, counting only cells
+that the mask allows. SDPA is told "causal" where the mask is that, and gets a dense mask otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import headwise
+from headwise import masks
+from headwise.native.attend import forward
+from headwise.native.library import instruction_set
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.attention import compiled_flex
+
+HEADS, HEAD_DIM, PRODUCT = 12, 64, 2048
+
+CASES: dict[str, Callable[[int], masks.Mask | None]] = {
+    "dense": lambda n: None,
+    "causal": lambda n: masks.causal(),
+    "causal window 256": lambda n: masks.window(255, 0),
+    "packed, 512 each": lambda n: masks.documents(torch.arange(n) // 512),
+    "packed, causal": lambda n: masks.documents(torch.arange(n) // 512) & masks.causal(),
+    "prefix-LM, half": lambda n: masks.prefix(n // 2),
+    "BigBird, 64": lambda n: masks.big_bird(n, block_size=64),
+}
+PASSES = ("forward", "forward + backward", "with statistics", "statistics alone")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 8192])
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument(
+        "--dtypes", nargs="+", choices=["float32", "bfloat16", "float16"], default=["float32", "bfloat16"]
+    )
+    parser.add_argument("--passes", nargs="+", choices=PASSES, default=list(PASSES[:2]))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--no-flex", action="store_true", help="leave out FlexAttention, which takes long to compile")
+    parser.add_argument("--json", help="also write the figures to this file")
+    asked = parser.parse_args()
+    if instruction_set() is None:
+        parser.error("the native kernels are not here: headwise was installed without a C++ compiler")
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    about = {
+        "machine": f"{_processor()}, {torch.get_num_threads()} threads",
+        "instruction set": instruction_set(),
+        "torch": torch.__version__,
+        "headwise": headwise.__version__,
+        "shape": f"B=1, H={HEADS}, D={HEAD_DIM}",
+        "rounds": asked.rounds,
+    }
+    console.print("  ".join(f"{name} {value}" for name, value in about.items()), highlight=False)
+    table = Table(
+        "mask", "length", "dtype", "pass", "native", "of the product", "× SDPA", "× headwise's torch kernel", "× Flex"
+    )
+    rows = []
+    for name in asked.cases:
+        for length in asked.lengths:
+            for dtype in asked.dtypes:
+                for what in asked.passes:
+                    row = measure(name, length, getattr(torch, dtype), what, asked.rounds, flex=not asked.no_flex)
+                    rows.append(row)
+                    table.add_row(*_shown(row))
+    console.print(table)
+    if asked.json:
+        Path(asked.json).write_text(json.dumps({"about": about, "rows": rows}, indent=1), encoding="utf-8")
+
+
+def measure(name: str, length: int, dtype: torch.dtype, what: str, rounds: int, *, flex: bool) -> dict[str, Any]:
+    """Seconds of each contestant in each round."""
+    torch.manual_seed(0)
+    backward = what == "forward + backward"
+    q, k, v = (torch.randn(1, HEADS, length, HEAD_DIM, dtype=dtype, requires_grad=backward) for _ in range(3))
+    d_out = torch.randn(q.shape, dtype=dtype)
+    mask = CASES[name](length)
+    dense = None if mask is None or name == "causal" else mask.to_bool(length)
+    answers = {each: torch.empty(q.shape[:3]) for each in ("highest", "log_sum", "entropy", "distance")}
+    square = torch.randn(PRODUCT, PRODUCT, dtype=dtype)
+
+    def ours() -> Tensor:
+        if what in PASSES[:2]:
+            return headwise.attention(q, k, v, mask=mask, kernel="native")
+        out = torch.empty_like(q) if what == "with statistics" else None
+        forward(headwise.call.make_call(q, k, v, mask=mask), out, **answers)
+        return answers["entropy"] if out is None else out
+
+    contestants: dict[str, Callable[[], Tensor]] = {
+        "native": ours,
+        "sdpa": lambda: scaled_dot_product_attention(q, k, v, attn_mask=dense, is_causal=name == "causal"),
+        "torch": lambda: headwise.attention(q, k, v, mask=mask),
+    }
+    if flex and mask is not None and not backward and dtype == torch.float32:
+        contestants["flex"] = compiled_flex(q, k, v, mask)
+
+    def once(run: Callable[[], Tensor]) -> float:
+        start = time.perf_counter()
+        out = run()
+        if backward:
+            torch.autograd.grad(out, (q, k, v), d_out)
+        return time.perf_counter() - start
+
+    times: dict[str, list[float]] = {who: [] for who in [*contestants, "product"]}
+    with torch.set_grad_enabled(backward):
+        for run in contestants.values():  # warms up
+            once(run)
+        for _ in range(rounds):
+            for who, run in contestants.items():
+                times[who].append(once(run))
+            start = time.perf_counter()
+            square @ square
+            times["product"].append(time.perf_counter() - start)
+    cells = length * length if mask is None else int(mask.to_bool(length).sum())
+    products = {"forward": 2, "forward + backward": 7, "with statistics": 2, "statistics alone": 1}[what]
+    flops = products * 2 * HEADS * HEAD_DIM * cells
+    return {
+        "mask": name,
+        "length": length,
+        "dtype": str(dtype).removeprefix("torch."),
+        "pass": what,
+        "flops": flops,
+        "seconds": times,
+    }
+
+
+def _shown(row: dict[str, Any]) -> list[str]:
+    times = row["seconds"]
+    speed = [2 * PRODUCT**3 / seconds for seconds in times["product"]]
+    shares = [row["flops"] / ours / product for ours, product in zip(times["native"], speed, strict=True)]
+    cells = [f"{statistics.median(times['native']) * 1000:,.1f} ms", f"{statistics.median(shares):.0%}"]
+    for who in ("sdpa", "torch", "flex"):
+        ratios = [theirs / ours for theirs, ours in zip(times.get(who, ()), times["native"], strict=False)]
+        cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})" if ratios else "–")
+    return [row["mask"], f"{row['length']:,}", row["dtype"], row["pass"], *cells]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", category=UserWarning, module="torch")
+    main()
