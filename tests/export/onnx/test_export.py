@@ -230,7 +230,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
-@pytest.mark.parametrize(("option", "said"), [("attention", "auto, op or plain"), ("precision", "fp32, fp16, int8")])
+@pytest.mark.parametrize(("option", "said"), [("attention", "auto, op, plain"), ("precision", "fp32, fp16, int8")])
 def test_words_that_there_are_none_of(option: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=f"{option}: expected .*{said}.* Received: {option}='fast'"):
         export(tiny.forecaster(), out=tmp_path / "out", **{option: "fast"})
