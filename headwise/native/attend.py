@@ -17,9 +17,7 @@ DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in headwi
 
 # hw_attention: every field has 8 bytes.
 _TENSOR = "Q4q"
-_LAYOUT = struct.Struct(
-    "=" + "10q" + 4 * _TENSOR + "2d" + "Q" + _TENSOR + "3q" + "Q2q" + "3Q3q" + "5Q" + 4 * _TENSOR
-)
+_LAYOUT = struct.Struct("=" + "10q" + 4 * _TENSOR + "2d" + "Q" + _TENSOR + "3q" + "Q2q" + "3Q3q" + "5Q" + 4 * _TENSOR)
 _NONE = (0, 0, 0, 0, 0)
 
 
