@@ -17,7 +17,9 @@ class Native(BuildHookInterface):
             return
         built = runpy.run_path(str(Path(self.root) / "headwise" / "native" / "build.py"))
         try:
-            path = built["build"]()
+            path = built["FOLDER"] / built["NAME"]
+            if not built["is_current"]():
+                built["build"]()
         except built["BuildError"] as error:
             self.app.display_warning(f"headwise: no native kernels, PyTorch's operators serve instead: {error}")
             return

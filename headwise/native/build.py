@@ -37,6 +37,12 @@ INSTRUCTION_SETS: dict[str, dict[str, list[str]]] = {  # of a machine: name -> f
 INSTRUCTION_SETS["amd64"] = INSTRUCTION_SETS["x86_64"]
 
 
+def is_current(path: Path = FOLDER / NAME) -> bool:
+    """Whether the library is there and newer than its sources."""
+    sources = [Path(__file__), FOLDER / "headwise.h", *(FOLDER / "src").iterdir()]
+    return path.exists() and path.stat().st_mtime > max(source.stat().st_mtime for source in sources)
+
+
 class BuildError(RuntimeError):
     """No compiler, or one that failed; with what it said."""
 

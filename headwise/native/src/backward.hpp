@@ -24,7 +24,7 @@ struct Backward {
     const int64_t b, g, first_tile, past_tile;
     float *dk, *dv; // [keys, dw], [keys, ew]: where the piece adds its share
     const int64_t du = P::units(call.D), eu = P::units(call.E);
-    const int64_t dw = up(call.D, T::COLUMNS), ew = up(call.E, T::COLUMNS), dr = up(call.D, ROWS > 6 ? ROWS : 1);
+    const int64_t dw = up(call.D, T::COLUMNS), ew = up(call.E, T::COLUMNS), dr = up(call.D, ROWS);
     const int64_t heads = call.H / call.G, size = call.dtype == HW_FLOAT32 ? 4 : 2;
     const int64_t packed_tile = TILE * (du + eu + (dw + ew) / T::PAIR + dr + 3) * 4; // bytes
     int64_t chunk_tiles = 0;

@@ -37,7 +37,7 @@ struct Forward {
     unit *keys = nullptr, *values = nullptr; // the chunk, packed
     uint8_t* is_packed = nullptr;            // [blocks of the chunk]
     int64_t chunk = 0, chunk_blocks = 0;     // its first block, and how many
-    unit* query = nullptr;                   // [64, du]
+    unit* query = nullptr;                   // [64, du]; rows that are missing are 0
     float* scores = nullptr;                 // [ROWS, SPAN]
     Weight* weights = nullptr;               // [ROWS, SPAN]: in place of the scores, or behind them
     float* outputs = nullptr;                // [tiles * heads, 64, width]
