@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,6 +19,17 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 hypothesis.settings.register_profile("headwise", deadline=None, derandomize=True, max_examples=25)
 hypothesis.settings.load_profile("headwise")
+
+
+# Each collection of garbage looks at every object that is not frozen: with the tests of the whole suite and the packages
+# they import that are millions, most of which live to the end.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
