@@ -21,8 +21,8 @@ hypothesis.settings.register_profile("headwise", deadline=None, derandomize=True
 hypothesis.settings.load_profile("headwise")
 
 
-# Each collection of garbage looks at every object that is not frozen: with the tests of the whole suite and the packages
-# they import that are millions, most of which live to the end.
+# Each collection of garbage looks at every object that is not frozen. All tests and the packages that they import are
+# millions of objects, and most live to the end.
 gc.disable()
 
 
