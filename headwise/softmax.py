@@ -116,6 +116,14 @@ def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, T
     return (out * share[..., None]).to(out.dtype), total
 
 
+def sinks_gradient(share: Tensor, out: Tensor, d_out: Tensor) -> Tensor:
+    """The gradient of sinks [H], from their share of the weight [B, H, Q], the output and its gradient [B, H, Q, E].
+
+    A sink is a key whose value is 0: dL/ds = A (dA - Σ A dA), with dA = 0 and Σ A dA = dO · O.
+    """
+    return -(share * (d_out.to(share.dtype) * out).sum(-1)).sum((0, 2))
+
+
 def _merged(lse: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
     """The log-sum-exp of both, and the share of the first in the weight: 1 where both are empty."""
     # exp(lse - total) would be off by the rounding of the total, which grows with it; backward would see that.

@@ -13,7 +13,7 @@ def since(package: str, version: str) -> None:
     """Skip the test with an older version of a package, which names or does differently what is compared here."""
     have = importlib.metadata.version(package)
     if Version(have) < Version(version):
-        pytest.skip(f"{package} {have} is older than {version}, and has not what is compared here")
+        pytest.skip(f"{package} {have} is older than {version} and lacks what this test compares with")
 
 
 def rope_options(**parameters: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.kernels import flash
 from headwise.kernels.kernel import cut_to_values, fused_inputs
-from headwise.softmax import EMPTY, add_sinks, finite, merge
+from headwise.softmax import EMPTY, add_sinks, finite, merge, sinks_gradient
 from headwise.tiles import Tile, TileList, forbidden
 
 # Torch's operator takes any strides, but trusts that of the last dimension to be 1; float32 masks with inputs in half
@@ -90,9 +90,8 @@ class _Tiled(torch.autograd.Function):
         dq, dk, dv = _attend_backward(in_rows(d_out), q, k, v, out, finite(lse), ctx.work)
         d_sinks = None
         if sinks is not None:
-            # The sink is a key whose value is 0: dL/ds = A (dA - Σ A dA), with dA = 0 and Σ A dA = dO · O.
             share = torch.exp(sinks.to(lse.dtype)[None, :, None] - finite(lse))
-            d_sinks = -(share * (d_out.to(lse.dtype) * out).sum(-1)).sum((0, 2)).to(sinks.dtype)
+            d_sinks = sinks_gradient(share, out, d_out).to(sinks.dtype)
         return dq, dk, dv, d_sinks, None
 
 

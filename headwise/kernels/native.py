@@ -15,7 +15,7 @@ from headwise.kernels.kernel import Cost, input_output_bytes, machine, matrix_fl
 from headwise.native.attend import DTYPES, backward, forward
 from headwise.native.library import library
 from headwise.native.sight import sight_of
-from headwise.softmax import finite
+from headwise.softmax import finite, sinks_gradient
 
 OPTIONS = frozenset({"bias", "softcap", "sinks"})
 
@@ -79,7 +79,6 @@ class _Native(torch.autograd.Function):
         dq, dk, dv = backward(ctx.call, out, highest, log_sum, d_out)
         d_sinks = None
         if sinks is not None and ctx.needs_input_grad[3]:
-            # The sink is a key whose value is 0: dL/ds = A (dA - Σ A dA), with dA = 0 and Σ A dA = dO · O.
             share = torch.exp((sinks.float()[None, :, None] - highest) - finite(log_sum))
-            d_sinks = -(share * (d_out.float() * out.float()).sum(-1)).sum((0, 2)).to(sinks.dtype)
+            d_sinks = sinks_gradient(share, out, d_out).to(sinks.dtype)
         return dq, dk, dv, d_sinks, None

@@ -50,13 +50,14 @@ def _call(function: str, call: Scores, out: Tensor | None, answers: dict[str, Te
     v = getattr(call, "v", None)
     bias = None if call.bias is None else call.bias.float().expand(batch, heads, q_len, k_len)
     sinks = None if call.sinks is None else call.sinks.float().contiguous()
+    sight = sight_of(call.mask, q_len, k_len)  # held until the call is over, as all that it points to
     given = _LAYOUT.pack(
         *(_LAYOUT.size, DTYPES[call.q.dtype], torch.get_num_threads()),
         *(batch, heads, key_heads, q_len, k_len, width, width if v is None else v.shape[3]),
         *(number for x in (call.q, call.k, v, out) for number in _tensor(x)),
         *(call.scale, call.softcap or 0.0, 0 if sinks is None else sinks.data_ptr()),
         *_tensor(bias),
-        *_mask(sight_of(call.mask, q_len, k_len)),
+        *_mask(sight),
         *(x.data_ptr() if (x := answers.get(name)) is not None else 0 for name in _ANSWERS),
         *(number for x in (gradients or (None,) * 4) for number in _tensor(x)),
     )
