@@ -17,15 +17,12 @@ from headwise.masks import Mask
 # Of two that cost the same, the first is taken.
 KERNELS: dict[str, Kernel] = {
     "decode": decode,
+    "native": native,
     "sdpa": sdpa,
     "tiled": tiled,
     "flex": flex,
     "reference": reference,
-    "native": native,
 }
-
-# Never chosen, only asked for by name: what it costs has not been measured against the others on enough machines.
-BY_NAME = ("native",)
 
 # What torch.compile and torch.export can follow without looking at what a tensor holds; the first that can is taken.
 TRACEABLE = ("decode", "sdpa", "reference")
@@ -69,9 +66,14 @@ def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
 
 def _cheapest(call: AttentionCall) -> Kernel:
     if refusal(sdpa, call) is None and sdpa.sees_all(call):  # nothing can be skipped
-        return _dense(call)
-    ready = [each for name, each in KERNELS.items() if name not in BY_NAME and refusal(each, call) is None]
-    return min(ready, key=lambda candidate: candidate.cost(call).time)
+        dense = _dense(call)
+        return dense if dense is decode or refusal(native, call) else _cheaper(call, native, dense)
+    ready = [each for each in KERNELS.values() if refusal(each, call) is None]
+    return _cheaper(call, *ready)
+
+
+def _cheaper(call: AttentionCall, *kernels: Kernel) -> Kernel:
+    return min(kernels, key=lambda kernel: kernel.cost(call).time)
 
 
 def _dense(call: AttentionCall) -> Kernel:
@@ -159,8 +161,7 @@ class Plan:
                 lines.append(
                     (
                         f"  {verdict.kernel}",
-                        f"could, at {ratio:.3g}× the time and {_bytes(verdict.cost.peak)} at the peak"
-                        + ("; only by name" if verdict.kernel in BY_NAME else ""),
+                        f"could, at {ratio:.3g}× the time and {_bytes(verdict.cost.peak)} at the peak",
                     )
                 )
         return "\n".join(f"{name:<16}{text}".rstrip() for name, text in lines)

@@ -1,8 +1,9 @@
-"""A call by the native kernels: forward, statistics and gradients. Only this module knows the layout of the header."""
+"""A call by the native kernels: forward, gradients and statistics. Only this module knows the layout of the header."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,36 +15,126 @@ from headwise.native.library import library
 from headwise.native.sight import Sight, sight_of
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in headwise.h
+MOST = 64  # of the largest weights of a row
+
+# What `look` finds, by the names of headwise.h: dimensions (T: the largest, O: offsets, Y, X: of a picture) and dtype.
+ANSWERS = {
+    **dict.fromkeys(("highest", "log_sum", "entropy", "distance", "at_keys"), ("BHQ", torch.float32)),
+    "received": ("BHK", torch.float32),
+    "needed": ("BHQ", torch.int64),
+    "top_weights": ("BHQT", torch.float32),
+    "top_keys": ("BHQT", torch.int64),
+    "at_offsets": ("BHQO", torch.float32),
+    "mean": ("BHYX", torch.float32),
+    "greatest": ("BHYX", torch.float32),
+}
 
 # hw_attention: every field has 8 bytes.
 _TENSOR = "Q4q"
-_LAYOUT = struct.Struct("=" + "10q" + 4 * _TENSOR + "2d" + "Q" + _TENSOR + "3q" + "Q2q" + "3Q3q" + "5Q" + 4 * _TENSOR)
+_INPUTS = "10q" + 4 * _TENSOR + "2dQ" + _TENSOR + "dq"
+_MASK = "3q" + "Q2q" + "3Q3q"
+_FOUND = "5Q" + "QdQ" + "q2Q" + 2 * "q2Q" + "2q2Q"
+_LAYOUT = struct.Struct("=" + _INPUTS + _MASK + _FOUND + 5 * _TENSOR)
 _NONE = (0, 0, 0, 0, 0)
 
 
-def forward(call: Scores, out: Tensor | None, **answers: Tensor) -> bool:
+def refuse(call: Scores) -> str | None:
+    """Why the native kernels cannot compute a call; None if they can."""
+    if call.q.device.type != "cpu":
+        return f"they run on the CPU (the call is on {call.q.device})"
+    if call.q.dtype not in DTYPES:
+        return f"they have no {str(call.q.dtype).removeprefix('torch.')}"
+    if 0 in call.shape or not call.q.shape[3]:
+        return "there are no queries or no keys"
+    if library() is None:
+        return "the native kernels were not compiled, or HEADWISE_NATIVE is off"
+    if (watcher := _watcher(call)) is not None:
+        return f"{watcher} would not see what they do"
+    return None
+
+
+def _watcher(call: Scores) -> str | None:
+    """What follows torch's operators, and would miss this one; None if nothing does."""
+    if torch.jit.is_tracing():
+        return "torch.jit.trace"
+    if torch._C._are_functorch_transforms_active():
+        return "torch.func"
+    if torch._C._len_torch_dispatch_stack():  # it counts operations, makes fake tensors, and more
+        return "a TorchDispatchMode"
+    given = (call.q, call.k, getattr(call, "v", call.q), *call.option_tensors().values())
+    subclass = next((type(x).__name__ for x in given if type(x) not in (Tensor, torch.nn.Parameter)), None)
+    return None if subclass is None else f"{subclass}, a subclass of Tensor,"
+
+
+def forward(call: Scores, out: Tensor | None, *, seed: int = 0, **answers: Tensor) -> bool:
     """Compute a call. Returns whether all its outputs are finite.
 
     Args:
-        call: with values, if there is an `out`; on the CPU, in a dtype of `DTYPES`.
+        call: with values, if there is an `out`; one that `refuse` does not refuse.
         out: [B, H, Q, E], written; None = only the answers.
+        seed: of the dropout.
         answers: float32 [B, H, Q], contiguous, written: highest, log_sum, entropy, distance. See headwise.h.
     """
     odd = torch.zeros(1, dtype=torch.int64)
-    _call("hw_attention_forward", call, out, {**answers, "odd": odd})
+    _call("hw_attention_forward", call, out, {**answers, "odd": odd}, seed=seed)
     return not odd.item()
 
 
 def backward(
-    call: AttentionCall, out: Tensor, highest: Tensor, log_sum: Tensor, d_out: Tensor
+    call: AttentionCall,
+    out: Tensor,
+    highest: Tensor,
+    log_sum: Tensor,
+    d_out: Tensor,
+    *,
+    seed: int = 0,
+    d_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v, from what `forward` wrote and the gradient of the output."""
+    """The gradients of q, k and v, from what `forward` wrote and the gradient of the output.
+
+    That of the bias is added to `d_bias`, float32 [B, H, Q, K], if it is given.
+    """
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (call.q, call.k, call.v))
-    _call("hw_attention_backward", call, out, {"highest": highest, "log_sum": log_sum}, d_out, dq, dk, dv)
+    answers = {"highest": highest, "log_sum": log_sum}
+    _call("hw_attention_backward", call, out, answers, (d_out, dq, dk, dv, d_bias), seed=seed)
     return dq, dk, dv
 
 
-def _call(function: str, call: Scores, out: Tensor | None, answers: dict[str, Tensor], *gradients: Tensor) -> None:
+def look(call: Scores, names: Iterable[str], options: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What the weights of a call tell, before dropout: the named ones of `ANSWERS`.
+
+    Args:
+        call: one that `refuse` does not refuse.
+        names: of `ANSWERS`; top_weights and top_keys go together.
+        options: `share` of the weight for needed; `top`, at most 64; `size` (h, w) of the pictures; `offsets`, a
+            sequence; `keys`, int64 [B|1, H|1, n], -1 = none.
+    """
+    batch, heads, q_len, k_len = call.shape
+    sizes = {"B": batch, "H": heads, "Q": q_len, "K": k_len, "T": options.get("top", 0)}
+    sizes |= {"O": len(options.get("offsets", ())), **dict(zip("YX", options.get("size", (0, 0)), strict=True))}
+    given: dict[str, Tensor] = {}
+    if "offsets" in options:
+        given["offsets"] = torch.tensor(options["offsets"], dtype=torch.int64)
+    if "keys" in options:
+        given["keys"] = options["keys"].expand(batch, heads, -1).contiguous()
+    found = {}
+    for name in names:
+        dims, dtype = ANSWERS[name]
+        found[name] = torch.empty([sizes[dim] for dim in dims], dtype=dtype)
+    _call("hw_attention_look", call, None, {**given, **found}, share=options.get("share", 0.0))
+    return found
+
+
+def _call(
+    function: str,
+    call: Scores,
+    out: Tensor | None,
+    answers: dict[str, Tensor],
+    gradients: tuple[Tensor | None, ...] = (None,) * 5,
+    *,
+    seed: int = 0,
+    share: float = 0.0,
+) -> None:
     loaded = library()
     assert loaded is not None
     (batch, heads, q_len, k_len), (key_heads, width) = call.shape, (call.k.shape[1], call.q.shape[3])
@@ -51,22 +142,31 @@ def _call(function: str, call: Scores, out: Tensor | None, answers: dict[str, Te
     bias = None if call.bias is None else call.bias.float().expand(batch, heads, q_len, k_len)
     sinks = None if call.sinks is None else call.sinks.float().contiguous()
     sight = sight_of(call.mask, q_len, k_len)  # held until the call is over, as all that it points to
+    top, offsets, keys = (answers.get(name) for name in ("top_keys", "offsets", "keys"))
+    picture = answers.get("mean", answers.get("greatest"))
+
+    def at(*names: str) -> tuple[int, ...]:
+        return tuple(x.data_ptr() if (x := answers.get(name)) is not None else 0 for name in names)
+
     given = _LAYOUT.pack(
         *(_LAYOUT.size, DTYPES[call.q.dtype], torch.get_num_threads()),
         *(batch, heads, key_heads, q_len, k_len, width, width if v is None else v.shape[3]),
         *(number for x in (call.q, call.k, v, out) for number in _tensor(x)),
         *(call.scale, call.softcap or 0.0, 0 if sinks is None else sinks.data_ptr()),
-        *_tensor(bias),
+        *(*_tensor(bias), call.dropout, seed),
         *_mask(sight),
-        *(x.data_ptr() if (x := answers.get(name)) is not None else 0 for name in _ANSWERS),
-        *(number for x in (gradients or (None,) * 4) for number in _tensor(x)),
+        *at("highest", "log_sum", "entropy", "distance", "odd"),
+        *(*at("received"), share, *at("needed")),
+        *(0 if top is None else top.shape[3], *at("top_weights", "top_keys")),
+        *(0 if offsets is None else len(offsets), *at("offsets", "at_offsets")),
+        *(0 if keys is None else keys.shape[2], *at("keys", "at_keys")),
+        *((0, 0) if picture is None else picture.shape[2:]),
+        *at("mean", "greatest"),
+        *(number for x in gradients for number in _tensor(x)),
     )
     code = getattr(loaded, function)(given)
     if code:
         raise ArgumentError(f"{function}: {loaded.hw_error(code).decode()}")
-
-
-_ANSWERS = ("highest", "log_sum", "entropy", "distance", "odd")
 
 
 def _tensor(x: Tensor | None) -> tuple[int, ...]:

@@ -33,6 +33,8 @@ typedef struct {
     double scale, softcap; /* softcap 0: none */
     const float *sinks;    /* [H] */
     hw_tensor bias;        /* [B, H, Q, K], float32; a stride of 0 broadcasts */
+    double dropout;        /* the probability that a weight is dropped; which ones follows from `seed` */
+    int64_t seed;
 
     /* The mask. HW_BAND: low <= key - query <= high, both from 0. HW_BLOCKS: blocks of 64 x 64 with a bit for each pair. */
     int64_t mask, low, high;
@@ -50,9 +52,26 @@ typedef struct {
     float *distance;          /* sum of A |i + K - Q - j| */
     int64_t *odd;             /* set to 1 if some output is not finite */
 
+    /* What only hw_attention_look answers; it has no outputs. Weights are those before dropout. */
+    float *received;          /* [B, H, K]: the sum of A over the queries */
+    double share;             /* at most 1 */
+    int64_t *needed;          /* [B, H, Q]: the fewest keys with this share of the weight on keys */
+    int64_t top;              /* at most K and 64 */
+    float *top_weights;       /* [B, H, Q, top]: the largest, descending */
+    int64_t *top_keys;        /* and their keys */
+    int64_t offset_count;
+    const int64_t *offsets;   /* [offset_count] */
+    float *at_offsets;        /* [B, H, Q, offset_count]: the weight on key i + K - Q - offset; 0 if there is none */
+    int64_t key_count;
+    const int64_t *keys;      /* [B, H, key_count]; -1: none */
+    float *at_keys;           /* [B, H, Q]: the weight on these keys together */
+    int64_t height, width;    /* of pictures; cell i is of the rows from floor(i Q / height) to ceil((i + 1) Q / height) */
+    float *mean, *greatest;  /* [B, H, height, width]: mean and largest weight of each cell */
+
     /* Gradients, from highest, log_sum and out of the forward pass. */
     hw_tensor d_out;          /* [B, H, Q, E] */
     hw_tensor d_q, d_k, d_v;  /* as q, k, v */
+    hw_tensor d_bias;         /* [B, H, Q, K], float32: what is there is added to */
 } hw_attention;
 
 /* The instruction sets that were compiled, from the plainest; null past the last. */
@@ -65,6 +84,7 @@ HW_API int64_t hw_isa_use(int64_t which);
 /* 0, or the number of an error, in words by hw_error. */
 HW_API int64_t hw_attention_forward(const hw_attention *call);
 HW_API int64_t hw_attention_backward(const hw_attention *call);
+HW_API int64_t hw_attention_look(const hw_attention *call);
 HW_API const char *hw_error(int64_t code);
 
 #ifdef __cplusplus

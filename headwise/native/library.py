@@ -35,7 +35,7 @@ def library() -> ctypes.CDLL | None:
         function.restype = ctypes.c_int64
     for function in (loaded.hw_isa_name, loaded.hw_isa_here, loaded.hw_isa_use, loaded.hw_error):
         function.argtypes = [ctypes.c_int64]
-    for function in (loaded.hw_attention_forward, loaded.hw_attention_backward):
+    for function in (loaded.hw_attention_forward, loaded.hw_attention_backward, loaded.hw_attention_look):
         function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int64
     if asked:
         _use(loaded, asked)

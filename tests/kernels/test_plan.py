@@ -7,11 +7,23 @@ import torch
 
 import headwise
 from headwise import masks
+from headwise.kernels import native
 from headwise.kernels.kernel import Blocks
 from headwise.tiles import band
 from tests.largest import Largest
 
 N = 1024
+
+
+@pytest.fixture(autouse=True)
+def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The instruction set of the native kernels that the plan reckons with; None = they are not there."""
+    name = getattr(request, "param", None)
+    monkeypatch.setattr(native, "instruction_set", lambda: name)
+    monkeypatch.setattr(native.attend, "refuse", lambda call: None if name else "it was not compiled")
+
+
+with_native = pytest.mark.parametrize("instruction_set", ["avx512"], indirect=True)
 
 
 def plan_for(mask: masks.Mask | None, length: int = N, **options: object) -> headwise.kernels.Plan:  # type: ignore[name-defined]
@@ -37,6 +49,31 @@ def plan_for(mask: masks.Mask | None, length: int = N, **options: object) -> hea
 def test_the_cheapest_kernel_that_can_is_chosen(mask: masks.Mask | None, kernel: str) -> None:
     plan = plan_for(mask, 8192)
     assert (f"{plan.kernel}, {plan.cutter}" if plan.cutter else plan.kernel) == kernel
+
+
+@with_native
+@pytest.mark.parametrize(
+    ("mask", "options"),
+    [
+        (None, {}),
+        (masks.causal(), {}),
+        (masks.window(255, 0), {}),
+        (masks.documents(torch.arange(8192) // 500), {}),
+        (masks.causal(), {"softcap": 30.0, "dropout": 0.1}),
+        (masks.big_bird(8192), {"sinks": torch.zeros(4)}),
+    ],
+    ids=repr,
+)
+def test_the_native_kernel_is_chosen_where_it_is_quickest(mask: masks.Mask | None, options: dict[str, object]) -> None:
+    assert plan_for(mask, 8192, **options).kernel == "native"
+
+
+@with_native
+def test_what_is_small_or_decodes_is_left_to_torch() -> None:
+    assert plan_for(masks.window(16, 0), 64).kernel == "sdpa"
+    q, k = torch.empty(1, 8, 1, 64), torch.empty(1, 2, 4096, 64)
+    assert headwise.plan(q, k, k).kernel == "decode"
+    assert headwise.plan(q, *[torch.empty(1, 8, 4096, 64)] * 2).kernel == "sdpa"
 
 
 def test_a_decoding_step_whose_heads_share_keys_reads_them_once() -> None:

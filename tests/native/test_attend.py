@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from headwise.call import AttentionCall, make_call
 from headwise.kernels import native
 from headwise.native.attend import forward
 from headwise.native.library import instruction_set, instruction_sets, use
+from headwise.records.statistics import STATISTICS, make
+from headwise.records.statistics.compute import by_native, by_tiles
 from tests import oracle
 
 MASKS: dict[str, masks.Mask | Tensor | None] = {
@@ -78,6 +81,64 @@ def test_options(each_set: str, options: dict[str, Any]) -> None:
     found.square().sum().backward()
     for x, y in zip((call.q, call.k, call.v), exact, strict=True):
         near(x.grad, y.grad, torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_dropout_drops_the_same_weights_backward(each_set: str, dtype: torch.dtype) -> None:
+    p, call = 0.3, drawn(dtype, mask=masks.causal(), dropout=0.3)
+    seen = call.mask.to_bool(150)  # type: ignore[union-attr]
+    with torch.no_grad():
+        torch.manual_seed(5)
+        eye = torch.eye(150, dtype=dtype).expand(2, 2, 150, 150)
+        kept = native.run(dataclasses.replace(call, v=eye)) != 0
+    share = (kept & seen).sum() / (seen.sum() * 8)
+    assert abs(share - (1 - p)) < 0.01
+    assert not torch.equal(kept[0, 0], kept[0, 1])
+    exact = [x.detach().double().requires_grad_() for x in (call.q, call.k, call.v)]
+    weights = oracle.attention(*exact[:2], torch.eye(150).double().expand(2, 2, 150, 150), mask=call.mask)
+    expected = (weights * kept / (1 - p)) @ exact[2].repeat_interleave(2, 1)
+    torch.manual_seed(5)
+    found = native.run(call)
+    near(found, expected, dtype)
+    d_out = torch.randn_like(found)
+    expected.backward(d_out.double())
+    found.backward(d_out)
+    for x, y in zip((call.q, call.k, call.v), exact, strict=True):
+        near(x.grad, y.grad, dtype)
+    assert not torch.equal(native.run(call), found)  # another seed
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 150, 150), (1, 4, 150, 150), (150, 150), (2, 1, 1, 150)], ids=str)
+def test_the_gradient_of_a_bias(each_set: str, shape: tuple[int, ...]) -> None:
+    bias = torch.randn(shape, requires_grad=True)
+    call = drawn(torch.float32, mask=masks.window(70, 5), softcap=3.0, bias=bias)
+    exact = [x.detach().double().requires_grad_() for x in (call.q, call.k, call.v, bias)]
+    options = {"softcap": 3.0, "bias": exact[3]}
+    expected, found = oracle.attention(*exact[:3], mask=call.mask, **options), native.run(call)
+    near(found, expected, torch.float32)
+    expected.square().sum().backward()
+    found.square().sum().backward()
+    for x, y in zip((call.q, call.k, call.v, bias), exact, strict=True):
+        near(x.grad, y.grad, torch.float32)
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_what_the_weights_tell(each_set: str, name: str, dtype: torch.dtype) -> None:
+    call = drawn(dtype, mask=MASKS[name], sinks=torch.tensor([0.5, -1.0, 2.0, 0.0])).detached()
+    names = [name for name, statistic in STATISTICS.items() if statistic.native]
+    assert names == list(STATISTICS)
+    found, expected = (compute(call, make(names, {"size": (7, 9)})) for compute in (by_native, by_tiles))
+    assert list(found) == names
+    for name in names:
+        if name == "top":
+            near(found[name].weights, expected[name].weights.double(), torch.float32)
+            at = call.weights().gather(3, found[name].keys)
+            near(at, expected[name].weights.double(), torch.float32)
+        elif name == "keys_needed":
+            assert (found[name] != expected[name]).float().mean() < 0.002  # sums within round-off of the share
+        else:
+            near(found[name].nan_to_num(), expected[name].nan_to_num().double(), torch.float32)
 
 
 @pytest.mark.parametrize("name", MASKS)

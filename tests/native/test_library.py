@@ -150,7 +150,7 @@ def test_blocks_that_do_not_exist() -> None:
     def with_blocks(blocks: Any, tiles: Any = (0, 1), words: int = 64, first: int = 0) -> str:
         given = call()
         arrays = [np.array(x, np.int64) for x in ([first], tiles, blocks)] + [np.zeros(words, np.uint64)]
-        at = 80 + 160 + 16 + 8 + 40
+        at = struct.calcsize("=" + attend._INPUTS)
         struct.pack_into("=3q", given, at, 2, 0, 0)
         pointers = [x.ctypes.data for x in arrays]
         struct.pack_into(

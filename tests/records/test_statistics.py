@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,17 @@ from headwise.records.statistics import top as tops
 from headwise.records.tiles import Tiles
 from tests.largest import Largest
 from tests.mask_zoo import ZOO, compositions
+
+
+@pytest.fixture(params=["native kernels", "tiles"], autouse=True)
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What finds the statistics; the native kernels leave to the tiles what they cannot."""
+    if request.param == "tiles":
+        compute = sys.modules["headwise.records.statistics.compute"]  # a function has this name, too
+        monkeypatch.setattr(compute, "refuse", lambda call: "not asked")
+
+
+by_tiles = pytest.mark.parametrize("by", ["tiles"], indirect=True)
 
 
 def record_of(q: Tensor, k: Tensor, **options: Any) -> AttentionRecord:
@@ -376,6 +388,7 @@ def test_causal_scores_are_made_up_to_the_diagonal() -> None:
     assert 0.5 <= work_of(4096, masks.causal()).scores / 4096**2 <= 0.57
 
 
+@by_tiles
 def test_the_mask_is_looked_at_only_where_it_cuts_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "CELLS", 2**17)  # a head at a time
     looked: list[int] = []
@@ -442,7 +455,7 @@ def test_one_pass_finds_the_log_sum_exps_once(monkeypatch: pytest.MonkeyPatch) -
     assert entropy.shape == (1, 1, 3)
 
 
-def test_threads_change_nothing_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_change_nothing_and_leave_nothing() -> None:
     before = torch.get_num_threads()
     q = torch.randn(2, 6, 300, 8)
     try:
@@ -467,7 +480,16 @@ def test_threads_change_nothing_and_leave_nothing(monkeypatch: pytest.MonkeyPatc
         with torch.inference_mode():  # which is each thread's own
             x = torch.randn(2, 6, 30, 8)
             torch.testing.assert_close(record_of(x, x).statistics().received, record_of(x, x).weights().sum(2))
-        monkeypatch.setattr(tops, "largest", lambda *_: 1 / 0)
+    finally:
+        torch.set_num_threads(before)
+
+
+@by_tiles
+def test_a_thread_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, q = torch.get_num_threads(), torch.randn(2, 6, 30, 8)
+    monkeypatch.setattr(tops, "largest", lambda *_: 1 / 0)
+    try:
+        torch.set_num_threads(3)
         with pytest.raises(ZeroDivisionError):
             record_of(q, q).statistics()
         assert torch.get_num_threads() == 3

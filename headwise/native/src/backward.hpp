@@ -2,6 +2,9 @@
 //
 //     P = exp(s - lse),  dV = P^T dO,  dS = scale P (dO V^T - rowsum(dO out)),  dQ = dS K,  dK = dS^T Q
 //
+// (Dropout: P in dV and dO V^T are of the weights that are kept. Softcap: its slope is a factor of dS. The gradient of a
+// bias is dS before slope and scale.)
+//
 // Scores are computed transposed, a row a key: P^T and dS^T are then the left sides that dV and dK need, and the right
 // side of dQ^T = K^T dS^T. A piece of work is one key head, or some of its queries: then the shares of the pieces in dK
 // and dV are added in their order. How the work is cut depends on the shapes alone, so the number of threads changes no
@@ -26,7 +29,7 @@ struct Backward {
     const int64_t du = P::units(call.D), eu = P::units(call.E);
     const int64_t dw = up(call.D, T::COLUMNS), ew = up(call.E, T::COLUMNS), dr = up(call.D, ROWS);
     const int64_t heads = call.H / call.G, size = call.dtype == HW_FLOAT32 ? 4 : 2;
-    const int64_t packed_tile = TILE * (du + eu + (dw + ew) / T::PAIR + dr + 3) * 4; // bytes
+    const int64_t packed_tile = TILE * (du + eu + (dw + ew) / T::PAIR + dr + 4) * 4; // bytes
     int64_t chunk_tiles = 0;
 
     // Of each tile of the chunk, one head after the other.
@@ -35,6 +38,7 @@ struct Backward {
         unit *q, *dout; // [64, dw], [64, ew]
         float *dqt;     // [dr, 64]
         float *highest, *log_sum, *delta; // [64]; log_sum in units of log 2
+        int32_t* drops;                   // [64]
     };
     unit *k = nullptr, *v = nullptr, *kt = nullptr;  // [64, du], [64, eu], [dr, 64]
     float *scores = nullptr, *dp = nullptr;         // [64, 64] keys by queries
@@ -67,7 +71,7 @@ struct Backward {
         x.q = (unit*)at, at += HALF * dw;
         x.dout = (unit*)at, at += HALF * ew;
         x.dqt = at, at += TILE * dr;
-        x.highest = at, x.log_sum = at + TILE, x.delta = at + 2 * TILE;
+        x.highest = at, x.log_sum = at + TILE, x.delta = at + 2 * TILE, x.drops = (int32_t*)(at + 3 * TILE);
         return x;
     }
 
@@ -86,26 +90,15 @@ struct Backward {
                 for (int64_t i = 0; i < n; i++) {
                     const int64_t h = g * heads + i % heads, tile = t0 + i / heads;
                     const Sight s = sight_of(call, b, h, tile);
-                    const Block found = find(s, block);
-                    if (found.number < 0) continue;
+                    const int64_t at = s.find(block);
+                    if (at < 0) continue;
                     if (!packed) pack_keys(block);
                     packed = true;
-                    differentiate(h, tile, s, found, queries(i));
+                    differentiate(h, tile, s, s.block(at), queries(i));
                 }
             }
             for (int64_t i = 0; i < n; i++) write_queries(g * heads + i % heads, t0 + i / heads, queries(i));
         }
-    }
-
-    // The block of this number, or one of number -1 if no row of the tile sees it.
-    static Block find(const Sight& s, int64_t number) {
-        int64_t lo = s.first, hi = s.past;
-        while (lo < hi) {
-            const int64_t mid = (lo + hi) / 2;
-            if (s.block(mid).number < number) lo = mid + 1;
-            else hi = mid;
-        }
-        return lo < s.past && s.block(lo).number == number ? s.block(lo) : Block{-1, -1};
     }
 
     const char* row_of(const hw_tensor& t, int64_t head, int64_t row) const {
@@ -128,6 +121,8 @@ struct Backward {
             for (int64_t e = 0; e < call.E; e++) delta += number(dtype, row_of(td, h, q + r), e * td.stride[3]) * number(dtype, row_of(to, h, q + r), e * to.stride[3]);
             x.delta[r] = delta;
         }
+        if (call.dropout > 0)
+            for (int64_t r = 0; r < TILE; r++) x.drops[r] = (int32_t)row_of_drops(call, b, h, q + r);
     }
 
     void pack_keys(int64_t block) {
@@ -153,7 +148,8 @@ struct Backward {
             lo[r] = (int32_t)most(0, least(TILE, sight.lo[r] - key)), hi[r] = (int32_t)most(0, least(some, sight.hi[r] - key));
         }
         if (call.bias.data) gather_bias(h, q, key, some);
-        for (int64_t j = 0; j < TILE; j++) weigh(j, x, lo, hi, whole, block);
+        for (int64_t j = 0; j < TILE; j++) weigh(j, key + j, x, lo, hi, whole, block);
+        if (call.d_bias.data) add_bias(h, q, key, some);
         if constexpr (T::PAIR > 1)
             for (int64_t j = 0; j < HALF; j++)
                 for (int64_t i = 0; i < TILE; i++) right[j * TILE + i] = (unit)ds[2 * j * TILE + i] | (unit)ds[(2 * j + 1) * TILE + i] << 16;
@@ -162,8 +158,8 @@ struct Backward {
         product(call.D, kt, HALF, right, TILE, HALF, x.dqt, TILE, TILE, true);
     }
 
-    // P and dS of one key.
-    void weigh(int64_t j, const Queries& x, const int32_t* lo, const int32_t* hi, bool whole, const Block& block) {
+    // P and dS of one key, the j-th of its block.
+    void weigh(int64_t j, int64_t key, const Queries& x, const int32_t* lo, const int32_t* hi, bool whole, const Block& block) {
         const vf scale = splat((float)call.scale);
         const float cap = (float)call.softcap;
         for (int64_t i = 0; i < TILE; i += W) {
@@ -186,9 +182,18 @@ struct Backward {
                 }
                 e = seen ? e : vf{};
             }
-            const vf d = e * slope * (load(dp + j * TILE + i) - load(x.delta + i));
-            P::weights(p + j * TILE + i, e);
-            P::weights(ds + j * TILE + i, whole ? d : e == 0.0f ? vf{} : d);
+            vf kept = e, by = load(dp + j * TILE + i);
+            if (call.dropout > 0) {
+                vi row;
+                std::memcpy(&row, x.drops + i, sizeof row);
+                const vf times = keeps(call, row, splat((int32_t)key)) ? splat(kept_scale(call)) : vf{};
+                kept *= times, by *= times;
+            }
+            vf d = e * (by - load(x.delta + i));
+            d = whole ? d : e == 0.0f ? vf{} : d;
+            P::weights(p + j * TILE + i, kept);
+            P::weights(ds + j * TILE + i, d * slope);
+            if (call.d_bias.data) store(bias + j * TILE + i, d);
         }
     }
 
@@ -199,6 +204,14 @@ struct Backward {
         std::memset(bias, 0, 4 * TILE * TILE);
         for (int64_t j = 0; j < keys; j++)
             for (int64_t i = 0; i < least(TILE, call.Q - q); i++) bias[j * TILE + i] = x[i * t.stride[2] + j * t.stride[3]];
+    }
+
+    // What `weigh` left in place of the bias.
+    void add_bias(int64_t h, int64_t q, int64_t key, int64_t keys) {
+        const hw_tensor& t = call.d_bias;
+        float* x = (float*)t.data + b * t.stride[0] + h * t.stride[1] + q * t.stride[2] + key * t.stride[3];
+        for (int64_t i = 0; i < least(TILE, call.Q - q); i++)
+            for (int64_t j = 0; j < keys; j++) x[i * t.stride[2] + j * t.stride[3]] += bias[j * TILE + i];
     }
 
     void write_queries(int64_t h, int64_t tile, const Queries& x) {

@@ -14,7 +14,7 @@
 #define INSTRUCTION_SETS X(portable)
 #endif
 
-#define X(name) namespace name { int64_t attention_forward(const hw_attention*); int64_t attention_backward(const hw_attention*); }
+#define X(name) namespace name { int64_t attention_forward(const hw_attention*), attention_backward(const hw_attention*), attention_look(const hw_attention*); }
 INSTRUCTION_SETS
 #undef X
 
@@ -24,8 +24,9 @@ struct Isa {
     const char* name;
     int64_t (*forward)(const hw_attention*);
     int64_t (*backward)(const hw_attention*);
+    int64_t (*look)(const hw_attention*);
 };
-#define X(name) {#name, name::attention_forward, name::attention_backward},
+#define X(name) {#name, name::attention_forward, name::attention_backward, name::attention_look},
 const Isa isas[] = {INSTRUCTION_SETS};
 #undef X
 const int64_t count = sizeof isas / sizeof *isas;
@@ -72,7 +73,7 @@ int64_t best() {
 
 int64_t used = best();
 
-enum { FINE, MEMORY, LAYOUT, DTYPE, SIZES, HEADS, MISSING, ALIGNMENT, STRIDES, OVERLAP, MASK, LIMITS, TILES };
+enum { FINE, MEMORY, LAYOUT, DTYPE, SIZES, HEADS, MISSING, ALIGNMENT, STRIDES, OVERLAP, MASK, LIMITS, TILES, DROPOUT, ANSWERS };
 const char* const errors[] = {
     "no error",
     "there is not enough memory",
@@ -87,6 +88,8 @@ const char* const errors[] = {
     "the kind of mask is not known",
     "the limits of a band are too large",
     "the mask has tiles or blocks that do not exist or are out of order",
+    "the dropout is not between 0 and 1",
+    "a share, a number of largest weights or the size of a picture does not fit the call",
 };
 
 const int64_t LARGE = INT64_C(1) << 40; // of a size, a product of sizes, and bytes from the first number to the last
@@ -153,6 +156,25 @@ int64_t check_mask(const hw_attention& call) {
     return FINE;
 }
 
+int64_t check_answers(const hw_attention& call) {
+    const void *fours[] = {call.highest, call.log_sum, call.entropy, call.distance, call.received, call.top_weights, call.mean, call.greatest, call.at_offsets, call.at_keys, call.sinks};
+    for (const void* each : fours)
+        if ((uintptr_t)each % 4) return ALIGNMENT;
+    const void *eights[] = {call.odd, call.needed, call.top_keys, call.offsets, call.keys, call.matrix, call.tiles, call.blocks, call.words};
+    for (const void* each : eights)
+        if ((uintptr_t)each % 8) return ALIGNMENT;
+    if (call.needed && !(call.share > 0.0 && call.share <= 1.0)) return ANSWERS;
+    if (call.top < 0 || call.top > 64 || call.top > call.K) return ANSWERS;
+    if (call.top && (!call.top_weights || !call.top_keys)) return MISSING;
+    if (call.offset_count < 0 || call.offset_count > LARGE || call.key_count < 0 || call.key_count > call.K) return ANSWERS;
+    if ((call.offset_count && (!call.offsets || !call.at_offsets)) || (call.at_keys && call.key_count && !call.keys)) return MISSING;
+    for (int64_t i = 0; i < call.offset_count; i++)
+        if (call.offsets[i] > LARGE || call.offsets[i] < -LARGE) return ANSWERS;
+    const bool pictures = call.mean || call.greatest;
+    if (pictures ? call.height < 1 || call.width < 1 || call.height > call.Q || call.width > call.K : call.height || call.width) return ANSWERS;
+    return FINE;
+}
+
 int64_t check(const hw_attention* given, bool backward) {
     if (!given) return MISSING;
     const hw_attention& call = *given;
@@ -185,9 +207,11 @@ int64_t check(const hw_attention* given, bool backward) {
         {call.d_q, of_q, false, backward, bytes},
         {call.d_k, of_k, false, backward, bytes},
         {call.d_v, of_v, false, backward, bytes},
+        {call.d_bias, of_bias, false, backward, 4},
     };
-    Range ranges[9];
-    for (int i = 0; i < 9; i++) {
+    const int many = sizeof tensors / sizeof *tensors;
+    Range ranges[many];
+    for (int i = 0; i < many; i++) {
         ranges[i] = {0, 0};
         if (!tensors[i].tensor.data && !tensors[i].needed) continue;
         if (const int64_t code = range_of(tensors[i].tensor, tensors[i].sizes, tensors[i].bytes, ranges[i])) return code;
@@ -197,6 +221,8 @@ int64_t check(const hw_attention* given, bool backward) {
             if (!tensors[j].written && ranges[j].lo < ranges[i].hi && ranges[i].lo < ranges[j].hi) return OVERLAP;
     }
     if (backward && (!call.highest || !call.log_sum)) return MISSING;
+    if (!(call.dropout >= 0.0 && call.dropout <= 1.0)) return DROPOUT;
+    if (const int64_t code = check_answers(call)) return code;
     return check_mask(call);
 }
 
@@ -222,6 +248,11 @@ int64_t hw_attention_forward(const hw_attention* call) {
 int64_t hw_attention_backward(const hw_attention* call) {
     const int64_t code = check(call, true);
     return code ? code : isas[used].backward(call);
+}
+
+int64_t hw_attention_look(const hw_attention* call) {
+    const int64_t code = check(call, false);
+    return code ? code : isas[used].look(call);
 }
 
 const char* hw_error(int64_t code) {

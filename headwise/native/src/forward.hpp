@@ -136,12 +136,12 @@ struct Forward {
     // The weights p of one row from its scores s, in the columns [from, past) of some blocks.
     inline __attribute__((always_inline)) void soften(int64_t h, int64_t q, int64_t r, const Sight& sight, const Block* blocks, int64_t from, int64_t past, float* s, Weight* p, float* out, Rows& mine) {
         const int64_t key = blocks->number * TILE;
-        if (!plain) transform(h, q + r, key, from, past, s);
-        hide(sight, blocks, r, from, past, s);
+        if (!plain) transform(call, b, h, q + r, key, from, past, s);
+        hide(call, sight, blocks, r, from, past, s);
         vf top = load(s + from);
         for (int64_t x = from + W; x < past; x += W) top = max(load(s + x), top);
         const vf f = splat(factor);
-        if (some_above(top, splat(mine.reference[r] + SLACK / factor))) refer(highest(top), r, out, mine);
+        if (any(top > splat(mine.reference[r] + SLACK / factor))) refer(highest(top), r, out, mine);
         const float reference = mine.reference[r];
         if (reference == -INFINITY) { // nothing is seen yet, or nothing but NaN
             vf total = load(mine.total[r]);
@@ -175,6 +175,13 @@ struct Forward {
             store(mine.product[r], product), store(mine.distance[r], distance);
         }
         store(mine.total[r], total);
+        if (call.dropout > 0) {
+            const uint32_t row = row_of_drops(call, b, h, q + r);
+            for (int64_t x = from; x < past; x += W) {
+                const vi kept = keeps(call, splat((int32_t)row), lanes() + splat((int32_t)(key + x)));
+                for (int64_t j = 0; j < W; j++) p[x + j] = kept[j] ? p[x + j] : Weight{};
+            }
+        }
     }
 
     // Another reference for what a row has so far.
@@ -188,43 +195,6 @@ struct Forward {
         store(mine.total[r], by * total);
         store(mine.distance[r], by * load(mine.distance[r]));
         for (int64_t e = 0; e < width; e += W) store(out + e, by * load(out + e));
-    }
-
-    // Scale, softcap and bias. (A bias may be the least number, which a factor would make infinite.)
-    void transform(int64_t h, int64_t row, int64_t key, int64_t from, int64_t past, float* s) {
-        const hw_tensor& t = call.bias;
-        const float* bias = t.data ? (const float*)t.data + b * t.stride[0] + h * t.stride[1] + row * t.stride[2] + key * t.stride[3] : nullptr;
-        const vf scale = splat((float)call.scale);
-        const float cap = (float)call.softcap;
-        for (int64_t x = from; x < past; x += W) {
-            vf y = load(s + x) * scale;
-            if (cap > 0) y = capped(y, cap);
-            if (bias) {
-                vf more{};
-                if (t.stride[3] == 1 && key + x + W <= call.K) more = load(bias + x);
-                else for (int64_t j = 0; j < W && key + x + j < call.K; j++) more[j] = bias[(x + j) * t.stride[3]];
-                y += more;
-            }
-            store(s + x, y);
-        }
-    }
-
-    // -inf for the pairs of row r that the mask forbids.
-    inline __attribute__((always_inline)) void hide(const Sight& sight, const Block* blocks, int64_t r, int64_t from, int64_t past, float* s) {
-        const int64_t lo = sight.lo[r] - blocks->number * TILE, hi = sight.hi[r] - blocks->number * TILE;
-        if (lo > from || hi < past)
-            for (int64_t x = from; x < past; x += W) {
-                if (lo <= x && x + W <= hi) continue;
-                const vi at = lanes() + splat((int32_t)x);
-                store(s + x, (at >= splat((int32_t)most(lo, 0))) & (at < splat((int32_t)most(hi, 0))) ? load(s + x) : splat(-INFINITY));
-            }
-        if (!sight.blocks) return;
-        const vi bit = splat(1) << lanes();
-        for (int64_t x = from; x < past; x += W) {
-            const int64_t at = blocks[x / TILE].bits;
-            const vi seen = splat(at < 0 ? -1 : (int32_t)(call.words[at + r] >> x % TILE)) & bit;
-            store(s + x, seen != 0 ? load(s + x) : splat(-INFINITY));
-        }
     }
 
     void finish(int64_t h, int64_t tile, const float* out, const Rows& mine) {
@@ -244,7 +214,7 @@ struct Forward {
             if (call.log_sum) call.log_sum[at] = empty ? -INFINITY : std::log(total);
             if (call.entropy) call.entropy[at] = empty ? 0.0f : std::log(total) - LN2 * product / total;
             if (call.distance) call.distance[at] = sum(load(mine.distance[r])) * inverse;
-            if (call.out.data) write(h, q + r, out + r * width, inverse);
+            if (call.out.data) write(h, q + r, out + r * width, inverse * kept_scale(call));
         }
     }
 

@@ -1,6 +1,7 @@
 // The kernels for one instruction set: compiled once for each, with ISA as its name.
 #include "backward.hpp"
 #include "forward.hpp"
+#include "look.hpp"
 
 namespace ISA {
 
@@ -16,6 +17,13 @@ int64_t attention_backward(const hw_attention* call) {
     if (call->dtype == HW_BFLOAT16) return backward<BFloat16>(call);
 #endif
     return backward<Float32>(call);
+}
+
+int64_t attention_look(const hw_attention* call) {
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16)
+    if (call->dtype == HW_BFLOAT16) return look<BFloat16>(call);
+#endif
+    return look<Float32>(call);
 }
 
 } // namespace ISA

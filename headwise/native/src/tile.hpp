@@ -1,4 +1,4 @@
-// A tile: 64 queries of one head, the keys that each of them may see, and the scores of a row as the options change them.
+// A tile: 64 queries of one head, the keys that each of them may see, and its scores as options, mask and dropout change them.
 #pragma once
 
 #include "convert.hpp"
@@ -29,6 +29,18 @@ struct Sight {
     int64_t first = 0, past = 0;     // blocks: by number, or places in `blocks`
 
     Block block(int64_t i) const { return blocks ? Block{blocks[2 * i], blocks[2 * i + 1]} : Block{i, -1}; }
+
+    // Where the block of this number is, from `first` to `past`; -1 if no row of the tile sees it.
+    int64_t find(int64_t number) const {
+        if (!blocks) return first <= number && number < past ? number : -1;
+        int64_t lo = first, hi = past;
+        while (lo < hi) {
+            const int64_t mid = (lo + hi) / 2;
+            if (block(mid).number < number) lo = mid + 1;
+            else hi = mid;
+        }
+        return lo < past && block(lo).number == number ? lo : -1;
+    }
 };
 
 INLINE Sight sight_of(const hw_attention& call, int64_t b, int64_t h, int64_t tile) {
@@ -59,5 +71,62 @@ INLINE vf capped(vf s, float cap) {
     const vf far = 1.0f - 2.0f / (exp2<6>(size * splat(2.0f * LOG2E)) + 1.0f);
     return (size < 0.1f ? near : y < 0.0f ? -far : far) * splat(cap);
 }
+
+// Scale, softcap and bias, of one row and the keys from `key + from` to `key + past`. (A bias may be the least number,
+// which a factor would make infinite.)
+static void transform(const hw_attention& call, int64_t b, int64_t h, int64_t row, int64_t key, int64_t from, int64_t past, float* s) {
+    const hw_tensor& t = call.bias;
+    const float* bias = t.data ? (const float*)t.data + b * t.stride[0] + h * t.stride[1] + row * t.stride[2] + key * t.stride[3] : nullptr;
+    const vf scale = splat((float)call.scale);
+    const float cap = (float)call.softcap;
+    for (int64_t x = from; x < past; x += W) {
+        vf y = load(s + x) * scale;
+        if (cap > 0) y = capped(y, cap);
+        if (bias) {
+            vf more{};
+            if (t.stride[3] == 1 && key + x + W <= call.K) more = load(bias + x);
+            else for (int64_t j = 0; j < W && key + x + j < call.K; j++) more[j] = bias[(x + j) * t.stride[3]];
+            y += more;
+        }
+        store(s + x, y);
+    }
+}
+
+// -inf for the pairs of row r that the mask forbids, of some blocks side by side.
+INLINE void hide(const hw_attention& call, const Sight& sight, const Block* blocks, int64_t r, int64_t from, int64_t past, float* s) {
+    const int64_t lo = sight.lo[r] - blocks->number * TILE, hi = sight.hi[r] - blocks->number * TILE;
+    if (lo > from || hi < past)
+        for (int64_t x = from; x < past; x += W) {
+            if (lo <= x && x + W <= hi) continue;
+            const vi at = lanes() + splat((int32_t)x);
+            store(s + x, (at >= splat((int32_t)most(lo, 0))) & (at < splat((int32_t)most(hi, 0))) ? load(s + x) : splat(-INFINITY));
+        }
+    if (!sight.blocks) return;
+    const vi bit = splat(1) << lanes();
+    for (int64_t x = from; x < past; x += W) {
+        const int64_t at = blocks[x / TILE].bits;
+        const vi seen = splat(at < 0 ? -1 : (int32_t)(call.words[at + r] >> x % TILE)) & bit;
+        store(s + x, seen != 0 ? load(s + x) : splat(-INFINITY));
+    }
+}
+
+// Dropout: whether a weight is kept is a hash of the seed and its place, so it is the same forward and backward, and
+// in whatever order it is asked. The hash of a key is "lowbias32" (Wellons 2018), that of a row SplitMix64 (Steele 2014).
+INLINE uint32_t row_of_drops(const hw_attention& call, int64_t b, int64_t h, int64_t row) {
+    uint64_t x = (uint64_t)call.seed + 0x9e3779b97f4a7c15ull * (uint64_t)((b * call.H + h) * call.Q + row + 1);
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return (uint32_t)(x >> 32);
+}
+
+INLINE vi keeps(const hw_attention& call, vi row, vi key) {
+    vu x = (vu)row + (vu)key * (uint32_t)0x9e3779b9;
+    x = (x ^ x >> 16) * (uint32_t)0x7feb352d;
+    x = (x ^ x >> 15) * (uint32_t)0x846ca68b;
+    x ^= x >> 16;
+    return x >= (uint32_t)least((int64_t)(call.dropout * 4294967296.0), 0xffffffff);
+}
+
+INLINE float kept_scale(const hw_attention& call) { return call.dropout < 1.0 ? (float)(1.0 / (1.0 - call.dropout)) : 0.0f; }
 
 } // namespace ISA

@@ -43,70 +43,73 @@ INLINE vf fma(vf a, vf b, vf c) { return a * b + c; } // contracted: -ffp-contra
 INLINE vf max(vf a, vf b) { return a > b ? a : b; }    // b if one is NaN
 INLINE vi lanes() { vi x; for (int i = 0; i < W; i++) x[i] = i; return x; }
 
-INLINE float sum(vf x) { float s = 0; for (int i = 0; i < W; i++) s += x[i]; return s; }
-INLINE float highest(vf x) { float m = x[0]; for (int i = 1; i < W; i++) m = x[i] > m || x[i] != x[i] ? x[i] : m; return m; }
+// The lanes that are S further on, the first ones behind the last.
+template <int S>
+INLINE vf rotated(vf x) {
+    vi from;
+    for (int i = 0; i < W; i++) from[i] = (i + S) % W;
+    return __builtin_shuffle(x, from);
+}
+
+template <int S = W / 2>
+INLINE float sum(vf x) {
+    if constexpr (S == 0) return x[0];
+    else return sum<S / 2>(x + rotated<S>(x));
+}
+
+// NaN if one is NaN.
+template <int S = W / 2>
+INLINE float highest(vf x) {
+    if constexpr (S == 0) return x[0];
+    else {
+        const vf y = rotated<S>(x);
+        return highest<S / 2>((x > y) | (x != x) ? x : y);
+    }
+}
+
+// c[0] f^n + ... + c[n]
+template <int N>
+INLINE vf polynomial(const float (&c)[N], vf f) {
+    vf p = splat(c[0]);
+    for (int i = 1; i < N; i++) p = fma(p, f, splat(c[i]));
+    return p;
+}
 
 // 2^x; 0 for -inf and far below the smallest float, NaN for NaN. The relative error of the polynomial is 2e-9 with
 // DEGREE 6 (so 2^0 is 1), and 3e-6 with DEGREE 4, which does for bf16.
 template <int DEGREE>
 INLINE vf exp2(vf x) {
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) // of the fraction from 0 to 1
+    constexpr float FINE[] = {2.170225554e-4f, 1.243968787e-3f, 9.678840982e-3f, 5.548334200e-2f, 2.402298363e-1f, 6.931469838e-1f, 1.0f};
+    constexpr float COARSE[] = {1.353416800e-2f, 5.201146108e-2f, 2.414427561e-1f, 6.930038348e-1f, 1.000002593e+0f};
     const vf f = _mm512_reduce_ps(x, 0x09); // x - floor(x); 0 for -inf
-    vf p;
-    if constexpr (DEGREE >= 6) {
-        p = splat(2.170225554e-4f);
-        p = fma(p, f, splat(1.243968787e-3f));
-        p = fma(p, f, splat(9.678840982e-3f));
-        p = fma(p, f, splat(5.548334200e-2f));
-        p = fma(p, f, splat(2.402298363e-1f));
-        p = fma(p, f, splat(6.931469838e-1f));
-        p = fma(p, f, splat(1.0f));
-    } else {
-        p = splat(1.353416800e-2f);
-        p = fma(p, f, splat(5.201146108e-2f));
-        p = fma(p, f, splat(2.414427561e-1f));
-        p = fma(p, f, splat(6.930038348e-1f));
-        p = fma(p, f, splat(1.000002593e+0f));
-    }
-    return _mm512_scalef_ps(p, x);
-#else
+    return _mm512_scalef_ps(DEGREE >= 6 ? polynomial(FINE, f) : polynomial(COARSE, f), x);
+#else // of the distance to the nearest integer
+    constexpr float FINE[] = {1.534581208e-4f, 1.339993127e-3f, 9.618488957e-3f, 5.550328777e-2f, 2.402264689e-1f, 6.931472057e-1f, 1.0f};
+    constexpr float COARSE[] = {9.570101968e-3f, 5.591786076e-2f, 2.402474483e-1f, 6.931218147e-1f, 9.999992614e-1f};
     const vf magic = splat(12582912.0f); // 1.5 * 2^23: adding it rounds to the nearest integer
     const vf clamped = x < -126.0f ? splat(-126.0f) : x;
     const vf shifted = clamped + magic;
     const vf f = clamped - (shifted - magic);
-    vf p;
-    if constexpr (DEGREE >= 6) {
-        p = splat(1.534581208e-4f);
-        p = fma(p, f, splat(1.339993127e-3f));
-        p = fma(p, f, splat(9.618488957e-3f));
-        p = fma(p, f, splat(5.550328777e-2f));
-        p = fma(p, f, splat(2.402264689e-1f));
-        p = fma(p, f, splat(6.931472057e-1f));
-        p = fma(p, f, splat(1.0f));
-    } else {
-        p = splat(9.570101968e-3f);
-        p = fma(p, f, splat(5.591786076e-2f));
-        p = fma(p, f, splat(2.402474483e-1f));
-        p = fma(p, f, splat(6.931218147e-1f));
-        p = fma(p, f, splat(9.999992614e-1f));
-    }
+    const vf p = DEGREE >= 6 ? polynomial(FINE, f) : polynomial(COARSE, f);
     const vi bits = (vi)p + ((vi)shifted << 23);
     return x < -126.0f ? vf{} : (vf)bits;
 #endif
 }
 
-// Whether some lane of a is above that of b. False for NaN.
-INLINE bool some_above(vf a, vf b) {
+// A comparison as bits, one a lane.
+INLINE uint32_t bits_of(vi x) {
 #if defined(__AVX512F__)
-    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+    return _mm512_movepi32_mask((__m512i)x);
 #elif defined(__AVX2__)
-    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ));
+    return (uint32_t)_mm256_movemask_ps((vf)x);
 #else
-    const vi above = a > b;
-    int32_t some = 0;
-    for (int i = 0; i < W; i++) some |= above[i];
-    return some;
+    uint32_t bits = 0;
+    for (int i = 0; i < W; i++) bits |= (uint32_t)(x[i] != 0) << i;
+    return bits;
 #endif
 }
+
+INLINE bool any(vi comparison) { return bits_of(comparison); }
 
 } // namespace ISA

@@ -1,4 +1,4 @@
-"""All statistics in one pass over the weights, however many are asked for. The weights are never held."""
+"""All statistics in one or two passes over the weights, however many are asked for. The weights are never held."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from headwise.call import Scores, as_written
+from headwise.native.attend import look, refuse
 from headwise.records.statistics.part import Part, Unit, on_all_threads, units
 from headwise.records.statistics.statistic import Statistic
 
@@ -26,7 +28,37 @@ class Statistics(SimpleNamespace):
 
 
 def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = None) -> dict[str, Any]:
-    """The answers to some statistics of a call's weights, by name; from about so many rows, or from all."""
+    """The answers to some statistics of a call's weights, by name; from about so many rows, or from all.
+
+    The native kernels find what they can; a pass over tiles by torch the rest.
+    """
+    answers = by_native(call, statistics) if rows is None else {}
+    left = [each for each in statistics if each.name not in answers]
+    return {**answers, **by_tiles(call, left, rows)} if left else answers
+
+
+def by_native(call: Scores, statistics: Sequence[Statistic]) -> dict[str, Any]:
+    """The answers that the native kernels find, in one call: of all, some or no statistics."""
+    if refuse(call) is not None:
+        return {}
+    asked, names, options = [], set[str](), dict[str, Any]()
+    for each in statistics:
+        own = each.native_options(call) if each.native else None
+        if own is not None and all(_same(options.get(name, value), value) for name, value in own.items()):
+            asked.append(each)
+            names.update(each.native)
+            options.update(own)
+    with torch.no_grad():
+        rows = look(call, names, options) if names else {}
+        return {each.name: each.of_rows(call, rows) for each in asked}
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (not isinstance(a, Tensor) and bool(a == b))
+
+
+def by_tiles(call: Scores, statistics: Sequence[Statistic], rows: int | None = None) -> dict[str, Any]:
+    """All answers, by torch: the weights are made tile by tile."""
     answers = {each.name: each.empty(call) for each in statistics}
     ordered = sorted(statistics, key=lambda each: each.overwrites)  # "" first
 

@@ -16,6 +16,7 @@ class Distance(Statistic):
     unit = "tokens"
     sentence = "How far the keys are that a query attends to, on average."
     column = Column("distance", within_sequence=True)
+    native = ("distance",)
 
     def begin(self) -> None:
         _, q_len, k_len = self.part.shape

@@ -19,6 +19,7 @@ class Entropy(Statistic):
     sentence = "How widely a query spreads its attention: 0 looks at one key only. The learned sink counts as a key."
     column = Column("entropy")
     overwrites = "scores"
+    native = ("entropy",)
 
     def update(self, tile: WeightTile) -> None:
         torch.sum(tile.spread(), dim=-1, out=self.answer[:, tile.rows])

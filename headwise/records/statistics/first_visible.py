@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from headwise.call import Scores
 from headwise.errors import ArgumentError
+from headwise.masks import Mask
 from headwise.records.statistics.part import WeightTile
 from headwise.records.statistics.statistic import Column, Statistic
 
@@ -21,6 +27,7 @@ class FirstVisible(Statistic):
     unit = "share"
     sentence = "The weight on the first key that any query may attend to."
     column = Column("first visible")
+    native = ("at_keys",)
 
     first_keys: int = 1
 
@@ -30,15 +37,23 @@ class FirstVisible(Statistic):
 
     def begin(self) -> None:
         part = self.part
-        _, q_len, k_len = part.shape
-        used = None if part.mask is None else part.mask.used_keys(q_len, k_len)  # bool [B|1, H|1, K]
-        if used is None:
-            self.visible = list(range(min(self.first_keys, k_len)))
-        else:
-            of_part = used[part.b if used.shape[0] > 1 else 0, part.heads.start if used.shape[1] > 1 else 0]
-            self.visible = of_part.nonzero()[: self.first_keys, 0].tolist()
+        keys = self._keys(part.mask, *part.shape[1:])
+        self.visible = keys[part.b % keys.shape[0], part.heads.start % keys.shape[1]].tolist()
 
     def update(self, tile: WeightTile) -> None:
         for key in self.visible:
             if tile.k_lo <= key < tile.k_hi:
                 self.answer[:, tile.rows] += tile.weights[..., key - tile.k_lo]
+
+    def native_options(self, call: Scores) -> dict[str, Any]:
+        return {"keys": self._keys(call.mask, *call.shape[2:])}
+
+    def _keys(self, mask: Mask | None, q_len: int, k_len: int) -> Tensor:
+        """The first keys that are visible, int64 [B|1, H|1, first_keys]; -1 where there are no more."""
+        most = min(self.first_keys, k_len)
+        used = None if mask is None else mask.used_keys(q_len, k_len)  # bool [B|1, H|1, K]
+        if used is None:
+            return torch.arange(most)[None, None]
+        at = torch.where(used, torch.arange(k_len, device=used.device), k_len)
+        keys = at.topk(most, largest=False, sorted=True).values
+        return keys.masked_fill(keys == k_len, -1).cpu()

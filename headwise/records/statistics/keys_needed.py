@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ class KeysNeeded(Statistic):
     sentence = f"The fewest keys that hold {SHARE:.0%} of a query's weight."
     column = Column("keys", options={"share": SHARE})
     overwrites = "weights"
+    native = ("needed",)
 
     share: float = SHARE
 
@@ -60,3 +62,6 @@ class KeysNeeded(Statistic):
         some = torch.searchsorted(chunk.cumsum(-1).add_(before), rest, right=True)
         # (Below 0 where every chunk is a whole one.)
         self.answer[:, tile.rows] = (width - whole * WIDTH - some).clamp_(min=0).view(n, rows)
+
+    def native_options(self, call: Scores) -> dict[str, Any]:
+        return {"share": self.share}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from headwise.call import Scores
 from headwise.records.statistics.statistic import Statistic
+from headwise.softmax import Normaliser
 
 
 class LearnedSink(Statistic):
@@ -14,6 +17,7 @@ class LearnedSink(Statistic):
     name = "learned_sink"
     unit = "share"
     sentence = "The weight on the learned sink."
+    native = ("highest", "log_sum")
 
     def empty(self, call: Scores) -> Tensor:
         weight: Tensor = super().empty(call)
@@ -21,3 +25,9 @@ class LearnedSink(Statistic):
 
     def finish(self) -> None:
         self.answer.copy_(self.part.on_sink)
+
+    def of_rows(self, call: Scores, rows: Mapping[str, Tensor]) -> Tensor:
+        if call.sinks is None:
+            return self.empty(call)
+        sinks = call.sinks.float()[:, None, None].expand(*call.shape[:3], 1)
+        return Normaliser(rows["highest"], rows["log_sum"]).weights(sinks)[..., 0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ class LogSumExp(Statistic):
     name = "lse"
     unit = "nats"
     sentence = "The logarithm of the sum of a query's exponentiated scores."
+    native = ("highest", "log_sum")
 
     def empty(self, call: Scores) -> Tensor:
         lse: Tensor = super().empty(call).fill_(EMPTY)
@@ -24,6 +27,9 @@ class LogSumExp(Statistic):
     def finish(self) -> None:
         self.answer.copy_(self.part.lse)
 
+    def of_rows(self, call: Scores, rows: Mapping[str, Tensor]) -> Tensor:
+        return rows["highest"] + rows["log_sum"]
+
 
 class NormaliserOfRows(Statistic):
     """The two parts of the log-sum-exp, [B, H, Q, 2], for `Normaliser`: what a record keeps of every pass."""
@@ -31,6 +37,7 @@ class NormaliserOfRows(Statistic):
     name = "normaliser"
     unit = "nats"
     sentence = "The highest score of a query, and how far the log-sum-exp is above it."
+    native = ("highest", "log_sum")
 
     def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
         return q_len, 2
@@ -42,3 +49,6 @@ class NormaliserOfRows(Statistic):
 
     def finish(self) -> None:
         self.answer.copy_(torch.stack(self.part.normaliser, dim=-1))
+
+    def of_rows(self, call: Scores, rows: Mapping[str, Tensor]) -> Tensor:
+        return torch.stack([rows["highest"], rows["log_sum"]], dim=-1)

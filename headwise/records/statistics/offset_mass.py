@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
+from headwise.call import Scores
 from headwise.errors import ArgumentError
 from headwise.records.statistics.part import WeightTile
 from headwise.records.statistics.statistic import Column, Statistic
@@ -29,6 +31,7 @@ class OffsetMass(Statistic):
         values=lambda mass: mass[..., 0],
         within_sequence=True,
     )
+    native = ("at_offsets",)
 
     offsets: Sequence[int] = (1,)
 
@@ -48,3 +51,6 @@ class OffsetMass(Statistic):
                 diagonal = tile.weights.diagonal(shift, 1, 2)
                 start = tile.q_lo + first
                 self.answer[:, start : start + diagonal.shape[1], i] = diagonal
+
+    def native_options(self, call: Scores) -> dict[str, Any]:
+        return {"offsets": tuple(self.offsets)}

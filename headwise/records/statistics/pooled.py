@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool1d, adaptive_max_pool1d
 
+from headwise.call import Scores
 from headwise.errors import ArgumentError
 from headwise.records.statistics.part import WeightTile
 from headwise.records.statistics.statistic import Statistic
@@ -55,6 +56,9 @@ class Pooled(Statistic):
     def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
         height, width = self.sides()
         return min(height, q_len), min(width, k_len)
+
+    def native_options(self, call: Scores) -> dict[str, Any]:
+        return {"size": self.shape(*call.shape[2:])}
 
     def begin(self) -> None:
         n, q_len, k_len = self.part.shape
@@ -106,6 +110,7 @@ class PooledMean(Pooled):
 
     name = "pooled_mean"
     sentence = "The matrix as a small picture: each cell the mean of its weights."
+    native = ("mean",)
     over_rows = staticmethod(torch.sum)
     over_keys = staticmethod(adaptive_avg_pool1d)
     join = staticmethod(torch.add)
@@ -126,6 +131,7 @@ class PooledMax(Pooled):
 
     name = "pooled_max"
     sentence = "The matrix as a small picture: each cell the largest of its weights."
+    native = ("greatest",)
     over_rows = staticmethod(torch.amax)
     over_keys = staticmethod(adaptive_max_pool1d)
     join = staticmethod(torch.maximum)

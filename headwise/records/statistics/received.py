@@ -12,6 +12,7 @@ class Received(Statistic):
     name = "received"
     unit = "share"
     sentence = "The attention that a key gets from all queries together."
+    native = ("received",)
 
     def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
         return (k_len,)

@@ -64,8 +64,14 @@ class Statistic:
     column: ClassVar[Column | None] = None  #: None = neither in the summary nor on the page
     overwrites: ClassVar[Literal["", "scores", "weights"]] = ""  #: what `update` changes of a tile; it is asked last
 
+    native: ClassVar[tuple[str, ...]] = ()  #: what of `headwise.native.attend.look` `of_rows` needs; () = only tiles do
+
     part: Part  #: which heads
     answer: Any  #: to write to: the part of `empty` that belongs to these heads, [n, ...]
+
+    def __init_subclass__(cls) -> None:
+        if "native" not in vars(cls):  # what is said of a class need not hold for one that changes it
+            cls.native = ()
 
     def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
         """The shape of the answer after B and H; by default one number for each query, [Q]."""
@@ -93,3 +99,11 @@ class Statistic:
 
     def finish(self) -> None:
         """Called after the last tile."""
+
+    def native_options(self, call: Scores) -> dict[str, Any] | None:
+        """Those of `headwise.native.attend.look`; None = it cannot be found so."""
+        return {}
+
+    def of_rows(self, call: Scores, rows: Mapping[str, Tensor]) -> Any:
+        """The answer, as the tiles would give it, from what `headwise.native.attend.look` found."""
+        return rows[self.native[0]]

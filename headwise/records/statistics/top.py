@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from headwise.call import Scores
 from headwise.errors import ArgumentError
+from headwise.native.attend import MOST
 from headwise.records.statistics.part import WeightTile
 from headwise.records.statistics.statistic import Column, Statistic
 
@@ -44,6 +46,8 @@ class Top(Statistic):
         largest=True,
     )
 
+    native = ("top_weights", "top_keys")
+
     top: int = 8
 
     def __post_init__(self) -> None:
@@ -67,6 +71,13 @@ class Top(Statistic):
         if (missing := weights.shape[-1] - count) > 0:  # all others are before the tile or after it
             others = torch.arange(missing, device=keys.device)
             keys[:, tile.rows, count:] = others.add_(span * (others >= tile.k_lo))
+
+    def native_options(self, call: Scores) -> dict[str, Any] | None:
+        top = min(self.top, call.shape[3])
+        return {"top": top} if top <= MOST else None
+
+    def of_rows(self, call: Scores, rows: Mapping[str, Tensor]) -> Largest:
+        return Largest(rows["top_weights"], rows["top_keys"])
 
 
 def largest(weights: Tensor, keys: int, top: int) -> tuple[Tensor, Tensor]:
