@@ -17,7 +17,6 @@ from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, each, gap, length_of_keys, moved, rows
 
 FINDINGS = ("batch-mixing", "mask-head-order")
-SOURCES = ("lsdefine/attention-is-all-you-need-keras #36",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -76,7 +75,6 @@ def _masks(probe: Probe) -> Iterator[Finding]:
                 "output's size",
                 "repeat the mask in the order in which batch and heads are merged: repeat_interleave(H, dim=0) for "
                 "[B*H], repeat(H, 1, 1) for [H*B]; or broadcast it as [B, 1, Q, K]",
-                sources=SOURCES,
                 numbers={f"example {i}": float(x) for i, x in enumerate(change)},
             )
             return

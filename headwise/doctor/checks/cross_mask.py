@@ -21,7 +21,6 @@ from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
 
 FINDINGS = ("cross-mask",)
-SOURCES = ("transformers #35032",)
 
 _N = 5
 _OF_QUERIES = re.compile(r"(^|_)(q|query|queries)(_|$)")
@@ -53,7 +52,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                     "the output's size)",
                     "pass cross-attention the padding mask of the memory, of the memory's length: "
                     "memory_key_padding_mask",
-                    sources=SOURCES,
                     numbers={"hidden": hidden, "seen": seen},
                 )
                 break

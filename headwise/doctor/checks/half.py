@@ -68,7 +68,6 @@ def _overflows(what: str, said: str) -> Finding:
         "risk",
         f"in fp16 {what} fails: {said}",
         "fill with torch.finfo(scores.dtype).min or -inf, not with a number such as -1e9 that fp16 cannot hold",
-        sources=("apex #93", "fairseq #3575", "transformers #17306"),
     )
 
 
@@ -159,6 +158,5 @@ def _softmax(half: Probe, inputs: Inputs, expected: Tensor) -> Iterator[Finding]
             f"in fp16 the softmax is also computed in fp16; the output is off by up to {error:.2g} of its size",
             "softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype), or scaled_dot_product_attention",
             where=low[0].where,
-            sources=("pytorch #123911", "transformers #30186"),
             numbers={"error": error},
         )

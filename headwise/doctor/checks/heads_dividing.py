@@ -20,7 +20,6 @@ from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe, awake, quiet
 
 FINDINGS = ("heads-not-dividing",)
-SOURCES = ("pytorch #28719 #103668",)
 _FIX = "in the constructor: if embed_dim % num_heads: raise ValueError(...)"
 
 
@@ -79,7 +78,7 @@ def _square(module: nn.Module, width: int) -> list[torch.Tensor]:
 
 
 def _finding(severity: Any, evidence: str, numbers: dict[str, float]) -> Finding:
-    return Finding("heads-not-dividing", severity, evidence, _FIX, sources=SOURCES, numbers=numbers)
+    return Finding("heads-not-dividing", severity, evidence, _FIX, numbers=numbers)
 
 
 def _lost(interface: Interface, left: int) -> tuple[str, int] | None:

@@ -16,7 +16,6 @@ from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import ROUNDING, Probe, each, gap
 
 FINDINGS = ("left-padding",)
-SOURCES = ("transformers #36151",)
 
 _REAL, _PADDING = 5, 2
 
@@ -42,7 +41,6 @@ def check(patient: Patient) -> Iterator[Finding]:
             f"two tokens of padding before {_REAL} real tokens change the outputs of these by up to "
             f"{changes['left']:.2g} of their size; after them they change nothing. Its positions count padding",
             "count positions over real tokens only: position_ids = padding_mask.cumsum(-1) - 1; or pad on the right",
-            sources=SOURCES,
             numbers={"left": changes["left"], "right": changes["right"]},
         )
 

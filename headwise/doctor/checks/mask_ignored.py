@@ -20,7 +20,6 @@ from headwise.doctor.probing.masking import given
 from headwise.doctor.probing.probe import REACHED, Probe, gap, length_of_keys, quiet
 
 FINDINGS = ("mask-ignored",)
-SOURCES = ("keras #23038", "transformers #46634 #47946", "diffusers #8886")
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -133,6 +132,5 @@ def _finding(evidence: str, numbers: dict[str, float] | None = None) -> Finding:
         "bug",
         evidence,
         "apply the mask before the softmax on every path, or raise an error if it is not supported",
-        sources=SOURCES,
         numbers=numbers or {},
     )

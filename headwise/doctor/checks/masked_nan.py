@@ -16,7 +16,6 @@ from headwise.doctor.probing.masking import hide
 from headwise.doctor.probing.probe import Probe, each
 
 FINDINGS = ("masked-nan-leaks",)
-SOURCES = ("pytorch #101967",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -41,7 +40,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                     f"{int((~own).sum())} other rows NaN: its weight is 0, and 0 · NaN is NaN",
                     "fill padding with numbers (zeros), not with uninitialised memory; or set masked values to zero "
                     "before the product",
-                    sources=SOURCES,
                     numbers={"rows": int(reached.sum()), "of": int((~own).sum())},
                 )
             return

@@ -13,7 +13,6 @@ from headwise.doctor.patient import Patient
 from headwise.doctor.probing.probe import ROUNDING, Probe, each, gap, quiet, sentence
 
 FINDINGS = ("noncontiguous-input",)
-SOURCES = ("fairseq #2598",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -35,7 +34,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                     "bug",
                     f"the same input as {name} gives another output: up to {change:.2g} of its size",
                     "read inputs by index, not by memory address: no as_strided, data_ptr or set_ on them",
-                    sources=SOURCES,
                     numbers={"change": change},
                 )
                 return
@@ -45,7 +43,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                 "risk",
                 f"the same input as {name} makes it raise {sentence(out)}",
                 "use reshape() where the input may be a view of another tensor, or call contiguous() first",
-                sources=SOURCES,
             )
             return
 

@@ -19,7 +19,6 @@ from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, length_of_keys
 
 FINDINGS = ("train-eval-differ",)
-SOURCES = ("pytorch #86120 #97111",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -47,7 +46,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                 f"train and eval mode differ by {change:.2g} of the output's size because of its {len(norms)} batch "
                 "norms",
                 "nothing, if batch norm is intended; attention usually has layer norm",
-                sources=SOURCES,
                 numbers={"change": change},
             )
             return
@@ -64,7 +62,6 @@ def _finding(evidence: str, numbers: dict[str, float]) -> Finding:
         "bug",
         evidence,
         "compute the same in both modes; only dropout may depend on self.training",
-        sources=SOURCES,
         numbers=numbers,
     )
 

@@ -15,7 +15,6 @@ from headwise.doctor.probing.masking import hide
 from headwise.doctor.probing.probe import Probe
 
 FINDINGS = ("weights-averaged", "softmax-axis", "mask-after-softmax")
-SOURCES = ("pytorch #34537 #47583",)
 
 _PER_HEAD = re.compile(r"average|per_head|head_weights|mean")
 _NEAR = 1e-3
@@ -63,7 +62,6 @@ def _averaged(probe: Probe, weights: Tensor) -> Iterator[Finding]:
         f"the returned weights have the shape {list(weights.shape)}: one map for {heads} heads"
         + (f", unless {flag} says otherwise" if flag else ", and no argument asks for all of them"),
         f"pass {flag} to see every head" if flag else "return [B, H, Q, K], and let the caller take the mean",
-        sources=SOURCES,
         numbers={"heads": heads},
     )
 
@@ -77,7 +75,6 @@ def _sums(probe: Probe, weights: Tensor, options: dict[str, Any]) -> Iterator[Fi
             "bug",
             f"the returned weights sum to 1 over the queries; over the keys they sum to {low:.3g} … {high:.3g}",
             "softmax(scores, dim=-1), with scores [..., Q, K]",
-            sources=("labml annotated #146", "fastNLP #254"),
             numbers={"least": low, "most": high},
         )
     if rows > _NEAR:
