@@ -73,9 +73,8 @@ class Diagnosis:
 
     subject: str  # the class
     findings: tuple[Finding, ...]  # bugs first
-    understood: tuple[
-        str, ...
-    ] = ()  # a line each: how it is called, its mask, its heads, its scale, what reproduces it
+    # A line each: how it is called, its mask, its heads, its scale, what reproduces it.
+    understood: tuple[str, ...] = ()
     unchecked: Mapping[str, str] = dataclasses.field(default_factory=dict)  # check -> why it was not made
     seconds: float = 0.0
     where: Where | None = None  # where the class is defined

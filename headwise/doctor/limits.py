@@ -45,10 +45,6 @@ class TookTooLong(DoctorError):  # noqa: N818 (what happened, in words)
         self.seconds = seconds
         self.where = where
 
-    def finding(self, doing: str = "forward") -> Finding:
-        """As a finding; `doing` says what was running: "forward", "the constructor", "the import"."""
-        return hangs(self.seconds, self.where, doing)
-
 
 def can_interrupt() -> bool:
     """Whether `time_limit` works here: only in the main thread, and not on Windows."""
@@ -178,7 +174,7 @@ def check_size(module: nn.Module, largest: float = LARGEST) -> None:
     total = sum(_bytes(x) for _, x in tensors.values())
     if total > largest:
         name, tensor = max(tensors.values(), key=lambda each: _bytes(each[1]))
-        raise _too_large(type(module).__name__, total, largest, f"{name} {_shape(tensor.shape)}")
+        raise _too_large(type(module).__name__, total, largest, f"{name} {list(tensor.shape)}")
 
 
 @contextlib.contextmanager
@@ -195,7 +191,7 @@ def size_limit(subject: str, largest: float = LARGEST) -> Iterator[None]:
             total += _bytes(parameter)
             if total > largest:
                 raise _too_large(
-                    subject, total, largest, f"{type(module).__name__}.{name} {_shape(parameter.shape)}", least=True
+                    subject, total, largest, f"{type(module).__name__}.{name} {list(parameter.shape)}", least=True
                 )
 
     handle = register_module_parameter_registration_hook(count)
@@ -234,7 +230,7 @@ class _Allocations(TorchFunctionMode):
             dtype = kwargs.get("dtype") or torch.get_default_dtype()
             count = math.prod(shape) * dtype.itemsize
             if count > self._largest:
-                raise _too_large(self._subject, count, self._largest, f"a tensor {_shape(shape)}", least=True)
+                raise _too_large(self._subject, count, self._largest, f"a tensor {list(shape)}", least=True)
         return func(*args, **kwargs)
 
 
@@ -251,13 +247,7 @@ def size(count: float) -> str:
 
 
 def _bytes(tensor: Tensor) -> int:
-    if is_lazy(tensor):  # its size is not yet known
-        return 0
-    return tensor.numel() * tensor.element_size()
-
-
-def _shape(shape: Any) -> str:
-    return "[" + ", ".join(f"{x}" for x in shape) + "]"
+    return 0 if is_lazy(tensor) else tensor.numel() * tensor.element_size()  # the size of a lazy one is not known yet
 
 
 def out_of_memory(error: BaseException | None) -> bool:
@@ -273,9 +263,10 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 def hangs(seconds: float, where: Where | None, doing: str = "forward") -> Finding:
-    """The finding that code did not finish."""
+    """The finding that code did not finish; `doing`: "forward", "the constructor of …", "the import of …"."""
     at_import = doing.startswith("the import")
-    cure = "put code that trains, serves or waits under if __name__ == '__main__':" if at_import else _UNHANG
+    at_import_cure = "put code that trains, serves or waits under if __name__ == '__main__':"
+    cure = at_import_cure if at_import else "look at the loop, the lock or the wait at this line"
     return Finding(
         name="hangs",
         severity="bug",
@@ -284,9 +275,6 @@ def hangs(seconds: float, where: Where | None, doing: str = "forward") -> Findin
         where=where,
         numbers={"seconds": seconds},
     )
-
-
-_UNHANG = "look at the loop, the lock or the wait at this line"
 
 
 def crashes(how: str, where: Where | None, doing: str = "forward") -> Finding:

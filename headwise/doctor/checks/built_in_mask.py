@@ -23,10 +23,9 @@ _WINDOW = re.compile(
     r"(^|_)(window|sliding|radius|local|span|lookback|look_back|band|neighbou?rs?|window_size|w|ws|win|left|context_size)(_|$|size)",
     re.IGNORECASE,
 )
-_NEIGHBOURS = re.compile(
-    r"radius|left|look_?back|neighbou?r|n_back|band", re.IGNORECASE
-)  # these do not count the query itself
-_SIZE = re.compile(r"size|sliding|width|length", re.IGNORECASE)  # and these count it
+# These do not count the query itself, and those of _SIZE count it.
+_NEIGHBOURS = re.compile(r"radius|left|look_?back|neighbou?r|n_back|band", re.IGNORECASE)
+_SIZE = re.compile(r"size|sliding|width|length", re.IGNORECASE)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -194,19 +193,16 @@ def _judged(patient: Patient, site: Site, name: str, size: int, left: int, right
     sees = f"sees {left} earlier and {right} later positions" if right else f"sees itself and {left} earlier positions"
     claim = _claim(patient.source, name)
     if right and left != right:
-        even = {left, right} == {size // 2, size - size // 2 - 1}
-        if even:
-            return
+        if {left, right} == {size // 2, size - size // 2 - 1}:
+            return  # of an even size
         severity, expected = "bug", "; expected the same number on each side"
     elif right:
         halved = "//" in patient.source or "half" in patient.source
         wanted_here = {size} if claim == "neighbours" and not halved else {size, size // 2, (size - 1) // 2}
         if left in wanted_here:
             return
-        severity, expected = (
-            "bug",
-            f"; expected {' or '.join(str(x) for x in sorted(wanted_here, reverse=True))} on each side",
-        )
+        listed = " or ".join(str(x) for x in sorted(wanted_here, reverse=True))
+        severity, expected = "bug", f"; expected {listed} on each side"
     else:
         kind = claim or ("neighbours" if _NEIGHBOURS.search(name) else "size" if _SIZE.search(name) else "")
         wanted = {"neighbours": size, "size": size - 1}.get(kind)

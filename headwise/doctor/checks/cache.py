@@ -23,7 +23,6 @@ FINDINGS = ("cache-mismatch", "causal-corner")
 
 _LENGTH, _SHORT, _PROMPT = 24, 6, 3  # long enough to exceed small tables; short if the long one does not run
 
-
 _ALIGN = (
     "align the causal mask with the last key: key <= query + (keys - queries). is_causal=True of "
     "scaled_dot_product_attention aligns with the first"

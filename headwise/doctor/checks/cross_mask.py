@@ -18,6 +18,7 @@ from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.mask_input import MaskInput, encode
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.masking import given
 from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
 
 FINDINGS = ("cross-mask",)
@@ -68,14 +69,10 @@ def _memory(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> tuple[floa
 
 def _open(probe: Probe, of_memory: list[str], inputs: Inputs) -> dict[str, Any]:
     """The memory's own masks, with every key allowed."""
-    batch, n = inputs.query.shape[:2]
     found: dict[str, Any] = {}
     for mask in probe.interface.masks:
         if mask.parameter in of_memory and mask.works and mask.parameter not in found:
-            shape = (batch, n) if mask.what == "keys" else (batch, n, n)
-            found[mask.parameter] = mask.value(
-                torch.ones(shape, dtype=torch.bool), probe.interface.heads or 1, inputs.query.dtype
-            )
+            found |= given(probe.interface, mask, inputs)
     return found
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.probing.probe import ROUNDING, Probe, each, gap
+from headwise.doctor.probing.probe import ROUNDING, Probe, gap
 
 FINDINGS = ("left-padding",)
 
@@ -54,7 +54,7 @@ def _padded(probe: Probe, side: str) -> Tensor | Exception:
         wide[:, real] = x
         return wide
 
-    inputs = each(probe.interface.inputs(2, _REAL, _REAL), pad)
+    inputs = probe.interface.inputs(2, _REAL, _REAL).each(pad)
     padding = torch.zeros(2, _REAL + _PADDING, dtype=torch.bool)
     padding[:, real] = True
     out = probe.attempt(inputs, padding=padding)

@@ -55,8 +55,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 def _measured(patient: Patient, mask: MaskInput) -> list[Finding] | None:
     """What this mask did to the scores; None if that cannot be measured."""
     anatomy = patient.see()
-    batch, queries = anatomy.inputs.query.shape[:2]
-    keys = queries if anatomy.inputs.key is None else anatomy.inputs.key.shape[1]
+    (batch, queries), keys = anatomy.inputs.query.shape[:2], anatomy.inputs.key_length
     allowed = _allowed(mask, batch, queries, keys)
     try:
         value = mask.value(

@@ -10,7 +10,7 @@ from torch import Tensor
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
-from headwise.doctor.probing.probe import ROUNDING, Probe, each, gap, quiet, sentence
+from headwise.doctor.probing.probe import ROUNDING, Probe, gap, quiet, sentence
 
 FINDINGS = ("noncontiguous-input",)
 
@@ -25,7 +25,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         "every second number of a wider tensor": lambda x: torch.stack([x, x], -1).flatten(-2)[..., ::2],
     }
     for name, way in ways.items():
-        out = _given(probe, each(inputs, way))
+        out = _given(probe, inputs.each(way))
         if isinstance(out, Tensor):
             change = gap(expected, out)
             if change > ROUNDING:

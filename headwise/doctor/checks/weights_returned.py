@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
-from headwise.doctor.probing.masking import hide
+from headwise.doctor.probing.masking import hiding
 from headwise.doctor.probing.probe import Probe
 
 FINDINGS = ("weights-averaged", "softmax-axis", "mask-after-softmax")
@@ -79,9 +79,8 @@ def _sums(probe: Probe, weights: Tensor, options: dict[str, Any]) -> Iterator[Fi
         )
     if rows > _NEAR:
         return
-    inputs = probe.inputs()
-    for word, mask in (("allowed", hide(inputs, 1)), ("padding", hide(inputs, 1)[:, 0])):
-        masked = _weights(probe, {**options, word: mask})
+    for mask in hiding(probe.inputs(), 1):
+        masked = _weights(probe, {**options, **mask})
         if masked is None:
             continue
         low = float(masked.sum(-1).amin())

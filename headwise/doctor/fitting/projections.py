@@ -58,9 +58,8 @@ class Projections:
     k_bias: Tensor | None = None  # [G, D]
     v_bias: Tensor | None = None  # [G, E]
     o_bias: Tensor | None = None  # [Mo]
-    names: Mapping[str, str] = dataclasses.field(
-        default_factory=dict
-    )  # "q" -> "attn.q_proj"; roles without one are left out
+    # "q" -> "attn.q_proj"; roles without one are left out.
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     kind: str = "separate"  # separate, fused, fused-kv, listed (a module per head), shared (one for all heads), none
     layout: str = ""  # how the columns were read, if not as the usual [heads, head width]
     certain: bool = True  # whether names say which projection is which; else the order of registration did

@@ -36,15 +36,8 @@ _DROPOUTS: dict[str, tuple[int, str, float, int | None, str]] = {
 # What hand-written dropout is made of: uniform random numbers that are compared with p.
 _EVEN = ("rand", "rand_like", "bernoulli", "bernoulli_", "uniform_")
 _OTHER = (
-    "randn",
-    "randn_like",
-    "normal",
-    "normal_",
-    "randint",
-    "randint_like",
-    "randperm",
-    "multinomial",
-    "exponential_",
+    *("randn", "randn_like", "normal", "normal_", "randint", "randint_like"),
+    *("randperm", "multinomial", "exponential_"),
 )
 
 

@@ -64,15 +64,9 @@ class Site:
     def key(self) -> Side:
         return self._sides[1 if self.queries_left else 0]
 
-    @property
-    def query_operand(self) -> Operand:
-        operand = self.product.left if self.queries_left else self.product.right
-        assert operand is not None
-        return operand
-
-    @property
-    def key_operand(self) -> Operand:
-        operand = self.product.right if self.queries_left else self.product.left
+    def operand(self, name: Literal["q", "k"]) -> Operand:
+        """The operand of the score product that holds the queries, or the keys."""
+        operand = self.product.left if (name == "q") == self.queries_left else self.product.right
         assert operand is not None
         return operand
 
@@ -91,7 +85,7 @@ class Site:
             met = self.contraction
             assert met is not None
             return met.values, -1 if met.left else -2
-        operand = self.query_operand if name == "q" else self.key_operand
+        operand = self.operand("q" if name == "q" else "k")
         return operand, -1 if (name == "q") == self.queries_left else -2
 
     # in the standard order
@@ -219,22 +213,14 @@ class Site:
     @property
     def steps_before(self) -> list[Step]:
         """The elementwise steps of the scores before the softmax."""
-        return [x for x in self.trace.steps if x.order < self.softmax.order and self._made_of(x.source)]
-
-    @property
-    def steps_after(self) -> list[Step]:
-        """The elementwise steps of the weights before their product with the values."""
-        end = self.contraction.product.order if self.contraction else 1 << 60
-        return [x for x in self.trace.steps if self.softmax.order < x.order < end and self._made_of(x.source)]
-
-    def _made_of(self, sources: Tensor) -> bool:
-        return bool((marks.seed_of(sources) == self.product.number).any())
+        earlier = (x for x in self.trace.steps if x.order < self.softmax.order)
+        return [x for x in earlier if bool((marks.seed_of(x.source) == self.product.number).any())]
 
     @functools.cached_property
     def projections(self) -> dict[str, tuple[Seed, ...]]:
         """The products with parameters that q, k and v come from."""
         met = self.contraction
-        operands = {"q": self.query_operand, "k": self.key_operand, **({"v": met.values} if met else {})}
+        operands = {"q": self.operand("q"), "k": self.operand("k"), **({"v": met.values} if met else {})}
         found = {}
         for name, operand in operands.items():
             numbers = marks.seed_of(operand.source).unique().tolist()

@@ -162,31 +162,16 @@ class _Child:
         self._process.wait()
 
 
-@dataclasses.dataclass(frozen=True)
 class _Files:
     """The files that parent and child share. What the child writes is not trusted."""
 
-    folder: Path
-
-    @property
-    def request(self) -> Path:
-        return self.folder / "request.json"
-
-    @property
-    def result(self) -> Path:
-        return self.folder / "result.json"
-
-    @property
-    def doing(self) -> Path:
-        return self.folder / "doing.txt"
-
-    @property
-    def stack(self) -> Path:
-        return self.folder / "stack.txt"
-
-    @property
-    def output(self) -> Path:
-        return self.folder / "output.txt"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.request = folder / "request.json"
+        self.result = folder / "result.json"
+        self.doing = folder / "doing.txt"
+        self.stack = folder / "stack.txt"
+        self.output = folder / "output.txt"
 
     def read(self, path: Path, limit: int = 200_000, *, end: bool = False) -> str:
         with contextlib.suppress(OSError), path.open("rb") as file:

@@ -34,9 +34,8 @@ class Target:
 
     place: str  # a path that ends in .py, or a module such as package.module
     name: str  # MyAttention, or Outer.Inner
-    settings: Mapping[str, Any] = dataclasses.field(
-        default_factory=dict
-    )  # "embed_size" or "config.embed_size" -> value
+    # "embed_size" or "config.embed_size" -> value
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     positional: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
