@@ -27,12 +27,11 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from headwise.doctor.finding import Finding, Where
+from headwise.doctor.finding import Diagnosis, Finding, Where
 from headwise.errors import DoctorError
 
 GIGABYTE = 1e9
 LARGEST = 2 * GIGABYTE  # of parameters: the doctor makes several copies, some of them in float64
-UNASKED = "code that does not return cannot be checked any further"  # why nothing else was checked
 _AGAIN = 0.5  # seconds after which code that swallowed the interruption is interrupted again
 
 
@@ -262,11 +261,17 @@ def out_of_memory(error: BaseException | None) -> bool:
 # --- As findings -----------------------------------------------------------------------------------------------------
 
 
+def alone(subject: str, finding: Finding) -> Diagnosis:
+    """A diagnosis with only this finding, of code that did not return: nothing else is known about the module."""
+    why = "code that does not return cannot be checked any further"
+    return Diagnosis(subject=subject, findings=(finding,), unchecked={"everything else": why})
+
+
 def hangs(seconds: float, where: Where | None, doing: str = "forward") -> Finding:
     """The finding that code did not finish; `doing`: "forward", "the constructor of …", "the import of …"."""
-    at_import = doing.startswith("the import")
-    at_import_cure = "put code that trains, serves or waits under if __name__ == '__main__':"
-    cure = at_import_cure if at_import else "look at the loop, the lock or the wait at this line"
+    cure = "look at the loop, the lock or the wait at this line"
+    if doing.startswith("the import"):
+        cure = "put code that trains, serves or waits under if __name__ == '__main__':"
     return Finding(
         name="hangs",
         severity="bug",

@@ -43,13 +43,10 @@ class MaskTrial:
         batch = 1 if way.layout == "NM" else batch
         queries = length or QUERIES
         keys = queries if way.takes == "self" or same else KEYS
-        self.inputs = self._inputs(batch, queries, keys)
+        self.inputs = trial.inputs(way, batch, queries, keys, seed=3)
         self.text = claims.text_of(trial.module)
         self.shape = trial.run(way, self.inputs).output.shape
         self.rows = self.shape[1]  # of the mask: in a Perceiver not the number of queries
-
-    def _inputs(self, batch: int, queries: int, keys: int) -> Inputs:
-        return self.trial.inputs(self.way, batch, queries, keys, seed=3)
 
     def find(self) -> tuple[Way, tuple[MaskInput, ...]]:
         """Every mask argument and its meaning; and the way to call, with a permissive mask if one is required."""
@@ -102,7 +99,8 @@ class MaskTrial:
     def of(self, p: Parameter) -> list[MaskInput]:
         """The forms that one argument takes, best first; if none blocks exactly, the best one with works=False."""
         outcomes = self._outcomes(p)
-        claim, claimed = claims.of_mask(p.name, p.annotation, self.text, sole=self._sole())
+        sole = sum(x.role in ("mask", "padding") for x in self.trial.parameters) == 1
+        claim, claimed = claims.of_mask(p.name, p.annotation, self.text, sole=sole)
         working = [o for o in outcomes if o.works]
         stated = claims.shape_of(claim)
         as_stated = [o for o in outcomes if o.shape == stated]
@@ -126,9 +124,6 @@ class MaskTrial:
         else:
             return []
         return [dataclasses.replace(o, claim=claim, claimed=claimed) for o in kept]
-
-    def _sole(self) -> bool:
-        return sum(p.role in ("mask", "padding") for p in self.trial.parameters) == 1
 
     def _rank(self, p: Parameter, o: MaskInput, stated: str | None) -> tuple[Any, ...]:
         dtypes = [torch.bool, torch.int64, torch.float32]

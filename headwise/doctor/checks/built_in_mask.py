@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.finding import Finding, Where
+from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.scale import FORBIDDEN
@@ -52,7 +52,7 @@ def check(patient: Patient) -> Iterator[Finding]:
                 "upper left corner, as if the queries were the first positions; the last query should attend to all "
                 f"{k} keys",
                 f"align the mask with the end: query i attends to keys up to i + K - Q, tril(diagonal={k - q}) here",
-                _where(site),
+                site.where_masked(site.steps_before),
             )
     yield from _window(patient)
     if not seen:
@@ -80,7 +80,7 @@ def _piece(site: Site, allowed: Tensor) -> Iterator[Finding]:
             f"the query at position {first} attends to key 0 alone: the causal mask of this chunk is aligned with the "
             "upper left corner, as if its queries were the first positions",
             f"align the mask with the start of the chunk, tril(diagonal={first}) here",
-            _where(site),
+            site.where_masked(site.steps_before),
             numbers={"first": float(first)},
         )
 
@@ -108,7 +108,7 @@ def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
                 f"the causal mask sets later keys to only {fill:.6g}; lower scores, or large scores nearby, outweigh "
                 "it",
                 "fill with -inf, or torch.finfo(dtype).min",
-                _where(site),
+                site.where_masked(site.steps_before),
                 numbers={"fill": fill},
             )
         return
@@ -119,7 +119,7 @@ def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
             "bug",
             "the module's own causal mask is reversed: every position attends to later positions and to no earlier one",
             "mask where tril is 0 (or where triu(diagonal=1) is 1)",
-            _where(site),
+            site.where_masked(site.steps_before),
         )
         return
     for diagonal in range(1, n - 1):
@@ -130,7 +130,7 @@ def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
                 f"the causal mask lets every position attend to {diagonal} later "
                 f"position{'s' if diagonal > 1 else ''}: its diagonal is {diagonal}, expected 0",
                 "tril(diagonal=0), or triu(diagonal=1) for the masked cells",
-                _where(site),
+                site.where_masked(site.steps_before),
                 numbers={"diagonal": float(diagonal)},
             )
             return
@@ -140,16 +140,9 @@ def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
             "risk",
             "the causal mask also hides every position from itself, so the first position has no allowed key",
             "tril(diagonal=0) keeps the position itself",
-            _where(site),
+            site.where_masked(site.steps_before),
             numbers={"diagonal": -1.0},
         )
-
-
-def _where(site: Site) -> Where | None:
-    steps = [x for x in site.steps_before if x.name in ("masked_fill", "where", "index_put")] or [
-        x for x in site.steps_before if x.name in ("add", "sub", "mul")
-    ]
-    return steps[-1].where if steps else site.softmax.where
 
 
 # Windows
@@ -217,7 +210,7 @@ def _judged(patient: Patient, site: Site, name: str, size: int, left: int, right
         severity,  # type: ignore[arg-type]
         f"with {name} = {size} a position {sees}{expected}",
         "compare with < if the window counts the position itself, with <= if it does not",
-        _where(site),
+        site.where_masked(site.steps_before),
         numbers={"window": float(size), "left": float(left), "right": float(right)},
     )
 

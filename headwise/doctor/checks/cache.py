@@ -69,10 +69,7 @@ def _own_sequence(patient: Patient) -> Interface:
     interface = copy.interface
     if interface.takes != "self" and "self" in interface.also:
         return discover(copy.module, spec=dataclasses.replace(patient.spec, takes="self"), example=patient.example)
-    if interface.takes == "memory" or (interface.width, interface.width) != (
-        interface.key_width,
-        interface.value_width,
-    ):
+    if interface.takes == "memory" or {interface.key_width, interface.value_width} != {interface.width}:
         raise NotApplicable("its queries and keys are not one sequence")
     return interface
 

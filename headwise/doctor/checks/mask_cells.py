@@ -367,7 +367,4 @@ def _where(site: Site, twin: Site) -> Where | None:
     """The line that acted on the scores with the mask but not without it."""
     before = {(x.name, x.where) for x in site.steps_before}
     new = [x for x in twin.steps_before if (x.name, x.where) not in before] or twin.steps_before
-    best = [x for x in new if x.name in ("masked_fill", "where", "index_put")] or [
-        x for x in new if x.name in ("add", "sub", "mul")
-    ]
-    return best[-1].where if best else twin.softmax.where
+    return twin.where_masked(new)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -210,6 +209,5 @@ def _origin(module: nn.Module, name: str) -> Where | None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             parts = [part for target in targets for part in ast.walk(target)]
             if any(isinstance(part, ast.Attribute) and part.attr == attribute for part in parts):
-                line = first + node.lineno - 1
-                return Where(file, line, linecache.getline(file, line).strip())
+                return Where.at(file, first + node.lineno - 1)
     return None

@@ -84,10 +84,10 @@ def _peer(name: str, mine: Side, seed: int) -> Side:
     dtype = torch.float32 if mine.runs_in(torch.float64) else torch.float64
     for dimensions in mine.dimensions():
         try:
-            peer = build_peer(name, dimensions, dtype=dtype, seed=seed)
+            module, spec = build_peer(name, dimensions, dtype=dtype, seed=seed)
         except DoctorError as error:
             problem = problem or error
             continue
-        return Side(peer.module, discovered(peer.module, peer.spec), certain=not name.startswith("hf:"))
+        return Side(module, discovered(module, spec), certain=not name.startswith("hf:"))
     assert problem is not None
     raise problem

@@ -62,12 +62,6 @@ def _table(found: Gradients) -> Table:
         at = " ".join(map(str, x.at)) or "direction"
         numbers = (number(x.difference), at, f"{x.autograd:.4g}", f"{x.numerical:.4g}")
         shape = " × ".join(map(str, x.shape)) or "1"
-        table.add_row(
-            printable(x.name),
-            shape,
-            str(x.checked),
-            *numbers,
-            _SAID.get(x.verdict, x.verdict),
-            style=_STYLE.get(x.verdict),
-        )
+        verdict = _SAID.get(x.verdict, x.verdict)
+        table.add_row(printable(x.name), shape, str(x.checked), *numbers, verdict, style=_STYLE.get(x.verdict))
     return table

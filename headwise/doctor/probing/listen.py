@@ -8,7 +8,6 @@ scores are, and to what value masked scores are set.
 from __future__ import annotations
 
 import dataclasses
-import linecache
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -125,7 +124,7 @@ def where() -> Where | None:
         if file.startswith(_HERE) and not file.endswith("listen.py"):
             return None  # a call of the doctor itself, with no user code in between
         if not file.startswith((_TORCH, _HERE)) and not file.startswith("<"):
-            return Where(file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip())
+            return Where.at(file, frame.f_lineno)
         frame = frame.f_back
     return None
 

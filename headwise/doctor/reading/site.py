@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from headwise.doctor.finding import Where
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.contraction import Contraction, read_contraction
 from headwise.doctor.reading.events import Operand, Seed, Softmax, Step, Trace, row_and_column
@@ -215,6 +217,12 @@ class Site:
         """The elementwise steps of the scores before the softmax."""
         earlier = (x for x in self.trace.steps if x.order < self.softmax.order)
         return [x for x in earlier if bool((marks.seed_of(x.source) == self.product.number).any())]
+
+    def where_masked(self, steps: Sequence[Step]) -> Where | None:
+        """The line of the last of these steps that may apply a mask; that of the softmax if none may."""
+        filling = [x for x in steps if x.name in ("masked_fill", "where", "index_put")]
+        masking = filling or [x for x in steps if x.name in ("add", "sub", "mul")]
+        return masking[-1].where if masking else self.softmax.where
 
     @functools.cached_property
     def projections(self) -> dict[str, tuple[Seed, ...]]:

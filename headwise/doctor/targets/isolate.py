@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.doctor.finding import Diagnosis, Finding, Where
-from headwise.doctor.limits import GIGABYTE, UNASKED, crashes, hangs, is_users, line_of, too_large
+from headwise.doctor.limits import GIGABYTE, alone, crashes, hangs, is_users, line_of, too_large
 from headwise.errors import DoctorError
 
 MEMORY = 8 * GIGABYTE  # in addition to what Python and torch need
@@ -111,14 +111,10 @@ class _Child:
             try:
                 return Diagnosis.from_dict(result["diagnosis"])
             except (KeyError, TypeError, AttributeError):  # not written by the doctor
-                return self._with(self._crash("it overwrote the doctor's result"))
+                return alone(self._request.target, self._crash("it overwrote the doctor's result"))
         if ended == "ended" and not self._files.doing.exists():
             raise DoctorError(f"the process for --isolate could not start{self._last_words()}")
-        return self._with({"time": self._hang, "memory": self._memory, "ended": self._crash}[ended]())
-
-    def _with(self, finding: Finding) -> Diagnosis:
-        unchecked = {"everything else": UNASKED}
-        return Diagnosis(subject=self._request.target, findings=(finding,), unchecked=unchecked)
+        return alone(self._request.target, {"time": self._hang, "memory": self._memory, "ended": self._crash}[ended]())
 
     @property
     def _doing(self) -> str:
