@@ -23,7 +23,7 @@ from headwise.doctor.causes import proved, settled, unnamed
 from headwise.doctor.explain import understood
 from headwise.doctor.finding import Diagnosis, Finding
 from headwise.doctor.foreign import as_module
-from headwise.doctor.limits import TookTooLong, crashes, last_line, no_memory, out_of_memory, time_limit
+from headwise.doctor.limits import TookTooLong, crashes, hangs, last_line, no_memory, out_of_memory, time_limit
 from headwise.doctor.patient import Example, NotApplicable, NotChecked, Patient
 from headwise.errors import DoctorError, DtypeError, shortened
 
@@ -88,7 +88,7 @@ def diagnose(
         if error.where is None:
             unchecked["the rest"] = f"the diagnosis took longer than {error.seconds:g} s"
         else:
-            causes.append(error.finding())
+            causes.append(hangs(error.seconds, error.where))
     except DoctorError as error:  # (it is a RuntimeError)
         causes.append(
             Finding(

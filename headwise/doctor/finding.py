@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import linecache
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,11 @@ class Where:
     file: str
     line: int
     code: str = ""  # the line itself, stripped
+
+    @classmethod
+    def at(cls, file: str, line: int) -> Where:
+        """A line with its code."""
+        return cls(file, line, linecache.getline(file, line).strip())
 
     def __str__(self) -> str:
         """A short form: relative to the working directory or to site-packages where the file is inside one of them."""
@@ -73,9 +79,8 @@ class Diagnosis:
 
     subject: str  # the class
     findings: tuple[Finding, ...]  # bugs first
-    understood: tuple[
-        str, ...
-    ] = ()  # a line each: how it is called, its mask, its heads, its scale, what reproduces it
+    # A line each: how it is called, its mask, its heads, its scale, what reproduces it.
+    understood: tuple[str, ...] = ()
     unchecked: Mapping[str, str] = dataclasses.field(default_factory=dict)  # check -> why it was not made
     seconds: float = 0.0
     where: Where | None = None  # where the class is defined

@@ -27,12 +27,11 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from headwise.doctor.finding import Finding, Where
+from headwise.doctor.finding import Diagnosis, Finding, Where
 from headwise.errors import DoctorError
 
 GIGABYTE = 1e9
 LARGEST = 2 * GIGABYTE  # of parameters: the doctor makes several copies, some of them in float64
-UNASKED = "code that does not return cannot be checked any further"  # why nothing else was checked
 _AGAIN = 0.5  # seconds after which code that swallowed the interruption is interrupted again
 
 
@@ -44,10 +43,6 @@ class TookTooLong(DoctorError):  # noqa: N818 (what happened, in words)
         super().__init__(f"it did not finish within {_seconds(seconds)}{at}")
         self.seconds = seconds
         self.where = where
-
-    def finding(self, doing: str = "forward") -> Finding:
-        """As a finding; `doing` says what was running: "forward", "the constructor", "the import"."""
-        return hangs(self.seconds, self.where, doing)
 
 
 def can_interrupt() -> bool:
@@ -178,7 +173,7 @@ def check_size(module: nn.Module, largest: float = LARGEST) -> None:
     total = sum(_bytes(x) for _, x in tensors.values())
     if total > largest:
         name, tensor = max(tensors.values(), key=lambda each: _bytes(each[1]))
-        raise _too_large(type(module).__name__, total, largest, f"{name} {_shape(tensor.shape)}")
+        raise _too_large(type(module).__name__, total, largest, f"{name} {list(tensor.shape)}")
 
 
 @contextlib.contextmanager
@@ -195,7 +190,7 @@ def size_limit(subject: str, largest: float = LARGEST) -> Iterator[None]:
             total += _bytes(parameter)
             if total > largest:
                 raise _too_large(
-                    subject, total, largest, f"{type(module).__name__}.{name} {_shape(parameter.shape)}", least=True
+                    subject, total, largest, f"{type(module).__name__}.{name} {list(parameter.shape)}", least=True
                 )
 
     handle = register_module_parameter_registration_hook(count)
@@ -234,7 +229,7 @@ class _Allocations(TorchFunctionMode):
             dtype = kwargs.get("dtype") or torch.get_default_dtype()
             count = math.prod(shape) * dtype.itemsize
             if count > self._largest:
-                raise _too_large(self._subject, count, self._largest, f"a tensor {_shape(shape)}", least=True)
+                raise _too_large(self._subject, count, self._largest, f"a tensor {list(shape)}", least=True)
         return func(*args, **kwargs)
 
 
@@ -251,13 +246,7 @@ def size(count: float) -> str:
 
 
 def _bytes(tensor: Tensor) -> int:
-    if is_lazy(tensor):  # its size is not yet known
-        return 0
-    return tensor.numel() * tensor.element_size()
-
-
-def _shape(shape: Any) -> str:
-    return "[" + ", ".join(f"{x}" for x in shape) + "]"
+    return 0 if is_lazy(tensor) else tensor.numel() * tensor.element_size()  # the size of a lazy one is not known yet
 
 
 def out_of_memory(error: BaseException | None) -> bool:
@@ -272,10 +261,17 @@ def out_of_memory(error: BaseException | None) -> bool:
 # --- As findings -----------------------------------------------------------------------------------------------------
 
 
+def alone(subject: str, finding: Finding) -> Diagnosis:
+    """A diagnosis with only this finding, of code that did not return: nothing else is known about the module."""
+    why = "code that does not return cannot be checked any further"
+    return Diagnosis(subject=subject, findings=(finding,), unchecked={"everything else": why})
+
+
 def hangs(seconds: float, where: Where | None, doing: str = "forward") -> Finding:
-    """The finding that code did not finish."""
-    at_import = doing.startswith("the import")
-    cure = "put code that trains, serves or waits under if __name__ == '__main__':" if at_import else _UNHANG
+    """The finding that code did not finish; `doing`: "forward", "the constructor of …", "the import of …"."""
+    cure = "look at the loop, the lock or the wait at this line"
+    if doing.startswith("the import"):
+        cure = "put code that trains, serves or waits under if __name__ == '__main__':"
     return Finding(
         name="hangs",
         severity="bug",
@@ -284,9 +280,6 @@ def hangs(seconds: float, where: Where | None, doing: str = "forward") -> Findin
         where=where,
         numbers={"seconds": seconds},
     )
-
-
-_UNHANG = "look at the loop, the lock or the wait at this line"
 
 
 def crashes(how: str, where: Where | None, doing: str = "forward") -> Finding:

@@ -97,12 +97,7 @@ class Patient:
 
         try:
             return fit(self)
-        except (
-            DoctorError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:  # whatever the module raises, in float64 for example
+        except (RuntimeError, TypeError, ValueError) as error:  # whatever the module raises, in float64 for example
             if out_of_memory(error):
                 raise
             self.fit_problem = f"{type(error).__name__}: {shortened(' '.join(str(error).split()), 200)}"

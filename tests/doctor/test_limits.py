@@ -17,6 +17,7 @@ from headwise.doctor.limits import (
     TooLarge,
     can_interrupt,
     check_size,
+    hangs,
     is_users,
     out_of_memory,
     time_limit,
@@ -83,7 +84,7 @@ def test_what_does_not_end_is_interrupted(
     where = caught.value.where
     assert where is not None
     assert abs(where.line - line) <= 1 or name == "deaf"  # a loop has two lines
-    finding = caught.value.finding("the constructor of A")
+    finding = hangs(caught.value.seconds, where, "the constructor of A")
     assert (finding.name, finding.severity, finding.where) == ("hangs", "bug", where)
     assert finding.evidence == "the constructor of A did not finish within 0.2 seconds"
 

@@ -158,8 +158,7 @@ def _said(line: str) -> str | None:
     if "#" in line:
         return line.split("#", 1)[1].strip()
     stripped = line.strip()
-    code = _CODE.match(stripped)
-    return None if code or not stripped else stripped
+    return None if _CODE.match(stripped) or not stripped else stripped
 
 
 def _by_name(name: str) -> tuple[str, Form | None]:
@@ -221,12 +220,10 @@ def causality(module: nn.Module, flags: dict[str, bool], *, cells: bool, text: s
 
 def _is_triangle(buffer: torch.Tensor) -> bool:
     """Whether a buffer is a causal mask: square, one value above the diagonal, and another value below."""
-    if buffer.ndim < 2 or buffer.shape[-1] < 2 or buffer.numel() != buffer.shape[-1] ** 2:
+    size = buffer.shape[-1] if buffer.ndim > 1 else 0
+    if size < 2 or buffer.shape[-2] != size or buffer.numel() != size**2:
         return False
-    if buffer.shape[-1] != buffer.shape[-2]:
-        return False
-    square = buffer.detach().reshape(buffer.shape[-2:]).float()
-    size = square.shape[0]
+    square = buffer.detach().reshape(size, size).float()
     upper = torch.ones(size, size, dtype=torch.bool, device=square.device).triu(1)
     high, low = square[upper], square[~upper]
     return bool((high == high[0]).all() and (low == low[0]).all() and high[0] != low[0])

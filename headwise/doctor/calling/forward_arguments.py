@@ -77,8 +77,7 @@ def noise(at: Sizes, *shape: int) -> Tensor:
 
 def _by_word(name: str, module: nn.Module) -> list[Maker]:
     heads = sizes.heads(module) or 4
-    exact: dict[str, Maker] = {}
-    for words, make in (
+    by_words: tuple[tuple[str, Maker], ...] = (
         ("batch_size bsz b bs batch", lambda at: at.batch),
         ("seq_len n t length seqlen w width q_len tgt_len", lambda at: at.queries),
         ("k_len src_len kv_len memory_len", lambda at: at.keys),
@@ -88,10 +87,10 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
         ("dropout dropout_p p_dropout", constant(0.0)),
         ("scale", constant(1.0)),
         ("mode", constant("test")),
-    ):
-        exact.update(dict.fromkeys(words.split(), make))
-    if name in exact:
-        return [exact[name]]
+    )
+    for words, make in by_words:
+        if name in words.split():
+            return [make]
     if "head_mask" in name:
         return [constant(None), lambda at: torch.ones(heads, dtype=at.dtype, device=at.device)]
     if name.endswith("mask"):

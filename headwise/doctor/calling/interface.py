@@ -8,6 +8,7 @@ output = interface.run(inputs, padding=real).output
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from headwise.doctor.calling.mask_trial import MaskTrial
 from headwise.doctor.calling.settle import lengths, settle
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, undisturbed
-from headwise.doctor.calling.way import LAYOUTS, Inputs, OutputProblem, Result, Way, noise
+from headwise.doctor.calling.way import LAYOUTS, Inputs, OutputProblem, Result, Way, home
 from headwise.errors import DoctorError
 
 __all__ = ["Form", "Inputs", "Interface", "MaskInput", "Result", "Spec", "copied", "discover"]
@@ -66,19 +67,11 @@ class Interface:
             key_length: K; None = 7 if the number of keys may differ from that of the queries, else Q.
             dtype, device: None = those of the module's parameters.
         """
-        first = next((p for p in (*self.module.parameters(), *self.module.buffers()) if p.is_floating_point()), None)
-        dtype = dtype or (first.dtype if first is not None else torch.get_default_dtype())
-        device = device or (first.device if first is not None else "cpu")
+        usual, at_home = home(self.module)
         length = length or self.length or QUERIES
         if key_length is None:
             key_length = length if self.takes == "self" or self.same_length else max(KEYS, length + 2)
-        query = noise(batch, length, self.width, seed=3 * seed, dtype=dtype, device=device)
-        key = value = None
-        if self.takes != "self":
-            key = noise(batch, key_length, self.key_width, seed=3 * seed + 1, dtype=dtype, device=device)
-        if self.takes == "qkv":
-            value = noise(batch, key_length, self.value_width, seed=3 * seed + 2, dtype=dtype, device=device)
-        return Inputs(query, key, value)
+        return self.way.inputs(batch, length, key_length, seed=3 * seed, dtype=dtype or usual, device=device or at_home)
 
     def run(
         self,
@@ -114,7 +107,7 @@ class Interface:
         """Call a module without a batch dimension for one example at a time."""
         results = []
         for i in range(inputs.query.shape[0]):
-            one = Inputs(*(None if x is None else x[i : i + 1] for x in (inputs.query, inputs.key, inputs.value)))  # type: ignore[arg-type]
+            one = inputs.each(operator.itemgetter(slice(i, i + 1)))
             cells = allowed[i : i + 1] if allowed is not None and allowed.ndim == 3 else allowed
             results.append(self._once(one, cells, None if padding is None else padding[i : i + 1], grad, arguments))
         weights = [r.weights for r in results]
@@ -139,8 +132,7 @@ class Interface:
         self, inputs: Inputs, *, allowed: Tensor | None = None, padding: Tensor | None = None
     ) -> dict[str, Tensor]:
         """The module's mask arguments that express this mask."""
-        batch, queries = inputs.query.shape[:2]
-        keys = queries if inputs.key is None else inputs.key.shape[1]
+        (batch, queries), keys = inputs.query.shape[:2], inputs.key_length
         given: dict[str, Tensor] = {}
         if padding is not None:
             padding = padding.expand(batch, keys)

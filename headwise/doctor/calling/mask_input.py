@@ -26,6 +26,7 @@ class MaskInput:
     works: bool  # in the trial, forbidden keys no longer affected the output
     claim: str = ""  # what name, docstring, comment or annotation say about its polarity
     claimed: Form | None = None  # the form that this means
+    leak: float = 0.0  # in the trial, the influence of forbidden keys relative to that of allowed keys
 
     @property
     def own(self) -> bool:

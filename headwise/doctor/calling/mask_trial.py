@@ -32,18 +32,6 @@ _DTYPES: tuple[tuple[Form, torch.dtype], ...] = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """The result of passing a mask in one form."""
-
-    what: str
-    form: Form
-    dtype: torch.dtype
-    shape: str
-    works: bool
-    leak: float  # influence of forbidden keys relative to that of allowed keys
-
-
 class MaskTrial:
     """The masks of a module that can be called."""
 
@@ -55,13 +43,10 @@ class MaskTrial:
         batch = 1 if way.layout == "NM" else batch
         queries = length or QUERIES
         keys = queries if way.takes == "self" or same else KEYS
-        self.inputs = self._inputs(batch, queries, keys)
+        self.inputs = trial.inputs(way, batch, queries, keys, seed=3)
         self.text = claims.text_of(trial.module)
         self.shape = trial.run(way, self.inputs).output.shape
         self.rows = self.shape[1]  # of the mask: in a Perceiver not the number of queries
-
-    def _inputs(self, batch: int, queries: int, keys: int) -> Inputs:
-        return self.trial.inputs(self.way, batch, queries, keys, seed=3)
 
     def find(self) -> tuple[Way, tuple[MaskInput, ...]]:
         """Every mask argument and its meaning; and the way to call, with a permissive mask if one is required."""
@@ -114,7 +99,8 @@ class MaskTrial:
     def of(self, p: Parameter) -> list[MaskInput]:
         """The forms that one argument takes, best first; if none blocks exactly, the best one with works=False."""
         outcomes = self._outcomes(p)
-        claim, claimed = claims.of_mask(p.name, p.annotation, self.text, sole=self._sole())
+        sole = sum(x.role in ("mask", "padding") for x in self.trial.parameters) == 1
+        claim, claimed = claims.of_mask(p.name, p.annotation, self.text, sole=sole)
         working = [o for o in outcomes if o.works]
         stated = claims.shape_of(claim)
         as_stated = [o for o in outcomes if o.shape == stated]
@@ -122,7 +108,7 @@ class MaskTrial:
             working = [o for o in as_stated if o.works]  # others that block only run by chance
             outcomes = as_stated
         if working:
-            kept: list[Outcome] = []
+            kept: list[MaskInput] = []
             for o in sorted(working, key=lambda o: self._rank(p, o, stated)):
                 if not any(k.shape == o.shape and (k.form == "additive") == (o.form == "additive") for k in kept):
                     kept.append(o)
@@ -137,29 +123,23 @@ class MaskTrial:
             kept = [self._best(p, outcomes, stated, claimed)]
         else:
             return []
-        return [
-            MaskInput(p.name, o.what, o.form, o.dtype, o.shape, o.works, claim, claimed)  # type: ignore[arg-type]
-            for o in kept
-        ]
+        return [dataclasses.replace(o, claim=claim, claimed=claimed) for o in kept]
 
-    def _sole(self) -> bool:
-        return sum(p.role in ("mask", "padding") for p in self.trial.parameters) == 1
-
-    def _rank(self, p: Parameter, o: Outcome, stated: str | None) -> tuple[Any, ...]:
+    def _rank(self, p: Parameter, o: MaskInput, stated: str | None) -> tuple[Any, ...]:
         dtypes = [torch.bool, torch.int64, torch.float32]
-        shape = o.shape[:-1].replace("QQ", "Q") + "K" if _own(o.shape) else o.shape
+        shape = o.shape[:-1].replace("QQ", "Q") + "K" if o.own else o.shape
         order = {letters: i for i, letters in enumerate((*_CELLS, *_KEYS))}.get({"QB": "KB"}.get(o.shape, shape), 0)
         return (
             *(o.form == "additive", dtypes.index(o.dtype), o.shape != stated),
             *((o.what == "keys") != (p.role == "padding"), "B" not in o.shape, order),
         )
 
-    def _best(self, p: Parameter, outcomes: list[Outcome], stated: str | None, claimed: Form | None) -> Outcome:
+    def _best(self, p: Parameter, outcomes: list[MaskInput], stated: str | None, claimed: Form | None) -> MaskInput:
         """If no form blocks: the one that leaks least, or the stated one if all leak alike."""
         likely: Form = self._stated(p) or claimed or ("forbidden" if p.role == "padding" else "allowed")
 
-        def rank(o: Outcome) -> tuple[Any, ...]:
-            odd = (o.what == "keys" and "B" not in o.shape, _own(o.shape) and names.about_memory(p.name) is not False)
+        def rank(o: MaskInput) -> tuple[Any, ...]:
+            odd = (o.what == "keys" and "B" not in o.shape, o.own and names.about_memory(p.name) is not False)
             return (*odd, _grade(o.leak), (o.form == "additive") != (likely == "additive"), *self._rank(p, o, stated))
 
         best = min(outcomes, key=rank)
@@ -170,10 +150,10 @@ class MaskTrial:
     def _stated(self, p: Parameter) -> Form | None:
         return self.trial.spec.padding if p.role == "padding" else self.trial.spec.mask
 
-    def _outcomes(self, p: Parameter) -> list[Outcome]:
+    def _outcomes(self, p: Parameter) -> list[MaskInput]:
         spec = self.trial.spec
         if p.role == "lengths":
-            return [o for o in [self._lengths(p)] if o is not None]
+            return self._lengths(p)
         shapes = [*_KEYS, *_CELLS] if p.role == "padding" else [*_CELLS, *_KEYS]
         stated = spec.padding_shape if p.role == "padding" else spec.mask_shape
         form = self._stated(p)
@@ -181,7 +161,7 @@ class MaskTrial:
             shapes = [stated]
         if self.way.layout == "NM":
             shapes = [s for s in shapes if "B" not in s]
-        found: list[Outcome] = []
+        found: list[MaskInput] = []
         own_too = self.way.takes != "self" and p.role != "lengths"
         for own in (False, True) if own_too else (False,):
             for dtype_form, dtype in _DTYPES:
@@ -196,12 +176,12 @@ class MaskTrial:
         # A stated form is taken literally: if the trial shows the opposite, it does not work as stated.
         return [o if o.form == form else dataclasses.replace(o, form=form, works=False, leak=1.0) for o in found]
 
-    def _try(self, p: Parameter, shape: str, form: Form, dtype: torch.dtype, own: bool) -> list[Outcome]:
+    def _try(self, p: Parameter, shape: str, form: Form, dtype: torch.dtype, own: bool) -> list[MaskInput]:
         keys = self.inputs.query.shape[1] if own or self.inputs.key is None else self.inputs.key.shape[1]
         what = "cells" if shape.endswith(("QK", "QQ")) else "keys"
         if what == "cells" and shape.startswith(("HQ", "BHQ", "(BH)")) and self.heads == 1 and shape != "BHQK":
             return []
-        found: list[Outcome] = []
+        found: list[MaskInput] = []
         for flipped in (False, True):
             marked = _pattern(self.inputs.query.shape[0], keys, "B" in shape, self.inputs.query.device) ^ flipped
             rows = self.inputs.query.shape[1] if own else self.rows
@@ -214,21 +194,11 @@ class MaskTrial:
             of_marked, of_others = seen
             if math.isnan(of_marked) and math.isnan(of_others):
                 continue
-            outcome = self._judge(what, form, dtype, shape, of_marked, of_others)
+            outcome = _judged(made, of_marked, of_others)
             found.append(outcome)
             if outcome.works or form == "additive" or not (math.isnan(of_marked) or math.isnan(of_others)):
                 break
         return found
-
-    def _judge(
-        self, what: str, form: Form, dtype: torch.dtype, shape: str, of_marked: float, of_others: float
-    ) -> Outcome:
-        marked, others = (0.0 if math.isnan(x) else x for x in (of_marked, of_others))
-        if form == "additive":
-            return Outcome(what, form, dtype, shape, others <= _EXACT < marked, others / max(marked, 1e-12))
-        if others <= marked:
-            return Outcome(what, "allowed", dtype, shape, others <= _EXACT < marked, others / max(marked, 1e-12))
-        return Outcome(what, "forbidden", dtype, shape, marked <= _EXACT < others, marked / max(others, 1e-12))
 
     def _influence(self, name: str, value: Any, marked: Tensor, own: bool) -> tuple[float, float] | None:
         """How much the marked keys and the others affect unchanged queries; None if the call fails."""
@@ -267,25 +237,31 @@ class MaskTrial:
             return Inputs(change(at.query, 11), at.key, at.value)
         return Inputs(at.query, change(at.key, 12), None if at.value is None else change(at.value, 13))
 
-    def _lengths(self, p: Parameter) -> Outcome | None:
+    def _lengths(self, p: Parameter) -> list[MaskInput]:
         """The effect of lengths, [B]: the number of real keys, from the first."""
         batch, keys = (self.inputs.query if self.inputs.key is None else self.inputs.key).shape[:2]
         count = torch.tensor([keys - 2, keys - 3, keys - 1][:batch], device=self.inputs.query.device)
         marked = torch.arange(keys, device=count.device) < count[:, None]
         seen = self._influence(p.name, count, marked, False)
         if seen is None:
-            return None
-        outcome = self._judge("keys", "allowed", torch.int64, "B", *seen)
-        return dataclasses.replace(outcome, form="allowed", works=outcome.works and outcome.form == "allowed")
+            return []
+        outcome = _judged(MaskInput(p.name, "keys", "allowed", torch.int64, "B", True), *seen)
+        return [dataclasses.replace(outcome, form="allowed", works=outcome.works and outcome.form == "allowed")]
+
+
+def _judged(tried: MaskInput, of_marked: float, of_others: float) -> MaskInput:
+    """The mask as the trial shows it: in the form that was tried, or in the opposite one."""
+    allowed, forbidden = (0.0 if math.isnan(x) else x for x in (of_marked, of_others))
+    form = tried.form
+    if form != "additive" and forbidden > allowed:
+        form, allowed, forbidden = "forbidden", forbidden, allowed
+    works = forbidden <= _EXACT < allowed
+    return dataclasses.replace(tried, form=form, works=works, leak=forbidden / max(allowed, 1e-12))
 
 
 def _grade(leak: float) -> int:
     """How little leaks, in steps: a mask that leaks a tenth says more about its meaning than one that leaks all."""
     return -min(round(-math.log10(max(leak, 1e-9))), 9) if leak < 0.2 else 0
-
-
-def _own(shape: str) -> bool:
-    return "K" not in shape and shape != "B"
 
 
 def _pattern(batch: int, keys: int, by_example: bool, device: torch.device) -> Tensor:

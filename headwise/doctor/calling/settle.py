@@ -27,7 +27,7 @@ def settle(trial: Trial, way: Way) -> Way:
     inputs = trial.inputs(way, 3, length, length if way.takes == "self" else max(way.lengths))
     try:
         base = trial.run(way, inputs).output
-        moved = _moved(trial, way, base, Inputs(*(_other(x) for x in _all(inputs))))  # type: ignore[arg-type]
+        moved = _moved(trial, way, base, inputs.each(_other))
     except Exception:  # a batch of another size does not work, so there is nothing to compare
         return way
     # A change in one example stays in that example; a change at one token of a sequence affects other tokens.
@@ -38,14 +38,8 @@ def settle(trial: Trial, way: Way) -> Way:
     return way
 
 
-def _all(inputs: Inputs) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    return inputs.query, inputs.key, inputs.value
-
-
-def _other(x: Tensor | None) -> Tensor | None:
+def _other(x: Tensor) -> Tensor:
     """The input with another first token in the first example."""
-    if x is None:
-        return None
     changed = x.clone()
     changed[0, 0] = noise(x.shape[-1], seed=5, dtype=x.dtype, device=x.device)
     return changed
@@ -74,22 +68,23 @@ def _values(trial: Trial, way: Way) -> Way:
             return dataclasses.replace(way, takes="memory", slots=slots)
     if all(names.role(by_role[role]) == role for role in ("key", "value")) and not way.packed:
         return way
-    if way.widths[1] == way.widths[2] and not _linear(trial, way, inputs, 2) and _linear(trial, way, inputs, 1):
+    if (
+        way.widths[1] == way.widths[2]
+        and not _linear(trial, way, inputs, "value")
+        and _linear(trial, way, inputs, "key")
+    ):
         swap = {"key": "value", "value": "key"}
         return dataclasses.replace(way, slots=tuple((swap.get(role, role), name) for role, name in way.slots))
     return way
 
 
-def _linear(trial: Trial, way: Way, inputs: Inputs, which: int) -> bool:
+def _linear(trial: Trial, way: Way, inputs: Inputs, name: str) -> bool:
     """Whether f(a) + f(b) = f(a + b) + f(0) in this input."""
-    tensors = list(_all(inputs))
-    a = tensors[which]
-    assert a is not None
+    a = inputs.tensors()[name]
     b = noise(*a.shape, seed=8, dtype=a.dtype, device=a.device)
 
     def of(x: Tensor) -> Tensor:
-        given = [*tensors[:which], x, *tensors[which + 1 :]]
-        return trial.run(way, Inputs(*given)).output.double()  # type: ignore[arg-type]
+        return trial.run(way, dataclasses.replace(inputs, **{name: x})).output.double()
 
     left, right = of(a) + of(b), of(a + b) + of(torch.zeros_like(a))
     return bool((left - right).abs().max() <= 1e-4 * left.abs().max())

@@ -155,5 +155,4 @@ def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> li
         name = required[0].name
         result.append(Assignment("qkv", (("query", name), ("key", f"{name}.1"), ("value", f"{name}.2")), packed=True))
         result.append(Assignment("memory", (("query", name), ("memory", f"{name}.1")), packed=True))
-    chosen = [a for a in result if takes is None or a.takes == takes]
-    return chosen
+    return [a for a in result if takes is None or a.takes == takes]

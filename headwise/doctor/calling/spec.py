@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from headwise.doctor.calling.mask_input import Form
 from headwise.errors import ArgumentError
 
 Takes = Literal["self", "memory", "qkv"]
-Form = Literal["allowed", "forbidden", "additive"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +22,8 @@ class Spec:
 
     takes: Takes | None = None  # f(x); f(x, memory); f(q, k, v)
     roles: Mapping[str, str] = dataclasses.field(default_factory=dict)  # argument of forward -> role
-    arguments: Mapping[str, Any] = dataclasses.field(
-        default_factory=dict
-    )  # passed to every call of forward as they are
+    # Passed to every call of forward as they are.
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     batch_first: bool | None = None
     width: int | None = None
     key_width: int | None = None

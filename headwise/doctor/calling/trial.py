@@ -20,7 +20,7 @@ from headwise.doctor.calling import sizes
 from headwise.doctor.calling.forward_arguments import Maker
 from headwise.doctor.calling.signature import Assignment, Parameter, assignments, parameters, signature
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.way import LAYOUTS, Inputs, NoOutput, OutputProblem, Result, Way, describe, noise
+from headwise.doctor.calling.way import LAYOUTS, Inputs, NoOutput, OutputProblem, Result, Way, describe, home
 from headwise.doctor.limits import out_of_memory
 from headwise.errors import DoctorError, shortened
 
@@ -55,22 +55,12 @@ class Trial:
         self.example = example
         self.calls = 0
         self.errors: list[tuple[str, str]] = []  # how it was called, and the error
-        first = next((p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point()), None)
-        self.dtype = first.dtype if first is not None else torch.get_default_dtype()
-        self.device = first.device if first is not None else torch.device("cpu")
+        self.dtype, self.device = home(module)
 
     # ---- calls
 
     def inputs(self, way: Way, batch: int, queries: int, keys: int, seed: int = 0) -> Inputs:
-        q, k, v = way.widths
-        make = {"dtype": self.dtype, "device": self.device}
-        query = noise(batch, queries, q, seed=seed, **make)  # type: ignore[arg-type]
-        if way.takes == "self":
-            return Inputs(query)
-        key = noise(batch, keys, k, seed=seed + 1, **make)  # type: ignore[arg-type]
-        if way.takes == "memory":
-            return Inputs(query, key)
-        return Inputs(query, key, noise(batch, keys, v, seed=seed + 2, **make))  # type: ignore[arg-type]
+        return way.inputs(batch, queries, keys, seed=seed, dtype=self.dtype, device=self.device)
 
     def run(self, way: Way, inputs: Inputs, given: Mapping[str, Any] | None = None) -> Result:
         """One call, with the same random numbers each time. Raises what the module raises."""
@@ -106,12 +96,9 @@ class Trial:
         return said
 
     def describe(self, way: Way, batch: int, queries: int, keys: int) -> str:
-        shape = {"query": [batch, queries, way.widths[0]]}
-        shape |= {
-            "key": [batch, keys, way.widths[1]],
-            "memory": [batch, keys, way.widths[1]],
-            "value": [batch, keys, way.widths[2]],
-        }
+        q, k, v = way.widths
+        key = [batch, keys, k]
+        shape = {"query": [batch, queries, q], "key": key, "memory": key, "value": [batch, keys, v]}
         how = "" if way.layout == "BNM" else f" as {LAYOUTS[way.layout]}"
         return f"forward({', '.join(f'{name}={shape[role]}' for role, name in way.slots)}{how})"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -31,6 +31,20 @@ class Inputs:
     query: Tensor  # [B, Q, M]
     key: Tensor | None = None  # [B, K, key width]
     value: Tensor | None = None  # [B, K, value width]
+
+    @property
+    def key_length(self) -> int:
+        """K; the queries are the keys where there are no others."""
+        return (self.query if self.key is None else self.key).shape[1]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Those that the module takes, by name."""
+        found = {"query": self.query, "key": self.key, "value": self.value}
+        return {name: x for name, x in found.items() if x is not None}
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Inputs:
+        """Every tensor, changed."""
+        return Inputs(**{name: change(x) for name, x in self.tensors().items()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +85,17 @@ class Way:
         return self.layout != "NBM"
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        query = inputs.query
-        keys = query.shape[1] if inputs.key is None else inputs.key.shape[1]
-        return Sizes(
-            *(query.shape[0], query.shape[1], keys, query.shape[2]), query.dtype, query.device, self.batch_first
-        )
+        (batch, length, width), x = inputs.query.shape, inputs.query
+        return Sizes(batch, length, inputs.key_length, width, x.dtype, x.device, self.batch_first)
+
+    def inputs(
+        self, batch: int, queries: int, keys: int, *, seed: int, dtype: torch.dtype, device: torch.device | str
+    ) -> Inputs:
+        """N(0, 1) for query, key and value, as far as the module takes them."""
+        q, k, v = self.widths
+        shapes = ((batch, queries, q), (batch, keys, k), (batch, keys, v))
+        taken = {"self": 1, "memory": 2, "qkv": 3}[self.takes]
+        return Inputs(*(noise(*x, seed=seed + i, dtype=dtype, device=device) for i, x in enumerate(shapes[:taken])))
 
     def arguments(self, inputs: Inputs, given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of the call; `given` overrides all others."""
@@ -237,6 +257,12 @@ def describe(raw: Any) -> str:
     if isinstance(raw, Mapping):
         return f"a {type(raw).__name__} of {{{', '.join(f'{k}: {describe(v)}' for k, v in list(raw.items())[:4])}}}"
     return f"a {type(raw).__name__}" if raw is not None else "None"
+
+
+def home(module: nn.Module) -> tuple[torch.dtype, torch.device]:
+    """The dtype and device of a module's first floating-point parameter or buffer; the default dtype and the CPU."""
+    first = next((x for x in (*module.parameters(), *module.buffers()) if x.is_floating_point()), None)
+    return (torch.get_default_dtype(), torch.device("cpu")) if first is None else (first.dtype, first.device)
 
 
 def noise(*shape: int, seed: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:

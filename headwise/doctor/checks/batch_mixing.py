@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
-from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
-from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, each, gap, length_of_keys, moved, rows
+from headwise.doctor.probing.masking import hiding
+from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap, moved, rows
 
 FINDINGS = ("batch-mixing", "mask-head-order")
-SOURCES = ("lsdefine/attention-is-all-you-need-keras #36",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -42,7 +40,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         )
         return
 
-    alone = probe.attempt(each(inputs, lambda x: x[:1]))
+    alone = probe.attempt(inputs.each(lambda x: x[:1]))
     difference = gap(before[:1], alone) if isinstance(alone, Tensor) else 0.0  # an error is reported by checks/sizes.py
     if difference > ROUNDING:
         yield Finding(
@@ -58,13 +56,8 @@ def check(patient: Patient) -> Iterator[Finding]:
 def _masks(probe: Probe) -> Iterator[Finding]:
     """Masks that act on another example: repeated over heads in one order, merged with batch and heads in the other."""
     inputs = probe.inputs()
-    keys = length_of_keys(inputs)
-    full = torch.ones(3, inputs.query.shape[1], keys, dtype=torch.bool)
-    hidden = full.clone()
-    hidden[1, :, 1] = False
-    ways = {"allowed": (full, hidden), "padding": (full[:, 0], hidden[:, 0])}
-    for word, (nothing, one) in ways.items():
-        before, after = (_masked(probe, inputs, word, mask) for mask in (nothing, one))
+    for masks in zip(hiding(inputs), hiding(inputs, 1, example=1), strict=True):
+        before, after = (probe.attempt(inputs, **mask) for mask in masks)
         if not (isinstance(before, Tensor) and isinstance(after, Tensor)):
             continue
         change = rows(before, after).amax(-1)
@@ -76,14 +69,9 @@ def _masks(probe: Probe) -> Iterator[Finding]:
                 "output's size",
                 "repeat the mask in the order in which batch and heads are merged: repeat_interleave(H, dim=0) for "
                 "[B*H], repeat(H, 1, 1) for [H*B]; or broadcast it as [B, 1, Q, K]",
-                sources=SOURCES,
                 numbers={f"example {i}": float(x) for i, x in enumerate(change)},
             )
             return
-
-
-def _masked(probe: Probe, inputs: Inputs, word: str, mask: Tensor) -> Tensor | Exception:
-    return probe.attempt(inputs, allowed=mask) if word == "allowed" else probe.attempt(inputs, padding=mask)
 
 
 def _three(change: Tensor) -> str:

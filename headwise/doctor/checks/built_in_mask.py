@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.finding import Finding, Where
+from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.scale import FORBIDDEN
@@ -23,10 +23,9 @@ _WINDOW = re.compile(
     r"(^|_)(window|sliding|radius|local|span|lookback|look_back|band|neighbou?rs?|window_size|w|ws|win|left|context_size)(_|$|size)",
     re.IGNORECASE,
 )
-_NEIGHBOURS = re.compile(
-    r"radius|left|look_?back|neighbou?r|n_back|band", re.IGNORECASE
-)  # these do not count the query itself
-_SIZE = re.compile(r"size|sliding|width|length", re.IGNORECASE)  # and these count it
+# These do not count the query itself, and those of _SIZE count it.
+_NEIGHBOURS = re.compile(r"radius|left|look_?back|neighbou?r|n_back|band", re.IGNORECASE)
+_SIZE = re.compile(r"size|sliding|width|length", re.IGNORECASE)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -53,7 +52,7 @@ def check(patient: Patient) -> Iterator[Finding]:
                 "upper left corner, as if the queries were the first positions; the last query should attend to all "
                 f"{k} keys",
                 f"align the mask with the end: query i attends to keys up to i + K - Q, tril(diagonal={k - q}) here",
-                _where(site),
+                site.where_masked(site.steps_before),
             )
     yield from _window(patient)
     if not seen:
@@ -81,7 +80,7 @@ def _piece(site: Site, allowed: Tensor) -> Iterator[Finding]:
             f"the query at position {first} attends to key 0 alone: the causal mask of this chunk is aligned with the "
             "upper left corner, as if its queries were the first positions",
             f"align the mask with the start of the chunk, tril(diagonal={first}) here",
-            _where(site),
+            site.where_masked(site.steps_before),
             numbers={"first": float(first)},
         )
 
@@ -109,7 +108,7 @@ def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
                 f"the causal mask sets later keys to only {fill:.6g}; lower scores, or large scores nearby, outweigh "
                 "it",
                 "fill with -inf, or torch.finfo(dtype).min",
-                _where(site),
+                site.where_masked(site.steps_before),
                 numbers={"fill": fill},
             )
         return
@@ -120,7 +119,7 @@ def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
             "bug",
             "the module's own causal mask is reversed: every position attends to later positions and to no earlier one",
             "mask where tril is 0 (or where triu(diagonal=1) is 1)",
-            _where(site),
+            site.where_masked(site.steps_before),
         )
         return
     for diagonal in range(1, n - 1):
@@ -131,7 +130,7 @@ def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
                 f"the causal mask lets every position attend to {diagonal} later "
                 f"position{'s' if diagonal > 1 else ''}: its diagonal is {diagonal}, expected 0",
                 "tril(diagonal=0), or triu(diagonal=1) for the masked cells",
-                _where(site),
+                site.where_masked(site.steps_before),
                 numbers={"diagonal": float(diagonal)},
             )
             return
@@ -141,16 +140,9 @@ def _square(site: Site, allowed: Tensor) -> Iterator[Finding]:
             "risk",
             "the causal mask also hides every position from itself, so the first position has no allowed key",
             "tril(diagonal=0) keeps the position itself",
-            _where(site),
+            site.where_masked(site.steps_before),
             numbers={"diagonal": -1.0},
         )
-
-
-def _where(site: Site) -> Where | None:
-    steps = [x for x in site.steps_before if x.name in ("masked_fill", "where", "index_put")] or [
-        x for x in site.steps_before if x.name in ("add", "sub", "mul")
-    ]
-    return steps[-1].where if steps else site.softmax.where
 
 
 # Windows
@@ -194,19 +186,16 @@ def _judged(patient: Patient, site: Site, name: str, size: int, left: int, right
     sees = f"sees {left} earlier and {right} later positions" if right else f"sees itself and {left} earlier positions"
     claim = _claim(patient.source, name)
     if right and left != right:
-        even = {left, right} == {size // 2, size - size // 2 - 1}
-        if even:
-            return
+        if {left, right} == {size // 2, size - size // 2 - 1}:
+            return  # of an even size
         severity, expected = "bug", "; expected the same number on each side"
     elif right:
         halved = "//" in patient.source or "half" in patient.source
         wanted_here = {size} if claim == "neighbours" and not halved else {size, size // 2, (size - 1) // 2}
         if left in wanted_here:
             return
-        severity, expected = (
-            "bug",
-            f"; expected {' or '.join(str(x) for x in sorted(wanted_here, reverse=True))} on each side",
-        )
+        listed = " or ".join(str(x) for x in sorted(wanted_here, reverse=True))
+        severity, expected = "bug", f"; expected {listed} on each side"
     else:
         kind = claim or ("neighbours" if _NEIGHBOURS.search(name) else "size" if _SIZE.search(name) else "")
         wanted = {"neighbours": size, "size": size - 1}.get(kind)
@@ -221,7 +210,7 @@ def _judged(patient: Patient, site: Site, name: str, size: int, left: int, right
         severity,  # type: ignore[arg-type]
         f"with {name} = {size} a position {sees}{expected}",
         "compare with < if the window counts the position itself, with <= if it does not",
-        _where(site),
+        site.where_masked(site.steps_before),
         numbers={"window": float(size), "left": float(left), "right": float(right)},
     )
 

@@ -20,12 +20,9 @@ from headwise.doctor.probing.decoding import Session, Steps, sessions
 from headwise.doctor.probing.probe import REACHED, ROUNDING, awake, gap, sentence
 
 FINDINGS = ("cache-mismatch", "causal-corner")
-SOURCES = ("transformers #47597 #25104",)
 
 _LENGTH, _SHORT, _PROMPT = 24, 6, 3  # long enough to exceed small tables; short if the long one does not run
 
-
-_CORNER = ("pytorch #108108", "flash-attention #282 #351")
 _ALIGN = (
     "align the causal mask with the last key: key <= query + (keys - queries). is_causal=True of "
     "scaled_dot_product_attention aligns with the first"
@@ -72,10 +69,7 @@ def _own_sequence(patient: Patient) -> Interface:
     interface = copy.interface
     if interface.takes != "self" and "self" in interface.also:
         return discover(copy.module, spec=dataclasses.replace(patient.spec, takes="self"), example=patient.example)
-    if interface.takes == "memory" or (interface.width, interface.width) != (
-        interface.key_width,
-        interface.value_width,
-    ):
+    if interface.takes == "memory" or {interface.key_width, interface.value_width} != {interface.width}:
         raise NotApplicable("its queries and keys are not one sequence")
     return interface
 
@@ -94,7 +88,6 @@ def _compared(session: Session, found: Tensor, expected: Tensor, ignored: bool) 
             f"step by step ({session.how}) position {first} attends to the first cached token and to none of the "
             f"{first - 1} others: the causal mask of one query and many keys is aligned with the first key",
             _ALIGN,
-            sources=_CORNER,
             numbers={"first": first, "change": max(changes)},
         )
         return
@@ -107,7 +100,6 @@ def _compared(session: Session, found: Tensor, expected: Tensor, ignored: bool) 
         f"{max(changes):.2g} of the output's size{why}",
         "a step must attend to the keys and values of all earlier tokens, once each, and use its own position: the "
         "number of cached tokens",
-        sources=SOURCES,
         numbers={"first": first, "change": max(changes)},
     )
 
@@ -148,6 +140,5 @@ def _chunks(session: Session, whole: Tensor, claimed: bool) -> Iterator[Finding]
             f"four tokens at once after two cached ones differ from the whole sequence by up to {change:.2g} of the "
             f"output's size; one at a time they do not{'' if claimed else ' (no mask was passed)'}",
             _ALIGN,
-            sources=_CORNER,
             numbers={"change": change},
         )

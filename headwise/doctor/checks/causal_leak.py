@@ -17,7 +17,6 @@ from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, Probe
 
 FINDINGS = ("causal-leak", "mask-polarity")
-SOURCES = ("transformers #48745", "minGPT #75")
 
 _LENGTH = 8
 _MOSTLY = 0.6  # share of the future that is hidden, in a module that is not said to be causal
@@ -73,7 +72,6 @@ def _judge(influence: Tensor, said: str, *, hint: bool) -> Iterator[Finding]:
             f"every token attends to later tokens and to no earlier one: {seen} of {pairs} future pairs, 0 of "
             f"{past.numel()} past pairs. Its causal mask is reversed",
             "mask where key > query: masked_fill(torch.triu(ones, 1), -inf), or masked_fill(tril == 0, -inf)",
-            sources=("pytorch #21518",),
             numbers=numbers,
         )
         return
@@ -87,7 +85,6 @@ def _judge(influence: Tensor, said: str, *, hint: bool) -> Iterator[Finding]:
         "the output's size",
         "mask every key > query before the softmax, in every head and on every code path: torch.triu(ones, "
         "diagonal=1), filled with -inf",
-        sources=SOURCES,
         numbers=numbers,
     )
 

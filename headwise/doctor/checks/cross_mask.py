@@ -18,10 +18,10 @@ from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.mask_input import MaskInput, encode
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.masking import given
 from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
 
 FINDINGS = ("cross-mask",)
-SOURCES = ("transformers #35032",)
 
 _N = 5
 _OF_QUERIES = re.compile(r"(^|_)(q|query|queries)(_|$)")
@@ -53,7 +53,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                     "the output's size)",
                     "pass cross-attention the padding mask of the memory, of the memory's length: "
                     "memory_key_padding_mask",
-                    sources=SOURCES,
                     numbers={"hidden": hidden, "seen": seen},
                 )
                 break
@@ -70,14 +69,10 @@ def _memory(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> tuple[floa
 
 def _open(probe: Probe, of_memory: list[str], inputs: Inputs) -> dict[str, Any]:
     """The memory's own masks, with every key allowed."""
-    batch, n = inputs.query.shape[:2]
     found: dict[str, Any] = {}
     for mask in probe.interface.masks:
         if mask.parameter in of_memory and mask.works and mask.parameter not in found:
-            shape = (batch, n) if mask.what == "keys" else (batch, n, n)
-            found[mask.parameter] = mask.value(
-                torch.ones(shape, dtype=torch.bool), probe.interface.heads or 1, inputs.query.dtype
-            )
+            found |= given(probe.interface, mask, inputs)
     return found
 
 

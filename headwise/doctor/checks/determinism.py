@@ -13,7 +13,6 @@ from headwise.doctor.probing.listen import Dice, Throw
 from headwise.doctor.probing.probe import Probe, gap
 
 FINDINGS = ("dropout-in-eval", "cache-mismatch")
-SOURCES = ("timm #1978",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -47,7 +46,6 @@ def check(patient: Patient) -> Iterator[Finding]:
             f"{seen}: {_words(cause)} acts{only}",
             _fix(cause),
             where=cause.where,
-            sources=SOURCES,
             numbers={**numbers, "p": cause.p},
         )
         return
@@ -59,7 +57,6 @@ def check(patient: Patient) -> Iterator[Finding]:
         f"{seen}{what}",
         "draw random numbers only if self.training is True",
         where=cause.where if cause is not None else None,
-        sources=SOURCES,
         numbers=numbers,
     )
 

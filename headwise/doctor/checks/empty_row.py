@@ -15,7 +15,6 @@ from headwise.doctor.probing.masking import hide, left_padding
 from headwise.doctor.probing.probe import Probe, quiet
 
 FINDINGS = ("empty-row-nan",)
-SOURCES = ("pytorch #41508 #103963",)
 _FIX = (
     "set such rows to 0: mask with torch.finfo(dtype).min and zero the row, or use "
     "softmax(...).masked_fill(~mask.any(-1, keepdim=True), 0); or make sure that every query has an allowed key"
@@ -43,14 +42,12 @@ def check(patient: Patient) -> Iterator[Finding]:
         strangers = broken[~own.any(-1)].any()  # rows of other examples
         if others and (strangers or not _stacked(probe.module)):
             evidence = f"{what}, and {others} rows of other queries become NaN or infinite"
-            yield Finding("empty-row-nan", "bug", evidence, _FIX, sources=SOURCES, numbers=numbers)
+            yield Finding("empty-row-nan", "bug", evidence, _FIX, numbers=numbers)
             return
         spoilt = _spoilt(probe, inputs, own, empty)
         gradient = f"; a loss that leaves it out still gives {spoilt} parameters NaN gradients" if spoilt else ""
         evidence = f"{what}, and its output is NaN or infinite{gradient}"
-        yield Finding(
-            "empty-row-nan", "risk", evidence, _FIX, sources=SOURCES, numbers={**numbers, "parameters": spoilt}
-        )
+        yield Finding("empty-row-nan", "risk", evidence, _FIX, numbers={**numbers, "parameters": spoilt})
         return
     if not made:
         raise NotApplicable("it takes no mask")

@@ -15,7 +15,7 @@ from torch import Tensor
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotChecked, Patient
-from headwise.doctor.probing.probe import Probe, each, gap, quiet
+from headwise.doctor.probing.probe import Probe, gap, gradients, quiet, weighting
 
 FINDINGS = ("gradient-blocked", "gradient-wrong")
 
@@ -27,15 +27,14 @@ def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     inputs = probe.inputs()
     before = probe.answers(inputs)
-    names = [name for name in ("query", "key", "value") if getattr(inputs, name) is not None]
-    tracked = each(inputs, lambda x: x.clone().requires_grad_())
+    names = list(inputs.tensors())
+    tracked = inputs.each(lambda x: x.clone().requires_grad_())
     with quiet(), torch.enable_grad():
-        out = probe.interface.run(each(tracked, Tensor.clone), grad=True).output
+        out = probe.interface.run(tracked.each(Tensor.clone), grad=True).output
     if not out.requires_grad:
         yield _blocked("autograd finds no path from the output to any input or parameter: it requires no gradient", {})
         return
-    leaves = [getattr(tracked, name) for name in names]
-    found = torch.autograd.grad(out, leaves, _weight(out), allow_unused=True)
+    found = gradients(out, tracked.tensors().values())
     blocked = False
     for name, gradient in zip(names, found, strict=True):
         if gradient is not None and not gradient.isfinite().all():
@@ -74,32 +73,28 @@ def _blocked(evidence: str, numbers: dict[str, float]) -> Finding:
 def _along(probe: Probe, inputs: Inputs, names: list[str]) -> Iterator[Finding]:
     """Directional derivatives in float64."""
     probe.module.double()
-    inputs = each(inputs, lambda x: x.double().clone())
+    inputs = inputs.each(lambda x: x.double().clone())
     parameters = [x for x in probe.module.parameters() if x.requires_grad and x.is_floating_point()]
     try:
-        leaves = each(inputs, lambda x: x.clone().requires_grad_())
+        leaves = inputs.each(lambda x: x.clone().requires_grad_())
         with quiet(), torch.enable_grad():
-            out = probe.interface.run(each(leaves, Tensor.clone), grad=True).output
-            weight = _weight(out)
-            wanted = [*(getattr(leaves, name) for name in names), *parameters]
-            gradients = torch.autograd.grad(out, wanted, weight, allow_unused=True)
+            out = probe.interface.run(leaves.each(Tensor.clone), grad=True).output
+            found = gradients(out, [*leaves.tensors().values(), *parameters])
     except Exception as problem:
         raise NotChecked("it does not run in float64, which is needed to tell derivatives from rounding") from problem
-    tensors = [*(getattr(inputs, name) for name in names), *parameters]
+    weight, tensors = weighting(out), [*inputs.tensors().values(), *parameters]
     groups = {f"the {name}" if probe.crosses else "the input": [i] for i, name in enumerate(names)}
     if parameters:
-        groups["the parameters"] = list(range(len(names), len(wanted)))
+        groups["the parameters"] = list(range(len(names), len(tensors)))
     for what, members in groups.items():
-        measured, said, size, steady = _derivatives(
-            probe, inputs, weight, [(tensors[i], gradients[i]) for i in members]
-        )
+        measured, said, size, steady = _derivatives(probe, inputs, weight, [(tensors[i], found[i]) for i in members])
         if not size or not steady or abs(measured - said) <= _WRONG * size:
             continue
         estimated = any(
             abs(alone) < 1e-6 * length < abs(gradient)
             for alone, gradient, length, _ in (
-                _derivatives(probe, inputs, weight, [(tensors[i], gradients[i])])
-                for i in range(len(wanted))
+                _derivatives(probe, inputs, weight, [(tensors[i], found[i])])
+                for i in range(len(tensors))
                 if tensors[i].ndim > 1  # a bias of the keys never changes the softmax
             )
         )
@@ -140,17 +135,10 @@ def _derivatives(
     return measured[0], said, max(length, abs(said), abs(measured[0])), abs(measured[0] - measured[1]) <= 0.1 * off
 
 
-def _weight(out: Tensor) -> Tensor:
-    return torch.randn(out.shape, generator=torch.Generator().manual_seed(3)).to(out.dtype)
-
-
-def _with(inputs: Inputs, name: str, x: Tensor) -> Inputs:
-    return dataclasses.replace(inputs, **{name: x})
-
-
 def _other(inputs: Inputs, name: str) -> Inputs:
     x = getattr(inputs, name)
-    return _with(inputs, name, torch.randn(x.shape, generator=torch.Generator().manual_seed(23)).to(x) * 2)
+    other = torch.randn(x.shape, generator=torch.Generator().manual_seed(23)).to(x) * 2
+    return dataclasses.replace(inputs, **{name: other})
 
 
 def _shift(tensors: list[Tensor], ways: list[Tensor], step: float) -> None:

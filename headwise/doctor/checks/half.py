@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from headwise.doctor.calling.interface import Inputs
-from headwise.doctor.finding import Finding
+from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.listen import Softmaxes
-from headwise.doctor.probing.masking import hide, left_padding
-from headwise.doctor.probing.probe import Probe, each, gap, scaled, sentence
+from headwise.doctor.probing.masking import hide, hiding, left_padding
+from headwise.doctor.probing.probe import Probe, gap, scaled, sentence
 
 FINDINGS = ("fails-in-half", "fails-in-double", "mask-overflows-half", "softmax-half", "softmax-unstable")
 
@@ -32,7 +31,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         other = Probe(patient)
         other.module.to(dtype)
-        out = other.attempt(each(inputs, functools.partial(Tensor.to, dtype=dtype)))
+        out = other.attempt(inputs.each(functools.partial(Tensor.to, dtype=dtype)))
         if isinstance(out, Exception):
             if not _platform(out):
                 if dtype is torch.float16 and "overflow" in str(out):
@@ -52,7 +51,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield from _large_half(probe, other, inputs)
 
 
-def _fails(dtype: torch.dtype, what: str, severity: Any = "risk") -> Finding:
+def _fails(dtype: torch.dtype, what: str, severity: Severity = "risk") -> Finding:
     return Finding(
         "fails-in-double" if dtype is torch.float64 else "fails-in-half",
         severity,
@@ -68,7 +67,6 @@ def _overflows(what: str, said: str) -> Finding:
         "risk",
         f"in fp16 {what} fails: {said}",
         "fill with torch.finfo(scores.dtype).min or -inf, not with a number such as -1e9 that fp16 cannot hold",
-        sources=("apex #93", "fairseq #3575", "transformers #17306"),
     )
 
 
@@ -81,53 +79,44 @@ def _large(probe: Probe, inputs: Inputs) -> Iterator[Finding]:
     for factor in (30.0, _LARGE):
         out = probe.attempt(scaled(inputs, factor))
         if isinstance(out, Tensor) and not out.isfinite().all():
-            broken = int((~out.isfinite().all(-1)).sum())
-            yield Finding(
-                "softmax-unstable",
-                "bug",
-                f"inputs times {factor:g} make {broken} of {out.shape[0] * out.shape[1]} rows NaN or infinite in "
-                "float32",
-                "subtract the row's maximum before exp, as torch.softmax does",
-                numbers={"factor": factor, "rows": broken},
-            )
+            fix = "subtract the row's maximum before exp, as torch.softmax does"
+            yield _unstable("bug", factor, out, "in float32", fix)
             return
 
 
 def _large_half(probe: Probe, half: Probe, inputs: Inputs) -> Iterator[Finding]:
     """Scores that overflow fp16 although the output is small: the scale is applied after the product."""
     large = scaled(inputs, _LARGE_HALF)
-    expected, out = probe.attempt(large), half.attempt(each(large, lambda x: x.half()))
+    expected, out = probe.attempt(large), half.attempt(large.each(lambda x: x.half()))
     if isinstance(expected, Exception) or isinstance(out, Exception) or expected.abs().amax() > 6e4:
         return
     if expected.isfinite().all() and not out.isfinite().all():
-        broken = int((~out.isfinite().all(-1)).sum())
-        yield Finding(
-            "softmax-unstable",
-            "risk",
-            f"inputs times {_LARGE_HALF:g} make {broken} of {out.shape[0] * out.shape[1]} rows NaN or infinite in "
-            "fp16, but none in float32",
-            "scale queries (and keys) before their product, so that the scores stay below 65,504",
-            numbers={"factor": _LARGE_HALF, "rows": broken},
-        )
+        fix = "scale queries (and keys) before their product, so that the scores stay below 65,504"
+        yield _unstable("risk", _LARGE_HALF, out, "in fp16, but none in float32", fix)
+
+
+def _unstable(severity: Severity, factor: float, out: Tensor, where: str, fix: str) -> Finding:
+    broken = int((~out.isfinite().all(-1)).sum())
+    return Finding(
+        "softmax-unstable",
+        severity,
+        f"inputs times {factor:g} make {broken} of {out.shape[0] * out.shape[1]} rows NaN or infinite {where}",
+        fix,
+        numbers={"factor": factor, "rows": broken},
+    )
 
 
 def _masks(probe: Probe, half: Probe, inputs: Inputs) -> Iterator[Finding]:
-    one = hide(inputs, 1)
-    ways: list[tuple[str, dict[str, Any]]] = [
-        ("a mask that hides key 1", {"allowed": one}),
-        ("a mask that hides key 1", {"padding": one[:, 0]}),
-    ]
+    ways = [("a mask that hides key 1", options) for options in hiding(inputs, 1)]
     if not probe.rectangular:
-        padded = left_padding(inputs)
+        padded, causal = left_padding(inputs), hide(inputs).tril()
         ways.append(("padding on the left", {"padding": padded}))
-        ways.append(
-            ("padding on the left with a causal mask", {"padding": padded, "allowed": torch.ones_like(one).tril()})
-        )
+        ways.append(("padding on the left with a causal mask", {"padding": padded, "allowed": causal}))
     for what, options in ways:
         usual = probe.attempt(inputs, **options)
         if isinstance(usual, Exception) or not usual.isfinite().all():
             continue
-        out = half.attempt(each(inputs, lambda x: x.half()), **options)
+        out = half.attempt(inputs.each(lambda x: x.half()), **options)
         said = ""
         if isinstance(out, Exception):
             if _platform(out):
@@ -144,7 +133,7 @@ def _masks(probe: Probe, half: Probe, inputs: Inputs) -> Iterator[Finding]:
 
 
 def _softmax(half: Probe, inputs: Inputs, expected: Tensor) -> Iterator[Finding]:
-    small = each(inputs, lambda x: x.half())
+    small = inputs.each(lambda x: x.half())
     try:
         with Softmaxes() as seen:
             out = half.output(small)
@@ -159,6 +148,5 @@ def _softmax(half: Probe, inputs: Inputs, expected: Tensor) -> Iterator[Finding]
             f"in fp16 the softmax is also computed in fp16; the output is off by up to {error:.2g} of its size",
             "softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype), or scaled_dot_product_attention",
             where=low[0].where,
-            sources=("pytorch #123911", "transformers #30186"),
             numbers={"error": error},
         )

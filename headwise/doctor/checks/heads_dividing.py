@@ -17,10 +17,9 @@ from headwise.doctor.calling import names
 from headwise.doctor.calling.interface import Interface
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.probing.probe import Probe, awake, quiet
+from headwise.doctor.probing.probe import Probe, awake, gradients, quiet
 
 FINDINGS = ("heads-not-dividing",)
-SOURCES = ("pytorch #28719 #103668",)
 _FIX = "in the constructor: if embed_dim % num_heads: raise ValueError(...)"
 
 
@@ -79,7 +78,7 @@ def _square(module: nn.Module, width: int) -> list[torch.Tensor]:
 
 
 def _finding(severity: Any, evidence: str, numbers: dict[str, float]) -> Finding:
-    return Finding("heads-not-dividing", severity, evidence, _FIX, sources=SOURCES, numbers=numbers)
+    return Finding("heads-not-dividing", severity, evidence, _FIX, numbers=numbers)
 
 
 def _lost(interface: Interface, left: int) -> tuple[str, int] | None:
@@ -88,8 +87,7 @@ def _lost(interface: Interface, left: int) -> tuple[str, int] | None:
     with quiet(), torch.enable_grad():
         out = interface.run(inputs, grad=True).output
         wanted = {name: x for name, x in interface.module.named_parameters() if x.requires_grad and x.ndim == 2}
-        weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(3)).to(out.dtype)
-        found = torch.autograd.grad(out, list(wanted.values()), weight, allow_unused=True)
+        found = gradients(out, wanted.values())
     for name, g in zip(wanted, found, strict=True):
         if g is None or not (g != 0).any():
             continue

@@ -9,21 +9,20 @@ from torch import Tensor
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.masking import given
-from headwise.doctor.probing.probe import Probe, each, length_of_keys, quiet
+from headwise.doctor.probing.probe import Probe, quiet
 
 FINDINGS = ("input-modified",)
-SOURCES = ("pytorch #138340",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     inputs = probe.inputs()
-    kept_inputs = each(inputs, lambda x: x.clone())
+    kept_inputs = inputs.each(lambda x: x.clone())
     with quiet():
         probe.interface.run(inputs)
-    for name in ("query", "key", "value"):
-        before, now = getattr(kept_inputs, name), getattr(inputs, name)
-        if before is not None and not _same(before, now):
+    for name, before in kept_inputs.tensors().items():
+        now = getattr(inputs, name)
+        if not _same(before, now):
             yield _finding(f"the {name} that was passed" if probe.crosses else "the input", before, now)
     modified: set[str] = set()
     for mask in probe.interface.masks:
@@ -31,7 +30,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             continue
         inputs = probe.inputs()
         try:
-            options = given(probe.interface, mask, inputs, length_of_keys(inputs) - 1)
+            options = given(probe.interface, mask, inputs, inputs.key_length - 1)
             kept = options[mask.parameter].clone()
             with quiet():
                 probe.interface.run(inputs, given=options)
@@ -58,6 +57,5 @@ def _finding(what: str, before: Tensor, after: Tensor) -> Finding:
         "bug",
         evidence,
         "use operations that make a new tensor (x = x + y, masked_fill) on the caller's tensors, or clone() them first",
-        sources=SOURCES,
         numbers={"changed": changed, "of": of},
     )

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.probing.probe import ROUNDING, Probe, each, gap
+from headwise.doctor.probing.probe import ROUNDING, Probe, gap
 
 FINDINGS = ("left-padding",)
-SOURCES = ("transformers #36151",)
 
 _REAL, _PADDING = 5, 2
 
@@ -42,7 +41,6 @@ def check(patient: Patient) -> Iterator[Finding]:
             f"two tokens of padding before {_REAL} real tokens change the outputs of these by up to "
             f"{changes['left']:.2g} of their size; after them they change nothing. Its positions count padding",
             "count positions over real tokens only: position_ids = padding_mask.cumsum(-1) - 1; or pad on the right",
-            sources=SOURCES,
             numbers={"left": changes["left"], "right": changes["right"]},
         )
 
@@ -56,7 +54,7 @@ def _padded(probe: Probe, side: str) -> Tensor | Exception:
         wide[:, real] = x
         return wide
 
-    inputs = each(probe.interface.inputs(2, _REAL, _REAL), pad)
+    inputs = probe.interface.inputs(2, _REAL, _REAL).each(pad)
     padding = torch.zeros(2, _REAL + _PADDING, dtype=torch.bool)
     padding[:, real] = True
     out = probe.attempt(inputs, padding=padding)

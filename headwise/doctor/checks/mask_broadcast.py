@@ -15,7 +15,6 @@ from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.probe import REACHED, Probe, rows
 
 FINDINGS = ("mask-broadcast",)
-SOURCES = ("pytorch #120810", "hyunwoongko/transformer #40")
 
 Lay = Callable[[Tensor], Tensor]  # from [B, K] to the shape that is passed
 _SHAPES: dict[str, Lay] = {
@@ -108,4 +107,4 @@ def _other_axis(probe: Probe, name: str, severity: Severity) -> Iterator[Finding
 
 
 def _finding(evidence: str, fix: str, numbers: dict[str, float], severity: Severity) -> Finding:
-    return Finding("mask-broadcast", severity, evidence, fix, sources=SOURCES, numbers=numbers)
+    return Finding("mask-broadcast", severity, evidence, fix, numbers=numbers)

@@ -55,8 +55,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 def _measured(patient: Patient, mask: MaskInput) -> list[Finding] | None:
     """What this mask did to the scores; None if that cannot be measured."""
     anatomy = patient.see()
-    batch, queries = anatomy.inputs.query.shape[:2]
-    keys = queries if anatomy.inputs.key is None else anatomy.inputs.key.shape[1]
+    (batch, queries), keys = anatomy.inputs.query.shape[:2], anatomy.inputs.key_length
     allowed = _allowed(mask, batch, queries, keys)
     try:
         value = mask.value(
@@ -368,7 +367,4 @@ def _where(site: Site, twin: Site) -> Where | None:
     """The line that acted on the scores with the mask but not without it."""
     before = {(x.name, x.where) for x in site.steps_before}
     new = [x for x in twin.steps_before if (x.name, x.where) not in before] or twin.steps_before
-    best = [x for x in new if x.name in ("masked_fill", "where", "index_put")] or [
-        x for x in new if x.name in ("add", "sub", "mul")
-    ]
-    return best[-1].where if best else twin.softmax.where
+    return twin.where_masked(new)

@@ -15,7 +15,7 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Scores, Softmaxes
 from headwise.doctor.probing.masking import given
-from headwise.doctor.probing.probe import REACHED, Probe, length_of_keys, moved, rows, scaled
+from headwise.doctor.probing.probe import REACHED, Probe, moved, rows, scaled
 from headwise.errors import DoctorError
 
 FINDINGS = ("mask-fill-too-small",)
@@ -85,7 +85,7 @@ def _ways(probe: Probe) -> Iterator[tuple[str, dict[str, Any]]]:
         if mask.own or mask.form == "additive" or mask.parameter in seen:
             continue  # the caller chooses the numbers of an additive mask
         try:
-            options = given(probe.interface, mask, inputs, *range(1, length_of_keys(inputs)))
+            options = given(probe.interface, mask, inputs, *range(1, inputs.key_length))
         except DoctorError:
             continue
         if mask.works or 0 < _leak(probe, 1.0, 0, {"given": options}) < 0.05 * before:

@@ -17,10 +17,9 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.masking import given
-from headwise.doctor.probing.probe import REACHED, Probe, gap, length_of_keys, quiet
+from headwise.doctor.probing.probe import REACHED, Probe, gap, quiet
 
 FINDINGS = ("mask-ignored",)
-SOURCES = ("keras #23038", "transformers #46634 #47946", "diffusers #8886")
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -92,7 +91,7 @@ def _change(
 
 def _key(inputs: Inputs, mask: MaskInput) -> int:
     """The key to hide: the last one if the mask counts lengths, else one that causal queries also attend to."""
-    return length_of_keys(inputs) - 1 if mask.shape == "B" else 1
+    return inputs.key_length - 1 if mask.shape == "B" else 1
 
 
 def _modes(probe: Probe, inputs: Inputs, mask: MaskInput, change: float) -> Iterator[Finding]:
@@ -120,7 +119,7 @@ def _together(probe: Probe, inputs: Inputs, masks: list[MaskInput]) -> Iterator[
             about = names.about_memory(mask.parameter) == names.about_memory(other.parameter)
             if mask.parameter == other.parameter or not differ or not about:
                 continue
-            last = length_of_keys(inputs) - 1
+            last = inputs.key_length - 1
             hidden = given(probe.interface, other, inputs, last if other.shape == "B" else 2)
             found = _change(probe, inputs, mask, more=hidden)
             if found is not None and found <= REACHED:
@@ -133,6 +132,5 @@ def _finding(evidence: str, numbers: dict[str, float] | None = None) -> Finding:
         "bug",
         evidence,
         "apply the mask before the softmax on every path, or raise an error if it is not supported",
-        sources=SOURCES,
         numbers=numbers or {},
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,19 +11,17 @@ from torch import Tensor
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
-from headwise.doctor.probing.masking import hide
-from headwise.doctor.probing.probe import Probe, each
+from headwise.doctor.probing.masking import hiding
+from headwise.doctor.probing.probe import Probe
 
 FINDINGS = ("masked-nan-leaks",)
-SOURCES = ("pytorch #101967",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     inputs = probe.inputs()
     probe.rowwise(inputs)
-    ways: tuple[dict[str, Any], ...] = ({"padding": hide(inputs, 1)[:, 0]}, {"allowed": hide(inputs, 1)})
-    for options in ways:
+    for options in reversed(hiding(inputs, 1)):
         usual = probe.attempt(inputs, **options)
         if isinstance(usual, Exception) or not usual.isfinite().all():
             continue
@@ -41,7 +38,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                     f"{int((~own).sum())} other rows NaN: its weight is 0, and 0 · NaN is NaN",
                     "fill padding with numbers (zeros), not with uninitialised memory; or set masked values to zero "
                     "before the product",
-                    sources=SOURCES,
                     numbers={"rows": int(reached.sum()), "of": int((~own).sum())},
                 )
             return
@@ -54,7 +50,7 @@ def _spoilt(inputs: Inputs) -> Inputs:
         x[:, 1] = torch.nan
         return x
 
-    spoilt = each(inputs, spoil)
+    spoilt = inputs.each(spoil)
     if inputs.key is not None:
         return dataclasses.replace(spoilt, query=inputs.query)
     return spoilt

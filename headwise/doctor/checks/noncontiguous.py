@@ -10,10 +10,9 @@ from torch import Tensor
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
-from headwise.doctor.probing.probe import ROUNDING, Probe, each, gap, quiet, sentence
+from headwise.doctor.probing.probe import ROUNDING, Probe, gap, quiet, sentence
 
 FINDINGS = ("noncontiguous-input",)
-SOURCES = ("fairseq #2598",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -26,7 +25,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         "every second number of a wider tensor": lambda x: torch.stack([x, x], -1).flatten(-2)[..., ::2],
     }
     for name, way in ways.items():
-        out = _given(probe, each(inputs, way))
+        out = _given(probe, inputs.each(way))
         if isinstance(out, Tensor):
             change = gap(expected, out)
             if change > ROUNDING:
@@ -35,7 +34,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                     "bug",
                     f"the same input as {name} gives another output: up to {change:.2g} of its size",
                     "read inputs by index, not by memory address: no as_strided, data_ptr or set_ on them",
-                    sources=SOURCES,
                     numbers={"change": change},
                 )
                 return
@@ -45,7 +43,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                 "risk",
                 f"the same input as {name} makes it raise {sentence(out)}",
                 "use reshape() where the input may be a view of another tensor, or call contiguous() first",
-                sources=SOURCES,
             )
             return
 

@@ -15,7 +15,6 @@ from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, Probe
 
 FINDINGS = ("packing-leak",)
-SOURCES = ("axolotl #3796",)
 
 _IDS = re.compile(
     r"^(seg(ment)?|doc(ument)?|pack(ing|ed)?|sequence|seq|sample|example)_?(ids?|index|indices|idx|ranks?)s?$"
@@ -64,7 +63,6 @@ def _finding(arguments: str, across: Tensor) -> Finding:
         f"with {arguments} saying that two documents share a row, {reached} of {across.numel()} pairs of tokens of "
         f"different documents still attend to one another, by up to {largest:.2g} of the output's size",
         "allow a pair only if both ids are equal: mask = ids[:, None, :, None] == ids[:, None, None, :]",
-        sources=SOURCES,
         numbers={"pairs": reached, "of": across.numel(), "change": largest},
     )
 

@@ -61,8 +61,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     for site in sites:
         if site.grid is None or site.contraction is None:
             continue
-        found = {name: _rotation(site, name) for name in ("q", "k", "v")}
-        q, k, v = found["q"], found["k"], found["v"]
+        q, k, v = (_rotation(site, name) for name in ("q", "k", "v"))
         if q is None or k is None:
             continue
         known += 1
@@ -179,8 +178,6 @@ def _rotation(site: Site, name: str) -> Rotation | None:
     if raw is None:
         return None
     entered = {"q": site.q, "k": site.k, "v": site.v}[name].double()
-    raw, order = _natural(site, name, raw)
-    entered = entered[..., order]
     factor = (entered * raw).sum() / (raw * raw).sum()
     if float((entered - factor * raw).abs().max()) < _ROUNDING * float(entered.abs().max()):
         return Rotation("")
@@ -188,12 +185,11 @@ def _rotation(site: Site, name: str) -> Rotation | None:
     for size in (width, *range(width - 2, 1, -2)):  # partly rotated heads: only the first or last features
         for start in {0, width - size}:
             rest = [i for i in range(width) if not start <= i < start + size]
-            still = entered[..., rest] - factor * raw[..., rest]
             if rest:
                 own = (entered[..., rest] * raw[..., rest]).sum() / (raw[..., rest] ** 2).sum()
                 still = entered[..., rest] - own * raw[..., rest]
-            if rest and float(still.abs().max()) > _ROUNDING * float(entered.abs().max()):
-                continue
+                if float(still.abs().max()) > _ROUNDING * float(entered.abs().max()):
+                    continue
             for pairing, pairs in (
                 ("halves", [(start + i, start + i + size // 2) for i in range(size // 2)]),
                 ("neighbours", [(start + 2 * i, start + 2 * i + 1) for i in range(size // 2)]),
@@ -202,11 +198,6 @@ def _rotation(site: Site, name: str) -> Rotation | None:
                 if maps is not None:
                     return Rotation(pairing, maps, tuple(pairs))
     return None
-
-
-def _natural(site: Site, name: str, raw: Tensor) -> tuple[Tensor, Tensor]:
-    """The features of a head in the order of the projection's columns, which the rotation may have permuted."""
-    return raw, torch.arange(raw.shape[-1])
 
 
 def _maps(raw: Tensor, entered: Tensor, pairs: list[tuple[int, int]]) -> Tensor | None:

@@ -29,9 +29,10 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield from _lengths(probe)
     if probe.crosses and not probe.rectangular:
         problem = probe.attempt(probe.interface.inputs(3, None, 2 + probe.inputs().query.shape[1]))
+        said = sentence(problem) if isinstance(problem, Exception) else "nothing"
         yield _finding(
             "bug" if probe.interface.takes == "memory" else "risk",
-            f"with two more keys than queries it raises {_said(problem)}",
+            f"with two more keys than queries it raises {said}",
             "take the length of keys and values from the keys, not from the queries",
             {},
         )
@@ -80,7 +81,3 @@ def _lengths(probe: Probe) -> Iterator[Finding]:
 
 def _finding(severity: Severity, evidence: str, fix: str, numbers: dict[str, float]) -> Finding:
     return Finding("sizes-fixed", severity, evidence, fix, numbers=numbers)
-
-
-def _said(problem: object) -> str:
-    return sentence(problem) if isinstance(problem, Exception) else "nothing"

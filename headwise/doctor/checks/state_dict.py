@@ -6,6 +6,7 @@ other numbers. If the output then differs, something was not saved.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,7 +37,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     other = Probe(patient)
     draw = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for name, x in _stored(other.module).items():
+        for name, x in itertools.chain(other.module.named_parameters(), other.module.named_buffers()):
             if name in saved:
                 _fill(x, draw)
     try:
@@ -95,10 +96,6 @@ def _missing(name: str, tensors: list[Tensor], weights: bool, change: float) -> 
         "make it an nn.Parameter if it is to be trained, else use register_buffer()",
         numbers={"change": change, "weights": count},
     )
-
-
-def _stored(module: nn.Module) -> dict[str, Tensor]:
-    return {**dict(module.named_parameters(remove_duplicate=True)), **dict(module.named_buffers())}
 
 
 def _fill(x: Tensor, draw: torch.Generator) -> None:

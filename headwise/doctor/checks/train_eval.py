@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.listen import Dice
-from headwise.doctor.probing.probe import ROUNDING, Probe, gap, length_of_keys
+from headwise.doctor.probing.masking import hiding
+from headwise.doctor.probing.probe import ROUNDING, Probe, gap
 
 FINDINGS = ("train-eval-differ",)
-SOURCES = ("pytorch #86120 #97111",)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -27,7 +26,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     inputs = probe.inputs()
     probe.answers(inputs)
     norms = [m for m in probe.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    for name, options in _calls(probe, inputs).items():
+    for name, options in _calls(inputs).items():
         with Dice(still=True):
             expected = probe.attempt(inputs, **options)
         if not isinstance(expected, Tensor):
@@ -47,7 +46,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                 f"train and eval mode differ by {change:.2g} of the output's size because of its {len(norms)} batch "
                 "norms",
                 "nothing, if batch norm is intended; attention usually has layer norm",
-                sources=SOURCES,
                 numbers={"change": change},
             )
             return
@@ -64,16 +62,14 @@ def _finding(evidence: str, numbers: dict[str, float]) -> Finding:
         "bug",
         evidence,
         "compute the same in both modes; only dropout may depend on self.training",
-        sources=SOURCES,
         numbers=numbers,
     )
 
 
-def _calls(probe: Probe, inputs: Inputs) -> dict[str, dict[str, Any]]:
+def _calls(inputs: Inputs) -> dict[str, dict[str, Any]]:
     """The calls to compare: without a mask, and with a mask that hides key 1, since one code path may drop it."""
-    cells = torch.ones(inputs.query.shape[0], inputs.query.shape[1], length_of_keys(inputs), dtype=torch.bool)
-    cells[:, :, 1] = False
-    return {"without a mask": {}, "with a mask": {"allowed": cells}, "with padding": {"padding": cells[:, 0]}}
+    cells, padding = hiding(inputs, 1)
+    return {"without a mask": {}, "with a mask": cells, "with padding": padding}
 
 
 def _trained(patient: Patient, inputs: Inputs, *, norms: bool, **options: Any) -> Tensor | Exception:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -21,8 +20,8 @@ from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
-from headwise.doctor.probing.masking import hide
-from headwise.doctor.probing.probe import REACHED, Probe, gap, quiet
+from headwise.doctor.probing.masking import hiding
+from headwise.doctor.probing.probe import REACHED, Probe, gap, gradients, quiet
 
 FINDINGS = ("unused-parameter", "gradient-blocked")
 
@@ -75,8 +74,8 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 def _calls(probe: Probe, inputs: Inputs) -> Iterator[tuple[bool, dict[str, Any]]]:
     yield False, {}
-    yield False, {"allowed": hide(inputs, 1)}
-    yield False, {"padding": hide(inputs, 1)[:, 0]}
+    for mask in hiding(inputs, 1):
+        yield False, mask
     yield True, {}
     for flag, value in probe.interface.flags.items():
         yield False, {"given": {flag: not value}}
@@ -92,9 +91,7 @@ def _reached(
             out = probe.interface.run(inputs, grad=True, **options).output
         if not out.requires_grad:
             return None
-        draw = torch.Generator().manual_seed(3)
-        weight = torch.randn(out.shape, generator=draw).to(out.dtype)
-        found = torch.autograd.grad(out, list(wanted.values()), weight, allow_unused=True)
+        found = gradients(out, wanted.values())
     except Exception:
         return None
     finally:
@@ -212,6 +209,5 @@ def _origin(module: nn.Module, name: str) -> Where | None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             parts = [part for target in targets for part in ast.walk(target)]
             if any(isinstance(part, ast.Attribute) and part.attr == attribute for part in parts):
-                line = first + node.lineno - 1
-                return Where(file, line, linecache.getline(file, line).strip())
+                return Where.at(file, first + node.lineno - 1)
     return None

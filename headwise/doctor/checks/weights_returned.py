@@ -11,11 +11,10 @@ from torch import Tensor
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
-from headwise.doctor.probing.masking import hide
+from headwise.doctor.probing.masking import hiding
 from headwise.doctor.probing.probe import Probe
 
 FINDINGS = ("weights-averaged", "softmax-axis", "mask-after-softmax")
-SOURCES = ("pytorch #34537 #47583",)
 
 _PER_HEAD = re.compile(r"average|per_head|head_weights|mean")
 _NEAR = 1e-3
@@ -63,7 +62,6 @@ def _averaged(probe: Probe, weights: Tensor) -> Iterator[Finding]:
         f"the returned weights have the shape {list(weights.shape)}: one map for {heads} heads"
         + (f", unless {flag} says otherwise" if flag else ", and no argument asks for all of them"),
         f"pass {flag} to see every head" if flag else "return [B, H, Q, K], and let the caller take the mean",
-        sources=SOURCES,
         numbers={"heads": heads},
     )
 
@@ -77,14 +75,12 @@ def _sums(probe: Probe, weights: Tensor, options: dict[str, Any]) -> Iterator[Fi
             "bug",
             f"the returned weights sum to 1 over the queries; over the keys they sum to {low:.3g} … {high:.3g}",
             "softmax(scores, dim=-1), with scores [..., Q, K]",
-            sources=("labml annotated #146", "fastNLP #254"),
             numbers={"least": low, "most": high},
         )
     if rows > _NEAR:
         return
-    inputs = probe.inputs()
-    for word, mask in (("allowed", hide(inputs, 1)), ("padding", hide(inputs, 1)[:, 0])):
-        masked = _weights(probe, {**options, word: mask})
+    for mask in hiding(probe.inputs(), 1):
+        masked = _weights(probe, {**options, **mask})
         if masked is None:
             continue
         low = float(masked.sum(-1).amin())

@@ -7,7 +7,6 @@ operation where they differ.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import torch
@@ -48,50 +47,35 @@ def compare(
     Raises:
         DoctorError: one of them cannot be called, they do not take the same inputs, or their weights cannot be mapped.
     """
+    tell = progress or (lambda done, total, what: None)
+    usual = type(first).__name__, second if isinstance(second, str) else type(second).__name__
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _compare(first, second, spec, spec_other, names, seed, progress or (lambda done, total, what: None))
-
-
-def _compare(
-    first: nn.Module,
-    second: nn.Module | str,
-    spec: Spec | None,
-    spec_other: Spec | None,
-    names: tuple[str, str] | None,
-    seed: int,
-    tell: Progress,
-) -> Comparison:
-    tell(0, 0, "finding out how to call them")
-    mine = Side.of(first, spec)
-    theirs = _peer(second, mine, seed) if isinstance(second, str) else Side.of(second, spec_other)
-    mine.name, theirs.name = names or (
-        type(first).__name__,
-        second if isinstance(second, str) else type(second).__name__,
-    )
-    pair = Pair(mine, theirs, seed)
-    tell(0, 0, "mapping the weights")
-    pair.match()
-    cases = pair.cases()
-    rows = []
-    for number, case in enumerate(cases):
-        tell(number, len(cases), f"{case.mask}, {case.batch} × {case.queries} × {case.keys}")
-        rows.append(pair.row(case))
-    found = Comparison(
-        mine.name,
-        theirs.name,
-        pair.dtype_name,
-        pair.tolerance,
-        tuple(rows),
-        pair.found.pairs(),
-        None,
-        tuple(pair.notes),
-    )
-    if not found.compared:
-        raise DoctorError(f"{mine.name} and {theirs.name} could not be compared in any case: {rows[0].problem}")
-    if found.same:
-        return found
-    return dataclasses.replace(found, parted=pair.part(rows, cases))
+        tell(0, 0, "finding out how to call them")
+        mine = Side.of(first, spec)
+        theirs = _peer(second, mine, seed) if isinstance(second, str) else Side.of(second, spec_other)
+        mine.name, theirs.name = names or usual
+        pair = Pair(mine, theirs, seed)
+        tell(0, 0, "mapping the weights")
+        pair.match()
+        cases = pair.cases()
+        rows = []
+        for number, case in enumerate(cases):
+            tell(number, len(cases), f"{case.mask}, {case.batch} × {case.queries} × {case.keys}")
+            rows.append(pair.row(case))
+        compared = [row for row in rows if not row.problem]
+        if not compared:
+            raise DoctorError(f"{mine.name} and {theirs.name} could not be compared in any case: {rows[0].problem}")
+        return Comparison(
+            mine.name,
+            theirs.name,
+            pair.dtype_name,
+            pair.tolerance,
+            tuple(rows),
+            mapping=pair.found.pairs(),
+            parted=None if all(row.same for row in compared) else pair.part(rows, cases),
+            notes=tuple(pair.notes),
+        )
 
 
 def _peer(name: str, mine: Side, seed: int) -> Side:
@@ -100,10 +84,10 @@ def _peer(name: str, mine: Side, seed: int) -> Side:
     dtype = torch.float32 if mine.runs_in(torch.float64) else torch.float64
     for dimensions in mine.dimensions():
         try:
-            peer = build_peer(name, dimensions, dtype=dtype, seed=seed)
+            module, spec = build_peer(name, dimensions, dtype=dtype, seed=seed)
         except DoctorError as error:
             problem = problem or error
             continue
-        return Side(peer.module, discovered(peer.module, peer.spec), certain=not name.startswith("hf:"))
+        return Side(module, discovered(module, spec), certain=not name.startswith("hf:"))
     assert problem is not None
     raise problem

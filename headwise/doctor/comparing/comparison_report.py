@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from headwise.doctor.comparing.parting import Operation, Parting
-from headwise.doctor.telling.report import printable
+from headwise.doctor.telling.printable import printable
+from headwise.doctor.telling.report import indented
 
 if TYPE_CHECKING:
     from headwise.doctor.comparing.comparison import Comparison
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 def comparison_report(found: Comparison) -> Iterator[RenderableType]:
     """The whole result of a comparison, for rich to print."""
     yield Text(printable(f"{found.first} and {found.second}, in {found.dtype}"), style="bold")
-    yield from _indented(found.mapping[slot] for slot in found.mapping)
-    yield from _indented(found.notes, style="dim")
+    yield from indented(found.mapping.values())
+    yield from indented(found.notes, style="dim")
     yield Text()
     yield _table(found)
     problems = dict.fromkeys(f"{row.mask}: {row.problem}" for row in found.rows if row.problem)
     if problems:
         yield Text("not compared", style="bold dim")
-        yield from _indented(problems)
+        yield from indented(problems)
     yield Text()
     yield Text(conclusion(found), style="bold green" if found.same else "bold red")
     if found.parted:
@@ -79,10 +79,10 @@ def _parted(found: Comparison) -> Iterator[RenderableType]:
     yield Text(f"They {agreed}differ at the {parted.stage}{_by(parted)}.")
     for name, operation in ((found.first, parted.first), (found.second, parted.second)):
         if operation is not None:
-            yield from _indented([f"{name}: {_said(operation)}"])
+            yield from indented([f"{name}: {_said(operation)}"])
     worst = next((row.worst for row in found.compared if row.worst), "")
     if parted.stage == "gradients" and worst:
-        yield from _indented([f"the gradient that differs most: {worst}"])
+        yield from indented([f"the gradient that differs most: {worst}"])
 
 
 def _by(parted: Parting) -> str:
@@ -97,8 +97,3 @@ def _said(operation: Operation) -> str:
     at = f" at {operation.where}" if operation.where else ""
     code = f"    {operation.where.code}" if operation.where and operation.where.code else ""
     return f"{operation.name} {list(operation.shape)}{at}{code}"
-
-
-def _indented(lines: Iterable[str], style: str = "") -> Iterator[RenderableType]:
-    for line in lines:
-        yield Padding(Text(printable(line), style=style), (0, 0, 0, 2))

@@ -5,7 +5,6 @@ Each is built in the size of the module that it is compared with, and comes with
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import inspect
 import os
@@ -22,16 +21,8 @@ from headwise.doctor.comparing.dimensions import Dimensions
 from headwise.doctor.targets.load import said
 from headwise.errors import DoctorError
 
+Peer = tuple[nn.Module, Spec]
 NAMES = ("torch", "headwise", "keras", "hf:NAME")
-
-
-@dataclasses.dataclass(frozen=True)
-class Peer:
-    """A module to compare with."""
-
-    name: str
-    module: nn.Module
-    spec: Spec
 
 
 def is_peer(name: str) -> bool:
@@ -40,7 +31,7 @@ def is_peer(name: str) -> bool:
 
 
 def build_peer(name: str, sizes: Dimensions, *, dtype: torch.dtype = torch.float64, seed: int = 0) -> Peer:
-    """The peer of that name, with random weights.
+    """The peer of that name, with random weights, and how it is called.
 
     Raises:
         DoctorError: there is no peer of that name, its package is not installed, or it does not support these sizes.
@@ -48,16 +39,15 @@ def build_peer(name: str, sizes: Dimensions, *, dtype: torch.dtype = torch.float
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if name.startswith("hf:"):
-            peer = _transformers(name, sizes)
+            module, spec = _transformers(name, sizes)
         elif name in _PEERS:
-            peer = _PEERS[name](name, sizes, dtype)
+            module, spec = _PEERS[name](sizes, dtype)
         else:
             raise DoctorError(f"compare: expected a file.py:Class, {', '.join(NAMES)}. Received: {name!r}")
-        peer.module.to(dtype).eval()
-        return peer
+        return module.to(dtype).eval(), spec
 
 
-def _torch(name: str, sizes: Dimensions, dtype: torch.dtype) -> Peer:
+def _torch(sizes: Dimensions, dtype: torch.dtype) -> Peer:
     width = sizes.heads * sizes.head
     if not width == sizes.heads * sizes.value_head == sizes.query == sizes.output:
         raise DoctorError(
@@ -66,10 +56,10 @@ def _torch(name: str, sizes: Dimensions, dtype: torch.dtype) -> Peer:
         )
     wide = {"kdim": sizes.key, "vdim": sizes.value} if {sizes.key, sizes.value} != {width} else {}
     module = nn.MultiheadAttention(width, sizes.heads, batch_first=True, **wide)
-    return Peer(name, module, Spec(batch_first=True, heads=sizes.heads))
+    return module, Spec(batch_first=True, heads=sizes.heads)
 
 
-def _headwise(name: str, sizes: Dimensions, dtype: torch.dtype) -> Peer:
+def _headwise(sizes: Dimensions, dtype: torch.dtype) -> Peer:
     from headwise.nn import MultiHeadAttention
 
     if sizes.output != sizes.query:
@@ -85,13 +75,13 @@ def _headwise(name: str, sizes: Dimensions, dtype: torch.dtype) -> Peer:
         kdim=sizes.key,
         vdim=sizes.value,
     )
-    return Peer(name, module, Spec(batch_first=True, heads=sizes.heads, kv_heads=sizes.kv_heads))
+    return module, Spec(batch_first=True, heads=sizes.heads, kv_heads=sizes.kv_heads)
 
 
 # --- Keras -----------------------------------------------------------------------------------------------------------
 
 
-def _keras(name: str, sizes: Dimensions, dtype: torch.dtype) -> Peer:
+def _keras(sizes: Dimensions, dtype: torch.dtype) -> Peer:
     if importlib.util.find_spec("keras") is None:
         raise DoctorError('keras is not installed: pip install keras, or compare with "torch" or "headwise"')
     if "keras" not in sys.modules:
@@ -104,7 +94,7 @@ def _keras(name: str, sizes: Dimensions, dtype: torch.dtype) -> Peer:
             f"keras runs on {keras.backend.backend()} in this process; set KERAS_BACKEND=torch before it is imported"
         )
     spec = Spec(takes="qkv", batch_first=True, heads=sizes.heads, mask="allowed", mask_shape="BQK")
-    return Peer(name, KerasAttention(sizes, dtype), spec)
+    return KerasAttention(sizes, dtype), spec
 
 
 class KerasAttention(nn.Module):
@@ -188,7 +178,7 @@ def _transformers(name: str, sizes: Dimensions) -> Peer:
     spec = Spec(
         takes="self", batch_first=True, heads=sizes.heads, kv_heads=sizes.kv_heads, mask="allowed", mask_shape="B1QK"
     )
-    return Peer(name, module, spec)
+    return module, spec
 
 
 def _config(kind: str, sizes: Dimensions) -> Any:
@@ -250,7 +240,7 @@ class HuggingFaceAttention(nn.Module):
 
 
 _OUTPUTS = ("o_proj", "c_proj", "out_proj", "dense", "o", "out_lin", "wo", "to_out", "proj", "projection", "output")
-_PEERS: dict[str, Callable[[str, Dimensions, torch.dtype], Peer]] = {
+_PEERS: dict[str, Callable[[Dimensions, torch.dtype], Peer]] = {
     "torch": _torch,
     "headwise": _headwise,
     "keras": _keras,

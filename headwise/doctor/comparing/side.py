@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from typing import Any
 
 import torch
@@ -85,10 +86,9 @@ class Side:
         return found
 
     def record(self, inputs: Inputs, **masks: Any) -> Recording:
-        given = [x for x in (inputs.query, inputs.key, inputs.value) if x is not None]
         if isinstance(self.module, nn.MultiheadAttention):  # runs a fused kernel if no weights are requested
             masks["need_weights"] = False
-        return record(self.module, given, lambda: self.run(inputs, **masks).output)
+        return record(self.module, list(inputs.tensors().values()), lambda: self.run(inputs, **masks).output)
 
     def is_causal(self, dtype: torch.dtype) -> bool:
         """Whether it hides the future from each token by itself."""
@@ -123,8 +123,7 @@ def complaint(error: BaseException) -> str:
 
 
 def _heads_seen(recording: Recording, inputs: Inputs) -> int | None:
-    keys = inputs.query.shape[1] if inputs.key is None else inputs.key.shape[1]
-    cells = inputs.query.shape[0] * inputs.query.shape[1] * keys
+    cells = math.prod(inputs.query.shape[:2]) * inputs.key_length
     weights = recording.stage("weights")
     heads, rest = divmod(weights[0].value.numel(), cells) if weights else (0, 1)
     return heads if heads and not rest else None

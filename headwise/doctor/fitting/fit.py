@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from headwise.doctor.fitting.deviations import MASKS, Deviation
-from headwise.doctor.fitting.observed import Observed, observe, relative_error, run
+from headwise.doctor.fitting.observed import Observed, observe, run
 from headwise.doctor.fitting.projections import Projections, find_projections
-from headwise.doctor.fitting.search import EXACT, LOOSE, Match, Search, changed
-from headwise.doctor.fitting.variants import Computation, Inapplicable, Variant
+from headwise.doctor.fitting.search import EXACT, LOOSE, Match, Search, changed, error_of
+from headwise.doctor.fitting.variants import Computation, Variant
 
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import MaskInput
@@ -136,11 +136,11 @@ def _fit_mask(seen: Observed, match: Match, mask: MaskInput, *, stated: bool) ->
         bases.append(dataclasses.replace(match.variant, causal=""))
     # The value used for -inf matters only to queries without an allowed key.
     right = [dataclasses.replace(v, mask_fill=fill) for v in bases for fill in (-math.inf, -1e9)]
-    healthy, best_right = min(((_error(c, v, output), v) for c in ways for v in right), key=lambda pair: pair[0])
+    healthy, best_right = min(((error_of(c, v, output), v) for c in ways for v in right), key=lambda pair: pair[0])
     if healthy < bound:
         return _MaskFit(best_right, None, healthy, healthy)
     wrong = [(d, v) for base in bases for d in MASKS if (v := changed(base, d)) is not None]
-    tried = [(_error(c, v, output), d, v) for c in ways for d, v in wrong]
+    tried = [(error_of(c, v, output), d, v) for c in ways for d, v in wrong]
     best = min(x for x, _, _ in tried)
     if best < bound:
         same = [(x, d, v) for x, d, v in tried if x < bound]
@@ -148,7 +148,7 @@ def _fit_mask(seen: Observed, match: Match, mask: MaskInput, *, stated: bool) ->
         others = dict.fromkeys(d for _, d, _ in same if d is not deviation)
         return _MaskFit(variant, deviation, x, healthy, tuple(others))
     if mask.what == "keys" and q_len == k_len:  # the output of a query that is itself padding does not matter
-        x, variant = min(((_error(ways[0], v, output, real), v) for v in right), key=lambda pair: pair[0])
+        x, variant = min(((error_of(ways[0], v, output, real), v) for v in right), key=lambda pair: pair[0])
         if x < bound:
             return _MaskFit(variant, None, x, x)
     return None
@@ -163,14 +163,6 @@ def _with_mask(seen: Observed, match: Match, allowed: Tensor) -> Computation:
         pattern=seen.pattern,
         norms=match.computation.norms,
     )
-
-
-def _error(computation: Computation, variant: Variant, output: Tensor, rows: Tensor | None = None) -> float:
-    try:
-        made = computation.output(variant)
-    except Inapplicable:
-        return math.inf
-    return relative_error(made, output) if rows is None else relative_error(made[rows], output[rows])
 
 
 def _cells(b: int, q_len: int, k_len: int) -> Tensor:

@@ -111,25 +111,19 @@ def _matrix(part: nn.Module) -> Tensor | None:
 def _own_bias(named: Named, vectors: Mapping[str, Tensor], parameter: Tensor) -> Tensor | None:
     """The bias that belongs to a raw parameter: `in_proj_bias` to `in_proj_weight`, `b_q` to `w_q`."""
     parent = named.path.rpartition(".")[0]
-    for path, vector in vectors.items():
-        if path.rpartition(".")[0] == parent and "bias" in path and path.replace("bias", "weight") == named.path:
+    beside = {path: x for path, x in vectors.items() if path.rpartition(".")[0] == parent and path != named.path}
+    for path, vector in beside.items():
+        if "bias" in path and path.replace("bias", "weight") == named.path:
             return vector
-    for path, vector in vectors.items():
+    for path, vector in beside.items():
         last = path.rpartition(".")[2].lower()
         other = read_name(path)
-        same = (other.letters, other.is_output) == (named.letters, named.is_output) and (
-            named.letters or named.is_output
-        )
-        if (
-            path.rpartition(".")[0] == parent
-            and same
-            and path != named.path
-            and (last.startswith("b") or "bias" in last)
-        ):
+        same = (other.letters, other.is_output) == (named.letters, named.is_output)
+        if same and (named.letters or named.is_output) and (last.startswith("b") or "bias" in last):
             return vector
-    for path, vector in vectors.items():  # one bias for all three, as in nn.MultiheadAttention
+    for path, vector in beside.items():  # one bias for all three, as in nn.MultiheadAttention
         each = vector.numel() // 3
-        if path.rpartition(".")[0] == parent and read_name(path).is_fused and len(named.letters) == 1:
+        if read_name(path).is_fused and len(named.letters) == 1:
             return vector.unflatten(0, (3, each))["qkv".index(named.letters)] if each in parameter.shape else None
     return None
 

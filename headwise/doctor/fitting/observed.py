@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.interface import Inputs, Interface
 from headwise.doctor.fitting.rope_tables import rope_tables
+from headwise.doctor.reading.marks import tensors_in
 
 LENGTH = 7  # of the inputs: unlikely to equal a width or a scale
 
@@ -74,9 +75,9 @@ def _observe(interface: Interface, dtype: torch.dtype, seed: int) -> Observed | 
         again = run(interface, given)
         if again is None or not torch.equal(again, output):  # it is random
             return None
-        moved = run(interface, _changed(given, lambda x: x[:, order]))
-        other = run(interface, _changed(given, lambda x: torch.cat([x[:1], x[1:2] * -0.5 + 0.1, x[2:]])))
-        each = run(interface, _changed(given, _each_token))
+        moved = run(interface, given.each(lambda x: x[:, order]))
+        other = run(interface, given.each(lambda x: torch.cat([x[:1], x[1:2] * -0.5 + 0.1, x[2:]])))
+        each = run(interface, given.each(_each_token))
     except Exception:
         return None
     if moved is None or other is None or each is None:
@@ -89,7 +90,7 @@ def _observe(interface: Interface, dtype: torch.dtype, seed: int) -> Observed | 
     if mixes:  # then the copies of the example affect one another
         depends = torch.ones_like(depends)
     module = interface.module
-    tables = rope_tables(module, _tensors(interface.way.arguments(given, {}))) if moves else ()
+    tables = rope_tables(module, tensors_in(interface.way.arguments(given, {}))) if moves else ()
     return Observed(
         interface=interface,
         given=given,
@@ -111,17 +112,16 @@ def run(
 ) -> Tensor | None:
     """The output in float64; if the module requires a mask, with one that allows everything."""
     try:  # on clones: some modules modify their inputs
-        result = interface.run(_changed(inputs, torch.clone), allowed=allowed, padding=padding)
+        result = interface.run(inputs.each(torch.clone), allowed=allowed, padding=padding)
     except Exception:
         if allowed is not None or padding is not None or not interface.masks:
             raise
-        query = inputs.query
-        key = query if inputs.key is None else inputs.key
+        (batch, queries), keys = inputs.query.shape[:2], inputs.key_length
         if any(mask.what == "cells" for mask in interface.masks):
-            allowed = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool)
+            allowed = torch.ones(queries, keys, dtype=torch.bool)
         else:
-            padding = torch.ones(key.shape[:2], dtype=torch.bool)
-        result = interface.run(_changed(inputs, torch.clone), allowed=allowed, padding=padding)
+            padding = torch.ones(batch, keys, dtype=torch.bool)
+        result = interface.run(inputs.each(torch.clone), allowed=allowed, padding=padding)
     output = result.output
     is_usable = isinstance(output, Tensor) and output.is_floating_point() and output.ndim == 3
     return output.detach().double() if is_usable else None
@@ -140,11 +140,6 @@ def relative_error(output: Tensor, target: Tensor) -> float:
     return math.inf if math.isnan(largest) else largest / max(float(target.abs().max()), 1e-300)
 
 
-def _changed(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
-    key, value = (None if x is None else change(x) for x in (inputs.key, inputs.value))
-    return Inputs(change(inputs.query), key, value)
-
-
 def _each_token(x: Tensor) -> Tensor:
     """The first example unchanged, then once for each of its tokens, with that token changed: [1 + N, N, M]."""
     length = x.shape[1]
@@ -161,18 +156,6 @@ def _unsettle(module: nn.Module, seed: int) -> None:
         for parameter in module.parameters():
             if parameter.ndim == 1:
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=dice).to(parameter))
-
-
-def _tensors(value: object) -> Iterator[Tensor]:
-    """Every tensor in nested arguments."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _tensors(part)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _tensors(part)
 
 
 def _speaks_of(module: nn.Module, words: Iterable[str]) -> bool:

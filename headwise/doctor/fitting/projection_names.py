@@ -6,49 +6,21 @@ import dataclasses
 import re
 
 LETTERS = {
-    "q": ("q", "qs", "query", "queries", "quer", "que"),
-    "k": ("k", "ks", "key", "keys"),
-    "v": ("v", "vs", "value", "values", "val", "vals"),
+    "q": "q qs query queries quer que",
+    "k": "k ks key keys",
+    "v": "v vs value values val vals",
 }
-OUTPUT = {
-    *("o", "os", "out", "outs", "output", "unify", "unifyheads", "merge", "merger", "combine", "combiner", "final"),
-    *("last", "post", "concat", "recombine", "reproject", "aggregate", "mix", "mixer", "back"),
-}
-FUSED = {"in", "attn", "attention", "packed", "fused", "input", "all", "joint"}
-FILLERS = {
-    *(
-        "w",
-        "weight",
-        "weights",
-        "proj",
-        "projs",
-        "projection",
-        "projections",
-        "project",
-        "linear",
-        "linears",
-        "lin",
-        "fc",
-    ),
-    *(
-        "dense",
-        "to",
-        "layer",
-        "layers",
-        "c",
-        "matrix",
-        "mat",
-        "net",
-        "head",
-        "heads",
-        "kernel",
-        "b",
-        "bias",
-        "transform",
-    ),
-    *("map", "maps", "mapping", "self", "multi", "multihead", "mha", "ff", "module", "param", "my", "the", "for", "d"),
-}
-_WORDS = {word: letter for letter, words in LETTERS.items() for word in words}
+_OUTPUT = """
+o os out outs output unify unifyheads merge merger combine combiner final last post concat recombine reproject aggregate
+mix mixer back
+"""
+_FUSED = "in attn attention packed fused input all joint"
+_FILLERS = """
+w weight weights proj projs projection projections project linear linears lin fc dense to layer layers c matrix mat net
+head heads kernel b bias transform map maps mapping self multi multihead mha ff module param my the for d
+"""
+OUTPUT, FUSED, FILLERS = (frozenset(words.split()) for words in (_OUTPUT, _FUSED, _FILLERS))
+_WORDS = {word: letter for letter, words in LETTERS.items() for word in words.split()}
 _GLUED = re.compile(
     r"^(?:to|w|fc|linear|lin|proj|b|bias|c|get|compute)?(?P<core>.+?)(?:proj|projection|linear|lin|layer|weight|bias|fc)?$"
 )

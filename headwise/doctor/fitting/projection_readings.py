@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,13 +13,43 @@ from torch import Tensor
 from headwise.doctor.fitting.linear_maps import LinearMap
 
 
-class Source(Protocol):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
     """Maps that together compute queries, keys and values: {"q": [map], "kv": [map]}; a list has one map per head."""
 
+    parts: dict[str, list[LinearMap]]
+    certain: bool
+
     @property
-    def parts(self) -> dict[str, list[LinearMap]]: ...
+    def used(self) -> set[str]:
+        return {m.path for maps in self.parts.values() for m in maps}
+
     @property
-    def certain(self) -> bool: ...
+    def heads(self) -> int | None:
+        longest = max((len(maps) for maps in self.parts.values()), default=1)
+        return longest if longest > 1 else None
+
+    @property
+    def columns(self) -> int:
+        """The number of columns of the queries in all heads together."""
+        for letters, maps in self.parts.items():
+            if "q" in letters:
+                tensor = maps[0].tensor
+                return tensor.shape[-1] // len(letters) if maps[0].oriented else max(tensor.shape)
+        return 1
+
+    def read(self, heads: int, kv_heads: int | None, widths: Mapping[str, int]) -> Iterator[Reading]:
+        """Every way to read them; `widths` are those of the inputs of "q", "k" and "v"."""
+        if self.heads is not None:
+            yield from _listed(self, heads, widths)
+        elif not self.parts:
+            yield from _nothing(heads, widths)
+        elif "qkv" in {"".join(sorted(letters, key="qkv".index)) for letters in self.parts}:
+            yield from _fused(self, heads, kv_heads, widths)
+            yield from _shared(self, heads, widths)
+        else:
+            yield from _separate(self, heads, kv_heads, widths)
+            yield from _shared(self, heads, widths)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,7 +98,7 @@ def _head_first(tensor: Tensor) -> Tensor:
     return tensor.transpose(-1, -2)  # [h, d, in] -> [h, in, d]
 
 
-def read_separate(source: Source, heads: int, kv_heads: int | None, widths: Mapping[str, int]) -> Iterator[Reading]:
+def _separate(source: Source, heads: int, kv_heads: int | None, widths: Mapping[str, int]) -> Iterator[Reading]:
     """One map each, or one for queries and one for keys and values."""
     parts = {letters: maps[0] for letters, maps in source.parts.items()}
     missing = [role for role in "qkv" if not any(role in letters for letters in parts)]
@@ -146,14 +175,14 @@ def _identity(heads: int, width: int) -> Tensor:
     return eye.reshape(width, heads, width // heads).transpose(0, 1)
 
 
-def read_nothing(heads: int, widths: Mapping[str, int]) -> Iterator[Reading]:
+def _nothing(heads: int, widths: Mapping[str, int]) -> Iterator[Reading]:
     """Attention without projections: a function of queries, keys and values in a module."""
     if widths["q"] == widths["k"] and widths["q"] % heads == 0 and widths["v"] % heads == 0:
         weights = {role: _identity(heads, widths[role]) for role in "qkv"}
         yield Reading(weights, dict.fromkeys("qkv"), {}, "none")
 
 
-def read_shared(source: Source, heads: int, widths: Mapping[str, int]) -> Iterator[Reading]:
+def _shared(source: Source, heads: int, widths: Mapping[str, int]) -> Iterator[Reading]:
     """Small square maps applied in the same way to the columns of every head, after the input was split into heads."""
     weights: dict[str, Tensor] = {}
     biases: dict[str, Tensor | None] = {}
@@ -176,7 +205,7 @@ def read_shared(source: Source, heads: int, widths: Mapping[str, int]) -> Iterat
         yield Reading(weights, biases, names, "shared", "", source.certain, oriented)
 
 
-def read_listed(source: Source, heads: int, widths: Mapping[str, int]) -> Iterator[Reading]:
+def _listed(source: Source, heads: int, widths: Mapping[str, int]) -> Iterator[Reading]:
     """A list of heads, each with its own maps."""
     weights: dict[str, Tensor] = {}
     biases: dict[str, Tensor | None] = {}
@@ -192,7 +221,7 @@ def read_listed(source: Source, heads: int, widths: Mapping[str, int]) -> Iterat
     yield Reading(weights, biases, names, "listed", "", source.certain, True)
 
 
-def read_fused(source: Source, heads: int, kv_heads: int | None, widths: Mapping[str, int]) -> Iterator[Reading]:
+def _fused(source: Source, heads: int, kv_heads: int | None, widths: Mapping[str, int]) -> Iterator[Reading]:
     """One matrix for all three: in thirds, head by head, or with fewer heads for keys and values."""
     ((letters, (m,)),) = source.parts.items()
     for tensor in m.entered_by(widths["q"]):

@@ -10,37 +10,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from headwise.doctor.fitting.linear_maps import LinearMap, linear_maps
-from headwise.doctor.fitting.projection_readings import (
-    Reading,
-    arranged,
-    read_fused,
-    read_listed,
-    read_nothing,
-    read_separate,
-    read_shared,
-)
+from headwise.doctor.fitting.projection_readings import Reading, Source, arranged
+
+if TYPE_CHECKING:
+    from headwise.doctor.calling.interface import Interface
 
 MOST_CANDIDATES = 64  # a module with more possible readings cannot be understood by trying more
-
-
-class Widths(Protocol):
-    """The part of an interface that is needed: widths, and heads if an attribute gives them."""
-
-    @property
-    def width(self) -> int: ...
-    @property
-    def key_width(self) -> int: ...
-    @property
-    def value_width(self) -> int: ...
-    @property
-    def heads(self) -> int | None: ...
-    @property
-    def kv_heads(self) -> int | None: ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,9 +38,8 @@ class Projections:
     k_bias: Tensor | None = None  # [G, D]
     v_bias: Tensor | None = None  # [G, E]
     o_bias: Tensor | None = None  # [Mo]
-    names: Mapping[str, str] = dataclasses.field(
-        default_factory=dict
-    )  # "q" -> "attn.q_proj"; roles without one are left out
+    # "q" -> "attn.q_proj"; roles without one are left out.
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     kind: str = "separate"  # separate, fused, fused-kv, listed (a module per head), shared (one for all heads), none
     layout: str = ""  # how the columns were read, if not as the usual [heads, head width]
     certain: bool = True  # whether names say which projection is which; else the order of registration did
@@ -88,7 +67,7 @@ class Projections:
 
 
 def find_projections(
-    module: nn.Module, interface: Widths, *, parameters: Mapping[str, str] | None = None
+    module: nn.Module, interface: Interface, *, parameters: Mapping[str, str] | None = None
 ) -> list[Projections]:
     """The ways in which the module's weights can be read as projections, best first; empty if none fits.
 
@@ -98,17 +77,18 @@ def find_projections(
         parameters: role ("q", "k", "v", "o", "qkv", "kv") -> path of a module or parameter, if stated by hand.
     """
     maps = linear_maps(module, parameters or {})
+    widths = {"q": interface.width, "k": interface.key_width, "v": interface.value_width}
     found = [
         whole
         for source in _sources(maps)
         for heads in _heads(source, interface)
-        for reading in source.read(heads, interface)
+        for reading in source.read(heads, interface.kv_heads, widths)
         for whole in _with_output(reading, maps, source.used)
     ]
     return sorted(found, key=lambda p: 0 if not p.layout else 1 if p.layout == "h 3 d" else 2)[:MOST_CANDIDATES]
 
 
-def _heads(source: _Source, interface: Widths) -> list[int]:
+def _heads(source: Source, interface: Interface) -> list[int]:
     """Numbers of heads to try: the known one, else those that divide the projection's columns."""
     if source.heads is not None:
         return [source.heads]
@@ -120,50 +100,10 @@ def _heads(source: _Source, interface: Widths) -> list[int]:
     return likely + [n for n in divisors if n not in likely and n <= 64]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Source:
-    """Maps that together compute queries, keys and values: {"q": [map], "kv": [map]}; a list has one map per head."""
-
-    parts: dict[str, list[LinearMap]]
-    certain: bool
-
-    @property
-    def used(self) -> set[str]:
-        return {m.path for maps in self.parts.values() for m in maps}
-
-    @property
-    def heads(self) -> int | None:
-        longest = max((len(maps) for maps in self.parts.values()), default=1)
-        return longest if longest > 1 else None
-
-    @property
-    def columns(self) -> int:
-        """The number of columns of the queries in all heads together."""
-        for letters, maps in self.parts.items():
-            if "q" in letters:
-                tensor = maps[0].tensor
-                return tensor.shape[-1] // len(letters) if maps[0].oriented else max(tensor.shape)
-        return 1
-
-    def read(self, heads: int, interface: Widths) -> Iterator[Reading]:
-        widths = {"q": interface.width, "k": interface.key_width, "v": interface.value_width}
-        kv_heads = interface.kv_heads
-        if self.heads is not None:
-            yield from read_listed(self, heads, widths)
-        elif not self.parts:
-            yield from read_nothing(heads, widths)
-        elif "qkv" in {"".join(sorted(letters, key="qkv".index)) for letters in self.parts}:
-            yield from read_fused(self, heads, kv_heads, widths)
-            yield from read_shared(self, heads, widths)
-        else:
-            yield from read_separate(self, heads, kv_heads, widths)
-            yield from read_shared(self, heads, widths)
-
-
-def _sources(maps: Sequence[LinearMap]) -> Iterator[_Source]:
+def _sources(maps: Sequence[LinearMap]) -> list[Source]:
     """Maps that may compute queries, keys and values, by their names, then by their order."""
     named = [m for m in maps if m.name.letters]
-    yielded = False
+    found = []
     for parent in dict.fromkeys(m.name.parent for m in named):  # submodules may have projections of their own
         group: dict[str, list[LinearMap]] = {}
         for m in named:
@@ -171,33 +111,24 @@ def _sources(maps: Sequence[LinearMap]) -> Iterator[_Source]:
                 group.setdefault(m.name.letters, []).append(m)
         chosen = _choose(group)
         if chosen is not None:
-            yielded = True
-            yield _Source(chosen, True)
-    if yielded:
-        return
-    fused = [m for m in maps if m.name.is_fused]
-    for m in fused:
-        yielded = True
-        yield _Source({"qkv": [m]}, True)
-    if yielded:
-        return
+            found.append(Source(chosen, True))
     plain = [m for m in maps if not m.name.is_output] or list(maps)
-    for m in plain:
-        if m.oriented and m.tensor.shape[1] == 3 * m.tensor.shape[0]:
-            yielded = True
-            yield _Source({"qkv": [m]}, False)
-    if yielded:
-        return
+    wide = [m for m in plain if m.oriented and m.tensor.shape[1] == 3 * m.tensor.shape[0]]
+    found = found or [Source({"qkv": [m]}, True) for m in maps if m.name.is_fused]
+    found = found or [Source({"qkv": [m]}, False) for m in wide]
+    if found:
+        return found
     given = dict(_partly(named))
     free = [m for m in plain if m not in named]
     open_roles = [role for role in "qkv" if not any(role in letters for letters in given)]
     if len(free) >= len(open_roles) > 0:
         for order in itertools.permutations(open_roles):
-            yield _Source(given | {role: [m] for role, m in zip(order, free, strict=False)}, False)
+            found.append(Source(given | {role: [m] for role, m in zip(order, free, strict=False)}, False))
     if given and not free:
-        yield _Source(given, True)
+        found.append(Source(given, True))
     if not maps or all(m.name.is_output for m in maps):
-        yield _Source({}, True)
+        found.append(Source({}, True))
+    return found
 
 
 def _partly(named: Sequence[LinearMap]) -> Iterator[tuple[str, list[LinearMap]]]:

@@ -129,7 +129,7 @@ class Search:
         self.left -= 1
         if computation.norms.output is not None:  # the input is added before the norm, so both are computed
             both = [variant, dataclasses.replace(variant, residual=True)]
-            return min(((self._plain_error(computation, v), v) for v in both), key=lambda pair: pair[0])
+            return min(((error_of(computation, v, self.seen.output), v) for v in both), key=lambda pair: pair[0])
         try:
             part = computation.output(variant, COLUMNS)
         except Inapplicable:
@@ -144,12 +144,6 @@ class Search:
         if errors[which] > LOOSE:
             return errors[which], variant
         return relative_error(computation.output(variant), self.seen.output), variant
-
-    def _plain_error(self, computation: Computation, variant: Variant) -> float:
-        try:
-            return relative_error(computation.output(variant), self.seen.output)
-        except Inapplicable:
-            return math.inf
 
     def _usable(self, computation: Computation, base: Variant) -> list[tuple[Deviation, Variant]]:
         """The catalogue applied to this base, without deviations that the module's behaviour rules out."""
@@ -272,6 +266,15 @@ class Search:
                         healthy, _ = self._try(computation, base)
                         return Match(p, computation, variant, (deviation,), error, healthy)
         return None
+
+
+def error_of(computation: Computation, variant: Variant, output: Tensor, rows: Tensor | None = None) -> float:
+    """The relative error of a variant, in all rows of the output or in some; infinite if it cannot be computed."""
+    try:
+        made = computation.output(variant)
+    except Inapplicable:
+        return math.inf
+    return relative_error(made, output) if rows is None else relative_error(made[rows], output[rows])
 
 
 def changed(base: Variant, deviation: Deviation) -> Variant | None:

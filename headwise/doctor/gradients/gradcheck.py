@@ -46,9 +46,8 @@ class TensorGradient:
     autograd: float
     numerical: float
     kinks: int  # elements at which the output has no single slope; they are not judged
-    verdict: (
-        Verdict  # blocked: the output depends on it but it gets no gradient; unused: no dependence; frozen: as intended
-    )
+    # blocked: the output depends on it but it gets no gradient; unused: no dependence; frozen: as intended
+    verdict: Verdict
 
     @property
     def wrong(self) -> bool:
@@ -149,9 +148,8 @@ class _Run:
         self.module = interface.module
         self.tensors: dict[str, Tensor] = {}
         shared: set[int] = set()
-        for name in ("query", "key", "value"):
-            x = getattr(inputs, name)
-            if x is not None and id(x) not in shared and x.is_floating_point():
+        for name, x in inputs.tensors().items():
+            if id(x) not in shared and x.is_floating_point():
                 shared.add(id(x))
                 self.tensors[f"input {name}"] = x
         self.tensors.update((name, x) for name, x in self.module.named_parameters() if x.is_floating_point())
@@ -197,31 +195,30 @@ class _Run:
                 x.copy_(self._buffers[name])
         # Copies, for a module that changes its inputs in place; inputs that are one tensor stay one tensor.
         copies: dict[int, Tensor] = {}
-        changes = {
-            name: copies.setdefault(id(x), x.clone())
-            for name in ("query", "key", "value")
-            if (x := getattr(self.inputs, name)) is not None
-        }
+        given = self.inputs.each(lambda x: copies.setdefault(id(x), x.clone()))
         with torch.random.fork_rng(devices=[]):  # dropout that is active even in eval mode is the same in every call
-            return self.interface.run(dataclasses.replace(self.inputs, **changes), grad=grad).output
+            return self.interface.run(given, grad=grad).output
 
 
 def _prepare(module: nn.Module, spec: Spec | None, seed: int) -> tuple[_Run, list[str]]:
     """The module in float64 if possible, else in float32."""
     notes = []
     interface = discovered(copied(module), spec)
+
+    def cast(dtype: torch.dtype) -> tuple[Interface, Inputs]:
+        twin = copy.deepcopy(interface.module)
+        found = interface.on(twin.double() if dtype == torch.float64 else twin.float())
+        return found, found.inputs(2, interface.length or 4, seed=seed, dtype=dtype)
+
     dtype = torch.float64
-    double = interface.on(copy.deepcopy(interface.module).double())
-    inputs = double.inputs(2, interface.length or 4, seed=seed, dtype=dtype)
+    double, inputs = cast(dtype)
     try:
-        with torch.no_grad():
-            double.run(inputs)
+        double.run(inputs)
     except EXPECTED as error:
         why = f"{said(error)}{raised_at(error)}"
         notes.append(f"it cannot run in float64: {why}; checked in float32, which shows only large errors")
         dtype = torch.float32
-        double = interface.on(copy.deepcopy(interface.module).float())
-        inputs = double.inputs(2, interface.length or 4, seed=seed, dtype=dtype)
+        double, inputs = cast(dtype)
     lowest = _lowest(double, inputs, dtype)
     if lowest != dtype:
         named = str(lowest).removeprefix("torch.")
@@ -238,7 +235,7 @@ def _prepare(module: nn.Module, spec: Spec | None, seed: int) -> tuple[_Run, lis
 
 def _lowest(interface: Interface, inputs: Inputs, dtype: torch.dtype) -> torch.dtype:
     """The lowest precision of any intermediate result."""
-    given = [x for x in (inputs.query, inputs.key, inputs.value) if x is not None]
+    given = list(inputs.tensors().values())
     recording = record(interface.module, given, lambda: interface.run(inputs).output)
     kinds = {x.value.dtype for x in recording.steps if x.live and x.value.is_floating_point()}
     return max({dtype, *kinds}, key=lambda kind: torch.finfo(kind).eps)

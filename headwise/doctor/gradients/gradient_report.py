@@ -6,31 +6,24 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from headwise.doctor.comparing.comparison_report import number
-from headwise.doctor.telling.report import printable
+from headwise.doctor.telling.printable import printable
+from headwise.doctor.telling.report import indented
 
 if TYPE_CHECKING:
     from headwise.doctor.gradients.gradcheck import Gradients, TensorGradient
 
-_SAID = {
-    "right": "right",
-    "wrong": "wrong",
-    "blocked": "no gradient",
-    "unused": "not used",
-    "frozen": "frozen",
-}
+_SAID = {"blocked": "no gradient", "unused": "not used"}  # of the others, the verdict itself
 _STYLE = {"wrong": "bold red", "blocked": "bold red", "unused": "yellow", "frozen": "dim"}
 
 
 def gradient_report(found: Gradients) -> Iterator[RenderableType]:
     """The whole result of a gradient check, for rich to print."""
     yield Text(printable(f"Gradients of {found.subject}, in {found.dtype}"), style="bold")
-    for note in found.notes:
-        yield Padding(Text(printable(note), style="dim"), (0, 0, 0, 2))
+    yield from indented(found.notes, style="dim")
     if found.tensors:
         yield Text()
         yield _table(found)
@@ -69,5 +62,6 @@ def _table(found: Gradients) -> Table:
         at = " ".join(map(str, x.at)) or "direction"
         numbers = (number(x.difference), at, f"{x.autograd:.4g}", f"{x.numerical:.4g}")
         shape = " × ".join(map(str, x.shape)) or "1"
-        table.add_row(printable(x.name), shape, str(x.checked), *numbers, _SAID[x.verdict], style=_STYLE.get(x.verdict))
+        verdict = _SAID.get(x.verdict, x.verdict)
+        table.add_row(printable(x.name), shape, str(x.checked), *numbers, verdict, style=_STYLE.get(x.verdict))
     return table

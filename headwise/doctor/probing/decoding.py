@@ -125,13 +125,10 @@ class Returned(Session):
         found = super().options(first)
         if self.cache is None:
             return found
-        if (
-            len(self.steps.caches) > 1
-            and isinstance(self.cache, (tuple, list))
-            and len(self.cache) == len(self.steps.caches)
-        ):
-            return {**found, **dict(zip(self.steps.caches, self.cache, strict=True))}
-        return {**found, self.steps.caches[0]: self.cache}
+        names = self.steps.caches
+        if isinstance(self.cache, (tuple, list)) and len(self.cache) == len(names) > 1:
+            return {**found, **dict(zip(names, self.cache, strict=True))}
+        return {**found, names[0]: self.cache}
 
     def after(self, raw: Any) -> None:
         self.cache = self.pick(raw)

@@ -8,7 +8,6 @@ scores are, and to what value masked scores are set.
 from __future__ import annotations
 
 import dataclasses
-import linecache
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -36,15 +35,8 @@ _DROPOUTS: dict[str, tuple[int, str, float, int | None, str]] = {
 # What hand-written dropout is made of: uniform random numbers that are compared with p.
 _EVEN = ("rand", "rand_like", "bernoulli", "bernoulli_", "uniform_")
 _OTHER = (
-    "randn",
-    "randn_like",
-    "normal",
-    "normal_",
-    "randint",
-    "randint_like",
-    "randperm",
-    "multinomial",
-    "exponential_",
+    *("randn", "randn_like", "normal", "normal_", "randint", "randint_like"),
+    *("randperm", "multinomial", "exponential_"),
 )
 
 
@@ -132,7 +124,7 @@ def where() -> Where | None:
         if file.startswith(_HERE) and not file.endswith("listen.py"):
             return None  # a call of the doctor itself, with no user code in between
         if not file.startswith((_TORCH, _HERE)) and not file.startswith("<"):
-            return Where(file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip())
+            return Where.at(file, frame.f_lineno)
         frame = frame.f_back
     return None
 

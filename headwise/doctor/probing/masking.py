@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headwise.doctor.probing.probe import length_of_keys
-
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Inputs, Interface
     from headwise.doctor.calling.mask_input import MaskInput
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 def hide(inputs: Inputs, *keys: int, example: int | None = None, own: bool = False) -> Tensor:
     """[B, Q, K], True = may attend: all but these keys, in one example or in all. `own`: of the queries."""
     batch, queries = inputs.query.shape[:2]
-    allowed = torch.ones(batch, queries, queries if own else length_of_keys(inputs), dtype=torch.bool)
+    allowed = torch.ones(batch, queries, queries if own else inputs.key_length, dtype=torch.bool)
     examples = slice(None) if example is None else slice(example, example + 1)
     for key in keys:
         allowed[examples, :, key] = False
@@ -31,12 +29,14 @@ def left_padding(inputs: Inputs) -> Tensor:
     return real
 
 
-def given(
-    interface: Interface, mask: MaskInput, inputs: Inputs, *keys: int, example: int | None = None
-) -> dict[str, Any]:
+def hiding(inputs: Inputs, *keys: int, example: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of `Probe.run` that hide these keys from every query: as a mask of cells, and as padding."""
+    allowed = hide(inputs, *keys, example=example)
+    return {"allowed": allowed}, {"padding": allowed[:, 0]}
+
+
+def given(interface: Interface, mask: MaskInput, inputs: Inputs, *keys: int) -> dict[str, Any]:
     """The arguments of forward with which this one mask hides these keys. DoctorError if it cannot express that."""
-    allowed = hide(inputs, *keys, example=example, own=mask.own)
-    if mask.what == "keys":
-        allowed = allowed[:, 0]
-    value = mask.value(allowed, interface.heads or 1, inputs.query.dtype)
-    return {mask.parameter: value}
+    allowed = hide(inputs, *keys, own=mask.own)
+    laid = allowed[:, 0] if mask.what == "keys" else allowed
+    return {mask.parameter: mask.value(laid, interface.heads or 1, inputs.query.dtype)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ class Probe:
         """A call on copies of the inputs, so that changes in place do not matter."""
         options = {name: _apart(x) for name, x in options.items()}
         with quiet(seed):
-            return self.interface.run(each(inputs, Tensor.clone), **options)
+            return self.interface.run(inputs.each(Tensor.clone), **options)
 
     def output(self, inputs: Inputs, *, seed: int = 0, **options: Any) -> Tensor:
         """The output, [B, Q, M]."""
@@ -102,8 +102,8 @@ class Probe:
     def influence(self, inputs: Inputs, **options: Any) -> Tensor:
         """[Q, K]: how far each query's output changes when one key token changes; in the first example."""
         before = self.rowwise(inputs, **options)
-        keys = length_of_keys(inputs)
-        return torch.stack([rows(before, self.output(moved(inputs, 0, k), **options))[0] for k in range(keys)], dim=1)
+        changed = (moved(inputs, 0, key) for key in range(inputs.key_length))
+        return torch.stack([rows(before, self.output(x, **options))[0] for x in changed], dim=1)
 
 
 def _apart(x: Any) -> Any:
@@ -121,10 +121,6 @@ def awake(module: nn.Module) -> None:
                 x.copy_(0.2 * torch.randn(x.shape, generator=draw))
 
 
-def length_of_keys(inputs: Inputs) -> int:
-    return (inputs.query if inputs.key is None else inputs.key).shape[1]
-
-
 def moved(
     inputs: Inputs, example: int | slice, token: int | slice = slice(None), *, queries: bool = False, seed: int = 99
 ) -> Inputs:
@@ -137,25 +133,14 @@ def moved(
         x[example, token] = 2 * torch.randn(place.shape, generator=draw, dtype=torch.float64).to(x)
         return x
 
-    changed: dict[str, Tensor] = {}
-    if queries or inputs.key is None:
-        changed["query"] = other(inputs.query)
-    for name in ("key", "value"):
-        x = getattr(inputs, name)
-        if x is not None:
-            changed[name] = other(x)
+    kept = inputs.key is not None and not queries
+    changed = {name: other(x) for name, x in inputs.tensors().items() if not (kept and name == "query")}
     return dataclasses.replace(inputs, **changed)
 
 
 def scaled(inputs: Inputs, factor: float) -> Inputs:
     """All inputs times a factor."""
-    return each(inputs, lambda x: x * factor)
-
-
-def each(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
-    """Every tensor of the inputs, changed."""
-    found = {name: getattr(inputs, name) for name in ("query", "key", "value")}
-    return dataclasses.replace(inputs, **{name: change(x) for name, x in found.items() if x is not None})
+    return inputs.each(lambda x: x * factor)
 
 
 def size(x: Tensor) -> float:
@@ -170,6 +155,16 @@ def rows(before: Tensor, after: Tensor) -> Tensor:
     same = (a == b) | (a.isnan() & b.isnan())
     difference = torch.where(same, torch.zeros_like(a), (a - b).abs().nan_to_num(torch.inf, torch.inf))
     return difference.amax(-1) / size(a)
+
+
+def weighting(out: Tensor) -> Tensor:
+    """Random weights for the sum of an output whose gradients are wanted, the same for every output of a shape."""
+    return torch.randn(out.shape, generator=torch.Generator().manual_seed(3)).to(out.dtype)
+
+
+def gradients(out: Tensor, wanted: Iterable[Tensor]) -> tuple[Tensor | None, ...]:
+    """Those of the weighted sum of an output; None for a tensor that it does not depend on."""
+    return torch.autograd.grad(out, list(wanted), weighting(out), allow_unused=True)
 
 
 def gap(before: Tensor, after: Tensor) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 import sys
 from typing import Any
@@ -25,13 +24,8 @@ def running_line() -> Where | None:
         if file.startswith(_DOCTOR) and not file.startswith(_READING):
             break
         if not file.startswith((_TORCH, _DOCTOR)) and not file.startswith("<"):
-            return _line(frame)
+            return Where.at(file, frame.f_lineno)
         if inner is None and file.startswith(_TORCH) and "/nn/" in file:
-            inner = _line(frame)
+            inner = Where.at(file, frame.f_lineno)
         frame = frame.f_back
     return inner
-
-
-def _line(frame: Any) -> Where:
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    return Where(file, line, linecache.getline(file, line).strip())

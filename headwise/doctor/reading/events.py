@@ -26,9 +26,8 @@ class Trace:
     out: Marks | None = None  # of the module's output
     problem: str = ""
     exponentials: int = 0  # how many exponentials of tensors that depend on the inputs
-    functions: list[tuple[str, torch.dtype, Where | None]] = dataclasses.field(
-        default_factory=list
-    )  # cos, sin, and their dtype
+    # cos, sin, and their dtype
+    functions: list[tuple[str, torch.dtype, Where | None]] = dataclasses.field(default_factory=list)
 
     def seed(self, number: int) -> Seed:
         return self.seeds[number]

@@ -19,7 +19,6 @@ class Grid:
     heads: tuple[int, ...]  # the features of the queries' heads, in order
     key_heads: Tensor  # [H]: the feature of the keys that each query head is multiplied with
     key_inputs: Tensor  # [K]: the input that each key comes from
-    constant_keys: int  # keys that come from no token: learned latents, prefixes, sinks
 
 
 def read_grid(product: Seed, sources: Tensor, q: Side, k: Side, *, queries_left: bool) -> Grid | None:
@@ -46,8 +45,7 @@ def read_grid(product: Seed, sources: Tensor, q: Side, k: Side, *, queries_left:
     n, m = product.value.shape[-2:]
     order = _as_met(columns, names, elements % m if queries_left else elements // m % n)
     columns, at = columns[order], order.argsort()[at]
-    inside = marks.seed_of(sources) == product.number
-    valid = (tokens >= 0) & inside
+    valid = (tokens >= 0) & (marks.seed_of(sources) == product.number)
     row = tuple(x[:, None].expand_as(at)[valid] for x in (example, head, position))
     element = torch.full((int(example.max()) + 1, len(heads), int(position.max()) + 1, len(columns)), -1)
     count = torch.zeros_like(element)
@@ -57,8 +55,7 @@ def read_grid(product: Seed, sources: Tensor, q: Side, k: Side, *, queries_left:
     element[(*row, at[valid])] = elements[valid]
     key_heads = torch.full((len(heads),), UNKNOWN)
     key_heads[head] = k.feature_of_tokens.amax(-1)[known]
-    constants = int(((tokens == UNKNOWN) & inside).sum(-1).max())
-    return Grid(element, tuple(heads.tolist()), key_heads, columns >> 20, constants)
+    return Grid(element, tuple(heads.tolist()), key_heads, columns >> 20)
 
 
 def _as_met(columns: Tensor, names: Tensor, place: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ known at the end, whatever views, transposes and einsums led to it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -111,6 +111,6 @@ def tensors_in(arguments: Any) -> list[Tensor]:
         return [arguments]
     if isinstance(arguments, (list, tuple)):
         return [x for part in arguments for x in tensors_in(part)]
-    if isinstance(arguments, dict):
+    if isinstance(arguments, Mapping):
         return tensors_in(list(arguments.values()))
     return []

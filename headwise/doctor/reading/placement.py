@@ -33,15 +33,8 @@ class Layout:
 
     @property
     def right(self) -> bool:
-        wrong = (
-            self.query_position,
-            self.query_feature,
-            self.key_feature,
-            self.repeated_keys,
-            self.other_examples,
-            self.mixed,
-        )
-        return not any(wrong)
+        of_several = self.query_position or self.query_feature or self.key_feature or self.other_examples
+        return not (of_several or self.repeated_keys or self.mixed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -40,7 +42,7 @@ def _off_its_mean(x: Tensor, valid: Tensor) -> Tensor:
     return x - mean
 
 
-def _scaled_before(site: Site, name: str) -> float:
+def _scaled_before(site: Site, name: Literal["q", "k"]) -> float:
     """The factor of queries or keys between their projection (or a norm after it) and the product."""
     raw = site.raw(name)
     if raw is not None:
@@ -49,4 +51,4 @@ def _scaled_before(site: Site, name: str) -> float:
         first = float(ratio.flatten()[0])
         if bool(((ratio - first).abs() < 1e-3 * abs(first)).all()):
             return first
-    return (site.query_operand if name == "q" else site.key_operand).factor
+    return site.operand(name).factor

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from headwise.doctor.finding import Where
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.contraction import Contraction, read_contraction
 from headwise.doctor.reading.events import Operand, Seed, Softmax, Step, Trace, row_and_column
@@ -64,15 +66,9 @@ class Site:
     def key(self) -> Side:
         return self._sides[1 if self.queries_left else 0]
 
-    @property
-    def query_operand(self) -> Operand:
-        operand = self.product.left if self.queries_left else self.product.right
-        assert operand is not None
-        return operand
-
-    @property
-    def key_operand(self) -> Operand:
-        operand = self.product.right if self.queries_left else self.product.left
+    def operand(self, name: Literal["q", "k"]) -> Operand:
+        """The operand of the score product that holds the queries, or the keys."""
+        operand = self.product.left if (name == "q") == self.queries_left else self.product.right
         assert operand is not None
         return operand
 
@@ -91,7 +87,7 @@ class Site:
             met = self.contraction
             assert met is not None
             return met.values, -1 if met.left else -2
-        operand = self.query_operand if name == "q" else self.key_operand
+        operand = self.operand("q" if name == "q" else "k")
         return operand, -1 if (name == "q") == self.queries_left else -2
 
     # in the standard order
@@ -219,22 +215,20 @@ class Site:
     @property
     def steps_before(self) -> list[Step]:
         """The elementwise steps of the scores before the softmax."""
-        return [x for x in self.trace.steps if x.order < self.softmax.order and self._made_of(x.source)]
+        earlier = (x for x in self.trace.steps if x.order < self.softmax.order)
+        return [x for x in earlier if bool((marks.seed_of(x.source) == self.product.number).any())]
 
-    @property
-    def steps_after(self) -> list[Step]:
-        """The elementwise steps of the weights before their product with the values."""
-        end = self.contraction.product.order if self.contraction else 1 << 60
-        return [x for x in self.trace.steps if self.softmax.order < x.order < end and self._made_of(x.source)]
-
-    def _made_of(self, sources: Tensor) -> bool:
-        return bool((marks.seed_of(sources) == self.product.number).any())
+    def where_masked(self, steps: Sequence[Step]) -> Where | None:
+        """The line of the last of these steps that may apply a mask; that of the softmax if none may."""
+        filling = [x for x in steps if x.name in ("masked_fill", "where", "index_put")]
+        masking = filling or [x for x in steps if x.name in ("add", "sub", "mul")]
+        return masking[-1].where if masking else self.softmax.where
 
     @functools.cached_property
     def projections(self) -> dict[str, tuple[Seed, ...]]:
         """The products with parameters that q, k and v come from."""
         met = self.contraction
-        operands = {"q": self.query_operand, "k": self.key_operand, **({"v": met.values} if met else {})}
+        operands = {"q": self.operand("q"), "k": self.operand("k"), **({"v": met.values} if met else {})}
         found = {}
         for name, operand in operands.items():
             numbers = marks.seed_of(operand.source).unique().tolist()

@@ -13,9 +13,9 @@ from headwise.doctor.diagnosis import diagnose
 from headwise.doctor.finding import Diagnosis, Finding
 from headwise.doctor.limits import (
     LARGEST,
-    UNASKED,
     TookTooLong,
     TooLarge,
+    alone,
     crashes,
     hangs,
     last_line,
@@ -59,13 +59,13 @@ def examine(
             module, spec=spec, make=target.build, timeout=timeout and max(timeout - (time.monotonic() - begun), 0.1)
         )
     except TookTooLong as over:
-        return _only(target, hangs(over.seconds, over.where, doing))
+        return alone(str(target), hangs(over.seconds, over.where, doing))
     except SystemExit as left:
-        return _only(target, crashes(f"sys.exit({left.code!r})", last_line(left), doing))
+        return alone(str(target), crashes(f"sys.exit({left.code!r})", last_line(left), doing))
     except Exception as error:
         if not out_of_memory(error) or isinstance(error, TooLarge):
             raise
-        return _only(target, no_memory(error, memory, doing))
+        return alone(str(target), no_memory(error, memory, doing))
     findings = tuple(_measured(finding, memory) for finding in found.findings)
     subject = type(module) if isinstance(made, nn.Module) else made
     return dataclasses.replace(found, findings=findings, where=found.where or definition(subject))
@@ -76,11 +76,6 @@ def _measured(finding: Finding, memory: float | None) -> Finding:
     if finding.name != "too-large" or memory is None:
         return finding
     return too_large(memory, finding.where)
-
-
-def _only(target: Target, finding: Finding) -> Diagnosis:
-    """A diagnosis with only this finding: nothing else is known about the module."""
-    return Diagnosis(subject=str(target), findings=(finding,), unchecked={"everything else": UNASKED})
 
 
 def parse_spec(stated: Sequence[str]) -> Spec | None:

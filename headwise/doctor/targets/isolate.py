@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.doctor.finding import Diagnosis, Finding, Where
-from headwise.doctor.limits import GIGABYTE, UNASKED, crashes, hangs, is_users, line_of, too_large
+from headwise.doctor.limits import GIGABYTE, alone, crashes, hangs, is_users, line_of, too_large
 from headwise.errors import DoctorError
 
 MEMORY = 8 * GIGABYTE  # in addition to what Python and torch need
@@ -111,14 +111,10 @@ class _Child:
             try:
                 return Diagnosis.from_dict(result["diagnosis"])
             except (KeyError, TypeError, AttributeError):  # not written by the doctor
-                return self._with(self._crash("it overwrote the doctor's result"))
+                return alone(self._request.target, self._crash("it overwrote the doctor's result"))
         if ended == "ended" and not self._files.doing.exists():
             raise DoctorError(f"the process for --isolate could not start{self._last_words()}")
-        return self._with({"time": self._hang, "memory": self._memory, "ended": self._crash}[ended]())
-
-    def _with(self, finding: Finding) -> Diagnosis:
-        unchecked = {"everything else": UNASKED}
-        return Diagnosis(subject=self._request.target, findings=(finding,), unchecked=unchecked)
+        return alone(self._request.target, {"time": self._hang, "memory": self._memory, "ended": self._crash}[ended]())
 
     @property
     def _doing(self) -> str:
@@ -162,31 +158,16 @@ class _Child:
         self._process.wait()
 
 
-@dataclasses.dataclass(frozen=True)
 class _Files:
     """The files that parent and child share. What the child writes is not trusted."""
 
-    folder: Path
-
-    @property
-    def request(self) -> Path:
-        return self.folder / "request.json"
-
-    @property
-    def result(self) -> Path:
-        return self.folder / "result.json"
-
-    @property
-    def doing(self) -> Path:
-        return self.folder / "doing.txt"
-
-    @property
-    def stack(self) -> Path:
-        return self.folder / "stack.txt"
-
-    @property
-    def output(self) -> Path:
-        return self.folder / "output.txt"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.request = folder / "request.json"
+        self.result = folder / "result.json"
+        self.doing = folder / "doing.txt"
+        self.stack = folder / "stack.txt"
+        self.output = folder / "output.txt"
 
     def read(self, path: Path, limit: int = 200_000, *, end: bool = False) -> str:
         with contextlib.suppress(OSError), path.open("rb") as file:

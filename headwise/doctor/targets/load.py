@@ -34,9 +34,8 @@ class Target:
 
     place: str  # a path that ends in .py, or a module such as package.module
     name: str  # MyAttention, or Outer.Inner
-    settings: Mapping[str, Any] = dataclasses.field(
-        default_factory=dict
-    )  # "embed_size" or "config.embed_size" -> value
+    # "embed_size" or "config.embed_size" -> value
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     positional: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
@@ -71,7 +70,8 @@ class Target:
 
     def find(self) -> Any:
         """The class, or the function that makes a module. Imports its file."""
-        where = self._import()
+        with _explained(f"importing {self.place}"):
+            where = _import_file(self.file) if self.file else _import_module(self.place)
         found: Any = where
         for part in self.name.split("."):
             if not hasattr(found, part):
@@ -89,10 +89,6 @@ class Target:
         if not callable(found):
             raise DoctorError(f"{self} must be a torch.nn.Module class. Received: type {type(found).__name__}")
         return found
-
-    def _import(self) -> ModuleType:
-        with _explained(f"importing {self.place}"):
-            return _import_file(self.file) if self.file else _import_module(self.place)
 
     def _no_such(self, where: ModuleType) -> str:
         there = [name for name, x in vars(where).items() if _is_class_of(where, x)]

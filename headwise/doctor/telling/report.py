@@ -6,7 +6,7 @@ Console().print(report(diagnosis))      or, as plain text:      print(as_text(di
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -56,13 +56,18 @@ def counts(findings: Sequence[Finding]) -> str:
     return ", ".join(_plural(count, severity) for severity, count in numbers.items() if count) or "nothing"
 
 
+def indented(lines: Iterable[str], style: str = "") -> Iterator[RenderableType]:
+    """Each of the lines, two columns further right."""
+    for line in lines:
+        yield Padding(Text(printable(line), style=style), (0, 0, 0, 2))
+
+
 def _parts(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     title = Text(printable(diagnosis.subject), style="bold")
     if diagnosis.where:
         title.append(f"  {printable(str(diagnosis.where))}", style="not bold dim")
     yield title
-    for line in diagnosis.understood:
-        yield Padding(Text(printable(line)), (0, 0, 0, 2))
+    yield from indented(diagnosis.understood)
     for finding in diagnosis.findings:
         yield Text()
         yield from _finding(finding)

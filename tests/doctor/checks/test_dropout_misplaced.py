@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headwise.doctor.patient import NotChecked
-from tests.doctor.checks.specimens import Attention, found, one, seeded
+from tests.doctor.checks.specimens import Attention, found, one
 from tests.doctor.checks.styles import Einsum, Plain, assert_at
 
 
@@ -76,10 +76,6 @@ class Fused(Plain):
 def test_a_healthy_one(make: object) -> None:
     torch.manual_seed(0)
     assert found("dropout_misplaced", make()) == []  # type: ignore[operator]
-
-
-def test_torchs_own_layer_is_healthy() -> None:
-    assert found("dropout_misplaced", seeded(nn.MultiheadAttention, 16, 4, dropout=0.3, batch_first=True)) == []
 
 
 def test_where_no_attention_is_seen_nothing_is_said() -> None:

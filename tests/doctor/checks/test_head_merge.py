@@ -127,8 +127,3 @@ class SequenceFirst(Einsum):
 )
 def test_a_healthy_one(module: type[nn.Module]) -> None:
     assert found("head_merge", seeded(module)) == []
-
-
-def test_torchs_layers_are_healthy() -> None:
-    assert found("head_merge", seeded(nn.MultiheadAttention, 16, 4, batch_first=True)) == []
-    assert found("head_merge", seeded(nn.TransformerEncoderLayer, 16, 4, 32, batch_first=True)) == []

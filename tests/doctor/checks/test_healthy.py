@@ -15,7 +15,7 @@ import headwise
 from headwise import nn as ours
 from headwise.nn.positions import Alibi, Rope, T5Buckets
 from tests.doctor.calling.test_interface_models import bert, deepseek, gpt2, llama, t5, vit
-from tests.doctor.checks.specimens import Attention, Causal, Cross
+from tests.doctor.checks.specimens import Attention, Causal, Cross, found, seeded
 
 
 def x_transformers(**options: Any) -> nn.Module:
@@ -108,3 +108,17 @@ def test_the_whole_diagnosis_names_no_bug(name: str) -> None:
     assert len(diagnosis.unchecked) <= 14  # of all checks: what could not be traced leaves the most
     assert all(torch.equal(x, before[key]) for key, x in module.state_dict().items())
     assert module.training
+
+
+TORCHS: list[Callable[[], nn.Module]] = [
+    lambda: nn.MultiheadAttention(16, 4, dropout=0.3, batch_first=True),
+    lambda: nn.MultiheadAttention(16, 4, kdim=12, vdim=10),
+    lambda: nn.TransformerEncoderLayer(16, 4, 32, batch_first=True),
+]
+
+
+@pytest.mark.parametrize(
+    "check", ["dropout_misplaced", "head_merge", "layout", "mask_cells", "projection_order", "wrong_scale"]
+)
+def test_reading_torchs_own_layers_finds_not_even_a_note(check: str) -> None:
+    assert [found(check, seeded(make)) for make in TORCHS] == [[]] * 3

@@ -288,11 +288,6 @@ def test_a_healthy_one(module: type[nn.Module]) -> None:
     assert found("layout", seeded(module)) == []
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_torchs_own_layer_is_healthy(batch_first: bool) -> None:
-    assert found("layout", seeded(nn.MultiheadAttention, 16, 4, batch_first=batch_first)) == []
-
-
 class Convolved(nn.Module):
     """Keys of three positions each."""
 

@@ -132,11 +132,6 @@ def test_a_healthy_one(module: type[nn.Module]) -> None:
     assert found("mask_cells", seeded(module)) == []
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_torchs_own_layer_is_healthy(batch_first: bool) -> None:
-    assert found("mask_cells", seeded(nn.MultiheadAttention, 16, 4, batch_first=batch_first)) == []
-
-
 # Polarity.
 
 

@@ -174,11 +174,6 @@ def test_a_healthy_one(module: type[nn.Module]) -> None:
     assert found("projection_order", seeded(module)) == []
 
 
-def test_torchs_own_layer_is_healthy() -> None:
-    assert found("projection_order", seeded(nn.MultiheadAttention, 16, 4, batch_first=True)) == []
-    assert found("projection_order", seeded(nn.MultiheadAttention, 16, 4, kdim=12, vdim=10)) == []
-
-
 class SharedKeysAndValues(Plain):
     """What is looked for is what is found (as in Reformer's and memory networks' keys)."""
 

@@ -221,10 +221,6 @@ def test_a_healthy_one(module: type[nn.Module]) -> None:
     assert found("wrong_scale", seeded(module)) == []
 
 
-def test_torchs_own_layer_is_healthy() -> None:
-    assert found("wrong_scale", seeded(nn.MultiheadAttention, 12, 3, batch_first=True)) == []
-
-
 # Another factor on purpose: said, or at most a risk.
 
 

@@ -261,7 +261,6 @@ class WithLearnedKeys(Matmul):
 def test_learned_keys_have_no_place_among_those_of_tokens() -> None:
     site = site_of(WithLearnedKeys())
     assert site.grid is not None
-    assert site.grid.constant_keys == 2
     assert site.weights.shape == (3, HEADS, 5, 5)
     assert bool((site.weights.sum(-1) < 1).all())
 
@@ -369,10 +368,10 @@ def test_a_module_is_looked_at_in_train_mode_on_a_copy() -> None:
     module = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True).eval()
     patient = Patient(module)
     (site,) = look(patient, train=True).sites
-    assert any(step.noise for step in site.steps_after)
+    assert any(step.noise for step in site.trace.steps)
     assert not any(step.noise for step in site.steps_before)
     (still,) = patient.see().sites
-    assert not any(step.noise for step in still.steps_after)
+    assert not any(step.noise for step in still.trace.steps)
     assert not module.training
     assert not patient.module.training
 
