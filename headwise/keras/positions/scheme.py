@@ -12,8 +12,6 @@ from headwise.keras.layer import Layer, Tensor
 from headwise.masks import Mask
 from headwise.nn.positions.scheme import check_fits
 
-__all__ = ["Positions", "check_fits", "check_ids", "distances", "placed", "precision"]
-
 
 class Positions(Layer):
     """A position scheme that does nothing. A subclass overrides the methods that it needs.
@@ -54,7 +52,11 @@ class Positions(Layer):
         raise NotImplementedError
 
     def check(self, num_heads: int, head_dim: int) -> None:
-        """Raise ArgumentError unless this scheme fits a layer with these query heads and head dimensions."""
+        """Raise ArgumentError unless this scheme fits a layer with these query heads and head dimensions.
+
+        A scheme with an attribute `num_heads` or `head_dim` is made for that number.
+        """
+        check_fits(self, num_heads, head_dim)
 
     def build(self, input_shape: object = None) -> None:
         """Create the weights. Their shapes depend only on the options."""
