@@ -63,10 +63,16 @@ class Positions(Layer):
         self.built = True
 
 
+def check_integers(name: str, ids: Tensor) -> None:
+    """Raise DtypeError unless `ids` is a tensor of integers."""
+    if "int" not in str(getattr(ids, "dtype", "")):
+        received = getattr(ids, "dtype", type(ids).__name__)
+        raise DtypeError(f"{name}: expected an integer tensor [S] or [B, S]. Received: {name}={received}")
+
+
 def check_ids(name: str, ids: Tensor, batch: int | None, length: int | None) -> None:
     """Raise unless `ids` is an integer tensor [S] or [B, S] (B may be 1)."""
-    if "int" not in str(ids.dtype):
-        raise DtypeError(f"{name}: expected an integer tensor [S] or [B, S]. Received: dtype={ids.dtype}")
+    check_integers(name, ids)
     shape = tuple(ids.shape)
     fits = len(shape) in (1, 2) and (length is None or shape[-1] in (None, length))
     if not fits or (len(shape) == 2 and batch is not None and shape[0] not in (None, 1, batch)):
