@@ -17,6 +17,8 @@ from pathlib import Path
 from platform import node
 from typing import Any
 
+from headwise.errors import FileError
+
 _count = itertools.count()
 _writing: set[str] = set()  # the names of the parts that this process is writing
 # Windows refuses to replace a file while somebody reads it. These are the seconds to wait before each new attempt.
@@ -42,6 +44,18 @@ def replacing(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         _writing.discard(part.name)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """As `replacing`, but what goes wrong is a FileError that names the file."""
+    try:
+        with replacing(path) as part:
+            yield part
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

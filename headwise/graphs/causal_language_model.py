@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from headwise.graphs.graph import Graph, Value
+from headwise.graphs.graph import Computation, Graph, Value
 from headwise.graphs.past import PAST, Past, Reading, pairs, values_of
 from headwise.graphs.session import Session, Sessions, replace_methods
 from headwise.graphs.tokens import doubled, random_tokens
@@ -77,12 +77,8 @@ class CausalSteps:
         self._reading.reorder(order)
 
 
-class DecoderGraph(nn.Module):
+class DecoderGraph(Computation[CausalLanguageModel]):
     """Logits of the next token after each token, and the keys and values of all tokens so far."""
-
-    def __init__(self, model: CausalLanguageModel) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(self, ids: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
         past = Past(pairs(given))

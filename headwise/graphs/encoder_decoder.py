@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from headwise.graphs.graph import Graph, Value
+from headwise.graphs.graph import Computation, Graph, Value
 from headwise.graphs.past import PAST, Past, Reading, pairs, values_of
 from headwise.graphs.session import Session, Sessions, replace_methods
 from headwise.graphs.tokens import doubled, random_tokens
@@ -41,13 +41,13 @@ def graphs(
         longest: the most tokens of a source; None = no limit.
         begin: the id with which a target begins.
     """
-    encoder, decoder = EncoderGraph(model), DecoderGraph(model)
+    encoder, decoder, config = EncoderGraph(model), DecoderGraph(model), model.config
     table = model.target_embedding if model.source_embedding is None else model.source_embedding
     random = random_tokens(table.num_embeddings, longest)[:2]
     sources = [*doubled(real), *((ids, mask.bool()) for ids, mask, _ in random)]
-    copied = (SOURCE_IDS, Value("memory", torch.float32, ("batch", "source", model.config.dim)))[: 2 * encoder.copies]
-    layers, heads, width = _sizes(model)
-    cross = values_of("cross_", layers, heads, "source", width)
+    copied = (SOURCE_IDS, Value("memory", torch.float32, ("batch", "source", config.dim)))[: 2 * config.copies]
+    sizes, width = (config.decoder_layers, config.num_heads), config.dim // config.num_heads
+    cross = values_of("cross_", *sizes, "source", width)
     return (
         Graph("encoder", encoder, (SOURCE_IDS, SOURCE_REAL), (*cross, *copied[1:]), sources, bool(real)),
         Graph(
@@ -57,12 +57,12 @@ def graphs(
                 Value("target_ids", torch.int64, ("batch", "length")),
                 SOURCE_REAL,
                 *copied,
-                *values_of(PAST, layers, heads, "past", width),
+                *values_of(PAST, *sizes, "past", width),
                 *cross,
             ),
             (
                 Value("logits", torch.float32, ("batch", "length", model.target_embedding.num_embeddings)),
-                *values_of("", layers, heads, "present", width),
+                *values_of("", *sizes, "present", width),
             ),
             _steps(encoder, decoder, sources, begin),
             bool(real),
@@ -113,13 +113,8 @@ class EncoderDecoderSteps:
             self._given = {name: each[order] for name, each in self._given.items()}
 
 
-class EncoderGraph(nn.Module):
+class EncoderGraph(Computation[EncoderDecoder]):
     """Keys and values of the source for each decoder layer, and the memory itself if the model copies."""
-
-    def __init__(self, model: EncoderDecoder) -> None:
-        super().__init__()
-        self.model = model
-        self.copies = model.copy is not None
 
     def forward(self, source_ids: Tensor, source_real: Tensor) -> tuple[Tensor, ...]:
         memory = self.model.encode(source_ids, source_real)
@@ -127,15 +122,11 @@ class EncoderGraph(nn.Module):
         for layer in self.model.decoder.layers:
             # Contiguous, because AOTInductor packages require it of the decoder's inputs.
             found += [x.contiguous() for x in _cross_attention(layer).project(memory, "kv")]
-        return (*found, memory) if self.copies else tuple(found)
+        return (*found, memory) if self.model.config.copies else tuple(found)
 
 
-class DecoderGraph(nn.Module):
+class DecoderGraph(Computation[EncoderDecoder]):
     """Logits of the next token, and the keys and values of all tokens so far."""
-
-    def __init__(self, model: EncoderDecoder) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(self, target_ids: Tensor, source_real: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
         model = self.model
@@ -158,12 +149,6 @@ def _cross_attention(layer: nn.Module) -> MultiHeadAttention:
     return attention
 
 
-def _sizes(model: EncoderDecoder) -> tuple[int, int, int]:
-    """(decoder layers, heads, head dimension)."""
-    heads = model.config.num_heads
-    return model.config.decoder_layers, heads, model.config.dim // heads
-
-
 def _steps(
     encoder: EncoderGraph, decoder: DecoderGraph, sources: Sequence[tuple[Tensor, ...]], begin: int
 ) -> list[tuple[Tensor, ...]]:
@@ -171,7 +156,7 @@ def _steps(
     found = []
     for source_ids, source_real in sources:
         *cross, last = encoder(source_ids, source_real)
-        cross, copied = (cross, (source_ids, last)) if encoder.copies else ([*cross, last], ())
+        cross, copied = (cross, (source_ids, last)) if encoder.model.config.copies else ([*cross, last], ())
         past = [each[:, :, :0] for each in cross]
         ids = torch.full((len(source_ids), 1), begin)
         first = (ids, source_real, *copied, *past, *cross)

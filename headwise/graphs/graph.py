@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -50,3 +53,11 @@ class Graph:
     def __post_init__(self) -> None:
         examples = [tuple(tensor.contiguous() for tensor in given) for given in self.examples]
         object.__setattr__(self, "examples", examples)
+
+
+class Computation(nn.Module, Generic[ModelT]):
+    """The module of a graph that is not all that a model does: `forward` is a function of tensors only."""
+
+    def __init__(self, model: ModelT) -> None:
+        super().__init__()
+        self.model = model

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.graphs.graph import Graph, Value
+from headwise.graphs.graph import Computation, Graph, Value
 from headwise.graphs.session import Sessions, replace_methods
 from headwise.graphs.tokens import IDS, MASK, random_tokens, whole
 from headwise.models.image_text import Encoded, ImageText
@@ -73,32 +73,20 @@ def run_on(model: ImageText, sessions: Sessions) -> None:
     replace_methods(model, encode_image=encode_image, encode_text=encode_text, match=match)
 
 
-class _Image(nn.Module):
-    def __init__(self, model: ImageText) -> None:
-        super().__init__()
-        self.model = model
-
+class _Image(Computation[ImageText]):
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         # Convert to the dtype of the weights, as the model does with uint8 in float32.
         found = self.model.encode_image(pixels.to(self.model.log_scale.dtype) / 255)
         return found.vector, found.states
 
 
-class _Text(nn.Module):
-    def __init__(self, model: ImageText) -> None:
-        super().__init__()
-        self.model = model
-
+class _Text(Computation[ImageText]):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         found = self.model.encode_text(input_ids, attention_mask)
         return found.vector, found.states
 
 
-class _Match(nn.Module):
-    def __init__(self, model: ImageText) -> None:
-        super().__init__()
-        self.model = model
-
+class _Match(Computation[ImageText]):
     def forward(self, image_states: Tensor, text_states: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         return self.model.match(image_states, text_states, attention_mask), self.model.scale
 

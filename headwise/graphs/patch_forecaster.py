@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from headwise.graphs.graph import Graph, Value
+from headwise.graphs.graph import Computation, Graph, Value
 from headwise.graphs.tokens import whole
 from headwise.models.patch_forecaster import CausalPatchForecaster, PatchForecaster
 
@@ -22,12 +22,8 @@ def graphs(model: PatchForecaster | CausalPatchForecaster, real: list[Any] | Non
     return (Graph("model", module, (context,), (forecast,), examples, bool(real)),)
 
 
-class _Uncached(nn.Module):
+class _Uncached(Computation[CausalPatchForecaster]):
     """The same forecast, patch by patch, without a cache: a cache looks at values of tensors, which a trace lacks."""
-
-    def __init__(self, model: CausalPatchForecaster) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(self, context: Tensor) -> Tensor:
         forecast: Tensor = self.model(context, cached=False)

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
-import torch
 from keras import ops
 
 from headwise import models
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
-from headwise.keras.layer import Layer, Tensor
+from headwise.keras.layer import Layer, Tensor, values_of
 from headwise.keras.residual import seeds
 from headwise.keras.saving import PACKAGE
 from headwise.keras.transformer_layer import EncoderLayer
@@ -239,7 +237,7 @@ def _normal(config: BertConfig) -> keras.initializers.Initializer:
 
 def _check_values(name: str, x: Tensor | None, size: int) -> None:
     """Raise unless all ids are from 0 to size - 1: for others JAX returns NaN, and a GPU any values."""
-    values = None if x is None else _values(x)
+    values = None if x is None else values_of(x)
     if values is None or not values.size or (values.min() >= 0 and values.max() < size):
         return
     received = int(values.min() if values.min() < 0 else values.max())
@@ -249,13 +247,3 @@ def _check_values(name: str, x: Tensor | None, size: int) -> None:
         f"{name}: expected ids from 0 to {size - 1}. Received: {name} with {received}. "
         "Do the tokenizer and the model come from the same checkpoint?"
     )
-
-
-def _values(x: Tensor) -> np.ndarray | None:
-    """A tensor's values; None during tracing."""
-    if keras.backend.backend() == "torch" and torch.compiler.is_compiling():
-        return None
-    try:
-        return np.asarray(ops.convert_to_numpy(x)).astype(np.int64)
-    except Exception:  # each backend has its own error for a tensor without values
-        return None

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import keras
+import numpy as np
+import torch
 from keras import ops
 from keras.src.backend import get_keras_mask  # which has no public name
 from torch import nn
@@ -169,6 +171,16 @@ def positions_of(x: Tensor, padding: Tensor | None, given: Tensor | None) -> Ten
     if padding is not None:
         return ops.maximum(ops.cumsum(ops.cast(padding, "int32"), axis=1) - 1, 0)
     return ops.arange(ops.shape(x)[1], dtype="int32")
+
+
+def values_of(x: Tensor) -> np.ndarray | None:
+    """The values of a tensor; None while a function is traced, when it has none."""
+    if keras.backend.backend() == "torch" and torch.compiler.is_compiling():
+        return None
+    try:
+        return np.asarray(ops.convert_to_numpy(x))
+    except Exception:  # each backend has its own error for a tensor without values
+        return None
 
 
 def both(*masks: Tensor | None) -> Tensor | None:

@@ -106,8 +106,3 @@ def seeds(seed: int | None, count: int) -> list[int | None]:
         return [None] * count
     drawn = np.random.SeedSequence(options.whole("seed", seed, 0)).generate_state(count)
     return [int(each) & 0x7FFFFFFF for each in drawn]  # PyTorch's seeds are int32
-
-
-def has_positions(layer: object) -> bool:
-    """Whether an attention layer has a position scheme."""
-    return getattr(layer, "positions", None) is not None

@@ -13,9 +13,10 @@ import keras
 from headwise import nn
 from headwise.errors import ArgumentError
 from headwise.keras.layer import Tensor, check_input, positions_of
-from headwise.keras.residual import Attend, ResidualLayer, has_positions, seeds
+from headwise.keras.residual import Attend, ResidualLayer, seeds
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
+from headwise.nn.residual import has_positions
 from headwise.nn.transformer_layer import check_memory_dim, check_ready
 
 

@@ -120,21 +120,17 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     def reset_parameters(self) -> None:
         """Glorot's uniform distribution for each projection, as in the paper's own code; 0 for biases and sinks."""
         with torch.no_grad():
-            projections = list(self.qkv.weight.split(self.projection_sizes)) if self.is_fused else []
-            linears = [module for module in self.children() if isinstance(module, nn.Linear)]
-            projections += [module.weight for module in linears if not (self.is_fused and module is self.qkv)]
-            for weight in projections:
-                nn.init.xavier_uniform_(weight)
-            for module in linears:
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-            for norm in (self.q_norm, self.k_norm):
-                if norm is not None:
-                    norm.reset_parameters()
+            for name, module in self.named_children():
+                if isinstance(module, nn.Linear):
+                    for weight in module.weight.split(self.projection_sizes) if name == "qkv" else (module.weight,):
+                        nn.init.xavier_uniform_(weight)
+                    if module.bias is not None:
+                        nn.init.zeros_(module.bias)
             if self.sinks is not None:
                 nn.init.zeros_(self.sinks)
-            if self.positions is not None:
-                self.positions.reset_parameters()
+            for part in (self.q_norm, self.k_norm, self.positions):
+                if part is not None:
+                    part.reset_parameters()
 
     def forward(
         self,

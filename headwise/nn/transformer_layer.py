@@ -263,8 +263,9 @@ class DecoderLayer(ResidualLayer):
         bind(cache, self)
         if cache is not None:
             # What cross-attention will refuse is refused before self-attention's cache has taken the query's tokens.
-            width, heads = getattr(self.cross_attention, "kdim", memory.shape[-1]), _heads_of(self.cross_attention)
+            width = getattr(self.cross_attention, "kdim", memory.shape[-1])
             check_input("key", memory, width, batch=query.shape[0])
+            heads = getattr(self.cross_attention, "num_heads", None)
             check_mask(memory_mask, query, heads, memory.shape[1], name="memory_mask")
         trace = Trace(record)
         own, other = part_of(cache, "self_attention"), part_of(cache, "cross_attention")
@@ -299,11 +300,6 @@ class DecoderLayer(ResidualLayer):
         )
         copy_parts(ours, module, {"self_attention_norm": "norm1", "cross_attention_norm": "norm2", "mlp_norm": "norm3"})
         return ours.train(module.training)
-
-
-def _heads_of(module: nn.Module) -> int | None:
-    heads: int | None = getattr(module, "num_heads", None)
-    return heads
 
 
 def check_ready(num_heads: int | None, attention_dropout: float | None, *ready: object, what: str = "modules") -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -83,18 +81,7 @@ class Answer(Task[AnswerOptions]):
     @classmethod
     def split(cls, data: Data, options: AnswerOptions) -> tuple[Data, Data]:
         """Split by contexts, because questions about the same text are related."""
-        contexts = list(dict.fromkeys(data.columns["context"]))
-        if len(contexts) < 2:
-            raise ArgumentError(
-                f"{data.name}: expected questions about at least 2 contexts, one to learn from and one to choose the "
-                "best weights by. Received: 1. Add rows, or pass validation=FILE"
-            )
-        held = min(max(round(options.validation_share * len(contexts)), 1), len(contexts) - 1)
-        chosen = set(random.Random(options.seed).sample(contexts, held))
-        parts: tuple[list[int], list[int]] = ([], [])
-        for row, context in enumerate(data.columns["context"]):
-            parts[context in chosen].append(row)
-        return data.take(parts[0]), replace(data.take(parts[1]), left_out=())
+        return data.split_groups("context", options.validation_share, options.seed)
 
     @classmethod
     def learn(cls, data: Data, options: AnswerOptions) -> Answer:

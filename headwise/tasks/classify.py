@@ -27,7 +27,7 @@ from headwise.tasks.scoring.class_scores import class_scores
 from headwise.tasks.task import SEPARATOR, Batch, Task
 from headwise.tasks.text import encoders
 from headwise.tasks.text.cuts import cut, limit
-from headwise.tasks.text.padding import padded
+from headwise.tasks.text.padding import padded, padded_with_real
 from headwise.tasks.text.subwords import Pieces, Read, Subwords, size_of
 
 TEXTS = ("text", "pair")  # columns of `Data`
@@ -69,8 +69,6 @@ class Classify(Task[ClassifyOptions]):
 
     @classmethod
     def read(cls, source: Any, options: ClassifyOptions, *, targets: bool = True) -> Data:
-        if isinstance(source, Data):
-            return source
         columns = {"text": options.text}
         if options.text_pair is not None:
             columns["pair"] = options.text_pair
@@ -112,11 +110,10 @@ class Classify(Task[ClassifyOptions]):
         return len(example.ids)
 
     def collate(self, examples: Sequence[Example]) -> Batch:
-        ids_BS = padded([example.ids for example in examples], self.subwords.pad)
-        lengths_B = torch.tensor([len(example.ids) for example in examples])
+        ids_BS, real_BS = padded_with_real([example.ids for example in examples], self.subwords.pad)
         return {
             "input_ids": ids_BS,
-            "real": torch.arange(ids_BS.shape[1]) < lengths_B[:, None],
+            "real": real_BS,
             "token_type_ids": padded([example.types for example in examples], 0),
             "labels": torch.tensor([example.label for example in examples]),
         }

@@ -109,13 +109,7 @@ class Match(Task[MatchOptions]):
     @classmethod
     def split(cls, data: Data, options: MatchOptions) -> tuple[Data, Data]:
         """Split by images, so that no image is in both parts."""
-        names = list(dict.fromkeys(data.columns["name"]))
-        images = Data(data.name, {"name": names}, list(range(len(names))))
-        held = set(images.split(options.validation_share, options.seed)[1].columns["name"])
-        rows = [[], []]  # type: list[list[int]]
-        for row, name in enumerate(data.columns["name"]):
-            rows[name in held].append(row)
-        return data.take(rows[0]), replace(data.take(rows[1]), left_out=())
+        return data.split_groups("name", options.validation_share, options.seed)
 
     @classmethod
     def learn(cls, data: Data, options: MatchOptions) -> Match:

@@ -20,7 +20,7 @@ from headwise.errors import ArgumentError, HeadwiseError
 from headwise.graphs.session import replace_forward
 from headwise.tasks import kinds
 from headwise.tasks.columns import Columns, Row, cell_of
-from headwise.tasks.options.train import TrainOptions
+from headwise.tasks.options.train import COLUMN, TrainOptions
 from headwise.tasks.rows.tables import Data, cut_notes
 from headwise.tasks.scores import Scores
 from headwise.tasks.training import optimisation
@@ -237,8 +237,8 @@ class Task(LightningModule, ABC, Generic[OptionsT]):
         return False
 
     def file_columns(self, source: Any) -> tuple[str, ...]:
-        """The columns of a file that `read` looks for. By default the options with the metavar COLUMN name them."""
-        named = [each.name for each in fields(self.options) if each.metadata.get("metavar") == "COLUMN"]
+        """The columns of a file that `read` looks for. By default the options made by `column` name them."""
+        named = [each.name for each in fields(self.options) if each.metadata.get("metavar") == COLUMN]
         return tuple(column for name in named if (column := getattr(self.options, name)) is not None)
 
     def asked(self, source: Any) -> Data:

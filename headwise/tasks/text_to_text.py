@@ -31,7 +31,7 @@ from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
 from headwise.tasks.text.cuts import cut, limit
 from headwise.tasks.text.decoding import CachedSteps, MakeSteps, follow, write
-from headwise.tasks.text.padding import padded
+from headwise.tasks.text.padding import padded_with_real
 from headwise.tasks.text.pieces import pieces
 from headwise.tasks.text.steps import Decoding, Written
 from headwise.tasks.text.vocabulary import Vocabulary
@@ -157,14 +157,11 @@ class TextToText(Task[TextOptions]):
     def collate(self, examples: Sequence[Example]) -> Batch:
         """source_ids, source_real [B, K]; target_ids [B, Q], all but the last of each target; its tokens that are
         learned, labels [N], and their places in the flattened [B · Q]."""
-        source_ids = padded([each.source for each in examples], self.source_vocabulary.pad)
-        source_lengths = torch.tensor([len(each.source) for each in examples])
-        target_ids = padded([each.target[:-1] for each in examples], self.target_vocabulary.pad)
-        target_lengths = torch.tensor([max(len(each.target) - 1, 0) for each in examples])
-        is_target = torch.arange(target_ids.shape[1]) < target_lengths[:, None]
+        source_ids, source_real = padded_with_real([each.source for each in examples], self.source_vocabulary.pad)
+        target_ids, is_target = padded_with_real([each.target[:-1] for each in examples], self.target_vocabulary.pad)
         return {
             "source_ids": source_ids,
-            "source_real": torch.arange(source_ids.shape[1]) < source_lengths[:, None],
+            "source_real": source_real,
             "target_ids": target_ids,
             "places": is_target.flatten().nonzero()[:, 0],
             "labels": torch.tensor([token for each in examples for token in each.target[1:]]),

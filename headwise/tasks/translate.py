@@ -33,8 +33,6 @@ class Translate(TextToText[TranslateOptions]):
 
     @classmethod
     def read(cls, source: Any, options: TranslateOptions, *, targets: bool = True) -> Data:
-        if isinstance(source, Data):
-            return source
         if are_aligned(source):
             return read_aligned(source)
         names = columns_of(source, options)

@@ -223,5 +223,5 @@ def test_what_is_held_out_is_of_other_contexts() -> None:
     assert len(training) == 16
     assert len(held) == 4
     assert not set(training.columns["context"]) & set(held.columns["context"])
-    with pytest.raises(ArgumentError, match="at least 2 contexts"):
+    with pytest.raises(ArgumentError, match="at least 2 different contexts"):
         Answer.split(Answer.read(QUESTIONS, options), options)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any
-
 from headwise.capture.head_means import Sums
 from headwise.keras.callbacks.watching import Watching
 
@@ -32,17 +29,6 @@ class AttentionEntropy(Watching):
     Raises:
         ArgumentError, DtypeError: an invalid option; the message names it.
     """
-
-    def __init__(
-        self,
-        x: Any,
-        log_dir: str | os.PathLike[str],
-        *,
-        every: int = 1,
-        only: Any = None,
-        prefix: str = "attention",
-    ) -> None:
-        super().__init__(x, log_dir, every=every, only=only, prefix=prefix)
 
     def log(self, step: int) -> None:
         sums: dict[str, Sums] = {}

@@ -25,7 +25,15 @@ class Watching(Logging):
         only: which layers, as for `headwise.watch`. None = all.
     """
 
-    def __init__(self, x: Any, log_dir: str | os.PathLike[str], *, every: int, only: Any, prefix: str) -> None:
+    def __init__(
+        self,
+        x: Any,
+        log_dir: str | os.PathLike[str],
+        *,
+        every: int = 1,
+        only: Any = None,
+        prefix: str = "attention",
+    ) -> None:
         super().__init__(log_dir, every=every, prefix=prefix)
         if x is None:
             raise ArgumentError("x: expected examples. Received: None")

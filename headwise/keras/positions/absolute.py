@@ -7,11 +7,11 @@ from typing import Any
 
 import keras
 import numpy as np
-import torch
 from keras import ops
 
-from headwise.errors import ArgumentError, DtypeError
-from headwise.keras.layer import Layer, Tensor
+from headwise.errors import ArgumentError
+from headwise.keras.layer import Layer, Tensor, values_of
+from headwise.keras.positions.scheme import check_integers
 from headwise.keras.saving import PACKAGE
 from headwise.nn import positions as torch_positions
 from headwise.nn.options import positive, whole
@@ -45,7 +45,7 @@ class Sinusoidal(Layer, twin=torch_positions.Sinusoidal):
 
     def call(self, position_ids: Tensor) -> Tensor:
         """The vectors of positions [S] or [B, S]: [S, M] or [B, S, M]."""
-        check_integers(position_ids)
+        check_integers("position_ids", position_ids)
         ids = ops.expand_dims(ops.cast(position_ids, "int32"), -1)
         low, middle = (ops.bitwise_and(ops.right_shift(ids, DIGIT * j), 2**DIGIT - 1) for j in (0, 1))
         digits = [ops.cast(digit, "float32") for digit in (low, middle, ops.right_shift(ids, 2 * DIGIT))]
@@ -61,7 +61,7 @@ class Sinusoidal(Layer, twin=torch_positions.Sinusoidal):
 
     def compute_output_spec(self, position_ids: Any, **kwargs: Any) -> Any:
         """The shape of what `call` returns, without calling it."""
-        check_integers(position_ids)
+        check_integers("position_ids", position_ids)
         return keras.KerasTensor((*position_ids.shape, self.dim), dtype=self.compute_dtype)
 
     def build(self, input_shape: object = None) -> None:
@@ -97,8 +97,8 @@ class Learned(Layer, twin=torch_positions.Learned):
 
     def call(self, position_ids: Tensor) -> Tensor:
         """The vectors of positions [S] or [B, S]: [S, M] or [B, S, M]."""
-        check_integers(position_ids)
-        known = _values(position_ids)
+        check_integers("position_ids", position_ids)
+        known = values_of(position_ids)
         if known is not None and known.size and not 0 <= known.min() <= known.max() < self.max_positions:
             raise ArgumentError(
                 f"position_ids: expected 0 to {self.max_positions - 1}, the rows of the table. "
@@ -108,27 +108,10 @@ class Learned(Layer, twin=torch_positions.Learned):
 
     def compute_output_spec(self, position_ids: Any, **kwargs: Any) -> Any:
         """The shape of what `call` returns, without calling it."""
-        check_integers(position_ids)
+        check_integers("position_ids", position_ids)
         return keras.KerasTensor((*position_ids.shape, self.dim), dtype=self.compute_dtype)
-
-
-def check_integers(ids: Tensor) -> None:
-    """Raise DtypeError unless these are integers."""
-    if "int" not in str(getattr(ids, "dtype", "")):
-        received = getattr(ids, "dtype", type(ids).__name__)
-        raise DtypeError(f"position_ids: expected an integer tensor [S] or [B, S]. Received: {received}")
 
 
 def _fraction(turns: Tensor) -> Tensor:
     """The fractions of turns, -1/2 to 1/2."""
     return turns - ops.round(turns)
-
-
-def _values(ids: Tensor) -> np.ndarray | None:
-    """The values of a tensor; None in a graph, where they are unknown."""
-    if torch.compiler.is_compiling():
-        return None
-    try:
-        return np.asarray(ops.convert_to_numpy(ids))
-    except (TypeError, NotImplementedError):  # raised by graph tensors of JAX and TensorFlow
-        return None

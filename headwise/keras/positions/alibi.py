@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from headwise.keras.layer import Tensor
-from headwise.keras.positions.scheme import Positions, check_fits, distances, placed, precision
+from headwise.keras.positions.scheme import Positions, distances, placed, precision
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
 from headwise.nn import positions as torch_positions
@@ -59,7 +59,3 @@ class Alibi(Positions, twin=torch_positions.Alibi):
         # Integers up to here, so differences of large positions are exact.
         slopes = np.reshape(-self._slopes, (-1,) + (1,) * (len(q.shape) - 2))
         return ops.cast(distance, precision(q)) * ops.cast(slopes, precision(q))
-
-    def check(self, num_heads: int, head_dim: int) -> None:
-        """See `Positions.check`."""
-        check_fits("num_heads", self.num_heads, num_heads)

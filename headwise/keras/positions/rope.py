@@ -11,7 +11,7 @@ from keras import ops
 from headwise.errors import ArgumentError
 from headwise.keras.layer import Tensor
 from headwise.keras.positions.rotation import turn
-from headwise.keras.positions.scheme import Positions, check_fits, check_ids
+from headwise.keras.positions.scheme import Positions, check_ids
 from headwise.keras.saving import PACKAGE
 from headwise.nn import positions as torch_positions
 from headwise.nn.positions import DynamicNTK
@@ -42,10 +42,6 @@ class Rope(Positions, twin=torch_positions.Rope):
         check_ids("position_ids", position_ids, x.shape[0], x.shape[2])
         phases = ops.expand_dims(ops.cast(position_ids, "float32"), -1) * self._at(length)
         return turn(x, phases, amplitude=self.amplitude, interleaved=self.interleaved)
-
-    def check(self, num_heads: int, head_dim: int) -> None:
-        """See `Positions.check`."""
-        check_fits("head_dim", self.head_dim, head_dim)
 
     def _at(self, length: Tensor | None) -> Tensor:
         """θ, [rotary_dim / 2]; with `DynamicNTK` for `length` tokens."""

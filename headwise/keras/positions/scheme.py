@@ -12,8 +12,6 @@ from headwise.keras.layer import Layer, Tensor
 from headwise.masks import Mask
 from headwise.nn.positions.scheme import check_fits
 
-__all__ = ["Positions", "check_fits", "check_ids", "distances", "placed", "precision"]
-
 
 class Positions(Layer):
     """A position scheme that does nothing. A subclass overrides the methods that it needs.
@@ -54,17 +52,27 @@ class Positions(Layer):
         raise NotImplementedError
 
     def check(self, num_heads: int, head_dim: int) -> None:
-        """Raise ArgumentError unless this scheme fits a layer with these query heads and head dimensions."""
+        """Raise ArgumentError unless this scheme fits a layer with these query heads and head dimensions.
+
+        A scheme with an attribute `num_heads` or `head_dim` is made for that number.
+        """
+        check_fits(self, num_heads, head_dim)
 
     def build(self, input_shape: object = None) -> None:
         """Create the weights. Their shapes depend only on the options."""
         self.built = True
 
 
+def check_integers(name: str, ids: Tensor) -> None:
+    """Raise DtypeError unless `ids` is a tensor of integers."""
+    if "int" not in str(getattr(ids, "dtype", "")):
+        received = getattr(ids, "dtype", type(ids).__name__)
+        raise DtypeError(f"{name}: expected an integer tensor [S] or [B, S]. Received: {name}={received}")
+
+
 def check_ids(name: str, ids: Tensor, batch: int | None, length: int | None) -> None:
     """Raise unless `ids` is an integer tensor [S] or [B, S] (B may be 1)."""
-    if "int" not in str(ids.dtype):
-        raise DtypeError(f"{name}: expected an integer tensor [S] or [B, S]. Received: dtype={ids.dtype}")
+    check_integers(name, ids)
     shape = tuple(ids.shape)
     fits = len(shape) in (1, 2) and (length is None or shape[-1] in (None, length))
     if not fits or (len(shape) == 2 and batch is not None and shape[0] not in (None, 1, batch)):

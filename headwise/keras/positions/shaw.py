@@ -9,7 +9,7 @@ import torch
 from keras import ops
 
 from headwise.keras.layer import Tensor
-from headwise.keras.positions.scheme import Positions, check_fits, distances, precision
+from headwise.keras.positions.scheme import Positions, distances, precision
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
 from headwise.nn import positions as torch_positions
@@ -80,10 +80,6 @@ class ShawRelative(Positions, twin=torch_positions.ShawRelative):
         sums = ops.segment_sum(flat, ops.reshape(cells, (-1,)), num_segments=b * h * q_len * count)
         table = ops.cast(self.value_embedding(self._all), sums.dtype)
         return ops.cast(ops.matmul(ops.reshape(sums, (b, h, q_len, count)), table), weights.dtype)
-
-    def check(self, num_heads: int, head_dim: int) -> None:
-        """See `Positions.check`."""
-        check_fits("head_dim", self.head_dim, head_dim)
 
     @property
     def _all(self) -> Tensor:

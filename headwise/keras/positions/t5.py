@@ -10,7 +10,7 @@ import torch
 from keras import ops
 
 from headwise.keras.layer import Tensor
-from headwise.keras.positions.scheme import Positions, check_fits, distances
+from headwise.keras.positions.scheme import Positions, distances
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
 from headwise.nn import positions as torch_positions
@@ -74,7 +74,3 @@ class T5Buckets(Positions, twin=torch_positions.T5Buckets):
         """The bucket of each distance j - i (key minus query): int32 of the same shape, 0 … num_buckets - 1."""
         far = self.max_distance
         return ops.take(ops.convert_to_tensor(self._buckets), ops.clip(distance, -far, far) + far)
-
-    def check(self, num_heads: int, head_dim: int) -> None:
-        """See `Positions.check`."""
-        check_fits("num_heads", self.num_heads, num_heads)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import ArgumentError, DtypeError
+from headwise.errors import ArgumentError
 from headwise.nn.options import one_of, positive, whole
+from headwise.nn.positions.scheme import check_integers
 
 
 class Sinusoidal(nn.Module):
@@ -39,7 +40,7 @@ class Sinusoidal(nn.Module):
 
     def forward(self, position_ids: Tensor) -> Tensor:
         """The vectors of positions [S] or [B, S]: float32 [S, M] or [B, S, M], to be cast to what they are added to."""
-        _check_integers(position_ids)
+        check_integers("position_ids", position_ids)
         device = position_ids.device
         # In float64 where there is one: of the phase of a far position float32 keeps few digits behind the point.
         dtype = torch.float32 if device.type == "mps" else torch.float64
@@ -81,7 +82,7 @@ class Learned(nn.Module):
 
     def forward(self, position_ids: Tensor) -> Tensor:
         """The vectors of positions [S] or [B, S]: [S, M] or [B, S, M] in the table's dtype."""
-        _check_integers(position_ids)
+        check_integers("position_ids", position_ids)
         if not torch.compiler.is_compiling() and position_ids.numel():
             lowest, highest = (int(x) for x in position_ids.aminmax())
             if lowest < 0 or highest >= self.max_positions:
@@ -93,9 +94,3 @@ class Learned(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.max_positions}, {self.dim}"
-
-
-def _check_integers(ids: Tensor) -> None:
-    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
-        received = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-        raise DtypeError(f"position_ids: expected an integer tensor [S] or [B, S]. Received: position_ids={received}")

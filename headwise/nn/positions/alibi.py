@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.masks import Mask
 from headwise.nn.options import positive, whole
-from headwise.nn.positions.scheme import Positions, check_fits, check_ids, distances
+from headwise.nn.positions.scheme import Positions, check_ids, distances
 
 
 class Alibi(Positions):
@@ -60,9 +60,6 @@ class Alibi(Positions):
             distance = distances(query_ids, key_ids).abs()
         # Integers up to here: a difference of far positions is exact.
         return distance.to(dtype) * -self.slopes.to(dtype)[:, None, None]
-
-    def check(self, num_heads: int, head_dim: int) -> None:
-        check_fits("num_heads", self.num_heads, num_heads)
 
     def extra_repr(self) -> str:
         return f"{self.num_heads}" + ("" if self.max_bias == 8.0 else f", max_bias={self.max_bias}")

@@ -12,7 +12,7 @@ from headwise.nn.options import one_of, positive, whole
 from headwise.nn.positions import rope_config
 from headwise.nn.positions.rope_scaling import RopeScaling, unscaled
 from headwise.nn.positions.rotation import turn
-from headwise.nn.positions.scheme import Positions, check_fits, check_ids
+from headwise.nn.positions.scheme import Positions, check_ids
 
 
 class Rope(Positions):
@@ -112,9 +112,6 @@ class Rope(Positions):
     def amplitude(self) -> float:
         """The factor of cos and sin: 1 except for YaRN (attention_scaling in Hugging Face)."""
         return 1.0 if self.scaling is None else self.scaling.amplitude
-
-    def check(self, num_heads: int, head_dim: int) -> None:
-        check_fits("head_dim", self.head_dim, head_dim)
 
     def extra_repr(self) -> str:
         parts = [f"{self.head_dim}, base={self.base}"]

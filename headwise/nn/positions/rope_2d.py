@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise.errors import ArgumentError, DtypeError, ShapeError
+from headwise.errors import ArgumentError, ShapeError
 from headwise.nn.options import positive, whole
 from headwise.nn.positions.rope_scaling import unscaled
 from headwise.nn.positions.rotation import turn
-from headwise.nn.positions.scheme import Positions, check_fits
+from headwise.nn.positions.scheme import Positions, check_integers
 
 
 class Rope2D(Positions):
@@ -48,9 +48,6 @@ class Rope2D(Positions):
         phases = (position_ids[..., None].float() * self.inverse_frequencies).flatten(-2)
         return turn(x_BHSD, phases)
 
-    def check(self, num_heads: int, head_dim: int) -> None:
-        check_fits("head_dim", self.head_dim, head_dim)
-
     def extra_repr(self) -> str:
         return f"{self.head_dim}, base={self.base}"
 
@@ -60,11 +57,7 @@ class Rope2D(Positions):
 
 
 def _check_places(ids: Tensor, batch: int, length: int) -> None:
-    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
-        received = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-        raise DtypeError(
-            f"position_ids: expected an integer tensor [S, 2] or [B, S, 2]. Received: position_ids={received}"
-        )
+    check_integers("position_ids", ids, "[S, 2] or [B, S, 2]")
     fits = ids.ndim in (2, 3) and ids.shape[-2:] == (length, 2) and (ids.ndim == 2 or ids.shape[0] in (1, batch))
     if not fits:
         raise ShapeError(

@@ -3,28 +3,14 @@ before (rope_scaling beside rope_theta). What is not known here is refused: igno
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from typing import Any
 
 from headwise.errors import CheckpointError
 from headwise.nn.positions.rope_scaling import DynamicNTK, Linear, Llama3, RopeScaling, Yarn
 
-# Options of each type that a scaling is made of; the others are common to all types.
-_OPTIONS = {
-    "default": (),
-    "linear": ("factor",),
-    "dynamic": ("factor", "original_max_position_embeddings"),
-    "yarn": (
-        "factor",
-        "original_max_position_embeddings",
-        "beta_fast",
-        "beta_slow",
-        "mscale",
-        "mscale_all_dim",
-        "attention_factor",
-        "truncate",
-    ),
-    "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
-}
+_SCALINGS: dict[str, type[Any]] = {"linear": Linear, "dynamic": DynamicNTK, "yarn": Yarn, "llama3": Llama3}
+_ORIGINAL = "original_max_position_embeddings"  # the one option that has another name here: original_length
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 
 # Models whose pairs are (0, 1), (2, 3) …, by model_type: their configs do not say it.
@@ -38,9 +24,12 @@ def read(config: Any, *, head_dim: int | None, interleaved: bool | None, layer_t
     """The arguments of `Rope`. Raises CheckpointError."""
     parameters = _parameters(config, layer_type)
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    if kind not in _OPTIONS:
-        raise CheckpointError(f"rope_type: expected one of {', '.join(_OPTIONS)}. Received: rope_type={kind!r}")
-    known = _COMMON.union(_OPTIONS[kind])
+    scaling = _SCALINGS.get(kind)
+    if scaling is None and kind != "default":
+        kinds = ", ".join(("default", *_SCALINGS))
+        raise CheckpointError(f"rope_type: expected one of {kinds}. Received: rope_type={kind!r}")
+    options = [] if scaling is None else [field.name for field in fields(scaling)]
+    known = _COMMON.union(_ORIGINAL if name == "original_length" else name for name in options)
     unknown = sorted(name for name, value in parameters.items() if name not in known and value is not None)
     if unknown:
         raise CheckpointError(
@@ -53,7 +42,7 @@ def read(config: Any, *, head_dim: int | None, interleaved: bool | None, layer_t
         "base": float(entry(parameters, "rope_theta") or entry(config, "rope_theta", "rotary_emb_base") or 10000.0),
         "interleaved": _interleaved(config) if interleaved is None else interleaved,
         "rotary_dim": _rotary_dim(config, parameters, head_dim),
-        "scaling": _scaling(config, kind, parameters),
+        "scaling": None if scaling is None else _scaling(config, kind, parameters),
     }
 
 
@@ -80,32 +69,21 @@ def _older_parameters(config: Any) -> dict[str, Any]:
     return {"full_attention": {"rope_theta": base, **scaling}, "sliding_attention": {"rope_theta": local}}
 
 
-def _scaling(config: Any, kind: str, parameters: dict[str, Any]) -> RopeScaling | None:
-    if kind == "default":
-        return None
-    given = {name: parameters[name] for name in _OPTIONS[kind] if parameters.get(name) is not None}
-    given.pop("original_max_position_embeddings", None)
-    if kind == "linear":
-        return Linear(**_with_factor(given, None))
-    original = _original_length(config, kind, parameters)
-    if kind == "dynamic":
-        return DynamicNTK(**_with_factor(given, None), original_length=original)
-    if kind == "yarn":
-        longest = entry(config, "max_position_embeddings")
-        return Yarn(**_with_factor(given, longest / original if longest else None), original_length=original)
-    for name in ("low_freq_factor", "high_freq_factor"):
-        if name not in given:
+def _scaling(config: Any, kind: str, parameters: dict[str, Any]) -> RopeScaling:
+    options = {field.name: field for field in fields(_SCALINGS[kind])}
+    given = {name: parameters[name] for name in options if parameters.get(name) is not None}
+    if "original_length" in options:
+        given["original_length"] = _original_length(config, kind, parameters)
+    longest = entry(config, "max_position_embeddings")
+    if kind == "yarn" and longest:
+        given.setdefault("factor", longest / given["original_length"])
+    for name, field in options.items():
+        if field.default is MISSING and name not in given:
             raise CheckpointError(
-                f"rope_parameters: expected {name} for rope_type 'llama3'. Received: a config without {name}"
+                f"rope_parameters: expected {name} for rope_type {kind!r}. Received: a config without {name}"
             )
-    return Llama3(**_with_factor(given, None), original_length=original)
-
-
-def _with_factor(given: dict[str, Any], default: float | None) -> dict[str, Any]:
-    factor = given.get("factor", default)
-    if factor is None:
-        raise CheckpointError("rope_parameters: expected a factor. Received: rope_parameters without factor")
-    return {**given, "factor": factor}
+    scaling: RopeScaling = _SCALINGS[kind](**given)
+    return scaling
 
 
 def _original_length(config: Any, kind: str, parameters: dict[str, Any]) -> int:

@@ -136,10 +136,6 @@ class Yarn(RopeScaling):
         """The factor of the softmax scale in DeepSeek, beside `amplitude`: m(mscale_all_dim)², or 1."""
         return self._mscale(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
-    def check(self, dim: int) -> None:
-        if dim < 2:
-            raise ArgumentError(f"Yarn: expected at least 2 rotated dimensions. Received: rotary_dim={dim}")
-
     def frequencies(
         self, dim: int, base: float, length: int | Tensor | None = None, device: torch.device | str | None = None
     ) -> Tensor:

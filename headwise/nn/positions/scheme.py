@@ -53,7 +53,11 @@ class Positions(nn.Module):
         """Initialise the parameters again, for schemes that learn."""
 
     def check(self, num_heads: int, head_dim: int) -> None:
-        """Raise ArgumentError unless this scheme fits a module of so many query heads of so many dimensions."""
+        """Raise ArgumentError unless this scheme fits a module of so many query heads of so many dimensions.
+
+        A scheme with an attribute `num_heads` or `head_dim` is made for that number.
+        """
+        check_fits(self, num_heads, head_dim)
 
     def _constants(self) -> dict[str, Tensor]:
         """Float32 tensors on the CPU that follow from the options alone, by the name of their attribute."""
@@ -73,11 +77,16 @@ class Positions(nn.Module):
         return self
 
 
-def check_ids(name: str, ids: Tensor, batch: int, length: int) -> None:
-    """Raise unless `ids` is an integer tensor [S] or [B, S] (B may be 1)."""
+def check_integers(name: str, ids: Tensor, shape: str = "[S] or [B, S]") -> None:
+    """Raise DtypeError unless `ids` is a tensor of integers."""
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
         received = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-        raise DtypeError(f"{name}: expected an integer tensor [S] or [B, S]. Received: {name}={received}")
+        raise DtypeError(f"{name}: expected an integer tensor {shape}. Received: {name}={received}")
+
+
+def check_ids(name: str, ids: Tensor, batch: int, length: int) -> None:
+    """Raise unless `ids` is an integer tensor [S] or [B, S] (B may be 1)."""
+    check_integers(name, ids)
     if ids.ndim not in (1, 2) or ids.shape[-1] != length or (ids.ndim == 2 and ids.shape[0] not in (1, batch)):
         raise ShapeError(f"{name}: expected [{length}] or [{batch}, {length}]. Received: {name}={list(ids.shape)}")
 
@@ -88,7 +97,9 @@ def distances(query_ids: Tensor, key_ids: Tensor) -> Tensor:
     return keys[None, None] if keys.ndim == 2 else keys[:, None]
 
 
-def check_fits(name: str, made_for: int, received: int) -> None:
-    """Raise ArgumentError unless a scheme made for `made_for` (heads, dimensions) meets as many."""
-    if made_for != received:
-        raise ArgumentError(f"positions: expected a module with {name}={made_for}. Received: {name}={received}")
+def check_fits(scheme: object, num_heads: int, head_dim: int) -> None:
+    """`Positions.check`, for a scheme in Keras too."""
+    for name, received in (("num_heads", num_heads), ("head_dim", head_dim)):
+        made_for = getattr(scheme, name, received)
+        if made_for != received:
+            raise ArgumentError(f"positions: expected a module with {name}={made_for}. Received: {name}={received}")

@@ -9,7 +9,7 @@ from headwise.call import as_written
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.nn.options import one_of, whole
-from headwise.nn.positions.scheme import Positions, check_fits, check_ids, distances
+from headwise.nn.positions.scheme import Positions, check_ids, distances
 
 
 class ShawRelative(Positions):
@@ -91,9 +91,6 @@ class ShawRelative(Positions):
             per_distance = weights.new_zeros(*weights.shape[:3], table.shape[0])
             per_distance = per_distance.scatter_add(-1, rows.expand_as(weights), weights)
             return (per_distance @ table.to(dtype)).to(weights_BHQK.dtype)
-
-    def check(self, num_heads: int, head_dim: int) -> None:
-        check_fits("head_dim", self.head_dim, head_dim)
 
     def extra_repr(self) -> str:
         distance = str(self.left) if self.left == self.right else f"({self.left}, {self.right})"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.nn.options import one_of, positive, whole
-from headwise.nn.positions.scheme import Positions, check_fits, check_ids, distances
+from headwise.nn.positions.scheme import Positions, check_ids, distances
 
 
 class T5Buckets(Positions):
@@ -95,9 +95,6 @@ class T5Buckets(Positions):
         ).long().clamp(max=self._per_side - 1 - self._exact)
         bucket = torch.where(distance < self._exact, distance, far)
         return bucket + after.long() * self._per_side if self.bidirectional else bucket
-
-    def check(self, num_heads: int, head_dim: int) -> None:
-        check_fits("num_heads", self.num_heads, num_heads)
 
     def extra_repr(self) -> str:
         return (

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import ArgumentError, FileError
-from headwise.files import replacing
+from headwise.files import writing
 from headwise.tasks.bulk.answered import Note, answer, sum_up
 from headwise.tasks.rows.chunks import Found, Reader
 from headwise.tasks.rows.written import join_parts, write_part
@@ -216,8 +216,5 @@ def _digest(run: Path) -> str:
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    try:
-        with replacing(path) as part:
-            part.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from error
+    with writing(path) as part:
+        part.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")

@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid
 from headwise.models.image_text import Encoded, ImageText
 from headwise.tasks.rows.pictures import Pixels
 from headwise.tasks.scoring.retrieval import best_first
-from headwise.tasks.text.padding import padded
+from headwise.tasks.text.padding import padded_with_real
 
 AT_ONCE = 256  # images, texts or pairs in a pass
 
@@ -90,6 +90,5 @@ def batch_of_images(images: Sequence[Pixels]) -> Tensor:
 
 def batch_of_texts(texts: Sequence[Sequence[int]], pad: int) -> dict[str, Tensor]:
     """ "input_ids" [B, S] with padding behind the shorter ones, and "real" [B, S], True = a token."""
-    ids = padded(texts, pad)
-    lengths = torch.tensor([len(text) for text in texts])
-    return {"input_ids": ids, "real": torch.arange(ids.shape[1]) < lengths[:, None]}
+    ids, real = padded_with_real(texts, pad)
+    return {"input_ids": ids, "real": real}

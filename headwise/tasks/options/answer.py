@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwise.tasks.options.encoder import EncoderOptions
-from headwise.tasks.options.train import option
+from headwise.tasks.options.train import column, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,14 +16,13 @@ class AnswerOptions(EncoderOptions):
     data_example = "squad.json"
     input_example = '"a question" --context "a text"'
 
-    question: str = option("question", "The column with the question.", metavar="COLUMN")
-    context: str = option("context", "The column with the text that answers it.", metavar="COLUMN")
-    answer: str = option("answer", "The column with the answer, copied from the context.", metavar="COLUMN")
-    answer_start: str | None = option(
+    question: str = column("question", "The column with the question.")
+    context: str = column("context", "The column with the text that answers it.")
+    answer: str = column("answer", "The column with the answer, copied from the context.")
+    answer_start: str | None = column(
         None,
         "The column with the index of the answer's first character, from 0. Default: answer_start if it exists; "
         "otherwise the first occurrence of the answer is used.",
-        metavar="COLUMN",
     )
     epochs: int = option(None, "Number of epochs. Default: 4, from scratch 6.", least=1)
     lr: float = option(None, "The highest learning rate. Default: 2e-4, from scratch 2e-3.")

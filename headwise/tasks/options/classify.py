@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headwise.tasks.options.encoder import EncoderOptions
-from headwise.tasks.options.train import option
+from headwise.tasks.options.train import column, option
 
 LATENT = "latent"
 
@@ -18,9 +18,9 @@ class ClassifyOptions(EncoderOptions):
     about = "Reads a text, or a pair of texts, and predicts its label."
     data_example = "reviews.csv --text sentence --label label"
 
-    text: str = option("text", "The column with the text.", metavar="COLUMN")
-    text_pair: str | None = option(None, "The column with the second text of a pair.", metavar="COLUMN")
-    label: str = option("label", "The column with the label.", metavar="COLUMN")
+    text: str = column("text", "The column with the text.")
+    text_pair: str | None = column(None, "The column with the second text of a pair.")
+    label: str = column("label", "The column with the label.")
     model: str | None = option(
         None,
         'A BERT to fine-tune: hub id or folder; "scratch": a new small one; "latent": a few latents for texts of '

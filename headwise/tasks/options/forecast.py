@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headwise.errors import ArgumentError
-from headwise.tasks.options.train import TrainOptions, check_heads, option
+from headwise.tasks.options.train import TrainOptions, check_heads, column, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,15 +21,9 @@ class ForecastOptions(TrainOptions):
     data_example = "series.csv --target OT --horizon 96"
     input_example = "series.csv"
 
-    target: tuple[str, ...] = option(
-        (), "A column to forecast; may be repeated. Default: all columns of numbers.", metavar="COLUMN"
-    )
-    time: str | None = option(
-        None, "The column of timestamps; none = count rows. Default: the first one found.", metavar="COLUMN"
-    )
-    series: str | None = option(
-        None, "The column with the name of a row's series, if there are several.", metavar="COLUMN"
-    )
+    target: tuple[str, ...] = column((), "A column to forecast; may be repeated. Default: all columns of numbers.")
+    time: str | None = column(None, "The column of timestamps; none = count rows. Default: the first one found.")
+    series: str | None = column(None, "The column with the name of a row's series, if there are several.")
     context: int = option(336, "Number of past steps that the model reads.", least=1)
     horizon: int = option(96, "Number of future steps to forecast.", least=1)
     model: Literal["patch", "causal"] = option(

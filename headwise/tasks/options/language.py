@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headwise.errors import ArgumentError
-from headwise.tasks.options.train import TrainOptions, check_heads, option
+from headwise.tasks.options.train import TrainOptions, check_heads, column, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class LanguageOptions(TrainOptions):
     about = "Predicts masked tokens, or continues a text."
     data_example = "corpus.txt"
 
-    text: str = option("text", "The column with documents, if the corpus is a table.", metavar="COLUMN")
+    text: str = column("text", "The column with documents, if the corpus is a table.")
     objective: Literal["masked", "causal"] = option("masked", "Predict masked tokens (BERT) or the next token (GPT).")
     model: str | None = option(
         None, "masked: a BERT to start from: hub id or folder. Default: a small one from scratch.", metavar="MODEL"

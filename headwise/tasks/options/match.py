@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwise.errors import ArgumentError
-from headwise.tasks.options.train import TrainOptions, check_heads, option
+from headwise.tasks.options.train import TrainOptions, check_heads, column, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +19,8 @@ class MatchOptions(TrainOptions):
     about = "Maps images and texts to vectors, and scores whether a text describes an image."
     data_example = "pairs.csv --image path --text caption"
 
-    image: str = option("image", "The column with images: paths relative to the folder of the table.", metavar="COLUMN")
-    text: str = option("text", "The column with the texts.", metavar="COLUMN")
+    image: str = column("image", "The column with images: paths relative to the folder of the table.")
+    text: str = column("text", "The column with the texts.")
     image_size: int = option(32, "Every image is scaled to a square of this side in pixels.", least=1)
     patch_size: int = option(4, "Side of a patch in pixels; attention is between patches.", least=1)
     channels: int = option(3, "1 = greyscale images, 3 = colour images.", least=1)

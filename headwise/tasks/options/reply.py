@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwise.tasks.options.text_to_text import TextToTextOptions
-from headwise.tasks.options.train import option
+from headwise.tasks.options.train import column, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,12 +15,11 @@ class ReplyOptions(TextToTextOptions):
     about = "Reads a dialogue and writes the next turn."
     data_example = "dialogues.jsonl"
 
-    source: str | None = option("message", "The column with messages.", metavar="COLUMN")
-    target: str | None = option("reply", "The column with replies.", metavar="COLUMN")
-    dialogue: str | None = option(
+    source: str | None = column("message", "The column with messages.")
+    target: str | None = column("reply", "The column with replies.")
+    dialogue: str | None = column(
         None,
         "Instead of both: a column with dialogues, one turn per line. Each turn is a reply to the turns before it.",
-        metavar="COLUMN",
     )
     vocab_size: int = option(2000, "Most subwords learned from the data.", least=259)
     max_source_length: int = option(96, "Most tokens of the source; the beginning of longer ones is cut.", least=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwise.tasks.options.text_to_text import TextToTextOptions
-from headwise.tasks.options.train import option
+from headwise.tasks.options.train import column, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,11 +15,10 @@ class SummarizeOptions(TextToTextOptions):
     about = "Reads a text and writes its summary."
     data_example = "dialogues.jsonl --source dialogue --target summary"
 
-    source: str | None = option("text", "The column with the texts.", metavar="COLUMN")
-    target: str | None = option(
+    source: str | None = column("text", "The column with the texts.")
+    target: str | None = column(
         "summary",
         "The column with summaries. With several columns summary1, summary2, …, the best match counts in a score.",
-        metavar="COLUMN",
     )
     vocab_size: int = option(2000, "Most subwords learned from the data.", least=259)
     copies: bool = option(True, "Allow copying tokens of the source; needs a shared vocabulary.")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headwise.tasks.options.train import TrainOptions, check_heads, option
+from headwise.tasks.options.train import TrainOptions, check_heads, column, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextToTextOptions(TrainOptions):
     """The options of all three tasks; each has its own names of columns and its own defaults."""
 
-    source: str | None = option(None, "The column with the source texts.", metavar="COLUMN")
-    target: str | None = option(None, "The column with the target texts.", metavar="COLUMN")
+    source: str | None = column(None, "The column with the source texts.")
+    target: str | None = column(None, "The column with the target texts.")
     model: str | None = option(
         None,
         'A BERT as encoder: hub id, folder, or run folder; "minilm" is the one in the extra demo. With '

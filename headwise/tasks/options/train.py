@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from headwise.errors import ArgumentError, DtypeError
 
+COLUMN = "COLUMN"  # the metavar of an option that names a column
+
 
 def option(
     default: Any,
@@ -28,6 +30,11 @@ def option(
     """
     limits = {"at least": least, "at most": most, "more than": above, "less than": below}
     return field(default=default, metadata={"help": says, "metavar": metavar, "limits": limits})
+
+
+def column(default: str | Sequence[str] | None, says: str) -> Any:
+    """An option that names a column, or several, of the data: see `Task.file_columns`."""
+    return option(default, says, metavar=COLUMN)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwise.tasks.options.text_to_text import TextToTextOptions
-from headwise.tasks.options.train import option
+from headwise.tasks.options.train import column, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +16,9 @@ class TranslateOptions(TextToTextOptions):
     data_example = "pairs.tsv --source en --target de"
 
     epochs: int = option(8, "Number of epochs.", least=1)
-    source: str | None = option(
-        None, "The column with source texts. Default: source, or the first of two columns of a TSV.", metavar="COLUMN"
+    source: str | None = column(
+        None, "The column with source texts. Default: source, or the first of two columns of a TSV."
     )
-    target: str | None = option(
-        None, "The column with translations. Default: target, or the second of two columns of a TSV.", metavar="COLUMN"
+    target: str | None = column(
+        None, "The column with translations. Default: target, or the second of two columns of a TSV."
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import zlib
 from pathlib import Path
 
-from headwise.errors import ArgumentError, FileError
+from headwise.errors import ArgumentError
+from headwise.tasks.rows.sources import decode, is_packed, readable
 from headwise.tasks.rows.tables import Data
 
 
@@ -44,12 +44,6 @@ def read_aligned(source: str) -> Data:
 
 
 def _read(path: Path) -> str:
-    try:
+    with readable(path):
         content = path.read_bytes()
-        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8").removeprefix("\ufeff")
-    except OSError as cause:
-        raise FileError(f"cannot read {path}: {cause.strerror or cause}") from cause
-    except (EOFError, zlib.error) as cause:
-        raise FileError(f"{path}: not a whole gzip file: {cause}") from cause
-    except UnicodeDecodeError as cause:
-        raise FileError(f"{path} is not UTF-8: {cause.reason} at byte {cause.start}; save it as UTF-8 first") from cause
+        return decode(gzip.decompress(content) if is_packed(path) else content, str(path))

@@ -5,7 +5,7 @@ What comes out is regular: every series has a row at each of its time steps, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,7 +58,7 @@ def read_series(source: Any, options: ForecastOptions, *, least: int, columns: S
     series = None if options.series is None else find_column(table, options.series)
     names = _targets(table, options, [time, series], columns)
     values = np.stack([_numbers(table, name) for name in names], axis=1)
-    groups = _groups(table, series)
+    groups = _grouped([""] * len(table.numbers) if series is None else map(as_text, table.columns[series]))
     found, dropped = list[Series](), dict[str, list[str]]()
     for name, rows in groups.items():
         index = None if times is None else times[rows]
@@ -98,12 +98,7 @@ def step_of(data: Data) -> Step | None:
 
 def rows_of(data: Data) -> dict[str, list[int]]:
     """Each series -> its rows, in order."""
-    if SERIES not in data.columns:
-        return {"": list(range(len(data)))}
-    found: dict[str, list[int]] = {}
-    for row, name in enumerate(data.columns[SERIES]):
-        found.setdefault(name, []).append(row)
-    return found
+    return _grouped(data.columns.get(SERIES, [""] * len(data)))
 
 
 def channels_of(data: Data) -> list[str]:
@@ -266,12 +261,11 @@ def _is_numeric(cells: Sequence[Any]) -> bool:
     return all(_number(cell) is not None for cell in cells)
 
 
-def _groups(table: Table, series: str | None) -> dict[str, list[int]]:
-    if series is None:
-        return {"": list(range(len(table.numbers)))}
+def _grouped(names: Iterable[str]) -> dict[str, list[int]]:
+    """Each name -> the rows that have it, in order."""
     found: dict[str, list[int]] = {}
-    for row, cell in enumerate(table.columns[series]):
-        found.setdefault(as_text(cell), []).append(row)
+    for row, name in enumerate(names):
+        found.setdefault(name, []).append(row)
     return found
 
 

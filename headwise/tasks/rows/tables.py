@@ -94,6 +94,24 @@ class Data:
         first = [row for row in range(len(self)) if row not in chosen]
         return self.take(first), replace(self.take(second), left_out=())
 
+    def split_groups(self, column: str, share: float, seed: int) -> tuple[Data, Data]:
+        """As `split`, with `share` of the different values of a column: rows with the same value stay together.
+
+        Raises:
+            ArgumentError: fewer than two different values.
+        """
+        values = list(dict.fromkeys(self.columns[column]))
+        if len(values) < 2:
+            raise ArgumentError(
+                f"{self.name}: expected at least 2 different {column}s, one to learn from and one to choose the "
+                f"best weights by. Received: {len(values)}. Add rows, or pass validation=FILE"
+            )
+        held = set(Data(self.name, {column: values}, [*range(len(values))]).split(share, seed)[1].columns[column])
+        rows: tuple[list[int], list[int]] = ([], [])
+        for row, value in enumerate(self.columns[column]):
+            rows[value in held].append(row)
+        return self.take(rows[0]), replace(self.take(rows[1]), left_out=())
+
 
 def _draw(labels: Sequence[Any], count: int, random: random.Random) -> list[int]:
     """Some `count` of the rows, in order, with each label's share of them. A few more, if there are many labels."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import math
@@ -11,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import ArgumentError, FileError, HeadwiseError, shortened
-from headwise.files import replacing
+from headwise.errors import ArgumentError, shortened
+from headwise.files import writing
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -29,7 +28,7 @@ def write_table(path: Path, columns: Columns) -> None:
         FileError: it cannot be written.
     """
     write = writer_of(path)
-    with _written(path) as part:
+    with writing(path) as part:
         write(part, columns)
 
 
@@ -45,7 +44,7 @@ def write_part(path: Path, columns: Columns, arrow: Columns) -> None:
         FileError: it cannot be written.
     """
     suffix = path.suffix.lower()
-    with _written(path) as part:
+    with writing(path) as part:
         if suffix == ".parquet":
             _parquet(part, {**columns, **arrow})
         elif suffix in _SEPARATORS:
@@ -65,7 +64,7 @@ def join_parts(target: Path, parts: Sequence[Path], columns: Sequence[str]) -> N
         FileError: it cannot be written.
     """
     suffix = target.suffix.lower()
-    with _written(target) as whole:
+    with writing(target) as whole:
         if suffix == ".parquet":
             _join_parquet(whole, parts)
             return
@@ -101,17 +100,6 @@ def writer_of(path: Path) -> Callable[[Path, Columns], None]:
     if path.suffix.lower() not in _WRITERS:
         raise ArgumentError(f"{path}: expected a name that ends in {', '.join(_WRITERS)}. Received: {path.name}")
     return _WRITERS[path.suffix.lower()]
-
-
-@contextlib.contextmanager
-def _written(path: Path) -> Iterator[Path]:
-    try:
-        with replacing(path) as part:
-            yield part
-    except HeadwiseError:
-        raise
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from error
 
 
 def _separated(path: Path, rows: Iterable[Sequence[Any]], separator: str) -> None:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from headwise.capture import watch
 from headwise.graphs import causal_language_model
 from headwise.graphs.graph import Graph
 from headwise.graphs.session import Sessions
@@ -21,9 +20,10 @@ from headwise.records import Seen
 from headwise.tasks.columns import Column
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.task import Batch
+from headwise.tasks.text import encoders
 from headwise.tasks.text.cuts import cut, limit
 from headwise.tasks.text.decoding import choosing
-from headwise.tasks.text.padding import padded
+from headwise.tasks.text.padding import padded, padded_with_real
 from headwise.tasks.text.pieces import pieces
 from headwise.tasks.text.steps import Decoding, Search, Steps, finished, followed
 from headwise.tasks.text.vocabulary import Vocabulary
@@ -86,9 +86,8 @@ class Causal:
         ]
 
     def collate(self, examples: Sequence[list[int]]) -> Batch:
-        ids = padded(examples, self.vocabulary.pad)
-        lengths = torch.tensor([len(example) for example in examples])
-        return {"input_ids": ids, "real": torch.arange(ids.shape[1]) < lengths[:, None]}
+        ids, real = padded_with_real(examples, self.vocabulary.pad)
+        return {"input_ids": ids, "real": real}
 
     def predictions(self, model: CausalLanguageModel, batch: Batch, *, training: bool) -> tuple[Tensor, Tensor]:
         """Logits [N, V] of every token but the first of a piece, and these tokens [N]."""
@@ -134,9 +133,7 @@ class Causal:
         """What the heads do with what `predict` reads: [BOS] and the text, its last `block` tokens."""
         whole = self.vocabulary.tokens(asked)
         tokens = whole.take(range(len(whole.ids) - 1)[-self.options.block :])
-        with torch.no_grad(), watch(model, tokens=[tokens]) as seen:
-            model(torch.tensor([tokens.ids], device=model.embedding.weight.device))
-        return seen
+        return encoders.look(model, tokens)
 
     def graphs(self, model: CausalLanguageModel, examples: Sequence[list[int]]) -> tuple[Graph, ...]:
         rows = [row for row in examples[:TEXTS] if len(row) >= 4]  # two tokens, and two more

@@ -15,6 +15,7 @@ from headwise.errors import ArgumentError
 from headwise.models.encoder_decoder import EncoderDecoder
 from headwise.nn import Cache
 from headwise.tasks.text.beam_search import searching
+from headwise.tasks.text.padding import padded_with_real
 from headwise.tasks.text.steps import (
     Decoding,
     Search,
@@ -80,9 +81,9 @@ def write(
     draws = _draws(decoding, limits)
     written: dict[int, Written] = {}
     for places in _batches([len(source) for source in sources], decoding.beams):
-        source_ids, source_real = _padded([sources[i] for i in places], device)
+        read = padded_with_real([sources[i] for i in places], 0)
         batch_limits = torch.tensor([limits[i] for i in places], device=device)
-        run = steps(model, source_ids, source_real)
+        run = steps(model, *(each.to(device) for each in read))
         drawn = None if draws is None else draws[places].to(device)
         found = finished(_search(run, batch_limits, decoding, drawn))
         written.update(zip(places, found, strict=True))
@@ -105,7 +106,7 @@ def follow(
     device = _checked(model, [source], [limit])
     draws = _draws(decoding, [limit])
     with torch.no_grad():
-        run = steps(model, *_padded([source], device))
+        run = steps(model, *(each.to(device) for each in padded_with_real([source], 0)))
     drawn = None if draws is None else draws.to(device)
     return followed(_search(run, torch.tensor([limit], device=device), decoding, drawn))
 
@@ -216,12 +217,3 @@ def _batches(lengths: Sequence[int], beams: int) -> list[list[int]]:
             batches.append([])
         batches[-1].append(i)
     return batches
-
-
-def _padded(sources: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """ids [B, K] with 0 behind the shorter ones, and which of them are real."""
-    lengths = torch.tensor([len(source) for source in sources])
-    real = torch.arange(int(lengths.max())) < lengths[:, None]
-    ids = torch.zeros(real.shape, dtype=torch.int64)
-    ids[real] = torch.tensor([token for source in sources for token in source])
-    return ids.to(device), real.to(device)

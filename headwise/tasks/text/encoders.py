@@ -115,12 +115,13 @@ def make_latent(texts: Sequence[str], options: ClassifyOptions) -> tuple[LatentE
     return LatentEncoder(config), subwords
 
 
-def look(model: nn.Module, tokens: Tokens, types: Sequence[int]) -> Seen:
-    """The attention of a model with such an encoder, for the tokens of one text (types 0) or two (types 0 and 1)."""
+def look(model: nn.Module, tokens: Tokens, types: Sequence[int] | None = None) -> Seen:
+    """The attention of a model that reads tokens, of one text or two; `types`: 0 and 1, for a model that takes them."""
     device = next(model.parameters()).device
+    given = {} if types is None else {"token_type_ids": torch.tensor([types], device=device)}
     model.eval()
     with torch.no_grad(), watch(model, tokens=[tokens]) as seen:
-        model(torch.tensor([tokens.ids], device=device), token_type_ids=torch.tensor([types], device=device))
+        model(torch.tensor([tokens.ids], device=device), **given)
     return seen
 
 

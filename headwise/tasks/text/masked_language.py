@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.capture import watch
 from headwise.errors import ArgumentError, brief
 from headwise.graphs import masked_language_model
 from headwise.graphs.graph import Graph
@@ -27,7 +26,7 @@ from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.task import Batch
 from headwise.tasks.text import encoders
 from headwise.tasks.text.cuts import cut, limit
-from headwise.tasks.text.padding import padded
+from headwise.tasks.text.padding import padded_with_real
 from headwise.tasks.text.subwords import Subwords
 from headwise.tasks.text.wordpieces import INSIDE, MASK
 from headwise.text.tokenizer import Encoded
@@ -98,12 +97,11 @@ class Masked:
         ]
 
     def collate(self, examples: Sequence[list[int]]) -> Batch:
-        ids = padded(examples, self.subwords.pad)
+        ids, real = padded_with_real(examples, self.subwords.pad)
         fixed = torch.zeros(ids.shape, dtype=torch.bool)
         for row, example in enumerate(examples):
             fixed[row, self._fixed(example)] = True
-        lengths = torch.tensor([len(example) for example in examples])
-        return {"input_ids": ids, "real": torch.arange(ids.shape[1]) < lengths[:, None], "fixed": fixed}
+        return {"input_ids": ids, "real": real, "fixed": fixed}
 
     def predictions(self, model: MaskedLanguageModel, batch: Batch, *, training: bool) -> tuple[Tensor, Tensor]:
         """Logits [N, V] at the places of hidden tokens, and these tokens [N].
@@ -157,10 +155,7 @@ class Masked:
 
     def look(self, model: MaskedLanguageModel, asked: Encoded) -> Seen:
         """What the heads do with a text, in which there may be a [MASK]."""
-        tokens = self.subwords.tokenizer.tokens(asked, self.block)
-        with torch.no_grad(), watch(model, tokens=[tokens]) as seen:
-            model(torch.tensor([tokens.ids], device=model.bias.device))
-        return seen
+        return encoders.look(model, self.subwords.tokenizer.tokens(asked, self.block))
 
     def graphs(self, model: MaskedLanguageModel, examples: Sequence[list[int]]) -> tuple[Graph, ...]:
         batch = self.collate(examples) if examples else {}

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from headwise.errors import FileError
-from headwise.files import replacing
+from headwise.files import writing
 
 _TRAINING, _VALIDATION, _SCORE, _BEST = "#7a8794", "#1f5fbf", "#c2571a", "#2b2b2b"
 
@@ -44,15 +43,12 @@ def write(rows: Sequence[Row], path: Path) -> None:
         FileError: it cannot be written.
     """
     names = list(dict.fromkeys(name for row in rows for name in row.scores))
-    try:
-        with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
-            table = csv.writer(file)
-            table.writerow(["epoch", "step", "loss", "learning_rate", *names])
-            for row in rows:
-                scores = [f"{row.scores[name]:.6g}" if name in row.scores else "" for name in names]
-                table.writerow([f"{row.epoch:.4g}", row.step, f"{row.loss:.6g}", f"{row.learning_rate:.6g}", *scores])
-    except OSError as cause:
-        raise FileError(f"cannot write {path}: {cause.strerror or cause}") from cause
+    with writing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["epoch", "step", "loss", "learning_rate", *names])
+        for row in rows:
+            scores = [f"{row.scores[name]:.6g}" if name in row.scores else "" for name in names]
+            table.writerow([f"{row.epoch:.4g}", row.step, f"{row.loss:.6g}", f"{row.learning_rate:.6g}", *scores])
 
 
 def draw(rows: Sequence[Row], path: Path, best_by: tuple[str, Literal["max", "min"]] | None) -> None:
@@ -94,11 +90,8 @@ def draw(rows: Sequence[Row], path: Path, best_by: tuple[str, Literal["max", "mi
         axes.set_xlim(left=0)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(frameon=False, fontsize=9)
-    try:
-        with replacing(path) as part:
-            figure.savefig(part, dpi=150, format="png")
-    except OSError as cause:
-        raise FileError(f"cannot write {path}: {cause.strerror or cause}") from cause
+    with writing(path) as part:
+        figure.savefig(part, dpi=150, format="png")
 
 
 def _points(axes: Any, rows: Sequence[Row], name: str, color: str, label: str) -> None:

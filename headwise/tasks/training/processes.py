@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,10 +18,10 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from headwise.errors import ArgumentError, HeadwiseError, TrainingError
+from headwise.tasks.training.callbacks.signals import Interrupt
 
 _GRACE = 10.0  # seconds for the others to end by themselves after one has failed
 
@@ -55,7 +54,7 @@ def together(count: int, function: Callable[..., None], *arguments: Any) -> None
                 _wait(processes)
         finally:
             _end(processes)
-        _raise_what_failed(folder, [process.returncode for process in processes], stopped=passed.once)
+        _raise_what_failed(folder, [process.returncode for process in processes], stopped=passed.asked)
 
 
 class _Pickler(pickle.Pickler):
@@ -88,28 +87,14 @@ def _start(folder: Path, rank: int, count: int, port: int) -> subprocess.Popen[b
         )
 
 
-class _Passed:
+class _Passed(Interrupt):
     """A context in which Ctrl-C, and what a cluster sends before it takes the machine back, go to the processes."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
-        self.once = False
+        super().__init__(waits=True)
         self._processes = processes
-        self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> _Passed:
-        if threading.current_thread() is threading.main_thread():  # signals reach that one alone
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._pass)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _pass(self, number: int, frame: FrameType | None) -> None:
-        if self.once:
-            raise KeyboardInterrupt
-        self.once = True
+    def _tell(self, number: int) -> None:
         for process in self._processes:
             process.send_signal(number)
 

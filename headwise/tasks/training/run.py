@@ -25,7 +25,7 @@ import torch
 import yaml
 
 from headwise.errors import CheckpointError, FileError, HeadwiseError
-from headwise.files import parsed, replacing
+from headwise.files import parsed, writing
 from headwise.renamed import renamed
 from headwise.tasks import kinds
 from headwise.tasks.options.train import TrainOptions, make
@@ -152,7 +152,8 @@ def write_config(
         "machine": _machine(),
         "begun": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
-    _write(folder / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120))
+    with writing(folder / CONFIG) as part:
+        part.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
     save_files(task, folder)
 
 
@@ -176,7 +177,8 @@ def write_scores(folder: Path, scores: Scores) -> None:
     Raises:
         FileError: it cannot be written.
     """
-    _write(folder / SCORES, json.dumps(scores.to_json(), indent=2, ensure_ascii=False) + "\n")
+    with writing(folder / SCORES) as part:
+        part.write_text(json.dumps(scores.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_scores(folder: Path) -> Scores | None:
@@ -247,11 +249,3 @@ def _named(told: dict[str, Any]) -> str:
 def _machine() -> str:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} cores"
     return f"{platform.system()} {platform.machine()}, {device}"
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with replacing(path) as part:
-            part.write_text(text, encoding="utf-8")
-    except OSError as cause:
-        raise FileError(f"cannot write {path}: {cause.strerror or cause}") from cause

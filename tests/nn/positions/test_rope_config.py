@@ -97,7 +97,7 @@ def test_a_rope_for_each_type_of_layer_must_be_chosen() -> None:
         ({"type": "mrope"}, "Received: rope_type='mrope'"),
         ({"rope_type": "default", "mrope_section": [1, 2]}, "Received: also mrope_section"),
         ({"rope_type": "dynamic", "factor": 2.0, "alpha": 1000.0}, "Received: also alpha"),
-        ({"rope_type": "linear"}, "expected a factor. Received: rope_parameters without factor"),
+        ({"rope_type": "linear"}, "expected factor for rope_type 'linear'. Received: a config without factor"),
         ({"rope_type": "llama3", "factor": 2.0}, "expected low_freq_factor"),
     ],
 )

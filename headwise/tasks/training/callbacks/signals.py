@@ -6,7 +6,10 @@ import signal
 import sys
 import threading
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)  # SIGTERM: what a cluster sends before it takes the machine back
 
@@ -14,7 +17,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)  # SIGTERM: what a cluster sends befo
 class Interrupt:
     """A context in which the first signal only sets `asked`. Afterwards the handlers are what they were before.
 
-    Signals reach the main thread alone: in another one it does nothing.
+    Signals reach the main thread alone: in another one it does nothing. A subclass may do something else than say so.
 
     Args:
         waits: whether the first signal may wait for the end of a step; where nothing is saved there is no reason to.
@@ -25,7 +28,7 @@ class Interrupt:
         self._waits = waits
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> Interrupt:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.getsignal(number) for number in _SIGNALS}
             if self._waits:
@@ -43,4 +46,7 @@ class Interrupt:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+        self._tell(number)
+
+    def _tell(self, number: int) -> None:
         print("stopping after this step, and saving; Ctrl-C again stops at once", file=sys.stderr)
