@@ -42,7 +42,6 @@ _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=60.0,
-    show_default=True,
     metavar="SECONDS",
     help="Time after which a call counts as hanging.",
 )

@@ -17,17 +17,10 @@ WRONG = 1
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
 @click.option("--spec", "stated", multiple=True, metavar="NAME=VALUE", help="A known property, such as heads=8.")
 @click.option(
-    "--samples",
-    type=click.IntRange(min=1),
-    default=40,
-    show_default=True,
-    metavar="N",
-    help="How many elements of each tensor to check.",
+    "--samples", type=click.IntRange(min=1), default=40, metavar="N", help="How many elements of each tensor to check."
 )
 @click.option("--all", "everything", is_flag=True, help="Check all elements of all tensors.")
-@click.option(
-    "--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of the inputs and of the sampling."
-)
+@click.option("--seed", type=int, default=0, metavar="N", help="Seed of the inputs and of the sampling.")
 @json_option
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def gradcheck(

@@ -55,7 +55,7 @@ _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "ad
     "--engine",
     type=click.Choice(["local", "ray"]),
     default="local",
-    help="Where to compute: in this process, or on Ray workers.  [default: local]",
+    help="Where to compute: in this process, or on Ray workers.",
 )
 @click.option(
     "--workers",
