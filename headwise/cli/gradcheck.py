@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from headwise.cli.compare import build
 from headwise.cli.files import check_writable
 from headwise.cli.output import STDOUT, json_option, print_report, progress_bar, write_json
 
@@ -40,16 +41,12 @@ def gradcheck(
         check_writable(json_path, "--json")
 
     import headwise
-    from headwise.doctor.comparing.side import LONGEST
     from headwise.doctor.gradients.gradcheck import gradcheck as run
-    from headwise.doctor.limits import time_limit
     from headwise.doctor.targets.examine import parse_spec
     from headwise.doctor.targets.load import parse
 
     parsed, spec = parse(target, settings), parse_spec(stated)
-    click.echo(f"headwise: importing {parsed.place} (this executes its code)", err=True)
-    with time_limit(LONGEST):
-        module = parsed.build()
+    module = build(parsed)
     with progress_bar() as tell:
         found = run(module, spec=spec, sampled=None if everything else samples, seed=seed, progress=tell)
     if json_path != STDOUT:
