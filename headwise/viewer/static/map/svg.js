@@ -16,8 +16,7 @@ export class SvgContext {
     this.matrix = [1, 0, 0, 1, 0, 0];
     this.clipped = null;
     Object.assign(this, { fillStyle: "#000000", strokeStyle: "#000000", globalAlpha: 1, imageSmoothingEnabled: true });
-    Object.assign(this, { lineWidth: 1, lineCap: "butt", lineJoin: "miter", dashes: [] });
-    Object.assign(this, { font: "400 10px sans-serif", direction: "ltr" });
+    Object.assign(this, { lineWidth: 1, font: "400 10px sans-serif", direction: "ltr" });
     Object.assign(this, { textAlign: "start", textBaseline: "alphabetic" });
   }
 
@@ -55,10 +54,6 @@ export class SvgContext {
     this.matrix = [A * a + C * b, B * a + D * b, A * c + C * d, B * c + D * d, A * e + C * f + E, B * e + D * f + F];
   }
 
-  setLineDash(dashes) {
-    this.dashes = [...dashes];
-  }
-
   // ---- paths: their points are stored in coordinates of the picture
 
   beginPath() {
@@ -87,23 +82,6 @@ export class SvgContext {
     this.lineTo(x + width, y + height);
     this.lineTo(x, y + height);
     this.closePath();
-  }
-
-  // As curves of at most a quarter circle each, so that it may be rotated and stretched.
-  arc(x, y, radius, from, to, backwards = false) {
-    const round = 2 * Math.PI;
-    let turn = backwards ? from - to : to - from;
-    turn = turn >= round ? round : ((turn % round) + round) % round;
-    const pieces = Math.max(1, Math.ceil(turn / (Math.PI / 2) - 1e-9));
-    const step = ((backwards ? -1 : 1) * turn) / pieces;
-    const reach = (4 / 3) * Math.tan(step / 4) * radius;
-    const point = (angle) => [x + radius * Math.cos(angle), y + radius * Math.sin(angle)];
-    this.lineTo(...point(from));
-    for (let i = 0, angle = from; i < pieces; i++, angle += step) {
-      const [[x0, y0], [x1, y1]] = [point(angle), point(angle + step)];
-      const [c0, s0, c1, s1] = [Math.cos(angle), Math.sin(angle), Math.cos(angle + step), Math.sin(angle + step)];
-      this.bezierCurveTo(x0 - reach * s0, y0 + reach * c0, x1 + reach * s1, y1 - reach * c1, x1, y1);
-    }
   }
 
   at(x, y) {
@@ -211,14 +189,7 @@ export class SvgContext {
   lined(stretch = true) {
     const [a, b, c, d] = this.matrix;
     const by = stretch ? Math.sqrt(Math.abs(a * d - b * c)) : 1; // points of a path are already transformed
-    const cap = this.lineCap === "butt" ? null : this.lineCap;
-    const join = this.lineJoin === "miter" ? null : this.lineJoin;
-    const dashes = this.dashes.length ? this.dashes.map((length) => number(length * by)).join(" ") : null;
-    return {
-      ...this.painted("stroke", this.strokeStyle),
-      "stroke-width": number(this.lineWidth * by), "stroke-linecap": cap, "stroke-linejoin": join,
-      "stroke-dasharray": dashes,
-    };
+    return { ...this.painted("stroke", this.strokeStyle), "stroke-width": number(this.lineWidth * by) };
   }
 
   // A colour in a form that all SVG readers know.
@@ -234,8 +205,8 @@ export class SvgContext {
 }
 
 const STATE = [
-  "matrix", "clipped", "fillStyle", "strokeStyle", "lineWidth", "lineCap", "lineJoin", "dashes", "globalAlpha", "font",
-  "textAlign", "textBaseline", "direction", "imageSmoothingEnabled",
+  "matrix", "clipped", "fillStyle", "strokeStyle", "lineWidth", "globalAlpha", "font", "textAlign", "textBaseline",
+  "direction", "imageSmoothingEnabled",
 ];
 
 // Attributes that are null are left out.

@@ -4,7 +4,7 @@
 import CSS from "./flow.css" with { type: "text" };
 import { largest } from "../map/colour.js";
 import { choices, SCALE_CHOICES, toggle } from "../shell/controls.js";
-import { element } from "../shell/element.js";
+import { element, resized } from "../shell/element.js";
 import { rollout, tooMuch, usualToken } from "./flow/rollout.js";
 import { bandOf, cellAt, drawFlow, frameOf } from "./flow/picture.js";
 import { Shares, nameOf } from "./flow/shares.js";
@@ -248,13 +248,8 @@ export class FlowView {
     const width = canvas.parentNode.clientWidth;
     if (!width) return;
     this.narrow = width < NARROW;
-    const context = canvas.getContext("2d");
-    this.frame = this.frameFor(context, width);
-    canvas.width = Math.round(width * devicePixelRatio);
-    canvas.height = Math.round(this.frame.height * devicePixelRatio);
-    canvas.style.height = `${this.frame.height}px`;
-    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
-    drawFlow(context, this.frame, this.drawn());
+    this.frame = this.frameFor(canvas.getContext("2d"), width);
+    drawFlow(resized(canvas, width, this.frame.height), this.frame, this.drawn());
     this.read();
     this.showShares();
   }
