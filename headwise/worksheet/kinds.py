@@ -75,10 +75,8 @@ def _encoder_layer(b: Builder, module: EncoderLayer, given: Given) -> Matrix:
 def _decoder_layer(b: Builder, module: DecoderLayer, given: Given) -> Matrix:
     if given.get("value") is not None:
         raise WorksheetError("value: a worksheet shows a decoder layer with one memory; pass it as key, without value")
-    x, memory = (
-        given.sequence(b, "query", "X", "S", dim=module.dim),
-        given.sequence(b, "key", "Memory", "K", dim=module.dim),
-    )
+    x = given.sequence(b, "query", "X", "S", dim=module.dim)
+    memory = given.sequence(b, "key", "Memory", "K", dim=module.dim)
     _show_inputs(b, [x, memory])
     own = given.reading(module.self_attention)
     masked = {"mask": "memory_mask", "real": "memory_real"}
@@ -87,10 +85,8 @@ def _decoder_layer(b: Builder, module: DecoderLayer, given: Given) -> Matrix:
 
 
 def _cross_layer(b: Builder, module: CrossLayer, given: Given) -> Matrix:
-    x, memory = (
-        given.sequence(b, "query", "X", "Q", dim=module.dim),
-        given.sequence(b, "key", "Memory", "K", dim=module.dim),
-    )
+    x = given.sequence(b, "query", "X", "Q", dim=module.dim)
+    memory = given.sequence(b, "key", "Memory", "K", dim=module.dim)
     _show_inputs(b, [x, memory])
     return layers.cross_layer(b, module, x, memory, given.reading(module.attention, memory=given.get("key")))
 

@@ -33,7 +33,8 @@ def _methods(engine: Engine) -> tuple[dict[str, Method], dict[str, Method]]:
     async def predict(request: Any, context: Any) -> Any:
         served = _find(engine, request.model_spec)
         columns = served.description.inputs
-        tf.wanted(served, request.output_filter)
+        for name in request.output_filter:  # refuse before anything is computed
+            column_of(served.description.outputs, name, "output")
         check_names(columns, list(request.inputs))
         arrays = {name: array_of(column_of(columns, name), tensor) for name, tensor in request.inputs.items()}
         answered = await answers(engine, served, rows_of(columns, arrays))

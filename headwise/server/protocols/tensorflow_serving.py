@@ -8,7 +8,7 @@ from typing import Any
 from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
 from headwise.server.interface import Description
-from headwise.server.protocols.columns import cell_of, column_of
+from headwise.server.protocols.columns import cell_of
 from headwise.server.protocols.errors import bad_input, piece
 from headwise.tasks.columns import Column, Datatype, Row
 
@@ -64,11 +64,6 @@ def classes(served: Served, rows: Sequence[Row]) -> list[list[tuple[str, float]]
 def refuse_to_regress() -> RequestRefused:
     """The refusal of regress, which in TensorFlow Serving takes and returns one unnamed number."""
     return bad_input("regression is not supported. Use predict")
-
-
-def wanted(served: Served, names: Sequence[str]) -> tuple[Column, ...]:
-    """The outputs with these names (none = all). Raises RequestRefused."""
-    return tuple(column_of(served.description.outputs, name, "output") for name in names) or served.description.outputs
 
 
 def signature(description: Description) -> dict[str, Any]:

@@ -258,7 +258,7 @@ export class FlowView {
   read() {
     const { app: { state: { col } }, axis, row } = this;
     if (col === null) return this.reading.replaceChildren();
-    const number = element("b", { textContent: this.digits(this.valuesOf(row)[col]) });
+    const number = element("b", { textContent: this.app.digits(this.valuesOf(row)[col]) });
     const where = row === this.count - 1 ? " in the input" : ` ${this.nameOf(row)}`;
     this.reading.replaceChildren(number, " ", nameOf(axis.labels[col], col), where);
     this.reading.dataset.cell = `${row},${col}`;
@@ -332,18 +332,14 @@ export class FlowView {
       heading: `${row === this.count - 1 ? "The input" : this.nameOf(row)}, by ${isRollout ? "share" : kind}`,
       ...{ labels, values, scale, style, hidden, order, token },
       top: this.tops[row],
-      digits: (value) => this.digits(value),
+      digits: this.app.digits,
       col: state.col,
       found: found?.cols,
       title: isRollout ? "Follow this token" : "",
       whole: isRollout,
     });
-    const most = order.slice(0, 3).map((i) => `${labels[i]} ${i}: ${this.digits(values[i])}`);
+    const most = order.slice(0, 3).map((i) => `${labels[i]} ${i}: ${this.app.digits(values[i])}`);
     this.canvas.ariaLabel = `${kind} of ${labels[token]} ${token}, ${this.nameOf(row)}; largest: ${most.join(", ")}`;
-  }
-
-  digits(value) {
-    return this.app.digits(value);
   }
 
   // ---- export
@@ -372,7 +368,7 @@ export class FlowView {
       const below = head + frame.height + line / 2;
       say(`largest, ${this.nameOf(this.row)}`, frame.left, below, "12px", style.faint);
       listed.forEach((i, place) => {
-        say(this.digits(values[i]), frame.left, below + line * (place + 1), "12px", style.ink);
+        say(this.app.digits(values[i]), frame.left, below + line * (place + 1), "12px", style.ink);
         say(`${labels[i]} ${i}`, frame.left + 64, below + line * (place + 1), "12px", style.ink);
       });
     };
