@@ -47,16 +47,10 @@ def _latent_multi_head(b: Builder, module: MultiHeadLatentAttention, given: Give
 
 
 def _latents(b: Builder, module: LatentAttention, given: Given) -> Matrix:
-    queries = None
-    if module.read_out is not None:
-        itself = given.get("key") is None
-        x = given.sequence(b, "query" if itself else "key", "X", "S", dim=module.latent_dim)
-        queries = given.sequence(b, "query", "Queries", "Q", dim=module.latent_dim) if not itself else None
-        _show_inputs(b, [x] if queries is None else [x, queries])
-        queries = x if queries is None else queries
-    else:
-        x = given.sequence(b, "query", "X", "S", dim=module.latent_dim)
-        _show_inputs(b, [x])
+    apart = module.read_out is not None and given.get("key") is not None  # the read-out has its own queries
+    x = given.sequence(b, "key" if apart else "query", "X", "S", dim=module.latent_dim)
+    queries = given.sequence(b, "query", "Queries", "Q", dim=module.latent_dim) if apart else x
+    _show_inputs(b, [x, queries] if apart else [x])
     like = torch.zeros(1, module.num_latents, 1)
     allowed = dense(given.get("mask"), given.batched.get("real"), like, module.num_heads, len(x.rows))
 

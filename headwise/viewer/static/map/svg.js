@@ -13,7 +13,7 @@ export class SvgContext {
   constructor(width, height) {
     Object.assign(this, { width, height, parts: [], saved: [], path: [], clips: 0, name: `h${++written}` });
     this.measuring = document.createElement("canvas").getContext("2d"); // knows fonts and colours
-    this.matrix = [1, 0, 0, 1, 0, 0];
+    this.matrix = new DOMMatrix();
     this.clipped = null;
     Object.assign(this, { fillStyle: "#000000", strokeStyle: "#000000", globalAlpha: 1, imageSmoothingEnabled: true });
     Object.assign(this, { lineWidth: 1, font: "400 10px sans-serif", direction: "ltr" });
@@ -37,21 +37,15 @@ export class SvgContext {
   }
 
   translate(x, y) {
-    this.transform(1, 0, 0, 1, x, y);
+    this.matrix = this.matrix.translate(x, y);
   }
 
   rotate(angle) {
-    const [cos, sin] = [Math.cos(angle), Math.sin(angle)];
-    this.transform(cos, sin, -sin, cos, 0, 0);
+    this.matrix = this.matrix.rotate((angle * 180) / Math.PI);
   }
 
   scale(x, y) {
-    this.transform(x, 0, 0, y, 0, 0);
-  }
-
-  transform(a, b, c, d, e, f) {
-    const [A, B, C, D, E, F] = this.matrix;
-    this.matrix = [A * a + C * b, B * a + D * b, A * c + C * d, B * c + D * d, A * e + C * f + E, B * e + D * f + F];
+    this.matrix = this.matrix.scale(x, y);
   }
 
   // ---- paths: their points are stored in coordinates of the picture
@@ -85,8 +79,8 @@ export class SvgContext {
   }
 
   at(x, y) {
-    const [a, b, c, d, e, f] = this.matrix;
-    return `${number(a * x + c * y + e)} ${number(b * x + d * y + f)}`;
+    const point = this.matrix.transformPoint({ x, y });
+    return `${number(point.x)} ${number(point.y)}`;
   }
 
   fill() {
@@ -154,14 +148,11 @@ export class SvgContext {
     return ascent("alphabetic") - ascent(this.textBaseline);
   }
 
-  // (source, x, y, width, height), or with the part of the source before them.
-  drawImage(source, ...numbers) {
-    const [wide, high] = [source.naturalWidth ?? source.width, source.naturalHeight ?? source.height];
-    if (numbers.length === 2) numbers.push(wide, high);
-    const [sx, sy, sw, sh, x, y, width, height] = numbers.length > 4 ? numbers : [0, 0, wide, high, ...numbers];
+  // source: a canvas.
+  drawImage(source, x, y, width, height) {
     const canvas = document.createElement("canvas"); // an OffscreenCanvas has no toDataURL
-    [canvas.width, canvas.height] = [Math.max(1, Math.round(sw)), Math.max(1, Math.round(sh))];
-    canvas.getContext("2d").drawImage(source, sx, sy, sw, sh, 0, 0, canvas.width, canvas.height);
+    [canvas.width, canvas.height] = [source.width, source.height];
+    canvas.getContext("2d").drawImage(source, 0, 0);
     const style = this.imageSmoothingEnabled ? null : "image-rendering:pixelated";
     const shown = { preserveAspectRatio: "none", style, opacity: this.globalAlpha === 1 ? null : this.globalAlpha };
     this.put("image", { ...this.box(x, y, width, height), ...shown, href: canvas.toDataURL("image/png") });
@@ -175,9 +166,9 @@ export class SvgContext {
 
   // A position as attributes: shifted if the matrix only shifts, else with the matrix.
   placed(x, y) {
-    const [a, b, c, d, e, f] = this.matrix;
+    const { a, b, c, d, e, f } = this.matrix;
     if (a === 1 && b === 0 && c === 0 && d === 1) return { x: number(x + e), y: number(y + f) };
-    return { x: number(x), y: number(y), transform: `matrix(${this.matrix.map(number).join(" ")})` };
+    return { x: number(x), y: number(y), transform: `matrix(${[a, b, c, d, e, f].map(number).join(" ")})` };
   }
 
   // A canvas accepts rectangles of negative size.
@@ -187,7 +178,7 @@ export class SvgContext {
   }
 
   lined(stretch = true) {
-    const [a, b, c, d] = this.matrix;
+    const { a, b, c, d } = this.matrix;
     const by = stretch ? Math.sqrt(Math.abs(a * d - b * c)) : 1; // points of a path are already transformed
     return { ...this.painted("stroke", this.strokeStyle), "stroke-width": number(this.lineWidth * by) };
   }
