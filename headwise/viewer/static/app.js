@@ -90,6 +90,10 @@ export class App {
     return this.why ? null : this.shown?.view;
   }
 
+  tile(...question) {
+    return this.stack.tile(...question);
+  }
+
   layerName(layer) {
     return `layer ${this.stack.layers[layer].number}`;
   }
