@@ -65,8 +65,8 @@ def compare(
     target = parse(first, settings)
     other = second if is_peer(second) else parse(second, settings_other)
     spec, spec_other = parse_spec(stated), parse_spec(stated_other)
-    mine = _build(target)
-    theirs = other if isinstance(other, str) else _build(other)
+    mine = build(target)
+    theirs = other if isinstance(other, str) else build(other)
     names = (target.name, second if isinstance(other, str) else other.name)
     if names[0] == names[1]:
         names = (first, second)
@@ -79,7 +79,8 @@ def compare(
     return 0 if found.same else DIFFERENT
 
 
-def _build(target: Target) -> nn.Module:
+def build(target: Target) -> nn.Module:
+    """Make the module, and say so first. Raises TookTooLong if its constructor does not return."""
     from headwise.doctor.comparing.side import LONGEST
     from headwise.doctor.limits import time_limit
 

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwise.cli.files import check_writable
-from headwise.cli.output import STDOUT, json_option, write_json
+from headwise.cli.output import STDOUT, Say, json_option, working, write_json
 from headwise.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
     from headwise.capture.pretrained import Pretrained
     from headwise.doctor.finding import Diagnosis
 
@@ -42,7 +40,6 @@ _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=60.0,
-    show_default=True,
     metavar="SECONDS",
     help="Time after which a call counts as hanging.",
 )
@@ -88,12 +85,12 @@ def doctor(
         )
 
     # Standard output holds the report or the JSON, so whatever the examined code prints goes to standard error.
-    with contextlib.redirect_stdout(sys.stderr), _Status() as status:
+    with contextlib.redirect_stdout(sys.stderr), working("examining") as say:
         if target is not None:
-            found: tuple[Diagnosis, ...] = (_examine(target, settings, stated, isolate, timeout, memory, status),)
+            found: tuple[Diagnosis, ...] = (_examine(target, settings, stated, isolate, timeout, memory, say),)
         else:
             assert model is not None
-            found = _examine_model(model, texts, stated, timeout, status)
+            found = _examine_model(model, texts, stated, timeout, say)
 
     if STDOUT not in (json_path, sarif_path):
         _print(found)
@@ -158,7 +155,7 @@ def _examine(
     isolate: bool,
     timeout: float,
     memory: float | None,
-    status: _Status,
+    say: Say,
 ) -> Diagnosis:
     from headwise.doctor.targets.examine import examine, parse_spec
     from headwise.doctor.targets.load import parse
@@ -167,29 +164,29 @@ def _examine(
     hint = "in a separate process" if isolate else "this executes its code; --isolate uses a separate process"
     click.echo(f"headwise: importing {target.place} ({hint})", err=True)
     if not isolate:
-        return examine(target, spec=spec, timeout=timeout, say=status.say)
+        return examine(target, spec=spec, timeout=timeout, say=say)
     from headwise.doctor.targets.isolate import MEMORY, Request, diagnose_isolated
 
-    status.say(f"examining {target}")
+    say(f"examining {target}")
     most = MEMORY if memory is None else memory * 1e9
     return diagnose_isolated(Request(written, tuple(settings), tuple(stated), timeout, most))
 
 
 def _examine_model(
-    name: str, texts: Sequence[str], stated: Sequence[str], timeout: float, status: _Status
+    name: str, texts: Sequence[str], stated: Sequence[str], timeout: float, say: Say
 ) -> tuple[Diagnosis, ...]:
     from headwise.doctor.targets.examine import parse_spec
     from headwise.doctor.targets.layers import diagnose_model
 
     spec = parse_spec(stated)
-    status.say(f"loading {name}")
+    say(f"loading {name}")
     pretrained, run = _load(name, texts or _TEXTS)
     return diagnose_model(
         pretrained.model,
         run,
         spec=spec,
         timeout=timeout,
-        say=lambda path, number, count: status.say(f"kind {number} of {count}: {path}"),
+        say=lambda path, number, count: say(f"kind {number} of {count}: {path}"),
     )
 
 
@@ -226,26 +223,3 @@ def _print(found: Sequence[Diagnosis]) -> None:
     if len(found) > 1:
         findings = [finding for each in found for finding in each.findings]
         click.echo(f"\n{len(found)} kinds of attention layers: {counts(findings)}.")
-
-
-class _Status:
-    """On a terminal, shows what is being done."""
-
-    def __enter__(self) -> _Status:
-        from rich.console import Console
-
-        console = Console(stderr=True)
-        self._status: Status | None = console.status("") if console.is_terminal else None
-        if self._status:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status:
-            self._status.stop()
-
-    def say(self, what: str) -> None:
-        from rich.markup import escape
-
-        if self._status:
-            self._status.update(escape(what))

@@ -10,7 +10,7 @@ import click
 
 from headwise.cli.files import reason, size
 from headwise.cli.later import Later, later
-from headwise.cli.output import print_report, titled, working
+from headwise.cli.output import plain_table, print_report, titled, working
 from headwise.errors import ArgumentError, FileError
 from headwise.export import FORMATS
 
@@ -142,11 +142,9 @@ def _real(source: Source, path: Path | None) -> dict[str, Any]:
 
 def _table(exported: Exported, title: str) -> Group:
     """One row for each output of each graph."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table = plain_table()
     table.add_column("file")
     table.add_column("size", justify="right")
     table.add_column("output", overflow="fold")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from headwise.cli.compare import build
 from headwise.cli.files import check_writable
 from headwise.cli.output import STDOUT, json_option, print_report, progress_bar, write_json
 
@@ -17,17 +18,10 @@ WRONG = 1
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of the constructor.")
 @click.option("--spec", "stated", multiple=True, metavar="NAME=VALUE", help="A known property, such as heads=8.")
 @click.option(
-    "--samples",
-    type=click.IntRange(min=1),
-    default=40,
-    show_default=True,
-    metavar="N",
-    help="How many elements of each tensor to check.",
+    "--samples", type=click.IntRange(min=1), default=40, metavar="N", help="How many elements of each tensor to check."
 )
 @click.option("--all", "everything", is_flag=True, help="Check all elements of all tensors.")
-@click.option(
-    "--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of the inputs and of the sampling."
-)
+@click.option("--seed", type=int, default=0, metavar="N", help="Seed of the inputs and of the sampling.")
 @json_option
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def gradcheck(
@@ -47,16 +41,12 @@ def gradcheck(
         check_writable(json_path, "--json")
 
     import headwise
-    from headwise.doctor.comparing.side import LONGEST
     from headwise.doctor.gradients.gradcheck import gradcheck as run
-    from headwise.doctor.limits import time_limit
     from headwise.doctor.targets.examine import parse_spec
     from headwise.doctor.targets.load import parse
 
     parsed, spec = parse(target, settings), parse_spec(stated)
-    click.echo(f"headwise: importing {parsed.place} (this executes its code)", err=True)
-    with time_limit(LONGEST):
-        module = parsed.build()
+    module = build(parsed)
     with progress_bar() as tell:
         found = run(module, spec=spec, sampled=None if everything else samples, seed=seed, progress=tell)
     if json_path != STDOUT:

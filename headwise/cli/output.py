@@ -45,6 +45,14 @@ def print_report(report: Any) -> None:
     click.echo("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
 
+def plain_table() -> Table:
+    """A table with a line below its header."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE_HEAD, show_edge=False)
+
+
 def titled(title: str, table: Table) -> Group:
     """A table below its title, which is not wrapped to the width of the table."""
     from rich.console import Group

@@ -36,12 +36,12 @@ _ONLY = {
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), metavar="RECORDS")
-@click.option("--kind", type=click.Choice(KINDS), default="heatmap", show_default=True, help="What to draw.")
+@click.option("--kind", type=click.Choice(KINDS), default="heatmap", help="What to draw.")
 @click.option("--layer", metavar="N", help="The layer: its number, its name, or a part of its name.")
 @click.option("--head", metavar="N", help='The head: its number, or "mean" for the mean of all heads. Default: 0.')
 @click.option("--layers", metavar="LIST", help="With --kind heads: the layers, such as 0,2-4. Default: all.")
 @click.option("--call", type=int, metavar="N", help="The forward pass, if the file has several.")
-@click.option("--example", type=int, metavar="N", default=0, show_default=True, help="The example of the batch.")
+@click.option("--example", type=int, metavar="N", default=0, help="The example of the batch.")
 @click.option("--rows", metavar="LIST", help="The queries to draw, such as 0:20 or 3,5,9. Default: all.")
 @click.option("--cols", metavar="LIST", help="The keys to draw. Default: all.")
 @click.option("--row", type=int, metavar="N", help="With --kind text: the query whose attention is shown.")
@@ -58,7 +58,6 @@ _ONLY = {
     "--out",
     type=click.Path(path_type=Path),
     default=Path("attention.pdf"),
-    show_default=True,
     metavar="PATH",
     help="The figure to write: .pdf, .svg or .png.",
 )

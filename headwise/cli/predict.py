@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwise.cli.files import STDIN, check_writable, size
-from headwise.cli.output import print_report, progress_bar, working
+from headwise.cli.output import plain_table, print_report, progress_bar, working
 from headwise.cli.scores import number
 from headwise.errors import ArgumentError, brief, shortened
 
@@ -55,7 +55,7 @@ _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "ad
     "--engine",
     type=click.Choice(["local", "ray"]),
     default="local",
-    help="Where to compute: in this process, or on Ray workers.  [default: local]",
+    help="Where to compute: in this process, or on Ray workers.",
 )
 @click.option(
     "--workers",
@@ -274,11 +274,9 @@ def _print(rows: Sequence[Row], writes: str | None) -> None:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table = plain_table()
     names = list(rows[0])[:_MOST]
     for name in names:
         table.add_column(Text(name), justify="right" if isinstance(rows[0][name], float) else "left", overflow="fold")

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwise.cli.output import print_report, titled
+from headwise.cli.output import plain_table, print_report, titled
 from headwise.errors import shortened
 
 if TYPE_CHECKING:
     from rich.console import Group
-    from rich.table import Table
 
     from headwise.tasks.scores import Scores
 
@@ -36,7 +35,7 @@ def scores_table(scores: Scores, title: str) -> Group:
     from rich.text import Text
 
     rows = f"{scores.count:,} row" + ("" if scores.count == 1 else "s")
-    table = _table()
+    table = plain_table()
     table.add_column("score")
     table.add_column("model", justify="right", style="bold")
     for name in scores.baselines:
@@ -51,7 +50,7 @@ def confusion_table(scores: Scores) -> Group:
     """One row per true label, one column per predicted label."""
     from rich.text import Text
 
-    table = _table()
+    table = plain_table()
     table.add_column("label")
     for label in scores.labels:
         table.add_column(Text(f"predicted {shortened(label, 20)}"), justify="right")
@@ -59,13 +58,6 @@ def confusion_table(scores: Scores) -> Group:
         cells = [Text(str(count), style="bold" if column == place else "") for column, count in enumerate(row)]
         table.add_row(Text(shortened(label, 20)), *cells)
     return titled("true label (rows) and predicted label (columns)", table)
-
-
-def _table() -> Table:
-    from rich import box
-    from rich.table import Table
-
-    return Table(box=box.SIMPLE_HEAD, show_edge=False)
 
 
 def number(value: float) -> str:

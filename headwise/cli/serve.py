@@ -36,7 +36,6 @@ def _ports() -> Iterator[click.Option]:
             [protocol.option, f"{name}_port"],
             type=_Port(),
             default=protocol.port,
-            show_default=True,
             metavar="N|off",
             help=f"The port for gRPC: {protocol.title}.",
         )
@@ -54,19 +53,15 @@ def _ports() -> Iterator[click.Option]:
     "--precision",
     type=click.Choice(["fp32", "bf16", "fp16", "int8"]),
     default="fp32",
-    show_default=True,
     help="The precision that models compute in.",
 )
-@click.option("--workers", type=int, default=1, show_default=True, metavar="N", help="Processes that run models.")
+@click.option("--workers", type=int, default=1, metavar="N", help="Processes that run models.")
 @click.option("--threads", type=int, metavar="N", help="Threads of each worker. Default: cores divided by workers.")
-@click.option(
-    "--max-batch", type=int, default=32, show_default=True, metavar="ROWS", help="Most rows in one batch of a model."
-)
+@click.option("--max-batch", type=int, default=32, metavar="ROWS", help="Most rows in one batch of a model.")
 @click.option(
     "--max-delay-ms",
     type=float,
     default=2.0,
-    show_default=True,
     metavar="MS",
     help="How long a row may wait for others to share its batch.",
 )
@@ -74,38 +69,15 @@ def _ports() -> Iterator[click.Option]:
     "--max-queue",
     type=int,
     default=1024,
-    show_default=True,
     metavar="ROWS",
     help="Most rows in the queue of a model; clients of further rows are told to try again later.",
 )
-@click.option(
-    "--max-tokens",
-    type=int,
-    default=4096,
-    show_default=True,
-    metavar="N",
-    help="Most tokens in one row; 0 = no limit.",
-)
-@click.option(
-    "--max-body",
-    type=int,
-    default=16 * 2**20,
-    show_default=True,
-    metavar="BYTES",
-    help="Size limit of a request, unpacked.",
-)
-@click.option(
-    "--timeout",
-    type=float,
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time limit for a request.",
-)
+@click.option("--max-tokens", type=int, default=4096, metavar="N", help="Most tokens in one row; 0 = no limit.")
+@click.option("--max-body", type=int, default=16 * 2**20, metavar="BYTES", help="Size limit of a request, unpacked.")
+@click.option("--timeout", type=float, default=60.0, metavar="SECONDS", help="Time limit for a request.")
 @click.option(
     "--host",
     default="127.0.0.1",
-    show_default=True,
     metavar="ADDRESS",
     help="The address to listen on. The default accepts connections from this machine only.",
 )
@@ -113,7 +85,6 @@ def _ports() -> Iterator[click.Option]:
     "--port",
     type=click.IntRange(0, 65535),
     default=8000,
-    show_default=True,
     metavar="N",
     help="The port for HTTP; 0 = any free port, here and for the other ports.",
 )
@@ -130,7 +101,6 @@ def _ports() -> Iterator[click.Option]:
     "--drain",
     type=float,
     default=30.0,
-    show_default=True,
     metavar="SECONDS",
     help="Time for accepted requests to finish when the server is stopped.",
 )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import functools
 import json
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -16,7 +14,9 @@ import click
 
 from headwise.cli.files import check_writable, reason
 from headwise.cli.layers import choose_layers, parse_layers
+from headwise.cli.output import progress_bar
 from headwise.errors import ArgumentError, FileError
+from headwise.files import replacing
 
 if TYPE_CHECKING:
     from headwise.records.summary import HeadSummary
@@ -48,10 +48,10 @@ def stats(path: Path, layers: str | None, csv_path: Path | None, json_path: Path
     seen = load(path, verify=verify)
     chosen = seen.only(*choose_layers(ranges, len(seen.layers))) if len(seen) else seen
     rows: list[HeadSummary] = []
-    with _counting(len(chosen)) as count:
-        for record in chosen:
+    with progress_bar() as tell:
+        for number, record in enumerate(chosen, start=1):
             rows += rows_of(seen, record)
-            count()
+            tell(number, len(chosen), "records")
 
     console = Console(highlight=False)
     print_whole(console, head_table(rows))
@@ -71,18 +71,6 @@ def _check_files(path: Path, files: Mapping[str, Path | None]) -> None:
         check_writable(target, option)
         if (used := taken.setdefault(target.resolve(), option)) != option:
             raise ArgumentError(f"{option} {target}: this is the file of {used}. Choose another file")
-
-
-@contextlib.contextmanager
-def _counting(total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar on a terminal. Yields a function that advances it by one."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("records", total=total)
-        yield lambda: progress.advance(task)
 
 
 def _write_csv(rows: Sequence[HeadSummary], out: TextIO) -> None:
@@ -105,14 +93,8 @@ def _values(row: HeadSummary) -> dict[str, Any]:
 
 
 def _replace(path: Path, option: str, write: Callable[[TextIO], None]) -> None:
-    """Write a file beside `path`, then rename it to `path`."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("w", encoding="utf-8", newline="") as out:
+        with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as out:
             write(out)
-        os.replace(part, path)
     except OSError as error:
         raise FileError(f"{option} {path}: cannot be written: {reason(error)}. Choose another path") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)

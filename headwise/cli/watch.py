@@ -33,12 +33,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
     "--model", metavar="ID_OR_FOLDER", help="Hugging Face id or folder. Default: MiniLM, a BERT, from the extra demo."
 )
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("run.hw"),
-    show_default=True,
-    metavar="PATH",
-    help="The file to write.",
+    "--out", type=click.Path(path_type=Path), default=Path("run.hw"), metavar="PATH", help="The file to write."
 )
 @click.option("--layers", metavar="LIST", help="The layers to keep, such as 0,2-4. Default: all.")
 @click.option(
@@ -51,7 +46,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
     "--generate", type=click.IntRange(min=1), metavar="N", help="Also generate N tokens after the text, greedily."
 )
 @click.option("--values", is_flag=True, help="Also save the values, which norm-based weights need.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True, help="The dtype of the model.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="auto", help="The dtype of the model.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 def watch(
     texts: tuple[str, ...],

@@ -39,10 +39,8 @@ _MASKS = {
 
 
 @click.command()
-@click.option(
-    "--kind", type=click.Choice(KINDS), default="multi-head", show_default=True, help="The kind of attention."
-)
-@click.option("--tokens", metavar="TEXT", default=TOKENS, show_default=True, help="The text; each word is one token.")
+@click.option("--kind", type=click.Choice(KINDS), default="multi-head", help="The kind of attention.")
+@click.option("--tokens", metavar="TEXT", default=TOKENS, help="The text; each word is one token.")
 @click.option("--memory", metavar="TEXT", help="A second text for cross-attention: it gives the keys and values.")
 @click.option("--mask", metavar="MASK", help="none, causal, window:LEFT,RIGHT, prefix:N or lengths:N (N real tokens).")
 @click.option("--heads", type=click.IntRange(1, 8), help="Number of heads. Default: 2.")

@@ -12,11 +12,11 @@ from torch import Tensor
 from headwise import masks
 from headwise.errors import ArgumentError, DtypeError
 from headwise.masks import Extent, Mask
-from headwise.plot.colour import FAINT, INK, MASKED_LINES, colours
+from headwise.plot.colour import FAINT, MASKED_LINES, colours
 from headwise.plot.fonts import Letters
 from headwise.plot.paper import DPI, EDGE, GAP, LINE, NOTE, TITLE, TITLES, add_boxes, check_out, drawing, frame, write
-from headwise.plot.subject import Axis, Labels, check_place, make_axis, names_of
-from headwise.plot.ticks import Names, draw_names, fit_names, side_title
+from headwise.plot.subject import Labels, check_place, make_axis, names_of
+from headwise.plot.ticks import fit_names, name_side
 from headwise.plot.weights import Array
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def mask(
         bar.remove()  # a mask has no weights
         _draw(axes, extents, block, ruled=min(size[0] / k_len, size[1] / q_len) >= RULED)
         axes.set(xlim=(-0.5, k_len - 0.5), ylim=(q_len - 0.5, -0.5))
-        _name(axes, letters, rows, row_names)
-        _name(axes, letters, cols, col_names)
+        name_side(axes, letters, rows, row_names)
+        name_side(axes, letters, cols, col_names)
         return write(figure, path, letters, title)
 
 
@@ -164,10 +164,3 @@ def _draw(axes: Axes, extents: Array, block: int, *, ruled: bool) -> None:
         side.set_visible(False)
     edge: dict[str, Any] = {"facecolor": "none", "edgecolor": FAINT, "linewidth": 1.2, "clip_on": False}
     add_boxes(axes, [(-0.5, -0.5, cols, rows)], zorder=-1, **edge)
-
-
-def _name(axes: Axes, letters: Letters, axis: Axis, names: Names) -> None:
-    draw_names(axes, letters, names)
-    write_title = axes.set_ylabel if names.side == "rows" else axes.set_xlabel
-    write_title(side_title(axis, names), fontproperties=letters.properties(TITLES), color=INK, labelpad=3)
-    axes.xaxis.set_label_position("top")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from headwise.errors import ArgumentError
-from headwise.plot.colour import FAINT, HIDDEN, INK, Scale, check_look, colours, ink_on, norm_of, scale_note
+from headwise.plot.colour import FAINT, HIDDEN, Scale, check_look, colours, ink_on, norm_of, scale_note
 from headwise.plot.fonts import Letters
 from headwise.plot.layout import Layout, lay_out, within
 from headwise.plot.paper import (
@@ -17,7 +17,6 @@ from headwise.plot.paper import (
     MASKED_NOTE,
     NOTE,
     TITLE,
-    TITLES,
     add_bar,
     add_boxes,
     add_hatched,
@@ -27,7 +26,7 @@ from headwise.plot.paper import (
     write,
 )
 from headwise.plot.subject import Head, Labels, Places, Subject, find_subject
-from headwise.plot.ticks import draw_names, side_title
+from headwise.plot.ticks import name_side
 from headwise.plot.weights import Weights, hidden_note, sink_key, weights_of
 from headwise.records import AttentionRecord, Seen
 from headwise.records.seen import Layer
@@ -134,13 +133,8 @@ def heatmap(
 
 
 def _name_sides(axes: Axes, subject: Subject, layout: Layout, letters: Letters) -> None:
-    for axis, names, write_title in (
-        (subject.rows, layout.row_names, axes.set_ylabel),
-        (subject.cols, layout.col_names, axes.set_xlabel),
-    ):
-        draw_names(axes, letters, names)
-        write_title(side_title(axis, names), fontproperties=letters.properties(TITLES), color=INK, labelpad=3)
-    axes.xaxis.set_label_position("top")
+    name_side(axes, letters, subject.rows, layout.row_names)
+    name_side(axes, letters, subject.cols, layout.col_names)
 
 
 def _surround(axes: Axes, letters: Letters, title: str) -> Axes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headwise.plot.colour import FAINT, INK
 from headwise.plot.fonts import Letters, is_upright
-from headwise.plot.paper import LABEL, SMALLEST
+from headwise.plot.paper import LABEL, SMALLEST, TITLES
 from headwise.plot.subject import Axis
 from headwise.text.labels import characters
 
@@ -106,6 +106,14 @@ def draw_names(axes: Axes, letters: Letters, names: Names) -> None:
             label.set(va="bottom", ha="center")
         elif names.side == "cols":  # on one base line
             label.set(va="baseline", ha="center", y=1 + DESCENT * names.size / height)
+
+
+def name_side(axes: Axes, letters: Letters, axis: Axis, names: Names) -> None:
+    """Draw the names of a side, and its title."""
+    draw_names(axes, letters, names)
+    write_title = axes.set_ylabel if names.side == "rows" else axes.set_xlabel
+    write_title(side_title(axis, names), fontproperties=letters.properties(TITLES), color=INK, labelpad=3)
+    axes.xaxis.set_label_position("top")
 
 
 def side_title(axis: Axis, names: Names) -> str:

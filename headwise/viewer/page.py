@@ -39,15 +39,20 @@ def write_page(path: Path | str, inputs: Sequence[Input], *, title: str, made: s
         RecordError: the page cannot represent a record.
         FileError: the file cannot be written. No partial file is left behind.
     """
-    _check_length(inputs)
-    path = Path(path)
-    told = facts_of(inputs, title=title, made=made, rows=ESTIMATED_ROWS)
-    facts = {**told, "source": "embedded", "tolerance": TOLERANCE}
+    path, parts = Path(path), whole_page(inputs, title=title, made=made)
     try:
         with replacing(path) as part, part.open("w", encoding="utf-8", newline="\n") as out:
-            out.writelines(page_of(facts, blocks_of(inputs, facts)))
+            out.writelines(parts)
     except OSError as error:
         raise FileError(f"cannot write the page to {path}: {error.strerror or error}. Choose another file") from error
+
+
+def whole_page(inputs: Sequence[Input], *, title: str, made: str | None = None) -> Iterator[str]:
+    """The HTML of a self-contained page, in parts. Raises RecordError as `write_page` does."""
+    _check_length(inputs)
+    told = facts_of(inputs, title=title, made=made, rows=ESTIMATED_ROWS)
+    facts = {**told, "source": "embedded", "tolerance": TOLERANCE}
+    return page_of(facts, blocks_of(inputs, facts))
 
 
 def page_of(facts: dict[str, Any], blocks: Iterable[tuple[str, bytes]] = ()) -> Iterator[str]:

@@ -112,6 +112,11 @@ class Matrix:
         return f"[{self.rows.letter or 1} × {self.cols.letter or 1}] = [{rows} × {cols}]"
 
     @property
+    def corner(self) -> str:
+        """The letters of both sides: "Q ╲ K"."""
+        return f"{self.rows.letter} ╲ {self.cols.letter}".strip(" ╲")
+
+    @property
     def summarised(self) -> str:
         """The column that the summary of a formula describes, if the columns differ."""
         texts = () if self.formula is None else self.formula.texts

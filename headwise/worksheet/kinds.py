@@ -47,16 +47,10 @@ def _latent_multi_head(b: Builder, module: MultiHeadLatentAttention, given: Give
 
 
 def _latents(b: Builder, module: LatentAttention, given: Given) -> Matrix:
-    queries = None
-    if module.read_out is not None:
-        itself = given.get("key") is None
-        x = given.sequence(b, "query" if itself else "key", "X", "S", dim=module.latent_dim)
-        queries = given.sequence(b, "query", "Queries", "Q", dim=module.latent_dim) if not itself else None
-        _show_inputs(b, [x] if queries is None else [x, queries])
-        queries = x if queries is None else queries
-    else:
-        x = given.sequence(b, "query", "X", "S", dim=module.latent_dim)
-        _show_inputs(b, [x])
+    apart = module.read_out is not None and given.get("key") is not None  # the read-out has its own queries
+    x = given.sequence(b, "key" if apart else "query", "X", "S", dim=module.latent_dim)
+    queries = given.sequence(b, "query", "Queries", "Q", dim=module.latent_dim) if apart else x
+    _show_inputs(b, [x, queries] if apart else [x])
     like = torch.zeros(1, module.num_latents, 1)
     allowed = dense(given.get("mask"), given.batched.get("real"), like, module.num_heads, len(x.rows))
 
@@ -75,10 +69,8 @@ def _encoder_layer(b: Builder, module: EncoderLayer, given: Given) -> Matrix:
 def _decoder_layer(b: Builder, module: DecoderLayer, given: Given) -> Matrix:
     if given.get("value") is not None:
         raise WorksheetError("value: a worksheet shows a decoder layer with one memory; pass it as key, without value")
-    x, memory = (
-        given.sequence(b, "query", "X", "S", dim=module.dim),
-        given.sequence(b, "key", "Memory", "K", dim=module.dim),
-    )
+    x = given.sequence(b, "query", "X", "S", dim=module.dim)
+    memory = given.sequence(b, "key", "Memory", "K", dim=module.dim)
     _show_inputs(b, [x, memory])
     own = given.reading(module.self_attention)
     masked = {"mask": "memory_mask", "real": "memory_real"}
@@ -87,10 +79,8 @@ def _decoder_layer(b: Builder, module: DecoderLayer, given: Given) -> Matrix:
 
 
 def _cross_layer(b: Builder, module: CrossLayer, given: Given) -> Matrix:
-    x, memory = (
-        given.sequence(b, "query", "X", "Q", dim=module.dim),
-        given.sequence(b, "key", "Memory", "K", dim=module.dim),
-    )
+    x = given.sequence(b, "query", "X", "Q", dim=module.dim)
+    memory = given.sequence(b, "key", "Memory", "K", dim=module.dim)
     _show_inputs(b, [x, memory])
     return layers.cross_layer(b, module, x, memory, given.reading(module.attention, memory=given.get("key")))
 

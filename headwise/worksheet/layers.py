@@ -77,7 +77,7 @@ def latents(
     b: Builder,
     module: LatentAttention,
     x: Matrix,
-    queries: Matrix | None,
+    queries: Matrix,
     reading: Reading,
     open_: Callable[[int, int], Reading],
 ) -> Matrix:
@@ -108,7 +108,6 @@ def latents(
             "change in one does not change the others."
         )
     if module.read_out is not None:
-        assert queries is not None
         with b.part("Read-out", "Out"):
             z = cross_layer(b, module.read_out, queries, z, open_(len(queries.rows), len(names)))
     return z

@@ -51,11 +51,7 @@ def _matrix(matrix: Matrix) -> Iterator[str]:
     origin = f" = {_code(texts[0])}" if len(texts) == 1 else " column by column" if texts else ""
     given = ", given" if matrix.kind in CONSTANTS else ""
     yield from (f"**{_plain(matrix.name)}** {matrix.size}{given}{origin}", "")
-    yield (
-        "| "
-        + " | ".join([f"{matrix.rows.letter} ╲ {matrix.cols.letter}".strip(" ╲"), *map(_plain, matrix.cols.labels)])
-        + " |"
-    )
+    yield "| " + " | ".join([matrix.corner, *map(_plain, matrix.cols.labels)]) + " |"
     yield "|---|" + "---:|" * len(matrix.cols)
     for i, label in enumerate(matrix.rows.labels):
         numbers = (matrix.shown(i, j) for j in range(len(matrix.cols)))

@@ -76,9 +76,8 @@ def _matrix(matrix: Matrix) -> Iterator[str]:
     yield f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(matrix.name)}">'
     yield f'<table class="{matrix.kind}">'
     yield f"<caption><b>{escape(matrix.name)}</b> {escape(matrix.size)}{_origin(matrix)}</caption>"
-    corner = f"{matrix.rows.letter} ╲ {matrix.cols.letter}".strip(" ╲")
     labels = "".join(f'<th scope="col">{escape(label)}</th>' if label else "<td></td>" for label in matrix.cols.labels)
-    yield f"<thead><tr><td>{escape(corner)}</td>{labels}</tr></thead>\n<tbody>"
+    yield f"<thead><tr><td>{escape(matrix.corner)}</td>{labels}</tr></thead>\n<tbody>"
     for i, label in enumerate(matrix.rows.labels):
         cells = "".join(_cell(matrix, i, j) for j in range(len(matrix.cols)))
         head = f'<th scope="row">{escape(label)}</th>' if label else "<td></td>"

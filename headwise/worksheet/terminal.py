@@ -88,8 +88,7 @@ def _drawn(matrix: Matrix, room: int) -> RenderableType:
 
 def _tables(matrix: Matrix, room: int) -> Iterator[Table]:
     """The numbers; columns that do not fit beside the others are below them."""
-    corner = f"{matrix.rows.letter} ╲ {matrix.cols.letter}".strip(" ╲")
-    widest = max(cell_len(text) for text in (corner, *matrix.rows.labels)) + 2
+    widest = max(cell_len(text) for text in (matrix.corner, *matrix.rows.labels)) + 2
     cells = [[_cell(matrix, i, j) for j in range(len(matrix.cols))] for i in range(len(matrix.rows))]
     widths = [
         max(cell_len(label), *(row[j].cell_len for row in cells)) + 2 for j, label in enumerate(matrix.cols.labels)
@@ -100,7 +99,7 @@ def _tables(matrix: Matrix, room: int) -> Iterator[Table]:
         while stop < len(widths) and widest + sum(widths[start : stop + 1]) <= room:
             stop += 1
         table = Table(box=None, pad_edge=False, padding=(0, 1))
-        table.add_column(Text(corner, style="dim"), justify="right", no_wrap=True)
+        table.add_column(Text(matrix.corner, style="dim"), justify="right", no_wrap=True)
         for label in matrix.cols.labels[start:stop]:
             table.add_column(Text(label, style="bold"), justify="right", no_wrap=True)
         for label, row in zip(matrix.rows.labels, cells, strict=True):

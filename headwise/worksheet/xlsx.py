@@ -106,7 +106,7 @@ class Writer:
             self._text(page, *place.origin, origin(matrix), "aside")
         else:
             self._text(page, *place.origin, origin(matrix), "origin", until=place.col + len(matrix.cols))
-            self._text(page, place.labels_row, place.col, _corner(matrix), "corner")
+            self._text(page, place.labels_row, place.col, matrix.corner, "corner")
         for j, label in enumerate(matrix.cols.labels, start=1):
             if label:
                 self._text(page, place.labels_row, place.col + j, label, "column")
@@ -202,7 +202,7 @@ def _widths(layout: Sheet) -> dict[int, float]:
 
     for place in layout.places:
         matrix = place.matrix
-        texts = [_name(matrix)] if matrix.is_number else [*matrix.rows.labels, _corner(matrix)]
+        texts = [_name(matrix)] if matrix.is_number else [*matrix.rows.labels, matrix.corner]
         widen(place.col, max(LABEL_WIDTH, *(_wide(text) * 1.1 + 2 for text in texts)))
         for j, label in enumerate(matrix.cols.labels):
             longest = max(_wide(label), *(len(matrix.shown(i, j)) for i in range(len(matrix.rows))))
@@ -233,12 +233,6 @@ def _name(matrix: Matrix) -> str:
     # With a single column there is no room for the size twice.
     size = matrix.size.partition(" = ")[0] if len(matrix.cols) == 1 else matrix.size
     return f"{matrix.name}  {size}"
-
-
-def _corner(matrix: Matrix) -> str:
-    """The letters of both axes: "Q ╲ K"."""
-    rows, cols = matrix.rows.letter, matrix.cols.letter
-    return f"{rows} ╲ {cols}" if rows and cols else rows or cols
 
 
 def _wide(text: str) -> int:

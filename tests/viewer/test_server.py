@@ -559,7 +559,7 @@ def test_a_browser_shows_the_page(chromium: Any) -> None:
         found = tab.evaluate(
             "async () => Array.from(await headwise.source.inputs[0].stacks[0].tile(0, 1, [0, 9], [0, 9], 9, 9, 'max'))"
         )
-    context.close()
+        context.close()  # before the server is gone: the page still asks
     assert trouble == []
     assert [address for address in asked_for if not address.startswith((url, "data:", "blob:"))] == []
     weights = seen.records[0].weights()[0, 1].numpy()

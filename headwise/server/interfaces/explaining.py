@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from headwise.viewer import Input, facts_of, write_page
-from headwise.viewer.page import ESTIMATED_ROWS
+from headwise.viewer import Input, facts_of
+from headwise.viewer.page import ESTIMATED_ROWS, whole_page
 
 
 def statistics(inputs: Sequence[Input]) -> dict[str, Any]:
@@ -44,7 +42,4 @@ def statistics(inputs: Sequence[Input]) -> dict[str, Any]:
 
 def page(inputs: Sequence[Input], *, title: str) -> str:
     """The HTML of the viewer's page, as `headwise view` writes it."""
-    with tempfile.TemporaryDirectory(prefix="headwise-") as folder:
-        path = Path(folder) / "page.html"
-        write_page(path, inputs, title=title)
-        return path.read_text(encoding="utf-8")
+    return "".join(whole_page(inputs, title=title))

@@ -10,7 +10,7 @@ import numpy as np
 
 from headwise.errors import RequestRefused
 from headwise.server.interface import Description
-from headwise.server.protocols.errors import piece
+from headwise.server.protocols.errors import bad_input, piece
 from headwise.tasks.columns import DTYPES, Column, Row
 
 MOST_ROWS = 8192  # per request: while one is parsed, all others wait
@@ -19,7 +19,7 @@ MOST_ROWS = 8192  # per request: while one is parsed, all others wait
 def check_count(rows: int) -> None:
     """Raise RequestRefused unless a request has 1 to MOST_ROWS rows."""
     if rows < 1:
-        raise RequestRefused("bad_input", "expected at least one row. Received: 0 rows")
+        raise bad_input("expected at least one row. Received: 0 rows")
     if rows > MOST_ROWS:
         raise RequestRefused("too_large", f"expected at most {MOST_ROWS} rows in one request. Received: {rows} rows")
 
@@ -30,7 +30,7 @@ def column_of(columns: Sequence[Column], name: str, kind: str = "input") -> Colu
         if column.name == name:
             return column
     there = ", ".join(column.name for column in columns)
-    raise RequestRefused("bad_input", f"{kind} {piece(name)}: unknown {kind}. This model has: {there}")
+    raise bad_input(f"{kind} {piece(name)}: unknown {kind}. This model has: {there}")
 
 
 def check_names(columns: Sequence[Column], names: Sequence[str]) -> None:
@@ -39,9 +39,9 @@ def check_names(columns: Sequence[Column], names: Sequence[str]) -> None:
         column_of(columns, name)
     for column in columns:
         if names.count(column.name) > 1:
-            raise RequestRefused("bad_input", f"input {column.name}: it is given more than once")
+            raise bad_input(f"input {column.name}: it is given more than once")
         if column.name not in names and not column.optional:
-            raise RequestRefused("bad_input", f"input {column.name}: it is missing")
+            raise bad_input(f"input {column.name}: it is missing")
 
 
 def check_shape(column: Column, shape: Sequence[int]) -> None:
@@ -52,10 +52,9 @@ def check_shape(column: Column, shape: Sequence[int]) -> None:
     )
     if not fits:
         why = ", but every size must be at least 1" if 0 in shape else ""
-        raise RequestRefused(
-            "bad_input",
+        raise bad_input(
             f"input {column.name}: expected the shape {list(expected)}, where -1 is any size. "
-            f"Received: {piece(list(shape))}{why}",
+            f"Received: {piece(list(shape))}{why}"
         )
     check_count(shape[0])
 
@@ -63,9 +62,8 @@ def check_shape(column: Column, shape: Sequence[int]) -> None:
 def check_size(column: Column, shape: Sequence[int], size: int) -> None:
     """Raise RequestRefused unless the shape has `size` elements."""
     if math.prod(shape) != size:
-        raise RequestRefused(
-            "bad_input",
-            f"input {column.name}: the shape {piece(list(shape))} has {math.prod(shape)} elements, the data {size}",
+        raise bad_input(
+            f"input {column.name}: the shape {piece(list(shape))} has {math.prod(shape)} elements, the data {size}"
         )
 
 
@@ -83,9 +81,7 @@ def rows_of(columns: Sequence[Column], arrays: Mapping[str, np.ndarray]) -> list
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) != 1:
         listed = ", ".join(f"{name}: {count}" for name, count in counts.items()) or "none"
-        raise RequestRefused(
-            "bad_input", f"expected the same number of rows, at least 1, in each input. Received: {listed}"
-        )
+        raise bad_input(f"expected the same number of rows, at least 1, in each input. Received: {listed}")
     cells = {column.name: _cells(column, arrays[column.name]) for column in columns if column.name in arrays}
     return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
 
@@ -105,7 +101,7 @@ def _elements(column: Column, array: np.ndarray) -> np.ndarray:
             elements[number] = _binary(value) if column.binary else _text(value)
     except UnicodeError as error:
         row = number // (array.size // len(array))
-        raise RequestRefused("bad_input", f"input {column.name}, row {row} (from 0): it is not UTF-8 text") from error
+        raise bad_input(f"input {column.name}, row {row} (from 0): it is not UTF-8 text") from error
     return elements.reshape(array.shape)
 
 
@@ -135,9 +131,7 @@ def array_of(column: Column, values: Sequence[Any], name: str) -> np.ndarray:
     if not set(map(type, values)) <= set(wanted):
         wrong = next(value for value in values if type(value) not in wanted)
         said = {"BYTES": "text", "BOOL": "true or false", "INT32": "whole numbers", "INT64": "whole numbers"}
-        raise RequestRefused(
-            "bad_input", f"{name}: expected {said.get(column.datatype, 'numbers')}. Received: {_kind(wrong)}"
-        )
+        raise bad_input(f"{name}: expected {said.get(column.datatype, 'numbers')}. Received: {_kind(wrong)}")
     if column.datatype == "BYTES":
         array = np.empty(len(values), np.object_)
         array[:] = values
@@ -153,7 +147,7 @@ def array_of(column: Column, values: Sequence[Any], name: str) -> np.ndarray:
 
 
 def _too_large(column: Column, name: str) -> RequestRefused:
-    return RequestRefused("bad_input", f"{name}: a number is out of range for {column.datatype}")
+    return bad_input(f"{name}: a number is out of range for {column.datatype}")
 
 
 def _kind(value: object) -> str:

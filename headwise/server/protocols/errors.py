@@ -37,6 +37,11 @@ _CODE: dict[RefusalKind, str] = {
 }
 
 
+def bad_input(message: str) -> RequestRefused:
+    """The error for an invalid request."""
+    return RequestRefused("bad_input", message)
+
+
 def refusal(error: BaseException) -> RequestRefused:
     """The error that a client gets: a RequestRefused unchanged, another HeadwiseError as bad input. Of any other error
     it learns only that the server failed, because the message may contain data of others; the log gets its class and
@@ -45,7 +50,7 @@ def refusal(error: BaseException) -> RequestRefused:
     if isinstance(error, RequestRefused):
         return error
     if isinstance(error, HeadwiseError) and not isinstance(error, FileError):
-        return RequestRefused("bad_input", str(error))
+        return bad_input(str(error))
     log.error("a request failed: %s", _where(error))
     return RequestRefused("failed", "the server failed on this request; see its log")
 

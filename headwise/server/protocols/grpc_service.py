@@ -9,8 +9,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from headwise.errors import RequestRefused
-from headwise.server.protocols.errors import abort
+from headwise.server.protocols.errors import abort, bad_input
 
 # The arguments of a method: the message and the call.
 Unary = Callable[[Any, Any], Awaitable[Any]]
@@ -73,6 +72,4 @@ def _message(method: Method, request: bytes) -> Any:
     try:
         return method.request.FromString(request)
     except DecodeError as error:
-        raise RequestRefused(
-            "bad_input", f"the bytes are not a valid {method.request.DESCRIPTOR.name} with UTF-8 text"
-        ) from error
+        raise bad_input(f"the bytes are not a valid {method.request.DESCRIPTOR.name} with UTF-8 text") from error

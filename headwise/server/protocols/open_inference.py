@@ -25,7 +25,7 @@ from headwise.server.protocols.columns import (
     flat,
     rows_of,
 )
-from headwise.server.protocols.errors import piece
+from headwise.server.protocols.errors import bad_input, piece
 from headwise.server.protocols.sdk import InferInput, InferOutput
 from headwise.tasks.columns import DTYPES, Column, Row
 
@@ -54,12 +54,11 @@ def request_rows(served: Served, inputs: Sequence[InferInput]) -> list[Row]:
 
 def _array(column: Column, given: InferInput) -> np.ndarray:
     if given.datatype != column.datatype:
-        raise RequestRefused(
-            "bad_input",
-            f"input {column.name}: expected the datatype {column.datatype}. Received: {piece(given.datatype)}",
+        raise bad_input(
+            f"input {column.name}: expected the datatype {column.datatype}. Received: {piece(given.datatype)}"
         )
     if any(name.startswith("shared_memory") for name in given.parameters or {}):
-        raise RequestRefused("bad_input", f"input {column.name}: shared memory is not supported. Send the data itself")
+        raise bad_input(f"input {column.name}: shared memory is not supported. Send the data itself")
     check_shape(column, given.shape)
     if given._raw_data is None:
         return _listed(column, given)
@@ -70,16 +69,14 @@ def _listed(column: Column, given: InferInput) -> np.ndarray:
     """The array in a list of elements or of lists."""
     values = given.data
     if not isinstance(values, list):
-        raise RequestRefused("bad_input", f"input {column.name}: expected data as a list")
+        raise bad_input(f"input {column.name}: expected data as a list")
     if any(isinstance(value, list) for value in values):
         values = flat(values, given.shape)
         if values is None:
-            raise RequestRefused(
-                "bad_input", f"input {column.name}: the lists in data do not have the shape {piece(list(given.shape))}"
-            )
+            raise bad_input(f"input {column.name}: the lists in data do not have the shape {piece(list(given.shape))}")
     check_size(column, given.shape, len(values))
     if column.binary and any(isinstance(value, str) for value in values):
-        raise RequestRefused("bad_input", f"input {column.name}: JSON cannot hold bytes. Send it as binary data")
+        raise bad_input(f"input {column.name}: JSON cannot hold bytes. Send it as binary data")
     return array_of(column, values, f"input {column.name}").reshape(given.shape)
 
 
@@ -88,23 +85,19 @@ def _raw(column: Column, given: InferInput) -> np.ndarray:
     if column.datatype != "BYTES":
         size = np.dtype(DTYPES[column.datatype]).itemsize
         if len(given._raw_data) % size:
-            raise RequestRefused(
-                "bad_input",
+            raise bad_input(
                 f"input {column.name}: {len(given._raw_data)} bytes are not a multiple of {size}, "
-                f"the size of {column.datatype}",
+                f"the size of {column.datatype}"
             )
         check_size(column, given.shape, len(given._raw_data) // size)
     elif len(given._raw_data) < 4 * math.prod(given.shape):  # before memory is allocated for it
-        raise RequestRefused(
-            "bad_input", f"input {column.name}: {len(given._raw_data)} bytes are too few for {piece(list(given.shape))}"
-        )
+        raise bad_input(f"input {column.name}: {len(given._raw_data)} bytes are too few for {piece(list(given.shape))}")
     try:
         array = given.as_numpy()
     except (struct.error, ValueError) as error:
-        raise RequestRefused(
-            "bad_input",
+        raise bad_input(
             f"input {column.name}: expected elements, each preceded by its length (4 bytes, little-endian), "
-            f"of the shape {piece(list(given.shape))}",
+            f"of the shape {piece(list(given.shape))}"
         ) from error
     return array.view(np.uint8) != 0 if column.datatype == "BOOL" else array
 
@@ -119,11 +112,11 @@ def check_outputs(served: Served, wanted: Sequence[tuple[str, Mapping[str, Any]]
     for name, parameters in wanted:
         column_of(served.description.outputs, name, "output")
         if name in seen:
-            raise RequestRefused("bad_input", f"output {name}: it is requested more than once")
+            raise bad_input(f"output {name}: it is requested more than once")
         seen.add(name)
         for key in parameters:
             if key == "classification" or key.startswith("shared_memory"):
-                raise RequestRefused("bad_input", f"output {name}: the parameter {key} is not supported. Leave it out")
+                raise bad_input(f"output {name}: the parameter {key} is not supported. Leave it out")
 
 
 def outputs(served: Served, rows: Sequence[Row], names: Sequence[str]) -> list[InferOutput]:
@@ -138,7 +131,7 @@ def timeout_of(parameters: Mapping[str, Any]) -> float | None:
     """Triton's request parameter "timeout", given in microseconds, in seconds; None if it is 0 or missing."""
     wished = parameters.get("timeout", 0)
     if isinstance(wished, bool) or not isinstance(wished, int) or wished < 0:
-        raise RequestRefused("bad_input", "parameter timeout: expected a whole number of microseconds")
+        raise bad_input("parameter timeout: expected a whole number of microseconds")
     return wished / 1e6 if wished else None
 
 
@@ -207,7 +200,6 @@ def check_load(parameters: Mapping[str, Any]) -> None:
     """Raise RequestRefused for parameters of a load request, none of which is supported."""
     for name in parameters:
         if name == "config" or name.startswith("file:"):
-            raise RequestRefused(
-                "bad_input",
-                f"parameter {piece(name)}: not supported. A model is loaded unchanged from the server's disk",
+            raise bad_input(
+                f"parameter {piece(name)}: not supported. A model is loaded unchanged from the server's disk"
             )

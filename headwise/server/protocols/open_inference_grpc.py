@@ -8,12 +8,11 @@ from typing import Any
 
 import grpc
 
-from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
 from headwise.server.protocols import open_inference as oip
 from headwise.server.protocols import proto
 from headwise.server.protocols.answers import answers
-from headwise.server.protocols.errors import refusal
+from headwise.server.protocols.errors import bad_input, refusal
 from headwise.server.protocols.grpc_service import Method, service
 from headwise.server.protocols.sdk import (
     InferOutput,
@@ -146,7 +145,7 @@ async def _stream(engine: Engine, request: Any) -> AsyncIterator[Any]:
     asked, _ = _parsed(served, request)
     rows = oip.request_rows(served, asked.inputs)
     if len(rows) != 1:
-        raise RequestRefused("bad_input", f"expected one row in each request of a stream. Received: {len(rows)} rows")
+        raise bad_input(f"expected one row in each request of a stream. Received: {len(rows)} rows")
     written = served.description.written
     timeout = oip.timeout_of(_parameters(request))
     pieces = engine.stream(served.name, served.version, rows[0], timeout=timeout)
@@ -165,13 +164,13 @@ def _parsed(served: Served, request: Any) -> tuple[InferRequest, list[str]]:
     """The request and the names of the requested outputs."""
     raw = len(request.raw_input_contents)
     if raw and raw != len(request.inputs):
-        raise RequestRefused("bad_input", f"{len(request.inputs)} inputs, but raw_input_contents of {raw}")
+        raise bad_input(f"{len(request.inputs)} inputs, but raw_input_contents of {raw}")
     if raw and any(given.HasField("contents") for given in request.inputs):
-        raise RequestRefused("bad_input", "an input has both contents and raw_input_contents")
+        raise bad_input("an input has both contents and raw_input_contents")
     try:
         asked = InferRequest.from_grpc(request)
     except InvalidInput as error:
-        raise RequestRefused("bad_input", "an input has an unknown datatype") from error
+        raise bad_input("an input has an unknown datatype") from error
     oip.check_outputs(served, [(output.name, dict(output.parameters)) for output in request.outputs])
     return asked, [output.name for output in request.outputs]
 

@@ -8,11 +8,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict
 
-from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
 from headwise.server.protocols import open_inference as oip
 from headwise.server.protocols.answers import answers
-from headwise.server.protocols.errors import piece
+from headwise.server.protocols.errors import bad_input, piece
 from headwise.server.protocols.routes import Route, add_of_model, checked, json_body, json_of, parsed
 from headwise.server.protocols.sdk import InferenceError, InferInput, InferResponse, RequestedOutput, models
 
@@ -134,7 +133,7 @@ async def _infer(engine: Engine, request: Request, served: Served) -> Response:
     try:
         content, json_length = answer.to_rest()
     except InferenceError as error:
-        raise RequestRefused("bad_input", "an output is not text. Request it as binary data") from error
+        raise bad_input("an output is not text. Request it as binary data") from error
     if json_length is None:
         return json_of(content)
     return Response(content, media_type="application/octet-stream", headers={JSON_LENGTH: str(json_length)})
@@ -144,9 +143,7 @@ def _request(whole: bytes, header: str | None) -> tuple[Infer, list[InferInput]]
     """The request and its inputs with their data."""
     length = len(whole) if header is None else int(header) if header.isdecimal() and len(header) < 20 else -1
     if not 0 <= length <= len(whole):
-        raise RequestRefused(
-            "bad_input", f"{JSON_LENGTH}: expected 0 to {len(whole)} (the size of the body). Received: {piece(header)}"
-        )
+        raise bad_input(f"{JSON_LENGTH}: expected 0 to {len(whole)} (the size of the body). Received: {piece(header)}")
     asked = checked(Infer, parsed(whole[:length]))
     inputs, start = [], length
     for given in asked.inputs:
@@ -154,18 +151,17 @@ def _request(whole: bytes, header: str | None) -> tuple[Infer, list[InferInput]]
         size = tensor.parameters.get("binary_data_size")
         if size is not None:
             if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= len(whole) - start:
-                raise RequestRefused(
-                    "bad_input",
+                raise bad_input(
                     f"input {piece(given.name)}: expected a binary_data_size of 0 to {len(whole) - start}, the number "
-                    f"of bytes after the JSON. Received: {piece(size)}",
+                    f"of bytes after the JSON. Received: {piece(size)}"
                 )
             if given.data is not None:
-                raise RequestRefused("bad_input", f"input {piece(given.name)}: it has both data and a binary_data_size")
+                raise bad_input(f"input {piece(given.name)}: it has both data and a binary_data_size")
             tensor._raw_data = whole[start : start + size]
             start += size
         inputs.append(tensor)
     if start != len(whole):
-        raise RequestRefused("bad_input", f"{len(whole) - start} bytes after the JSON belong to no input")
+        raise bad_input(f"{len(whole) - start} bytes after the JSON belong to no input")
     return asked, inputs
 
 

@@ -12,8 +12,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-from headwise.errors import RequestRefused
-from headwise.server.protocols.errors import piece, reply
+from headwise.server.protocols.errors import bad_input, piece, reply
 
 
 class Route(APIRoute):
@@ -28,7 +27,7 @@ class Route(APIRoute):
             except HTTPException:
                 raise
             except RequestValidationError as error:
-                return reply(RequestRefused("bad_input", _complaint(error.errors())))
+                return reply(bad_input(_complaint(error.errors())))
             except Exception as error:  # the server keeps running, and the message is not sent to the client
                 return reply(error)
 
@@ -74,7 +73,7 @@ def parsed(body: bytes) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise RequestRefused("bad_input", f"the body is not JSON: {error.msg}, at character {error.pos}") from error
+        raise bad_input(f"the body is not JSON: {error.msg}, at character {error.pos}") from error
 
 
 def checked(model: type[BaseModel], value: Any) -> Any:
@@ -83,7 +82,7 @@ def checked(model: type[BaseModel], value: Any) -> Any:
         return model.model_validate(value, strict=True)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
-        raise RequestRefused("bad_input", _complaint(details)) from error
+        raise bad_input(_complaint(details)) from error
 
 
 def _complaint(details: Any) -> str:

@@ -13,7 +13,7 @@ from headwise.server.protocols import tensorflow_serving as tf
 from headwise.server.protocols.answers import answers
 from headwise.server.protocols.columns import array_of as array_of_values
 from headwise.server.protocols.columns import arrays_of, check_count, check_names, check_shape, column_of, rows_of
-from headwise.server.protocols.errors import piece
+from headwise.server.protocols.errors import bad_input, piece
 from headwise.server.protocols.grpc_service import Method, service
 from headwise.server.protocols.tensorflow_tensors import MESSAGES, array_of, shape_of, tensor_of
 from headwise.tasks.columns import Column, Row
@@ -33,7 +33,8 @@ def _methods(engine: Engine) -> tuple[dict[str, Method], dict[str, Method]]:
     async def predict(request: Any, context: Any) -> Any:
         served = _find(engine, request.model_spec)
         columns = served.description.inputs
-        tf.wanted(served, request.output_filter)
+        for name in request.output_filter:  # refuse before anything is computed
+            column_of(served.description.outputs, name, "output")
         check_names(columns, list(request.inputs))
         arrays = {name: array_of(column_of(columns, name), tensor) for name, tensor in request.inputs.items()}
         answered = await answers(engine, served, rows_of(columns, arrays))
@@ -57,9 +58,8 @@ def _methods(engine: Engine) -> tuple[dict[str, Method], dict[str, Method]]:
         served = _find(engine, request.model_spec)
         unknown = [field for field in request.metadata_field if field != "signature_def"]
         if unknown or not request.metadata_field:
-            raise RequestRefused(
-                "bad_input",
-                f"metadata_field: expected signature_def. Received: {piece(unknown[0]) if unknown else 'none'}",
+            raise bad_input(
+                f"metadata_field: expected signature_def. Received: {piece(unknown[0]) if unknown else 'none'}"
             )
         signatures = MESSAGES["SignatureDefMap"](signature_def={tf.SIGNATURE: _signature(served)})
         found = {
@@ -152,7 +152,5 @@ def _feature(column: Column, feature: Any) -> Any:
     shape = (1, *((len(values),) if len(column.shape) == 1 else ()))
     check_shape(column, shape)
     if len(values) != (shape[1:] or (1,))[0]:
-        raise RequestRefused(
-            "bad_input", f"input {column.name}: expected one value in {field}. Received: {len(values)} values"
-        )
+        raise bad_input(f"input {column.name}: expected one value in {field}. Received: {len(values)} values")
     return array_of_values(column, values, f"input {column.name}").reshape(shape)

@@ -21,7 +21,7 @@ from headwise.server.engine import Engine, Served
 from headwise.server.protocols import tensorflow_serving as tf
 from headwise.server.protocols.answers import answers
 from headwise.server.protocols.columns import array_of, cell_of, check_count, check_names, flat, rows_of
-from headwise.server.protocols.errors import piece
+from headwise.server.protocols.errors import bad_input, piece
 from headwise.server.protocols.routes import Route, add_of_model, checked, json_body, json_of, parsed
 from headwise.tasks.columns import Column, Row
 
@@ -73,7 +73,7 @@ def router(engine: Engine) -> APIRouter:
         asked = checked(Predict, parsed(await request.body()))
         tf.check_signature(asked.signature_name)
         if (asked.instances is None) == (asked.inputs is None):
-            raise RequestRefused("bad_input", 'expected either "instances" (rows) or "inputs" (columns)')
+            raise bad_input('expected either "instances" (rows) or "inputs" (columns)')
         rows = _of_columns(served, asked.inputs) if asked.instances is None else _of_rows(served, asked.instances)
         answered = await answers(engine, served, rows)
         if asked.instances is None:
@@ -122,9 +122,9 @@ def _of_columns(served: Served, given: Any) -> list[Row]:
     named = _named(served.description.inputs, given)
     for name, values in named.items():
         if not isinstance(values, list):
-            raise RequestRefused("bad_input", f"input {piece(name)}: expected a list with one value per row")
+            raise bad_input(f"input {piece(name)}: expected a list with one value per row")
     if len({len(values) for values in named.values()}) > 1:
-        raise RequestRefused("bad_input", "expected the same number of rows in each input")
+        raise bad_input("expected the same number of rows in each input")
     check_count(len(next(iter(named.values()), [])))
     return _of_rows(served, [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)])
 
@@ -146,7 +146,7 @@ def _named(columns: Sequence[Column], value: Any) -> dict[str, Any]:
     must = [column for column in columns if not column.optional]
     if len(columns) > 1 and len(must) != 1:
         names = ", ".join(column.name for column in columns)
-        raise RequestRefused("bad_input", f"expected an object with the inputs {names}")
+        raise bad_input(f"expected an object with the inputs {names}")
     return {(must or columns)[0].name: value}
 
 
@@ -160,26 +160,22 @@ def _array(column: Column, value: Any) -> np.ndarray:
     fits = all(size > 0 and want in (-1, size) for want, size in zip(column.shape, shape[1:], strict=True))
     if elements is None or not fits:
         expected = "one value, not a list" if not column.shape else f"a list of the shape {list(column.shape)}"
-        raise RequestRefused(
-            "bad_input", f"input {column.name}: expected {expected}{', -1 = any size' * (-1 in column.shape)}"
-        )
+        raise bad_input(f"input {column.name}: expected {expected}{', -1 = any size' * (-1 in column.shape)}")
     if column.datatype == "BYTES":
         elements = [_bytes(column, element) if isinstance(element, dict) else element for element in elements]
         if column.binary and not all(isinstance(element, bytes) for element in elements):
-            raise RequestRefused("bad_input", f'input {column.name}: expected bytes, {{"b64": "…"}}')
+            raise bad_input(f'input {column.name}: expected bytes, {{"b64": "…"}}')
     return array_of(column, elements, f"input {column.name}").reshape(shape)
 
 
 def _bytes(column: Column, element: dict[str, Any]) -> bytes:
     encoded = element.get("b64")
     if not isinstance(encoded, str) or len(element) != 1:
-        raise RequestRefused("bad_input", f'input {column.name}: expected a value, or {{"b64": "…"}}')
+        raise bad_input(f'input {column.name}: expected a value, or {{"b64": "…"}}')
     try:
         return base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise RequestRefused(
-            "bad_input", f"input {column.name}: expected base64 in b64. Received: {piece(encoded, 20)}"
-        ) from error
+        raise bad_input(f"input {column.name}: expected base64 in b64. Received: {piece(encoded, 20)}") from error
 
 
 def _in_row(columns: Sequence[Column], row: Row) -> Any:

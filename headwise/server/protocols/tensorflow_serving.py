@@ -8,8 +8,8 @@ from typing import Any
 from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
 from headwise.server.interface import Description
-from headwise.server.protocols.columns import cell_of, column_of
-from headwise.server.protocols.errors import piece
+from headwise.server.protocols.columns import cell_of
+from headwise.server.protocols.errors import bad_input, piece
 from headwise.tasks.columns import Column, Datatype, Row
 
 SIGNATURE = "serving_default"
@@ -29,9 +29,7 @@ DTYPES: dict[Datatype, tuple[str, int, str]] = {
 def check_signature(name: str) -> None:
     """Raise RequestRefused unless it is "" or the only signature of each model."""
     if name not in ("", SIGNATURE):
-        raise RequestRefused(
-            "bad_input", f"signature_name: expected {SIGNATURE}, the only one. Received: {piece(name)}"
-        )
+        raise bad_input(f"signature_name: expected {SIGNATURE}, the only one. Received: {piece(name)}")
 
 
 def statuses(engine: Engine, name: str, version: str | None) -> list[Served]:
@@ -50,7 +48,7 @@ def classifier(description: Description) -> tuple[Column, Column]:
     """
     scores = next((c for c in description.outputs if c.name == "probabilities"), None)
     if not description.labels or scores is None:
-        raise RequestRefused("bad_input", f"this model cannot classify: its task is {description.task}. Use predict")
+        raise bad_input(f"this model cannot classify: its task is {description.task}. Use predict")
     return description.inputs[0], scores
 
 
@@ -65,12 +63,7 @@ def classes(served: Served, rows: Sequence[Row]) -> list[list[tuple[str, float]]
 
 def refuse_to_regress() -> RequestRefused:
     """The refusal of regress, which in TensorFlow Serving takes and returns one unnamed number."""
-    return RequestRefused("bad_input", "regression is not supported. Use predict")
-
-
-def wanted(served: Served, names: Sequence[str]) -> tuple[Column, ...]:
-    """The outputs with these names (none = all). Raises RequestRefused."""
-    return tuple(column_of(served.description.outputs, name, "output") for name in names) or served.description.outputs
+    return bad_input("regression is not supported. Use predict")
 
 
 def signature(description: Description) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from headwise.errors import RequestRefused
 from headwise.server.protocols import columns, proto
+from headwise.server.protocols.errors import bad_input
 from headwise.server.protocols.tensorflow_serving import DTYPES
 from headwise.tasks.columns import DTYPES as NUMPY_DTYPES
 from headwise.tasks.columns import Column
@@ -76,9 +77,9 @@ def array_of(column: Column, tensor: Any) -> np.ndarray:
     name, number, field = DTYPES[column.datatype]
     if tensor.dtype != number:
         received = _NAMES.get(tensor.dtype, f"DataType {tensor.dtype}")
-        raise RequestRefused("bad_input", f"input {column.name}: expected {name}. Received: {received}")
+        raise bad_input(f"input {column.name}: expected {name}. Received: {received}")
     if tensor.tensor_shape.unknown_rank:
-        raise RequestRefused("bad_input", f"input {column.name}: its shape is missing")
+        raise bad_input(f"input {column.name}: its shape is missing")
     shape = [dim.size for dim in tensor.tensor_shape.dim]
     columns.check_shape(column, shape)
     dtype, size = NUMPY_DTYPES[column.datatype], math.prod(shape)
@@ -101,9 +102,8 @@ _MOST_REPEATED = 2**20
 
 
 def _size(column: Column, shape: list[int], received: str) -> RequestRefused:
-    return RequestRefused(
-        "bad_input",
-        f"input {column.name}: the shape {columns.piece(shape)} has {math.prod(shape)} elements. Received: {received}",
+    return bad_input(
+        f"input {column.name}: the shape {columns.piece(shape)} has {math.prod(shape)} elements. Received: {received}"
     )
 
 

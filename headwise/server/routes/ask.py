@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from headwise.errors import RequestRefused, brief
 from headwise.server.engine import Engine, Served
+from headwise.server.protocols.errors import bad_input
 from headwise.server.routes.rows import read_object, row_of
 from headwise.tasks.columns import Row
 
@@ -47,7 +48,7 @@ async def read(request: Request, engine: Engine, candidates: Iterable[Served], w
     known = ("model", "version", *parameters)
     if unknown := [name for name in request.query_params if name not in known]:
         expected = ", ".join(f"?{name}=" for name in known)
-        raise RequestRefused("bad_input", f"unknown parameter: expected {expected}. Received: {brief(unknown[0], 40)}")
+        raise bad_input(f"unknown parameter: expected {expected}. Received: {brief(unknown[0], 40)}")
     body = read_object(await request.body())
     candidates = list(candidates)
     columns = {column.name for served in candidates for column in served.description.inputs}
@@ -55,23 +56,23 @@ async def read(request: Request, engine: Engine, candidates: Iterable[Served], w
     if "model" in body and "model" not in columns:
         named = body.pop("model")
         if not isinstance(named, str):
-            raise RequestRefused("bad_input", "'model': expected the name of a model")
+            raise bad_input("'model': expected the name of a model")
         if name is not None and name != named:
-            raise RequestRefused("bad_input", "the query and the body name different models")
+            raise bad_input("the query and the body name different models")
         name = named
     served = choose(engine, candidates, name, request.query_params.get("version"), what)
     stream = "text/event-stream" in request.headers.get("accept", "")
     if "stream" in body and "stream" not in columns:
         stream = body.pop("stream")
         if not isinstance(stream, bool):
-            raise RequestRefused("bad_input", "'stream': expected true or false")
+            raise bad_input("'stream': expected true or false")
     if "rows" not in body or "rows" in columns:
         return Asked(served, [body], False, stream)
     rows = body.pop("rows")
     if not isinstance(rows, list) or not rows:
-        raise RequestRefused("bad_input", "'rows': expected a list with at least one row")
+        raise bad_input("'rows': expected a list with at least one row")
     if body:
-        raise RequestRefused("bad_input", "expected either the columns of one row, or only 'rows'")
+        raise bad_input("expected either the columns of one row, or only 'rows'")
     return Asked(served, rows, True, stream)
 
 
@@ -80,9 +81,7 @@ def choose(engine: Engine, candidates: list[Served], name: str | None, version: 
     names = sorted({served.name for served in candidates})
     if name is None:
         if len(names) > 1:
-            raise RequestRefused(
-                "bad_input", f'there are several {what}. Add "model" or ?model= with one of {", ".join(names)}'
-            )
+            raise bad_input(f'there are several {what}. Add "model" or ?model= with one of {", ".join(names)}')
         name = names[0]
     elif name not in names:
         is_there = any(served.name == name for served in engine.models())

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from headwise.errors import RequestRefused, brief
+from headwise.errors import brief
 from headwise.server.interface import Description
+from headwise.server.protocols.errors import bad_input
 from headwise.tasks.columns import DTYPES, Column, Row
 
 _KINDS: dict[str, Any] = {
@@ -30,17 +31,17 @@ def read_object(body: bytes) -> dict[str, Any]:
     try:
         read = json.loads(body.decode("utf-8-sig"), parse_constant=_no_number, object_pairs_hook=_no_twins)
     except UnicodeDecodeError as error:
-        raise _bad(f"the body: expected UTF-8. Received: an invalid byte at offset {error.start}") from error
+        raise bad_input(f"the body: expected UTF-8. Received: an invalid byte at offset {error.start}") from error
     except json.JSONDecodeError as error:
-        raise _bad(
+        raise bad_input(
             f"the body is not JSON: {error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}"
         ) from error
     except RecursionError as error:
-        raise _bad("the body: the JSON is nested too deeply") from error
+        raise bad_input("the body: the JSON is nested too deeply") from error
     except ValueError as error:  # NaN, or an integer with thousands of digits
-        raise _bad("the body: a number is NaN, infinite or too long") from error
+        raise bad_input("the body: a number is NaN, infinite or too long") from error
     if not isinstance(read, dict):
-        raise _bad(f"the body: expected a JSON object. Received: {_shown(read)}")
+        raise bad_input(f"the body: expected a JSON object. Received: {_shown(read)}")
     return read
 
 
@@ -51,16 +52,16 @@ def row_of(cells: Any, description: Description) -> Row:
         RequestRefused: "bad_input": a column is missing, unknown, or has a wrong type or shape.
     """
     if not isinstance(cells, dict):
-        raise _bad(f"a row: expected an object with {_names(description)}. Received: {_shown(cells)}")
+        raise bad_input(f"a row: expected an object with {_names(description)}. Received: {_shown(cells)}")
     known = {column.name for column in description.inputs}
     if unknown := [name for name in cells if name not in known]:
-        raise _bad(f"unknown column: expected {_names(description)}. Received: {brief(unknown[0], 40)}")
+        raise bad_input(f"unknown column: expected {_names(description)}. Received: {brief(unknown[0], 40)}")
     row: Row = {}
     for column in description.inputs:
         cell = cells.get(column.name)
         if cell is None:
             if not column.optional:
-                raise _bad(f"{column.name!r} is missing. Expected: {_names(description)}")
+                raise bad_input(f"{column.name!r} is missing. Expected: {_names(description)}")
             continue
         row[column.name] = _cell(cell, column)
     return row
@@ -103,7 +104,7 @@ def _cell(cell: Any, column: Column) -> Any:
     flat: list[Any] = []
     shape = _flatten(cell, column, len(column.shape), flat)
     if any(want not in (-1, got) for want, got in zip(column.shape, shape, strict=True)):
-        raise _bad(f"{column.name!r}: expected the shape {_shape(column.shape)}. Received: {_shape(shape)}")
+        raise bad_input(f"{column.name!r}: expected the shape {_shape(column.shape)}. Received: {_shape(shape)}")
     values = np.empty(len(flat), DTYPES[column.datatype])
     values[:] = flat
     return values.reshape(shape)
@@ -116,10 +117,10 @@ def _flatten(cell: Any, column: Column, depth: int, flat: list[Any]) -> tuple[in
         return ()
     if not isinstance(cell, list):
         kind = f"lists of the shape {_shape(column.shape)}"
-        raise _bad(f"{column.name!r}: expected {kind}. Received: {_shown(cell)}")
+        raise bad_input(f"{column.name!r}: expected {kind}. Received: {_shown(cell)}")
     shapes = {_flatten(each, column, depth - 1, flat) for each in cell}
     if len(shapes) > 1:
-        raise _bad(f"{column.name!r}: expected lists of equal lengths. Received: different lengths")
+        raise bad_input(f"{column.name!r}: expected lists of equal lengths. Received: different lengths")
     return (len(cell), *(shapes.pop() if shapes else (0,) * (depth - 1)))
 
 
@@ -129,20 +130,20 @@ def _single(cell: Any, column: Column) -> Any:
         cell = int(cell)  # in JSON, 1.0 equals 1
     if not isinstance(cell, wanted) or (isinstance(cell, bool) and bool not in wanted):
         expected = "base64" if column.binary else _WORDS.get(column.datatype, f"a number ({column.datatype})")
-        raise _bad(f"{column.name!r}: expected {expected}. Received: {_shown(cell)}")
+        raise bad_input(f"{column.name!r}: expected {expected}. Received: {_shown(cell)}")
     if column.datatype == "BYTES":
         return _bytes(cell, column) if column.binary else _text(cell, column)
     if column.datatype.startswith("INT"):
         bounds = np.iinfo(DTYPES[column.datatype])
         if not bounds.min <= cell <= bounds.max:
-            raise _bad(f"{column.name!r}: a number is out of range for {column.datatype}")
+            raise bad_input(f"{column.name!r}: a number is out of range for {column.datatype}")
     elif column.datatype.startswith("FP"):
         try:
             cell = float(cell)
         except OverflowError:
             cell = math.inf
         if not abs(cell) <= float(np.finfo(DTYPES[column.datatype]).max):
-            raise _bad(f"{column.name!r}: a number is out of range for {column.datatype}")
+            raise bad_input(f"{column.name!r}: a number is out of range for {column.datatype}")
     return cell
 
 
@@ -150,7 +151,7 @@ def _text(cell: str, column: Column) -> str:
     try:
         cell.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise _bad(f"{column.name!r}: expected text. Received: a lone surrogate") from error
+        raise bad_input(f"{column.name!r}: expected text. Received: a lone surrogate") from error
     return cell
 
 
@@ -158,7 +159,7 @@ def _bytes(cell: str, column: Column) -> bytes:
     try:
         return base64.b64decode("".join(cell.split()), validate=True)  # allow line breaks, which many encoders insert
     except (binascii.Error, ValueError) as error:
-        raise _bad(f"{column.name!r}: expected base64. Received: other text") from error
+        raise bad_input(f"{column.name!r}: expected base64. Received: other text") from error
 
 
 def _names(description: Description) -> str:
@@ -185,9 +186,5 @@ def _no_number(_: str) -> float:
 def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise _bad("the body: a name stands twice in one JSON object")
+        raise bad_input("the body: a name stands twice in one JSON object")
     return found
-
-
-def _bad(message: str) -> RequestRefused:
-    return RequestRefused("bad_input", message)

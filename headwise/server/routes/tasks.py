@@ -8,6 +8,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from headwise.errors import HeadwiseError, RequestRefused
 from headwise.server.engine import Engine
 from headwise.server.interface import Description
+from headwise.server.protocols.errors import bad_input
 from headwise.server.routes.ask import Asked, read
 from headwise.server.routes.events import events
 from headwise.server.routes.refusal import told
@@ -31,9 +32,9 @@ async def answer(request: Request, engine: Engine, task: str) -> Response:
     served = asked.served
     if asked.stream:
         if not served.description.streams:
-            raise RequestRefused("bad_input", f"{served.name} cannot stream text. Leave 'stream' out")
+            raise bad_input(f"{served.name} cannot stream text. Leave 'stream' out")
         if asked.several:
-            raise RequestRefused("bad_input", "'stream': expected one row. Several rows cannot be streamed")
+            raise bad_input("'stream': expected one row. Several rows cannot be streamed")
         return await events(engine.stream(served.name, served.version, asked.row()), served.description.written)
     if asked.several:
         return JSONResponse({"rows": await _each(engine, asked)})
@@ -54,10 +55,10 @@ async def explain(request: Request, engine: Engine) -> Response:
         )
     asked = await read(request, engine, candidates, "models that explain", "page")
     if asked.several or asked.stream:
-        raise RequestRefused("bad_input", "expected the columns of one row: only a single row can be explained")
+        raise bad_input("expected the columns of one row: only a single row can be explained")
     page = request.query_params.get("page")
     if page not in (None, "true", "false"):
-        raise RequestRefused("bad_input", "?page=: expected true or false")
+        raise bad_input("?page=: expected true or false")
     wanted = page == "true" if page is not None else "text/html" in request.headers.get("accept", "")
     told_ = await engine.explain(asked.served.name, asked.served.version, asked.row(), page=wanted)
     return HTMLResponse(told_) if isinstance(told_, str) else JSONResponse(plain(told_))

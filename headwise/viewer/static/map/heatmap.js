@@ -12,7 +12,7 @@
 //   map.mark({ row, col, pinRow, pinCol, found })    the current cell, the pins (null = none), app.found
 //   map.reveal(row, col)       pan until that cell is visible (for arrow keys; not for cells from onPoint)
 //   map.lookAt(sight)          null = the whole, or [row, pastRow, col, pastCol]
-//   map.zoom(factor), map.fit()    for keys and buttons; they call onSight, as wheel, drag and pinch do
+//   map.closer(), map.wider(), map.fit()    for keys and buttons; they call onSight, as wheel, drag and pinch do
 //   map.against(top)           scale colours to this weight; null = to the map's own largest weight
 //   map.top, map.topOf(row)    its own largest weight, or difference, without the hidden sink; the weight at the ramp's
 //                              end in that row
@@ -38,6 +38,15 @@ const RESTS = 70; // ms without a move until the picture is computed for the vis
 const STILL = 3; // pixels that the pointer may move while it zooms
 const NEAR = 48; // pixels of a cell after a double click
 const FINE = 3; // pixels of a saved picture per pixel of the page
+
+const CLOSER = 1.5; // zoom factor of keys and buttons
+
+// The keys of a view that has a map; `mapOf()` is the map.
+export function zoomKeys(mapOf) {
+  const closer = [() => mapOf().closer(), "zoom in"];
+  const wider = [() => mapOf().wider(), "zoom out"];
+  return { "+": closer, "=": closer, "-": wider, 0: [() => mapOf().fit(), "the whole matrix"] };
+}
 
 export class HeatMap {
   constructor(on) {
@@ -160,6 +169,14 @@ export class HeatMap {
     this.cols.zoom(factor, this.anchor.col, at.x);
     this.rows.zoom(factor, this.anchor.row, at.y);
     this.tellMoved();
+  }
+
+  closer() {
+    this.zoom(CLOSER);
+  }
+
+  wider() {
+    this.zoom(1 / CLOSER);
   }
 
   // The point to which keys and buttons zoom: the marked cell, if it is visible, else the centre.

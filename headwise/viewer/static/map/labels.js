@@ -128,9 +128,10 @@ function readsLeftwards(text) {
   return Boolean(letter && RIGHT_TO_LEFT.test(letter[0]));
 }
 
-const lettersOf = (text) => Array.from(GRAPHEMES.segment(text), ({ segment }) => segment);
+export const lettersOf = (text) => Array.from(GRAPHEMES.segment(text), ({ segment }) => segment);
 
-function shorten(context, label, room) {
+// The label, cut with an ellipsis if it is wider than `room` pixels in the font of the context.
+export function shorten(context, label, room) {
   if (context.measureText(label).width <= room) return label;
   const letters = lettersOf(label).slice(0, Math.ceil(room));
   while (letters.length > 1 && context.measureText(`${letters.join("")}…`).width > room) letters.pop();

@@ -17,50 +17,45 @@ export class ColourBar {
 
   // top: the weight at the ramp's end, null = unknown. table: the colours. signed: from -top to top.
   update({ top, scale, table, signed = false }) {
+    if (signed && scale !== "root") scale = "linear"; // differences have no other scales
     Object.assign(this, { top, scale, table, signed });
-    this.canvas.getContext("2d").putImageData(this.ramp(STEPS), 0, 0);
+    this.canvas.getContext("2d").putImageData(this.ramp(), 0, 0);
     const texts = this.texts();
     this.ticks.replaceChildren(...texts.map((textContent) => element("span", { textContent })));
     this.of.hidden = !this.perRow;
     const ends = texts.length ? `from ${texts[0]} to ${texts.at(-1)}` : "";
     const of = this.perRow ? " of each row’s largest weight" : "";
-    this.element.ariaLabel = `Colours: ${ends}${of}, ${this.name} scale`;
+    this.element.ariaLabel = `Colours: ${ends}${of}, ${SCALES[scale].name} scale`;
   }
 
   get perRow() {
-    return this.scale === "row" && !this.signed;
-  }
-
-  get name() {
-    return this.signed && this.scale !== "root" ? "linear" : SCALES[this.scale].name;
+    return this.scale === "row";
   }
 
   texts() {
     if (this.perRow) return PLACES.map((place) => `${100 * place} %`);
     if (!(this.top > 0)) return [];
+    const { back } = SCALES[this.scale];
     if (this.signed) {
-      const { back } = SCALES[this.scale === "root" ? "root" : "linear"];
       return PLACES.map((place) => {
         const far = 2 * place - 1;
         return (far > 0 ? "+" : far < 0 ? "−" : "") + digits(this.top * back(Math.abs(far)));
       });
     }
-    const texts = PLACES.map((place) => digits(this.top * SCALES[this.scale].back(place)));
+    const texts = PLACES.map((place) => digits(this.top * back(place)));
     if (this.scale === "log") texts[0] = `≤ ${texts[0]}`;
     return texts;
   }
 
-  ramp(width) {
+  ramp() {
     const [low, high] = this.signed ? [-1, 1] : [0, 1];
-    const even = Float32Array.from({ length: width }, (_, i) => low + ((high - low) * i) / (width - 1));
-    return picture(even, 1, width, 1, "linear", this.table, this.signed);
+    const even = Float32Array.from({ length: STEPS }, (_, i) => low + ((high - low) * i) / (STEPS - 1));
+    return picture(even, 1, STEPS, 1, "linear", this.table, this.signed);
   }
 
   // For a saved picture; takes 24 pixels of height.
   drawOn(context, x, y, width, { font, faint }) {
-    const bar = element("canvas", { width: STEPS, height: 1 });
-    bar.getContext("2d").putImageData(this.ramp(STEPS), 0, 0);
-    context.drawImage(bar, x, y, width, THICK);
+    context.drawImage(this.canvas, x, y, width, THICK);
     context.font = `400 11px ${font}`;
     context.fillStyle = faint;
     context.textBaseline = "middle";

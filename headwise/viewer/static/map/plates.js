@@ -4,6 +4,7 @@
 // more detail. If there are more cells than are computed at once, a coarse picture of few rows comes first; then the
 // exact one is filled in from the top, strip by strip.
 
+import { firstAllowed } from "../data/sink.js";
 import { divergingRamp, picture } from "./colour.js";
 
 const KEPT = 2 ** 21; // a rectangle of at most this many cells is kept cell by cell
@@ -11,7 +12,6 @@ const COARSE = 128; // minimum rows of a coarse picture
 const STRIP = 1 / 4; // the first strip, as a share of the cells computed at once; the size of later strips is such that
 const [SOON, LATE] = [80, 250]; // each takes this many ms: few questions, and no long wait for other questions
 const MARGIN = 0.2; // this share of the visible part is added around it, so that short pans need no computation
-const AROUND = 256; // columns that are searched for the sink at once
 const ROW_TOPS = 32; // maximum cells for the largest weight of every row, in multiples of the cells computed at once
 
 export class Plates {
@@ -72,7 +72,7 @@ export class Plates {
 
   async fillWhole(pixels, signal) {
     const { rows, cols } = this.what;
-    if (this.style.sink) this.sink = await this.findSink(signal);
+    if (this.style.sink) this.sink = this.what.masked ? await firstAllowed(this.what.tile, rows, cols, { signal }) : 0;
     this.whole = this.plate([0, rows], [0, cols], [pixels[0] / rows, pixels[1] / cols]);
     await this.fill(this.whole, signal);
   }
@@ -157,19 +157,6 @@ export class Plates {
     if (!plate.stale) this.paint(plate, from, past);
     this.before = [];
     this.changed();
-  }
-
-  // The sink: the first key that any query may attend to. Null if no query may attend to anything.
-  async findSink(signal) {
-    const { rows, cols, masked, tile } = this.what;
-    if (!masked) return 0;
-    for (let first = 0, past; first < cols; first = past) {
-      past = Math.min(cols, first + AROUND);
-      const weights = await tile([0, rows], [first, past], 1, past - first, "max", { signal });
-      const found = weights.findIndex((weight) => !Number.isNaN(weight));
-      if (found >= 0) return first + found;
-    }
-    return null;
   }
 
   hiddenIn({ cols, width }) {

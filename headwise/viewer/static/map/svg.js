@@ -13,11 +13,10 @@ export class SvgContext {
   constructor(width, height) {
     Object.assign(this, { width, height, parts: [], saved: [], path: [], clips: 0, name: `h${++written}` });
     this.measuring = document.createElement("canvas").getContext("2d"); // knows fonts and colours
-    this.matrix = [1, 0, 0, 1, 0, 0];
+    this.matrix = new DOMMatrix();
     this.clipped = null;
     Object.assign(this, { fillStyle: "#000000", strokeStyle: "#000000", globalAlpha: 1, imageSmoothingEnabled: true });
-    Object.assign(this, { lineWidth: 1, lineCap: "butt", lineJoin: "miter", dashes: [] });
-    Object.assign(this, { font: "400 10px sans-serif", direction: "ltr" });
+    Object.assign(this, { lineWidth: 1, font: "400 10px sans-serif", direction: "ltr" });
     Object.assign(this, { textAlign: "start", textBaseline: "alphabetic" });
   }
 
@@ -38,25 +37,15 @@ export class SvgContext {
   }
 
   translate(x, y) {
-    this.transform(1, 0, 0, 1, x, y);
+    this.matrix = this.matrix.translate(x, y);
   }
 
   rotate(angle) {
-    const [cos, sin] = [Math.cos(angle), Math.sin(angle)];
-    this.transform(cos, sin, -sin, cos, 0, 0);
+    this.matrix = this.matrix.rotate((angle * 180) / Math.PI);
   }
 
   scale(x, y) {
-    this.transform(x, 0, 0, y, 0, 0);
-  }
-
-  transform(a, b, c, d, e, f) {
-    const [A, B, C, D, E, F] = this.matrix;
-    this.matrix = [A * a + C * b, B * a + D * b, A * c + C * d, B * c + D * d, A * e + C * f + E, B * e + D * f + F];
-  }
-
-  setLineDash(dashes) {
-    this.dashes = [...dashes];
+    this.matrix = this.matrix.scale(x, y);
   }
 
   // ---- paths: their points are stored in coordinates of the picture
@@ -89,26 +78,9 @@ export class SvgContext {
     this.closePath();
   }
 
-  // As curves of at most a quarter circle each, so that it may be rotated and stretched.
-  arc(x, y, radius, from, to, backwards = false) {
-    const round = 2 * Math.PI;
-    let turn = backwards ? from - to : to - from;
-    turn = turn >= round ? round : ((turn % round) + round) % round;
-    const pieces = Math.max(1, Math.ceil(turn / (Math.PI / 2) - 1e-9));
-    const step = ((backwards ? -1 : 1) * turn) / pieces;
-    const reach = (4 / 3) * Math.tan(step / 4) * radius;
-    const point = (angle) => [x + radius * Math.cos(angle), y + radius * Math.sin(angle)];
-    this.lineTo(...point(from));
-    for (let i = 0, angle = from; i < pieces; i++, angle += step) {
-      const [[x0, y0], [x1, y1]] = [point(angle), point(angle + step)];
-      const [c0, s0, c1, s1] = [Math.cos(angle), Math.sin(angle), Math.cos(angle + step), Math.sin(angle + step)];
-      this.bezierCurveTo(x0 - reach * s0, y0 + reach * c0, x1 + reach * s1, y1 - reach * c1, x1, y1);
-    }
-  }
-
   at(x, y) {
-    const [a, b, c, d, e, f] = this.matrix;
-    return `${number(a * x + c * y + e)} ${number(b * x + d * y + f)}`;
+    const point = this.matrix.transformPoint({ x, y });
+    return `${number(point.x)} ${number(point.y)}`;
   }
 
   fill() {
@@ -176,14 +148,11 @@ export class SvgContext {
     return ascent("alphabetic") - ascent(this.textBaseline);
   }
 
-  // (source, x, y, width, height), or with the part of the source before them.
-  drawImage(source, ...numbers) {
-    const [wide, high] = [source.naturalWidth ?? source.width, source.naturalHeight ?? source.height];
-    if (numbers.length === 2) numbers.push(wide, high);
-    const [sx, sy, sw, sh, x, y, width, height] = numbers.length > 4 ? numbers : [0, 0, wide, high, ...numbers];
+  // source: a canvas.
+  drawImage(source, x, y, width, height) {
     const canvas = document.createElement("canvas"); // an OffscreenCanvas has no toDataURL
-    [canvas.width, canvas.height] = [Math.max(1, Math.round(sw)), Math.max(1, Math.round(sh))];
-    canvas.getContext("2d").drawImage(source, sx, sy, sw, sh, 0, 0, canvas.width, canvas.height);
+    [canvas.width, canvas.height] = [source.width, source.height];
+    canvas.getContext("2d").drawImage(source, 0, 0);
     const style = this.imageSmoothingEnabled ? null : "image-rendering:pixelated";
     const shown = { preserveAspectRatio: "none", style, opacity: this.globalAlpha === 1 ? null : this.globalAlpha };
     this.put("image", { ...this.box(x, y, width, height), ...shown, href: canvas.toDataURL("image/png") });
@@ -197,9 +166,9 @@ export class SvgContext {
 
   // A position as attributes: shifted if the matrix only shifts, else with the matrix.
   placed(x, y) {
-    const [a, b, c, d, e, f] = this.matrix;
+    const { a, b, c, d, e, f } = this.matrix;
     if (a === 1 && b === 0 && c === 0 && d === 1) return { x: number(x + e), y: number(y + f) };
-    return { x: number(x), y: number(y), transform: `matrix(${this.matrix.map(number).join(" ")})` };
+    return { x: number(x), y: number(y), transform: `matrix(${[a, b, c, d, e, f].map(number).join(" ")})` };
   }
 
   // A canvas accepts rectangles of negative size.
@@ -209,16 +178,9 @@ export class SvgContext {
   }
 
   lined(stretch = true) {
-    const [a, b, c, d] = this.matrix;
+    const { a, b, c, d } = this.matrix;
     const by = stretch ? Math.sqrt(Math.abs(a * d - b * c)) : 1; // points of a path are already transformed
-    const cap = this.lineCap === "butt" ? null : this.lineCap;
-    const join = this.lineJoin === "miter" ? null : this.lineJoin;
-    const dashes = this.dashes.length ? this.dashes.map((length) => number(length * by)).join(" ") : null;
-    return {
-      ...this.painted("stroke", this.strokeStyle),
-      "stroke-width": number(this.lineWidth * by), "stroke-linecap": cap, "stroke-linejoin": join,
-      "stroke-dasharray": dashes,
-    };
+    return { ...this.painted("stroke", this.strokeStyle), "stroke-width": number(this.lineWidth * by) };
   }
 
   // A colour in a form that all SVG readers know.
@@ -234,8 +196,8 @@ export class SvgContext {
 }
 
 const STATE = [
-  "matrix", "clipped", "fillStyle", "strokeStyle", "lineWidth", "lineCap", "lineJoin", "dashes", "globalAlpha", "font",
-  "textAlign", "textBaseline", "direction", "imageSmoothingEnabled",
+  "matrix", "clipped", "fillStyle", "strokeStyle", "lineWidth", "globalAlpha", "font", "textAlign", "textBaseline",
+  "direction", "imageSmoothingEnabled",
 ];
 
 // Attributes that are null are left out.

@@ -9,6 +9,16 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
+// Give a canvas a size in pixels of the page. Returns its context, in these pixels and empty.
+export function resized(canvas, width, height) {
+  canvas.width = Math.round(width * devicePixelRatio);
+  canvas.height = Math.round(height * devicePixelRatio);
+  Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+  const context = canvas.getContext("2d");
+  context.scale(devicePixelRatio, devicePixelRatio);
+  return context;
+}
+
 // Icons on a grid of 16 x 16, in lines of the text's colour.
 const ICONS = {
   left: "M10 3.5 5.5 8l4.5 4.5",

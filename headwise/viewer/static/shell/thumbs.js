@@ -127,7 +127,6 @@ export class HeadTiles {
   // open(layer, head): called on a click and on Enter.
   constructor(app, place, open) {
     this.app = app;
-    this.place = place;
     this.tiles = new Map(); // "layer.head" -> button
     this.notes = new Map();
     this.marked = [];

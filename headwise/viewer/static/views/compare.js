@@ -6,14 +6,13 @@ import { divergingRamp } from "../map/colour.js";
 import { choices, SCALE_CHOICES, toggle } from "../shell/controls.js";
 import { alone, difference, Side } from "./compare/difference.js";
 import { element } from "../shell/element.js";
-import { HeatMap } from "../map/heatmap.js";
+import { HeatMap, zoomKeys } from "../map/heatmap.js";
 import { ColourBar } from "../map/legend.js";
 import { Union } from "./compare/union.js";
 import { pythonOfDifference, pythonOfSides } from "./compare/python.js";
 import { Divergences } from "./compare/divergences.js";
 import { Opposite } from "./compare/opposite.js";
 
-const CLOSER = 1.5; // zoom factor of +
 const FAR = 10; // cells that an arrow key moves with Shift
 const SIDES = ["left", "right"];
 const PAPER = { margin: 16, title: 30, bar: 220, foot: 46, between: 24 }; // of a saved picture, in pixels
@@ -39,16 +38,12 @@ export class CompareView {
     this.build();
     const moves = `move the cell over the tokens of both; with Shift by ${FAR}`;
     const step = (down, right) => [(event) => this.step(down, right, event), moves];
-    const zoom = (factor) => [() => this.maps[0].zoom(factor), factor > 1 ? "zoom in" : "zoom out"];
     this.keys = {
       ArrowUp: step(-1, 0),
       ArrowDown: step(1, 0),
       ArrowLeft: step(0, -1),
       ArrowRight: step(0, 1),
-      "+": zoom(CLOSER),
-      "=": zoom(CLOSER),
-      "-": zoom(1 / CLOSER),
-      0: [() => this.maps[0].fit(), "the whole matrix"],
+      ...zoomKeys(() => this.maps[0]),
       d: [() => app.state.set({ compare: this.beside ? "difference" : "side" }), "side by side, or the difference"],
       w: [() => this.opposite.swap(), "swap the sides"],
       l: [() => this.opposite.link(!this.opposite.linked), "the same layer and head on both sides, or not"],

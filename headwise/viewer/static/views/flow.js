@@ -4,7 +4,7 @@
 import CSS from "./flow.css" with { type: "text" };
 import { largest } from "../map/colour.js";
 import { choices, SCALE_CHOICES, toggle } from "../shell/controls.js";
-import { element } from "../shell/element.js";
+import { element, resized } from "../shell/element.js";
 import { rollout, tooMuch, usualToken } from "./flow/rollout.js";
 import { bandOf, cellAt, drawFlow, frameOf } from "./flow/picture.js";
 import { Shares, nameOf } from "./flow/shares.js";
@@ -248,13 +248,8 @@ export class FlowView {
     const width = canvas.parentNode.clientWidth;
     if (!width) return;
     this.narrow = width < NARROW;
-    const context = canvas.getContext("2d");
-    this.frame = this.frameFor(context, width);
-    canvas.width = Math.round(width * devicePixelRatio);
-    canvas.height = Math.round(this.frame.height * devicePixelRatio);
-    canvas.style.height = `${this.frame.height}px`;
-    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
-    drawFlow(context, this.frame, this.drawn());
+    this.frame = this.frameFor(canvas.getContext("2d"), width);
+    drawFlow(resized(canvas, width, this.frame.height), this.frame, this.drawn());
     this.read();
     this.showShares();
   }
@@ -263,7 +258,7 @@ export class FlowView {
   read() {
     const { app: { state: { col } }, axis, row } = this;
     if (col === null) return this.reading.replaceChildren();
-    const number = element("b", { textContent: this.digits(this.valuesOf(row)[col]) });
+    const number = element("b", { textContent: this.app.digits(this.valuesOf(row)[col]) });
     const where = row === this.count - 1 ? " in the input" : ` ${this.nameOf(row)}`;
     this.reading.replaceChildren(number, " ", nameOf(axis.labels[col], col), where);
     this.reading.dataset.cell = `${row},${col}`;
@@ -337,18 +332,14 @@ export class FlowView {
       heading: `${row === this.count - 1 ? "The input" : this.nameOf(row)}, by ${isRollout ? "share" : kind}`,
       ...{ labels, values, scale, style, hidden, order, token },
       top: this.tops[row],
-      digits: (value) => this.digits(value),
+      digits: this.app.digits,
       col: state.col,
       found: found?.cols,
       title: isRollout ? "Follow this token" : "",
       whole: isRollout,
     });
-    const most = order.slice(0, 3).map((i) => `${labels[i]} ${i}: ${this.digits(values[i])}`);
+    const most = order.slice(0, 3).map((i) => `${labels[i]} ${i}: ${this.app.digits(values[i])}`);
     this.canvas.ariaLabel = `${kind} of ${labels[token]} ${token}, ${this.nameOf(row)}; largest: ${most.join(", ")}`;
-  }
-
-  digits(value) {
-    return this.app.digits(value);
   }
 
   // ---- export
@@ -377,7 +368,7 @@ export class FlowView {
       const below = head + frame.height + line / 2;
       say(`largest, ${this.nameOf(this.row)}`, frame.left, below, "12px", style.faint);
       listed.forEach((i, place) => {
-        say(this.digits(values[i]), frame.left, below + line * (place + 1), "12px", style.ink);
+        say(this.app.digits(values[i]), frame.left, below + line * (place + 1), "12px", style.ink);
         say(`${labels[i]} ${i}`, frame.left + 64, below + line * (place + 1), "12px", style.ink);
       });
     };

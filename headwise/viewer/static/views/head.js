@@ -4,11 +4,10 @@ import CSS from "./head.css" with { type: "text" };
 import { COLOURS } from "../map/colour.js";
 import { button, choices, picker, SCALE_CHOICES, toggle } from "../shell/controls.js";
 import { element } from "../shell/element.js";
-import { HeatMap } from "../map/heatmap.js";
+import { HeatMap, zoomKeys } from "../map/heatmap.js";
 import { ColourBar } from "../map/legend.js";
 import { layerArguments, optionArguments } from "./python.js";
 
-const CLOSER = 1.5; // factor of the zoom buttons and keys
 const PAPER = { margin: 16, title: 30, bar: 280, foot: 38, notes: 18 }; // of a saved picture, in pixels
 
 export class HeadView {
@@ -33,13 +32,7 @@ export class HeadView {
     });
     this.controls = this.buildControls();
     this.element = element("section", { className: "view-head", ariaLabel: "Head" }, this.map.element, this.legend);
-    const closer = [() => this.map.zoom(CLOSER), "zoom in"];
-    this.keys = {
-      "+": closer,
-      "=": closer,
-      "-": [() => this.map.zoom(1 / CLOSER), "zoom out"],
-      0: [() => this.map.fit(), "the whole matrix"],
-    };
+    this.keys = zoomKeys(() => this.map);
   }
 
   buildControls() {
@@ -50,9 +43,9 @@ export class HeadView {
     this.sink = toggle("Hide the sink", what, (sink) => state.set({ sink }));
     const zoom = element(
       "span", { className: "zoom", role: "group", ariaLabel: "Zoom" },
-      button("−", "Zoom out (−)", () => this.map.zoom(1 / CLOSER)),
+      button("−", "Zoom out (−)", () => this.map.wider()),
       button("fit", "The whole matrix (0)", () => this.map.fit()),
-      button("+", "Zoom in (+)", () => this.map.zoom(CLOSER)),
+      button("+", "Zoom in (+)", () => this.map.closer()),
     );
     this.bar = new ColourBar();
     this.masked = element("span", { className: "masked" }, element("i", { className: "swatch-masked" }), "masked");

@@ -1,13 +1,14 @@
 // If the columns are patches of an image: the attention of one patch, or of another token, drawn over the image.
 
 import CSS from "./image.css" with { type: "text" };
+import { sinkOf } from "../data/sink.js";
 import { largest, picture } from "../map/colour.js";
 import { choices } from "../shell/controls.js";
-import { element } from "../shell/element.js";
+import { element, resized } from "../shell/element.js";
 import { figurePython, imagePython } from "./text/python.js";
 import { Asking, AskingControls } from "./text/asking.js";
 import { Caption } from "./text/caption.js";
-import { attentionOf, chosenHeads, groupsOf, sinkOf } from "./text/grouping.js";
+import { attentionOf, chosenHeads, groupsOf } from "./text/grouping.js";
 import { RunningText, codesOf, paletteOf } from "./text/running.js";
 
 const WIDEST = 640; // pixels
@@ -181,19 +182,10 @@ export class ImageView {
   }
 
   mark() {
-    const { asked, probe, pinned, sides: [askedSide, otherSide] } = this.asking;
     for (const { side, running, groups } of this.texts) {
-      const here = (token) => (token !== null && token < groups.of.length ? token : null); // not a patch
-      const [asks, reads] = [side !== otherSide, side !== askedSide];
-      running.mark("probe", reads ? here(probe) : null, groups);
-      running.mark("asked", asks ? here(asked) : null, groups);
+      this.asking.markIn(running, side, groups);
       const found = this.app.found?.[side === "rows" ? "rows" : "cols"];
-      running.find(found && new Set([...found].filter((token) => here(token) !== null)));
-      running.element.dataset.pinned = String(asks && pinned !== null);
-      const at = here(asks && !(reads && pinned !== null) ? asked : (probe ?? (asks ? asked : null)));
-      const moved = at !== running.at;
-      running.moveTo(at);
-      if (moved && !this.asking.by) running.reveal();
+      running.find(found && new Set([...found].filter((token) => token < groups.of.length))); // without patches
     }
   }
 
@@ -266,13 +258,7 @@ export class ImageView {
   draw() {
     if (this.stack !== this.app.stack || !this.canvas.isConnected) return;
     const { width, height } = this.measure();
-    this.canvas.width = width * devicePixelRatio;
-    this.canvas.height = height * devicePixelRatio;
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${height}px`;
-    const context = this.canvas.getContext("2d");
-    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
-    this.drawOn(context, width, height);
+    this.drawOn(resized(this.canvas, width, height), width, height);
   }
 
   drawOn(context, width, height) {

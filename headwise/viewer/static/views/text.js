@@ -2,13 +2,14 @@
 // short texts also as lines between two columns. Level, direction and heads are in the state, shared by all views.
 
 import CSS from "./text.css" with { type: "text" };
+import { sinkOf } from "../data/sink.js";
 import { largest } from "../map/colour.js";
 import { choices } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { figurePython, listPython } from "./text/python.js";
 import { Asking, AskingControls } from "./text/asking.js";
 import { Caption } from "./text/caption.js";
-import { attentionOf, chosenHeads, groupsOf, matrixOf, sinkOf } from "./text/grouping.js";
+import { attentionOf, chosenHeads, groupsOf, matrixOf } from "./text/grouping.js";
 import { Lines } from "./text/lines.js";
 import { RunningText, codesOf, paletteOf } from "./text/running.js";
 import { textPicture } from "./text/picture.js";
@@ -150,19 +151,9 @@ export class TextView {
   }
 
   mark(rows, cols) {
-    const { asked, probe, pinned, sides: [askedSide, otherSide] } = this.asking;
     for (const { side, running } of this.blocks) {
-      const groups = side === "cols" ? cols : rows;
-      const asks = side !== otherSide;
-      const reads = side !== askedSide;
-      running.mark("probe", reads ? probe : null, groups);
-      running.mark("asked", asks ? asked : null, groups);
+      this.asking.markIn(running, side, side === "cols" ? cols : rows);
       running.find(this.app.found?.[side === "cols" ? "cols" : "rows"]);
-      running.element.dataset.pinned = String(asks && pinned !== null);
-      const at = asks && !(reads && pinned !== null) ? asked : (probe ?? (asks ? asked : null));
-      const moved = at !== running.at;
-      running.moveTo(at);
-      if (moved && !this.asking.by) running.reveal();
     }
   }
 

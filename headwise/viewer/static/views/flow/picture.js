@@ -1,13 +1,13 @@
 // The picture of the Flow view: a row for every layer, from the top down to the input; a column for every token.
 
 import { picture } from "../../map/colour.js";
+import { lettersOf, shorten } from "../../map/labels.js";
 
 const LABEL = 12; // pixels of a label's line
 const WIDEST = 72; // maximum width of a token's column, in pixels
 const ROOM = 92; // maximum height of a rotated label, in pixels
 const BINS = 2048; // maximum columns; in a longer text each is the largest of several tokens
 const UPRIGHT = /^[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Emoji_Presentation}]+$/u;
-const GRAPHEMES = new Intl.Segmenter(undefined, { granularity: "grapheme" });
 const TRIED = 40; // the largest tokens that may get a label if there is no room for all
 
 // The layout. names: of the rows.
@@ -125,16 +125,7 @@ function drawLabel(context, label, x, y, level) {
     drawn.forEach((letter, i) => context.fillText(letter, 0, i * (LABEL + 1)));
   } else {
     context.rotate(-Math.PI / 2);
-    context.fillText(short(context, label, ROOM), 0, 0);
+    context.fillText(shorten(context, label, ROOM), 0, 0);
   }
   context.restore();
 }
-
-function short(context, label, room) {
-  if (context.measureText(label).width <= room) return label;
-  const letters = lettersOf(label);
-  while (letters.length > 1 && context.measureText(`${letters.join("")}…`).width > room) letters.pop();
-  return `${letters.join("")}…`;
-}
-
-const lettersOf = (label) => Array.from(GRAPHEMES.segment(label), ({ segment }) => segment);

@@ -68,6 +68,22 @@ export class Asking {
     this.state.set({ direction: SAYS[side], pinRow: null, pinCol: null, [PIN[side]]: token, [FIELD[side]]: token });
   }
 
+  // Mark the asked token and the probe in the running text of this side. groups: from groupsOf; tokens beyond them,
+  // the patches of an image, are not in this text.
+  markIn(running, side, groups) {
+    const here = (token) => (token !== null && token < groups.of.length ? token : null);
+    const [askedSide, otherSide] = this.sides;
+    const [asks, reads] = [side !== otherSide, side !== askedSide];
+    const { asked, probe, pinned } = this;
+    running.mark("probe", reads ? here(probe) : null, groups);
+    running.mark("asked", asks ? here(asked) : null, groups);
+    running.element.dataset.pinned = String(asks && pinned !== null);
+    const at = here(asks && !(reads && pinned !== null) ? asked : (probe ?? (asks ? asked : null)));
+    const moved = at !== running.at;
+    running.moveTo(at);
+    if (moved && !this.by) running.reveal();
+  }
+
   turn() {
     this.state.set({ direction: this.gives ? "gets" : "gives" });
   }

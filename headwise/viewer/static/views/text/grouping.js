@@ -38,11 +38,7 @@ function divided(axis, level) {
 
 // The current head and the chosen ones, [layer, head], each once.
 export function chosenHeads({ layer, head, heads }) {
-  const others = heads.filter(([l, h], i) => {
-    const first = heads.findIndex(([l2, h2]) => l2 === l && h2 === h) === i;
-    return first && (l !== layer || h !== head);
-  });
-  return [[layer, head], ...others];
+  return [[layer, head], ...heads.filter((pair) => pair[0] !== layer || pair[1] !== head)];
 }
 
 // The weights from one group of rows to each group of columns (direction "gives"), or from each group of rows to one
@@ -79,38 +75,6 @@ function add(sums, place, weight) {
 
 // The indices of the largest weights, in descending order, without masked ones and `without`.
 export function topPlaces(weights, count, without = null) {
-  const best = [];
-  weights.forEach((weight, place) => {
-    if (Number.isNaN(weight) || place === without) return;
-    if (best.length === count && !(weight > weights[best.at(-1)])) return;
-    let at = best.length;
-    while (at > 0 && weight > weights[best[at - 1]]) at--;
-    best.splice(at, 0, place);
-    if (best.length > count) best.pop();
-  });
-  return best;
-}
-
-const AROUND = 256; // columns that are searched for the sink at once
-const sinks = new WeakMap(); // stack -> "layer.head" -> column
-
-// The sink of a head: the first key that any query may attend to; null if no query may attend to anything.
-export async function sinkOf(stack, [layer, head], options) {
-  if (!stack.layers[layer].masked) return 0;
-  if (!sinks.has(stack)) sinks.set(stack, new Map());
-  const known = sinks.get(stack);
-  const key = `${layer}.${head}`;
-  if (!known.has(key)) known.set(key, await firstColumn(stack, layer, head, options));
-  return known.get(key);
-}
-
-async function firstColumn(stack, layer, head, options) {
-  const [rows, cols] = [stack.rows.length, stack.cols.length];
-  for (let first = 0; first < cols; first += AROUND) {
-    const past = Math.min(cols, first + AROUND);
-    const weights = await stack.tile(layer, head, [0, rows], [first, past], 1, past - first, "max", options);
-    const found = weights.findIndex((weight) => !Number.isNaN(weight));
-    if (found >= 0) return first + found;
-  }
-  return null;
+  const places = Array.from(weights.keys()).filter((place) => !Number.isNaN(weights[place]) && place !== without);
+  return places.sort((one, other) => weights[other] - weights[one]).slice(0, count);
 }

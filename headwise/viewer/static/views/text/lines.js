@@ -2,7 +2,8 @@
 // for each head. Drawn on a canvas; for short texts.
 
 import { along, css, largest } from "../../map/colour.js";
-import { element } from "../../shell/element.js";
+import { shorten } from "../../map/labels.js";
+import { element, resized } from "../../shell/element.js";
 
 const LINE = 20; // pixels of a token's line
 const FONT = 13;
@@ -54,14 +55,8 @@ export class Lines {
   draw() {
     const width = Math.min(WIDEST, this.element.clientWidth);
     if (!this.shown || !width) return;
-    const context = this.canvas.getContext("2d");
-    const height = this.measure(context, width);
-    this.canvas.width = width * devicePixelRatio;
-    this.canvas.height = height * devicePixelRatio;
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${height}px`;
-    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0); // the canvas is empty, as it was resized
-    this.drawOn(context);
+    const height = this.measure(this.canvas.getContext("2d"), width);
+    this.drawOn(resized(this.canvas, width, height));
   }
 
   // The layout for a given width. Returns the height.
@@ -163,7 +158,7 @@ export class Lines {
     context.font = this.font(asked ? 700 : 400);
     context.fillStyle = ink;
     context.textAlign = side === "rows" ? "right" : "left";
-    context.fillText(short(context, label, right - left - 12), side === "rows" ? right - 6 : left + 6, y);
+    context.fillText(shorten(context, label, right - left - 12), side === "rows" ? right - 6 : left + 6, y);
     if (asked) {
       context.strokeStyle = style.accent;
       context.lineWidth = 2;
@@ -244,11 +239,4 @@ export class Lines {
     this.inSight = at;
     if (this.element.isConnected) this.draw();
   }
-}
-
-function short(context, label, room) {
-  if (context.measureText(label).width <= room) return label;
-  const letters = Array.from(label);
-  while (letters.length > 1 && context.measureText(`${letters.join("")}…`).width > room) letters.pop();
-  return `${letters.join("")}…`;
 }
