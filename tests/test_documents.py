@@ -53,6 +53,7 @@ def ids(block: Block) -> str:
 def test_python_blocks_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of one document run in order and share their names, as a reader would type them."""
     monkeypatch.chdir(tmp_path)  # what they write is written here
+    monkeypatch.setattr("headwise.kernels.native.instruction_set", lambda: "avx512")  # plans print the same everywhere
     main = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
     for block in BLOCKS:

@@ -326,7 +326,11 @@ X = torch.zeros(2, 4, 5, 8)
         ({"scale": math.nan}, ArgumentError, r"scale must be a finite number.*nan"),
         ({"softcap": 0.0}, ArgumentError, r"softcap must be a finite number above 0, or None. Received: softcap=0.0"),
         ({"dropout": 1.0}, ArgumentError, r"dropout must be a probability in \[0, 1\). Received: dropout=1.0"),
-        ({"kernel": "fast"}, ArgumentError, r"kernel must be 'auto' or one of decode, sdpa, .*Received: kernel='fast'"),
+        (
+            {"kernel": "fast"},
+            ArgumentError,
+            r"kernel must be 'auto' or one of decode, native, .*kernel='fast'",
+        ),
         ({"kernel": "tiled"}, KernelRefused, r"kernel 'tiled' cannot run this call: the call has no mask"),
     ],
 )

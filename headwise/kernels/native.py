@@ -14,15 +14,15 @@ from headwise.call import AttentionCall
 from headwise.kernels.kernel import Cost, input_output_bytes, machine, matrix_flops, output_bytes
 from headwise.native import attend
 from headwise.native.library import instruction_set
-from headwise.native.sight import sight_of
+from headwise.native.sight import SIZE, sight_of
 from headwise.softmax import finite, sinks_gradient
 
 OPTIONS = frozenset({"bias", "softcap", "sinks", "dropout"})
 
 # Shares of the nominal speed that large calls reach, where scaled_dot_product_attention reaches 0.95 with the same
 # instruction set. `benchmarks/native.py` measures them.
-FLOAT32 = {"portable": 0.3, "avx2": 0.8, "avx512": 1.0, "avx512bf16": 1.0, "amx": 1.0}
-HALF = {"portable": 0.3, "avx2": 0.8, "avx512": 1.0, "avx512bf16": 1.4, "amx": 1.4}
+FLOAT32 = {"portable": 0.3, "avx2": 1.0, "avx512": 1.15, "avx512bf16": 1.15, "amx": 1.15}
+HALF = {"portable": 0.35, "avx2": 1.15, "avx512": 1.15, "avx512bf16": 1.4, "amx": 1.4}
 
 ROWS = 16  # that are multiplied together, at least
 PIECE = 1024  # rows of a piece of work; PIECE in src/tile.hpp
@@ -39,11 +39,19 @@ def cost(call: AttentionCall) -> Cost:
     """That of the cells of the blocks, in rows of tiles; and of packing keys and values for each piece of work."""
     batch, heads, q_len, k_len = call.shape
     rows = -(-q_len // ROWS) * ROWS / q_len
-    flops = int(matrix_flops(call, batch * heads * sight_of(call.mask, q_len, k_len).cells) * rows)
+    cells = sight_of(call.mask, q_len, k_len).cells
+    flops = int(matrix_flops(call, batch * heads * cells) * rows)
+    keys = (call.k.numel() + call.v.numel()) * call.q.element_size()
+    seen = min(1.0, cells / min(q_len, SIZE) / k_len)  # of the keys, about
     pieces = -(-q_len * call.heads_per_key_head // PIECE)
-    moved = input_output_bytes(call) + 2 * pieces * (call.k.numel() + call.v.numel()) * call.q.element_size()
+    moved = input_output_bytes(call) + int(keys * (seen - 1.0 + 2 * pieces * seen))
     share = (FLOAT32 if call.q.dtype == torch.float32 else HALF)[instruction_set() or "portable"]
     return Cost(flops, moved, output_bytes(call), machine(call).time(flops, moved, share=share))
+
+
+def is_quicker_than_tiles() -> bool:
+    """Whether this kernel is quicker than `tiled` at all that both can: wherever it is compiled for the machine."""
+    return instruction_set() != "portable"
 
 
 def run(call: AttentionCall) -> Tensor:
@@ -90,22 +98,13 @@ class _Native(torch.autograd.Function):
         call = AttentionCall(q, k, v=v, bias=bias, sinks=sinks, **ctx.rest)
         d_bias = None
         if bias is not None and ctx.needs_input_grad[3]:
-            dq, dk, dv, d_bias = _with_bias(call, *found, d_out, ctx.seed)
-        else:
-            dq, dk, dv = attend.backward(call, *found, d_out, seed=ctx.seed)
+            d_bias = torch.zeros(call.shape, dtype=torch.float32)
+        out, highest, log_sum = found
+        dq, dk, dv = attend.backward(call, out, highest, log_sum, d_out, seed=ctx.seed, d_bias=d_bias)
+        if bias is not None and d_bias is not None:
+            d_bias = d_bias.sum_to_size(bias.shape).to(bias.dtype)
         d_sinks = None
         if sinks is not None and ctx.needs_input_grad[4]:
-            out, highest, log_sum = found
             share = torch.exp((sinks.float()[None, :, None] - highest) - finite(log_sum))
             d_sinks = sinks_gradient(share, out, d_out).to(sinks.dtype)
         return dq, dk, dv, d_bias, d_sinks, None, None
-
-
-def _with_bias(
-    call: AttentionCall, out: Tensor, highest: Tensor, log_sum: Tensor, d_out: Tensor, seed: int
-) -> tuple[Tensor, ...]:
-    """The gradients of q, k, v and the bias, in its shape."""
-    assert call.bias is not None
-    d_bias = torch.zeros(call.shape, dtype=torch.float32)
-    found = attend.backward(call, out, highest, log_sum, d_out, seed=seed, d_bias=d_bias)
-    return *found, d_bias.sum_to_size(call.bias.shape).to(call.bias.dtype)

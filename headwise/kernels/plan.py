@@ -69,6 +69,8 @@ def _cheapest(call: AttentionCall) -> Kernel:
         dense = _dense(call)
         return dense if dense is decode or refusal(native, call) else _cheaper(call, native, dense)
     ready = [each for each in KERNELS.values() if refusal(each, call) is None]
+    if native in ready and native.is_quicker_than_tiles() and tiled in ready:
+        ready.remove(tiled)  # nor is the mask cut into tiles
     return _cheaper(call, *ready)
 
 

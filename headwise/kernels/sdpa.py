@@ -66,7 +66,7 @@ def dense_cost(call: AttentionCall, readings: int) -> Cost:
     if call.dropout or (call.bias is not None and call.bias.requires_grad):
         # torch then falls back to its unfused path, which holds the matrix of weights.
         matrix = cells * max(4, call.q.element_size())
-        moved, peak = moved + 6 * matrix, peak + 2 * matrix
+        moved, peak = moved + 30 * matrix, peak + 2 * matrix
     return Cost(flops, moved, peak, machine(call).time(flops, moved, share=share))
 
 

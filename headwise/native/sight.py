@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from headwise.masks import Extent, Mask
 
 SIZE = 64
+GROUP = 8  # rows that are computed together, about: those of a block that see nothing of it are left out
 ALL, BAND, BLOCKS = range(3)  # as in headwise.h
 
 
@@ -55,8 +56,10 @@ def _sight(mask: Mask, q_len: int, k_len: int) -> Sight:
     blocks = np.stack([number, words_at[seen]], axis=1)
     tiles = np.concatenate([[0], seen.sum(-1).cumsum()])
     matrix = np.arange(codes.shape[0] * codes.shape[1]).reshape(codes.shape[:2]) * codes.shape[2]
-    cells = int(seen.sum()) * SIZE * SIZE // (codes.shape[0] * codes.shape[1])
-    return Sight(BLOCKS, cells, blocks=BlockList(matrix, tiles, blocks, _words(mask, q_len, k_len, some)))
+    words = _words(mask, q_len, k_len, some)
+    groups = np.count_nonzero(np.bitwise_or.reduce(words.reshape(-1, SIZE // GROUP, GROUP), axis=-1))
+    cells = (int((codes == Extent.ALL).sum()) * SIZE + int(groups) * GROUP) * SIZE // (codes.shape[0] * codes.shape[1])
+    return Sight(BLOCKS, cells, blocks=BlockList(matrix, tiles, blocks, words))
 
 
 def _words(mask: Mask, q_len: int, k_len: int, some: NDArray[np.bool_]) -> NDArray[np.uint64]:

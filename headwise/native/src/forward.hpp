@@ -114,6 +114,7 @@ struct Forward {
         int64_t lo = n * TILE, hi = 0; // the columns that some row sees
         for (int64_t r = r0; r < r1; r++)
             if (sight.lo[r] < sight.hi[r]) lo = least(lo, most(0, sight.lo[r] - key)), hi = most(hi, least(n * TILE, sight.hi[r] - key));
+        if (sight.blocks) lo = most(lo, first_seen(r0, r1, blocks, n)), hi = least(hi, past_seen(r0, r1, blocks, n));
         if (lo >= hi) return;
         lo = lo / COLUMNS * COLUMNS;
         const int64_t past = up(hi, COLUMNS);
@@ -131,6 +132,23 @@ struct Forward {
         const int64_t depth = (T::UNITS > 1 ? past : up(hi, T::PAIR)) - lo;
         const float* packed = (const float*)(values + (place * TILE + lo) / T::PAIR * width);
         T::product(count, (const unit*)(weights + lo), SPAN / T::PAIR, 1, packed, width, depth / T::PAIR, out + r0 * width, width, width, true);
+    }
+
+    // Which columns of a block some of these rows see.
+    uint64_t seen(int64_t r0, int64_t r1, const Block& block) const {
+        uint64_t columns = block.bits < 0 ? ~UINT64_C(0) : 0;
+        for (int64_t r = r0; block.bits >= 0 && r < r1; r++) columns |= call.words[block.bits + r];
+        return columns;
+    }
+    int64_t first_seen(int64_t r0, int64_t r1, const Block* blocks, int64_t n) const {
+        for (int64_t j = 0; j < n; j++)
+            if (const uint64_t columns = seen(r0, r1, blocks[j])) return j * TILE + __builtin_ctzll(columns);
+        return n * TILE;
+    }
+    int64_t past_seen(int64_t r0, int64_t r1, const Block* blocks, int64_t n) const {
+        for (int64_t j = n; j > 0; j--)
+            if (const uint64_t columns = seen(r0, r1, blocks[j - 1])) return j * TILE - __builtin_clzll(columns);
+        return 0;
     }
 
     // The weights p of one row from its scores s, in the columns [from, past) of some blocks.

@@ -1,0 +1,125 @@
+"""Whether `auto` chooses well: random calls on the CPU, every kernel that does not refuse them, and the one chosen.
+
+    python benchmarks/choice.py                        # 200 calls; a few minutes
+    python benchmarks/choice.py --calls 40 --seed 3 --show
+    HEADWISE_NATIVE=off python benchmarks/choice.py    # without the native kernels
+
+Each call is drawn from the seed and its index. The kernels take turns; a figure is the median of the rounds. A choice
+is good if it takes at most 1.1 times as long as the fastest. Calls that take less than 0.2 ms are left out: there the
+choice costs more than it could save, and it is scaled_dot_product_attention.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+
+from headwise import masks
+from headwise.call import AttentionCall, make_call
+from headwise.kernels import KERNELS, choose
+from headwise.kernels.kernel import refusal
+from headwise.native.library import instruction_set
+
+MASKS: dict[str, Callable[[random.Random, int], masks.Mask | None]] = {
+    "none": lambda draw, n: None,
+    "causal": lambda draw, n: masks.causal(),
+    "window": lambda draw, n: masks.window(draw.choice([31, 127, 255, 1023]), 0),
+    "two-sided window": lambda draw, n: masks.window(draw.choice([32, 128, 512]), draw.choice([32, 128, 512])),
+    "documents": lambda draw, n: masks.documents(torch.arange(n) // draw.choice([50, 200, 512])),
+    "packed, causal": lambda draw, n: masks.documents(torch.arange(n) // draw.choice([200, 512])) & masks.causal(),
+    "prefix": lambda draw, n: masks.prefix(draw.randint(1, n)),
+    "padding": lambda draw, n: masks.lengths([draw.randint(n // 4, n)]),
+    "big bird": lambda draw, n: masks.big_bird(n, block_size=64),
+    "global tokens": lambda draw, n: masks.window(64, 64) | masks.global_tokens([0, 1]),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--show", action="store_true", help="every call, not only the bad choices")
+    asked = parser.parse_args()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, native kernels: {instruction_set()}")
+    chosen, good, losses = Counter[str](), 0, []
+    for index in range(asked.calls):
+        name, call, trains = drawn(asked.seed, index)
+        times = measured(call, asked.rounds, trains=trains)
+        with torch.set_grad_enabled(trains):
+            kernel = choose(call)
+        mine = next(key for key, each in KERNELS.items() if each is kernel)
+        fastest = min(times.values())
+        if fastest < 0.2e-3:
+            continue
+        loss = times[mine] / fastest
+        chosen[mine] += 1
+        good += loss <= 1.1
+        losses.append(loss)
+        if loss > 1.1 or asked.show:
+            shown = "  ".join(
+                f"{key} {1000 * seconds:.2f}" for key, seconds in sorted(times.items(), key=lambda x: x[1])
+            )
+            print(f"{index:4} {loss:5.2f}x  {mine:9} {name}, {tuple(call.shape)}, D={call.q.shape[3]}: {shown} ms")
+    print(
+        f"{good} of {len(losses)} choices are within 10% of the fastest kernel, the worst takes {max(losses):.2f} times"
+    )
+    print(f"as long, the mean {statistics.mean(losses):.3f} times. Chosen: {dict(chosen.most_common())}")
+
+
+def drawn(seed: int, index: int) -> tuple[str, AttentionCall, bool]:
+    """A call, what it is, and whether it trains."""
+    draw = random.Random(f"{seed} {index}")
+    torch.manual_seed(index)
+    name = draw.choice(list(MASKS))
+    batch, heads, length = draw.choice([1, 1, 2, 4]), draw.choice([4, 8, 12]), draw.choice([128, 300, 512, 1024, 2048])
+    key_heads, width = draw.choice([heads, heads, heads // 4]), draw.choice([32, 64, 64, 128])
+    dtype = draw.choice([torch.float32, torch.float32, torch.bfloat16])
+    trains = draw.random() < 0.3
+    sizes = ((batch, heads, length, width), *[(batch, key_heads, length, width)] * 2)
+    q, k, v = (torch.randn(size, dtype=dtype, requires_grad=trains) for size in sizes)
+    options: dict[str, float] = {}
+    if draw.random() < 0.15:
+        options["softcap"] = 30.0
+    if draw.random() < 0.15:
+        options["dropout"] = 0.1
+    given = ", ".join([str(dtype).removeprefix("torch."), *options, *(["training"] if trains else [])])
+    return f"{name}, {given}", make_call(q, k, v, mask=MASKS[name](draw, length), **options), trains
+
+
+def measured(call: AttentionCall, rounds: int, *, trains: bool) -> dict[str, float]:
+    """Seconds of each kernel that does not refuse the call."""
+    with torch.set_grad_enabled(trains):
+        ready = {
+            name: kernel
+            for name, kernel in KERNELS.items()
+            if name not in ("flex", "reference" if call.q.shape[2] > 1024 else "") and refusal(kernel, call) is None
+        }
+        d_out = torch.randn(*call.q.shape[:3], call.v.shape[3], dtype=call.q.dtype)
+
+        def once(name: str) -> float:
+            start = time.perf_counter()
+            out = ready[name].run(call)
+            if trains:
+                torch.autograd.grad(out, (call.q, call.k, call.v), d_out)
+            return time.perf_counter() - start
+
+        for name in ready:
+            once(name)
+        times: dict[str, list[float]] = {name: [] for name in ready}
+        for _ in range(rounds):
+            for name, seconds in times.items():
+                seconds.append(once(name))
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", category=UserWarning)
+    main()
