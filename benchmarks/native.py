@@ -7,7 +7,9 @@
 The contestants take turns in one process (A B C, A B C, ...). Each round gives a ratio; the table shows the median and,
 in brackets, the least and the greatest. Above 1× the native kernel is faster. A matrix product of the same dtype takes
 its turn in each round: "of the product" is the share of its FLOP/s that the native kernel reaches, counting only cells
-that the mask allows. SDPA is told "causal" where the mask is that, and gets a dense mask otherwise.
+that the mask allows. SDPA is told "causal" where the mask is that, and gets a dense mask otherwise. "With
+statistics" is the output with log-sum-exp, entropy and distance, "statistics alone" these three without it; "all
+statistics" are those of `record.statistics()`. headwise's torch kernel is `tiled`, or the statistics by tiles.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ import headwise
 from headwise import masks
 from headwise.native.attend import forward
 from headwise.native.library import instruction_set
+from headwise.records.statistics import STATISTICS, make
+from headwise.records.statistics.compute import by_native, by_tiles
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.attention import compiled_flex
@@ -48,7 +52,7 @@ CASES: dict[str, Callable[[int], masks.Mask | None]] = {
     "prefix-LM, half": lambda n: masks.prefix(n // 2),
     "BigBird, 64": lambda n: masks.big_bird(n, block_size=64),
 }
-PASSES = ("forward", "forward + backward", "with statistics", "statistics alone")
+PASSES = ("forward", "forward + backward", "with statistics", "statistics alone", "all statistics")
 
 
 def main() -> None:
@@ -102,18 +106,27 @@ def measure(name: str, length: int, dtype: torch.dtype, what: str, rounds: int, 
     answers = {each: torch.empty(q.shape[:3]) for each in ("highest", "log_sum", "entropy", "distance")}
     square = torch.randn(PRODUCT, PRODUCT, dtype=dtype)
 
+    call = headwise.call.make_call(q, k, v, mask=mask)
+    every = make(tuple(STATISTICS), {})
+
     def ours() -> Tensor:
         if what in PASSES[:2]:
             return headwise.attention(q, k, v, mask=mask, kernel="native")
+        if what == "all statistics":
+            return by_native(call, every)["entropy"]
         out = torch.empty_like(q) if what == "with statistics" else None
-        forward(headwise.call.make_call(q, k, v, mask=mask), out, **answers)
+        forward(call, out, **answers)
         return answers["entropy"] if out is None else out
 
     contestants: dict[str, Callable[[], Tensor]] = {
         "native": ours,
         "sdpa": lambda: scaled_dot_product_attention(q, k, v, attn_mask=dense, is_causal=name == "causal"),
-        "torch": lambda: headwise.attention(q, k, v, mask=mask),
     }
+    if what in PASSES[2:]:
+        asked = every if what == "all statistics" else make(("lse", "entropy", "distance"), {})
+        contestants["torch"] = lambda: by_tiles(call, asked)["entropy"]
+    elif dense is not None:
+        contestants["torch"] = lambda: headwise.attention(q, k, v, mask=mask, kernel="tiled")
     if flex and mask is not None and not backward and dtype == torch.float32:
         contestants["flex"] = compiled_flex(q, k, v, mask)
 
@@ -135,7 +148,7 @@ def measure(name: str, length: int, dtype: torch.dtype, what: str, rounds: int, 
             square @ square
             times["product"].append(time.perf_counter() - start)
     cells = length * length if mask is None else int(mask.to_bool(length).sum())
-    products = {"forward": 2, "forward + backward": 7, "with statistics": 2, "statistics alone": 1}[what]
+    products = {"forward": 2, "forward + backward": 7, "with statistics": 2}.get(what, 1)
     flops = products * 2 * HEADS * HEAD_DIM * cells
     return {
         "mask": name,

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.kernels.kernel import Cost, input_output_bytes, machine, matrix_flops, output_bytes
-from headwise.native import attend
+from headwise.native import attend, operator
 from headwise.native.library import instruction_set
 from headwise.native.sight import SIZE, sight_of
-from headwise.softmax import finite, sinks_gradient
 
 OPTIONS = frozenset({"bias", "softcap", "sinks", "dropout"})
 
@@ -29,9 +28,7 @@ PIECE = 1024  # rows of a piece of work; PIECE in src/tile.hpp
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """What the native kernels cannot do, and a graph of torch.compile."""
-    if torch.compiler.is_compiling():
-        return "torch.compile cannot follow it"
+    """What the native kernels cannot do."""
     return attend.refuse(call)
 
 
@@ -54,15 +51,34 @@ def is_quicker_than_tiles() -> bool:
     return instruction_set() != "portable"
 
 
+def is_worth_compiling(call: AttentionCall) -> bool:
+    """Whether a graph of torch.compile should keep this kernel; by what does not depend on sizes.
+
+    An exported program runs where there is no headwise: it has this kernel only where it is asked for by name.
+    """
+    if torch.compiler.is_exporting() or instruction_set() == "portable":
+        return False
+    if call.softcap or call.dropout or call.sinks is not None or call.q.dtype != torch.float32:
+        return True
+    band = None if call.mask is None else call.mask.band()
+    return band is not None and not isinstance(band[0], float)  # a window
+
+
 def run(call: AttentionCall) -> Tensor:
     """The output."""
+    if torch.compiler.is_compiling():
+        return operator.attend(call)
+    return run_and_look(call)[0]
+
+
+def run_and_look(call: AttentionCall) -> tuple[Tensor, bool]:
+    """The output, and whether all of it is finite, as far as that is known without another pass over it."""
     seed = int(torch.randint(2**62, ())) if call.dropout else 0
     if call.trains:
         out: Tensor = _Native.apply(call.q, call.k, call.v, call.bias, call.sinks, call, seed)
-        return out
+        return out, False  # (a gradient can meet a key that the output did not)
     out = _empty(call)
-    attend.forward(call, out, seed=seed)
-    return out
+    return out, attend.forward(call, out, seed=seed)
 
 
 def _empty(call: AttentionCall) -> Tensor:
@@ -94,17 +110,12 @@ class _Native(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, bias, sinks, *found = ctx.saved_tensors
+        q, k, v, bias, sinks, out, highest, log_sum = ctx.saved_tensors
         call = AttentionCall(q, k, v=v, bias=bias, sinks=sinks, **ctx.rest)
-        d_bias = None
-        if bias is not None and ctx.needs_input_grad[3]:
-            d_bias = torch.zeros(call.shape, dtype=torch.float32)
-        out, highest, log_sum = found
-        dq, dk, dv = attend.backward(call, out, highest, log_sum, d_out, seed=ctx.seed, d_bias=d_bias)
-        if bias is not None and d_bias is not None:
-            d_bias = d_bias.sum_to_size(bias.shape).to(bias.dtype)
+        with_bias = bias is not None and ctx.needs_input_grad[3]
+        found = (out, highest, log_sum, d_out)
+        *gradients, d_bias = attend.backward(call, *found, seed=ctx.seed, with_bias=with_bias)
         d_sinks = None
         if sinks is not None and ctx.needs_input_grad[4]:
-            share = torch.exp((sinks.float()[None, :, None] - highest) - finite(log_sum))
-            d_sinks = sinks_gradient(share, out, d_out).to(sinks.dtype)
-        return dq, dk, dv, d_bias, d_sinks, None, None
+            d_sinks = attend.gradient_of_sinks(sinks, *found)
+        return *gradients, d_bias, d_sinks, None, None

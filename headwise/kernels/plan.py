@@ -25,7 +25,7 @@ KERNELS: dict[str, Kernel] = {
 }
 
 # What torch.compile and torch.export can follow without looking at what a tensor holds; the first that can is taken.
-TRACEABLE = ("decode", "sdpa", "reference")
+TRACEABLE = ("decode", "native", "sdpa", "reference")
 
 # Cells of [B, H, Q, K], and numbers in k, below which comparing kernels takes longer than the best could save.
 WORTH_PLANNING = 2**17
@@ -47,7 +47,8 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
             )
         return asked
     if torch.compiler.is_compiling():
-        return next(KERNELS[name] for name in TRACEABLE if refusal(KERNELS[name], call) is None)
+        ready = [KERNELS[name] for name in TRACEABLE if refusal(KERNELS[name], call) is None]
+        return next(each for each in ready if each is not native or native.is_worth_compiling(call))
     if max(math.prod(call.shape), call.k.numel()) < WORTH_PLANNING and refusal(sdpa, call) is None:
         return _dense(call)
     if call.mask is None or call.q.shape[2] == 1:  # a step's lengths do not come again: nothing to remember
@@ -60,8 +61,12 @@ def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
     if torch.compiler.is_compiling() or not call.q.is_cpu:
         call = exact.usable(call)
         return choose(call, kernel).run(call)
-    out = choose(call, kernel).run(call)
-    return out if call.mask is None and call.bias is None else exact.contained(call, out)
+    chosen = choose(call, kernel)
+    if chosen is native:
+        out, is_finite = native.run_and_look(call)
+    else:
+        out, is_finite = chosen.run(call), False
+    return out if is_finite or (call.mask is None and call.bias is None) else exact.contained(call, out)
 
 
 def _cheapest(call: AttentionCall) -> Kernel:
@@ -133,11 +138,13 @@ class Plan:
         of_dense = (
             f"{cost.flops / self.dense_flops:.1%} of the dense {_flops(self.dense_flops)}" if self.dense_flops else ""
         )
+        how = f", the mask cut by {self.cutter!r}" if self.cutter else ""
+        how += f", with {native.instruction_set()}" if self.kernel == "native" else ""
         lines = [
             ("call", f"q {list(call.q.shape)}  k {list(call.k.shape)}  v {list(call.v.shape)}"),
             ("", f"{str(call.q.dtype).removeprefix('torch.')} on {call.q.device}" + _options(call)),
             ("mask", "none: every query sees every key" if call.mask is None else repr(call.mask)),
-            ("kernel", self.kernel + (f", the mask cut by {self.cutter!r}" if self.cutter else "")),
+            ("kernel", self.kernel + how),
             ("  flops", f"{_flops(cost.flops)}, {of_dense}"),
             ("  bytes", f"{_bytes(cost.bytes)} read and written"),
             ("  peak", f"{_bytes(cost.peak)} beyond the inputs"),

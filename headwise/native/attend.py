@@ -11,8 +11,9 @@ from torch import Tensor
 
 from headwise.call import AttentionCall, Scores
 from headwise.errors import ArgumentError
-from headwise.native.library import library
+from headwise.native.library import is_here, library
 from headwise.native.sight import Sight, sight_of
+from headwise.softmax import finite, sinks_gradient
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in headwise.h
 MOST = 64  # of the largest weights of a row
@@ -46,9 +47,9 @@ def refuse(call: Scores) -> str | None:
         return f"they have no {str(call.q.dtype).removeprefix('torch.')}"
     if 0 in call.shape or not call.q.shape[3]:
         return "there are no queries or no keys"
-    if library() is None:
+    if not is_here():
         return "the native kernels were not compiled, or HEADWISE_NATIVE is off"
-    if (watcher := _watcher(call)) is not None:
+    if not torch.compiler.is_compiling() and (watcher := _watcher(call)) is not None:
         return f"{watcher} would not see what they do"
     return None
 
@@ -88,16 +89,22 @@ def backward(
     d_out: Tensor,
     *,
     seed: int = 0,
-    d_bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v, from what `forward` wrote and the gradient of the output.
-
-    That of the bias is added to `d_bias`, float32 [B, H, Q, K], if it is given.
-    """
+    with_bias: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The gradients of q, k, v and, if it is asked for, the bias, from what `forward` wrote and that of the output."""
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (call.q, call.k, call.v))
+    d_bias = torch.zeros(call.shape, dtype=torch.float32) if with_bias else None
     answers = {"highest": highest, "log_sum": log_sum}
     _call("hw_attention_backward", call, out, answers, (d_out, dq, dk, dv, d_bias), seed=seed)
-    return dq, dk, dv
+    if d_bias is not None and call.bias is not None:
+        d_bias = d_bias.sum_to_size(call.bias.shape).to(call.bias.dtype)
+    return dq, dk, dv, d_bias
+
+
+def gradient_of_sinks(sinks: Tensor, out: Tensor, highest: Tensor, log_sum: Tensor, d_out: Tensor) -> Tensor:
+    """That of the learned sinks [H], from the same."""
+    share = torch.exp((sinks.float()[None, :, None] - highest) - finite(log_sum))
+    return sinks_gradient(share, out, d_out).to(sinks.dtype)
 
 
 def look(call: Scores, names: Iterable[str], options: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -10,6 +10,8 @@ import ctypes
 import functools
 import os
 
+import torch
+
 from headwise.errors import ArgumentError
 from headwise.native.build import FOLDER, NAME
 
@@ -55,6 +57,13 @@ def instruction_sets(loaded: ctypes.CDLL | None = None) -> list[str]:
     return names
 
 
+@torch.compiler.assume_constant_result  # in a graph of torch.compile
+def is_here() -> bool:
+    """Whether there is a library."""
+    return library() is not None
+
+
+@torch.compiler.assume_constant_result
 def instruction_set() -> str | None:
     """The one in use; None without the library."""
     loaded = library()

@@ -62,14 +62,13 @@ INLINE Sight sight_of(const hw_attention& call, int64_t b, int64_t h, int64_t ti
     return s;
 }
 
-// cap tanh(s / cap)
+// cap tanh(s / cap), by the polynomial of Cephes' tanhf where 1 - 2 / (exp(2 x) + 1) would cancel.
 INLINE vf capped(vf s, float cap) {
+    constexpr float NEAR[] = {-5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f};
     const vf y = s * splat(1.0f / cap), size = y < 0.0f ? -y : y, square = y * y;
-    vf near = fma(square, splat(-17.0f / 315.0f), splat(2.0f / 15.0f)); // its series, where the other form would cancel
-    near = fma(square, near, splat(-1.0f / 3.0f));
-    near = y + y * square * near;
+    const vf near = fma(y * square, polynomial(NEAR, square), y);
     const vf far = 1.0f - 2.0f / (exp2<6>(size * splat(2.0f * LOG2E)) + 1.0f);
-    return (size < 0.1f ? near : y < 0.0f ? -far : far) * splat(cap);
+    return (size < 0.625f ? near : y < 0.0f ? -far : far) * splat(cap);
 }
 
 // Scale, softcap and bias, of one row and the keys from `key + from` to `key + past`. (A bias may be the least number,
