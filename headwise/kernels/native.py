@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.kernels.kernel import Cost, input_output_bytes, machine, matrix_flops, output_bytes
-from headwise.native import attend, operator
+from headwise.native import attend, operators
 from headwise.native.library import instruction_set
 from headwise.native.sight import SIZE, sight_of
 
@@ -67,7 +67,7 @@ def is_worth_compiling(call: AttentionCall) -> bool:
 def run(call: AttentionCall) -> Tensor:
     """The output."""
     if torch.compiler.is_compiling():
-        return operator.attend(call)
+        return operators.attend(call)
     return run_and_look(call)[0]
 
 

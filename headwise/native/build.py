@@ -1,4 +1,4 @@
-"""Compiles the native kernels: `python headwise/native/build.py`. Imports nothing but the standard library.
+"""Compiles the native kernels: `python headwise/native/build.py [instruction sets] [flags]`. Needs only the standard library.
 
 Installing headwise calls it where a C++17 compiler is found (`hatch_build.py`). Each instruction set is one object file
 of the same source; which is used is decided when the library is loaded.
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -57,11 +58,12 @@ def compiler() -> list[str]:
     raise BuildError("no C++ compiler was found (c++, g++, clang++, or the one that CXX names)")
 
 
-def build(to: Path = FOLDER / NAME, *, extra: tuple[str, ...] = ()) -> Path:
+def build(to: Path = FOLDER / NAME, *, only: Collection[str] = (), extra: tuple[str, ...] = ()) -> Path:
     """Compile the library, and put it in the place of an older one. Returns its path.
 
     Args:
         to: the file to write.
+        only: these instruction sets; () = all of this machine's kind.
         extra: further flags, such as -fsanitize=address.
 
     Raises:
@@ -69,6 +71,7 @@ def build(to: Path = FOLDER / NAME, *, extra: tuple[str, ...] = ()) -> Path:
     """
     command = compiler()
     sets = INSTRUCTION_SETS.get(platform.machine().lower(), {"portable": []})
+    sets = {name: more for name, more in sets.items() if name in only or not only}
     known = "-DINSTRUCTION_SETS=" + " ".join(f"X({name})" for name in sets)
     with tempfile.TemporaryDirectory() as made:
         units = {"pool": [], "dispatch": [known]} | {name: [f"-DISA={name}", *more] for name, more in sets.items()}
@@ -101,6 +104,7 @@ def _run(command: list[str]) -> None:
 
 if __name__ == "__main__":
     try:
-        print(build(extra=tuple(sys.argv[1:])))
+        flags = tuple(word for word in sys.argv[1:] if word.startswith("-"))
+        print(build(only=[word for word in sys.argv[1:] if word not in flags], extra=flags))
     except BuildError as error:
         sys.exit(f"headwise/native/build.py: {error}")

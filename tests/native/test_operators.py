@@ -10,7 +10,7 @@ from torch import Tensor
 
 import headwise
 from headwise import masks
-from headwise.native import operator
+from headwise.native import operators
 from headwise.native.library import instruction_set
 
 pytestmark = pytest.mark.skipif(instruction_set() is None, reason="the native kernels are not here")
@@ -44,7 +44,7 @@ def test_a_compiled_call_is_the_eager_one(name: str) -> None:
 
     compiled = torch.compile(call, backend=backend, fullgraph=True)(*given)
     assert any(
-        node.target is torch.ops.headwise.attend.default or node.target is operator._attend
+        node.target is torch.ops.headwise.attend.default or node.target is operators._attend
         for node in graphs[0].graph.nodes
     )
     eager = call(*given)
@@ -56,9 +56,9 @@ def test_a_compiled_call_is_the_eager_one(name: str) -> None:
 def test_a_graph_keeps_it_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwise.kernels.native.instruction_set", lambda: "avx512")
     ran: list[str] = []
-    real = operator.kernels.forward
+    real = operators.kernels.forward
     monkeypatch.setattr(
-        operator.kernels, "forward", lambda *given, **kept: ran.append("native") or real(*given, **kept)
+        operators.kernels, "forward", lambda *given, **kept: ran.append("native") or real(*given, **kept)
     )
     for options, expected in (({"mask": masks.window(5, 0)}, ["native"]), ({"softcap": 3.0}, ["native"]), ({}, [])):
         torch.compiler.reset()
@@ -88,6 +88,6 @@ def test_torch_finds_nothing_wrong_with_the_operators() -> None:
     q, k, v = inputs()
     bias = torch.randn(1, 2, 70, 70, requires_grad=True)
     allowed = torch.ones(1, 1, 70, 70, dtype=torch.bool).tril()
-    numbers = (-operator.NO_LIMIT, operator.NO_LIMIT, 0.25, 0.0, 0.0)
-    torch.library.opcheck(operator._attend, (q, k, v, allowed, bias, torch.zeros(2), None, *numbers))
-    torch.library.opcheck(operator._attend, (q, k, v, None, None, None, torch.tensor(5), -9, 0, 0.25, 2.0, 0.1))
+    numbers = (-operators.NO_LIMIT, operators.NO_LIMIT, 0.25, 0.0, 0.0)
+    torch.library.opcheck(operators._attend, (q, k, v, allowed, bias, torch.zeros(2), None, *numbers))
+    torch.library.opcheck(operators._attend, (q, k, v, None, None, None, torch.tensor(5), -9, 0, 0.25, 2.0, 0.1))
