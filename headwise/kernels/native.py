@@ -17,6 +17,7 @@ from headwise.native.library import instruction_set
 from headwise.native.sight import SIZE, sight_of
 
 OPTIONS = frozenset({"bias", "softcap", "sinks", "dropout"})
+READS_INT8 = True
 
 # Shares of the nominal speed that large calls reach, where scaled_dot_product_attention reaches 0.95 with the same
 # instruction set. `benchmarks/native.py` measures them.

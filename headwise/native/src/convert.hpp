@@ -66,6 +66,7 @@ INLINE float of_bfloat(uint16_t bits) {
 
 INLINE float number(int64_t dtype, const void* data, int64_t at) {
     if (dtype == HW_FLOAT32) return ((const float*)data)[at];
+    if (dtype == HW_INT8) return ((const int8_t*)data)[at];
     const uint16_t bits = ((const uint16_t*)data)[at];
     return dtype == HW_BFLOAT16 ? of_bfloat(bits) : of_half(bits);
 }
@@ -75,16 +76,47 @@ INLINE void write_number(int64_t dtype, void* data, int64_t at, float x) {
     else ((uint16_t*)data)[at] = dtype == HW_BFLOAT16 ? to_bfloat(x) : to_half(x);
 }
 
+// W numbers behind one another.
+template <int DTYPE>
+INLINE vf vector_of(const void* data, int64_t at) {
+    if constexpr (DTYPE == HW_FLOAT32) return load((const float*)data + at);
+    else if constexpr (DTYPE == HW_INT8) {
+        typedef int8_t bytes __attribute__((vector_size(W)));
+        bytes x;
+        std::memcpy(&x, (const int8_t*)data + at, sizeof x);
+        return __builtin_convertvector(x, vf);
+    } else {
+        const uint16_t* from = (const uint16_t*)data + at;
+#if defined(__AVX512F__)
+        if (DTYPE == HW_FLOAT16) return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+#elif defined(__F16C__)
+        if (DTYPE == HW_FLOAT16) return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
+#endif
+        typedef uint16_t halves __attribute__((vector_size(2 * W)));
+        halves bits;
+        std::memcpy(&bits, from, sizeof bits);
+        if (DTYPE == HW_BFLOAT16) return (vf)(__builtin_convertvector(bits, vu) << 16);
+        vf x;
+        for (int i = 0; i < W; i++) x[i] = of_half(bits[i]);
+        return x;
+    }
+}
+
 // A row of numbers as floats.
 template <int DTYPE>
 INLINE void floats_of(const void* data, int64_t at, int64_t step, int64_t n, float* to) {
-    if (DTYPE == HW_FLOAT32 && step == 1) std::memcpy(to, (const float*)data + at, 4 * n);
-    else for (int64_t i = 0; i < n; i++) to[i] = number(DTYPE, data, at + i * step);
+    int64_t i = 0;
+    if (step == 1) {
+        if (DTYPE == HW_FLOAT32) return (void)std::memcpy(to, (const float*)data + at, 4 * n);
+        for (; i + W <= n; i += W) store(to + i, vector_of<DTYPE>(data, at + i));
+    }
+    for (; i < n; i++) to[i] = number(DTYPE, data, at + i * step);
 }
 
 INLINE void floats_of(int64_t dtype, const void* data, int64_t at, int64_t step, int64_t n, float* to) {
     if (dtype == HW_FLOAT32) floats_of<HW_FLOAT32>(data, at, step, n, to);
     else if (dtype == HW_BFLOAT16) floats_of<HW_BFLOAT16>(data, at, step, n, to);
+    else if (dtype == HW_INT8) floats_of<HW_INT8>(data, at, step, n, to);
     else floats_of<HW_FLOAT16>(data, at, step, n, to);
 }
 
