@@ -1,7 +1,9 @@
 """The compiled library: whether it is there, which instruction set it uses, and its functions by ctypes.
 
 ctypes rather than an extension module: one library then serves every version of Python and of torch, and a call, which
-passes one pointer, takes two microseconds. It releases the GIL. (torch is not imported: `headwise --version` asks here.)
+passes one pointer, takes two microseconds. It releases the GIL.
+
+torch is not imported here: `headwise --version` asks which instruction set is used.
 """
 
 from __future__ import annotations
