@@ -2,6 +2,8 @@
 
 ctypes rather than an extension module: one library then serves every version of Python and of torch, and a call, which
 passes one pointer, takes two microseconds. It releases the GIL.
+
+torch is not imported here: `headwise --version` asks which instruction set is used.
 """
 
 from __future__ import annotations
@@ -9,8 +11,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-
-import torch
 
 from headwise.errors import ArgumentError
 from headwise.native.build import FOLDER, NAME
@@ -57,13 +57,11 @@ def instruction_sets(loaded: ctypes.CDLL | None = None) -> list[str]:
     return names
 
 
-@torch.compiler.assume_constant_result  # in a graph of torch.compile
 def is_here() -> bool:
     """Whether there is a library."""
     return library() is not None
 
 
-@torch.compiler.assume_constant_result
 def instruction_set() -> str | None:
     """The one in use; None without the library."""
     loaded = library()
