@@ -65,7 +65,7 @@ def test_sizes_and_options(each_set: str, heads: int, key_heads: int, q_len: int
     for given in ({}, {"scale": -0.4}, options):
         found = headwise.attention(q, k, v, mask=masks.causal(), kernel="native", **given)
         expected = oracle.attention(q, k, v, mask=masks.causal(), **given)
-        assert (found - expected).abs().max() <= 2e-6
+        assert (found - expected).abs().max() <= 5e-6
 
 
 def test_strides(each_set: str) -> None:
@@ -73,7 +73,7 @@ def test_strides(each_set: str) -> None:
     wide = torch.randn(2, 2, 20, K).mT
     for given in ((q, k, v), (q[..., ::2], k[..., ::2], v), (q, k, wide), (q, k.flip(2), v)):
         found, expected = headwise.attention(*given, kernel="native"), oracle.attention(*given)
-        assert (found - expected).abs().max() <= 2e-6
+        assert (found - expected).abs().max() <= 5e-6
 
 
 def test_statistics_beside_the_output(each_set: str) -> None:
@@ -136,7 +136,7 @@ def test_int8_where_the_kernel_cannot_read_it() -> None:
         found = headwise.attention(q, *small, kernel=kernel)
         torch.testing.assert_close(found, headwise.attention(q, *known, kernel=kernel))
     out, record = headwise.attention(q, *small, record=True)
-    torch.testing.assert_close(record.head(0).weights, headwise.attention(q, *known, record=True)[1].head(0).weights)
+    torch.testing.assert_close(record.weights(), headwise.attention(q, *known, record=True)[1].weights())
     long = torch.randn(2, 4, 30, 64)
     torch.testing.assert_close(headwise.attention(long, *small), headwise.attention(long, *known))
     torch.testing.assert_close(headwise.attention(q, small[0], known[1]), out)

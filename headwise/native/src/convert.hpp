@@ -80,26 +80,21 @@ INLINE void write_number(int64_t dtype, void* data, int64_t at, float x) {
 template <int DTYPE>
 INLINE vf vector_of(const void* data, int64_t at) {
     if constexpr (DTYPE == HW_FLOAT32) return load((const float*)data + at);
-    else if constexpr (DTYPE == HW_INT8) {
-        typedef int8_t bytes __attribute__((vector_size(W)));
-        bytes x;
-        std::memcpy(&x, (const int8_t*)data + at, sizeof x);
-        return __builtin_convertvector(x, vf);
-    } else {
-        const uint16_t* from = (const uint16_t*)data + at;
 #if defined(__AVX512F__)
-        if (DTYPE == HW_FLOAT16) return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
-#elif defined(__F16C__)
-        if (DTYPE == HW_FLOAT16) return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
+    const char* from = (const char*)data + (DTYPE == HW_INT8 ? 1 : 2) * at;
+    if constexpr (DTYPE == HW_INT8) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
+    const __m256i halves = _mm256_loadu_si256((const __m256i*)from);
+    return DTYPE == HW_FLOAT16 ? _mm512_cvtph_ps(halves) : (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
+#elif defined(__AVX2__)
+    const char* from = (const char*)data + (DTYPE == HW_INT8 ? 1 : 2) * at;
+    if constexpr (DTYPE == HW_INT8) return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)));
+    const __m128i halves = _mm_loadu_si128((const __m128i*)from);
+    return DTYPE == HW_FLOAT16 ? _mm256_cvtph_ps(halves) : (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16);
+#else
+    vf x;
+    for (int i = 0; i < W; i++) x[i] = number(DTYPE, data, at + i);
+    return x;
 #endif
-        typedef uint16_t halves __attribute__((vector_size(2 * W)));
-        halves bits;
-        std::memcpy(&bits, from, sizeof bits);
-        if (DTYPE == HW_BFLOAT16) return (vf)(__builtin_convertvector(bits, vu) << 16);
-        vf x;
-        for (int i = 0; i < W; i++) x[i] = of_half(bits[i]);
-        return x;
-    }
 }
 
 // A row of numbers as floats.

@@ -25,15 +25,22 @@ INLINE vf sums(vf* x) {
     }
 }
 
-// Products of R rows and 64 keys. n: a multiple of W.
-template <int R>
-static void dots(const float* q, int64_t n, const float* k, int64_t step, float* scores) {
+// Asks for a line of a block that is read soon. (It need not be there.)
+template <int DTYPE>
+INLINE void fetch(const void* data, int64_t at, int64_t d) {
+    constexpr int64_t size = DTYPE == HW_FLOAT32 ? 4 : DTYPE == HW_INT8 ? 1 : 2;
+    if (d * size % 64 == 0) __builtin_prefetch((const char*)data + (at + d) * size, 0, 2);
+}
+
+// Scores [R, 64] of R queries [R, n] and 64 keys. n: a multiple of W.
+template <int DTYPE, int R>
+static void dots(const float* q, int64_t n, const void* keys, int64_t at, int64_t step, float* scores) {
     constexpr int N = W / R;
-    for (int64_t key = 0; key < TILE; key += N, k += N * step) {
+    for (int64_t key = 0; key < TILE; key += N, at += N * step) {
         vf x[W] = {};
         for (int64_t d = 0; d < n; d += W) {
             vf row[N];
-            for (int j = 0; j < N; j++) row[j] = load(k + j * step + d);
+            for (int j = 0; j < N; j++) row[j] = vector_of<DTYPE>(keys, at + j * step + d), fetch<DTYPE>(keys, at + (TILE + j) * step, d);
             for (int r = 0; r < R; r++) {
                 const vf y = load(q + r * n + d);
                 for (int j = 0; j < N; j++) x[r * N + j] = fma(y, row[j], x[r * N + j]);
@@ -44,6 +51,30 @@ static void dots(const float* q, int64_t n, const float* k, int64_t step, float*
     }
 }
 
+// Outputs [R, n] += weights [R, 64] times 64 values, C vectors of each at a time.
+template <int DTYPE, int R, int C>
+INLINE void blend(const float* weights, const void* values, int64_t at, int64_t step, int64_t n, float* out) {
+    vf x[R][C];
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) x[r][c] = load(out + r * n + c * W);
+    for (int64_t key = 0; key < TILE; key++, at += step) {
+        vf row[C];
+        for (int c = 0; c < C; c++) row[c] = vector_of<DTYPE>(values, at + c * W), fetch<DTYPE>(values, at + TILE * step, c * W);
+        for (int r = 0; r < R; r++)
+            for (int c = 0; c < C; c++) x[r][c] = fma(splat(weights[r * TILE + key]), row[c], x[r][c]);
+    }
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) store(out + r * n + c * W, x[r][c]);
+}
+
+template <int DTYPE, int R>
+static void blended(const float* weights, const void* values, int64_t at, int64_t step, int64_t n, float* out) {
+    int64_t e = 0;
+    for (; e + REGISTERS * W <= n; e += REGISTERS * W) blend<DTYPE, R, REGISTERS>(weights, values, at + e, step, n, out + e);
+    for (; e < n; e += W) blend<DTYPE, R, 1>(weights, values, at + e, step, n, out + e);
+}
+
+template <int DTYPE> // of keys and values
 struct Decode {
     const hw_attention& call;
     const int64_t b, g;
@@ -60,29 +91,44 @@ struct Decode {
     float* outputs(char* kept) const { return (float*)kept; }
     Row* states(char* kept) const { return (Row*)(kept + 4 * all * width); }
 
-    // 64 rows of floats, where they are or as copies. A row of the copies has `padded` numbers.
-    const float* floats(const hw_tensor& t, int64_t key, int64_t n, int64_t padded, float* copies, int64_t& step) const {
-        const int64_t at = b * t.stride[0] + g * t.stride[1] + key * t.stride[2], some = least(TILE, call.K - key);
-        step = t.stride[2];
-        if (call.cache_dtype == HW_FLOAT32 && t.stride[3] == 1 && n == padded && some == TILE) return (const float*)t.data + at;
-        step = padded;
-        for (int64_t i = 0; i < TILE; i++) {
-            if (i < some) floats_of(call.cache_dtype, t.data, at + i * t.stride[2], t.stride[3], n, copies + i * padded);
-            std::memset(copies + i * padded + (i < some ? n : 0), 0, 4 * (padded - (i < some ? n : 0)));
-        }
-        return copies;
+    // Whether 64 rows of n numbers from a key can be read where they are.
+    bool is_plain(const hw_tensor& t, int64_t key, int64_t n) const { return t.stride[3] == 1 && n % W == 0 && key + TILE <= call.K; }
+
+    // The place of a row, for this example and key head.
+    int64_t place(const hw_tensor& t, int64_t row) const { return b * t.stride[0] + g * t.stride[1] + row * t.stride[2]; }
+
+    // 64 rows of n numbers as rows of `padded` floats.
+    void copy(const hw_tensor& t, int64_t key, int64_t n, int64_t padded, float* to) const {
+        std::memset(to, 0, 4 * TILE * padded);
+        for (int64_t i = 0; i < least(TILE, call.K - key); i++) floats_of<DTYPE>(t.data, place(t, key + i), t.stride[3], n, to + i * padded);
     }
 
-    // Factors of 64 keys or values.
-    inline __attribute__((always_inline)) void scaled(const hw_tensor& t, int64_t key, float* x) const {
-        const float* by = (const float*)t.data + b * t.stride[0] + g * t.stride[1] + key * t.stride[2];
-        for (int64_t j = 0; j < least(TILE, call.K - key); j++) x[j] *= by[j * t.stride[2]];
+    // Scores or weights of one row and 64 keys, times the factors of keys or values.
+    void factors(const hw_tensor& t, int64_t key, float* x) const {
+        const float* by = (const float*)t.data + place(t, key);
+        const int64_t some = least(TILE, call.K - key);
+        if (t.stride[2] == 1 && some == TILE) for (int64_t j = 0; j < TILE; j += W) store(x + j, load(x + j) * load(by + j));
+        else for (int64_t j = 0; j < some; j++) x[j] *= by[j * t.stride[2]];
+    }
+
+    template <int OF>
+    void score(const float* query, const void* keys, int64_t at, int64_t step, float* scores) const {
+        if (all <= 1) dots<OF, 1>(query, depth, keys, at, step, scores);
+        else if (all == 2) dots<OF, 2>(query, depth, keys, at, step, scores);
+        else for (int64_t r = 0; r < all; r += 4) dots<OF, 4>(query + r * depth, depth, keys, at, step, scores + r * TILE);
+    }
+
+    template <int OF>
+    void blend_all(const float* weights, const void* values, int64_t at, int64_t step, float* out) const {
+        if (all <= 1) blended<OF, 1>(weights, values, at, step, width, out);
+        else if (all == 2) blended<OF, 2>(weights, values, at, step, width, out);
+        else for (int64_t r = 0; r < all; r += 4) blended<OF, 4>(weights + r * TILE, values, at, step, width, out + r * width);
     }
 
     bool run(int64_t part, char* kept) const {
-        float* query = (float*)hw::scratch(0, 4 * (all * (depth + TILE) + TILE * (depth + width)));
+        float* query = (float*)hw::scratch(0, 4 * (all * (depth + TILE) + TILE * most(depth, width)));
         if (!query) return false;
-        float *scores = query + all * depth, *keys = scores + all * TILE, *values = keys + TILE * depth, *out = outputs(kept);
+        float *scores = query + all * depth, *copied = scores + all * TILE, *out = outputs(kept);
         Row* mine = states(kept);
         std::memset(query, 0, 4 * all * depth), std::memset(out, 0, 4 * all * width);
         for (int64_t r = 0; r < all; r++) mine[r].clear();
@@ -92,14 +138,12 @@ struct Decode {
         Sight sights[FEW];
         for (int64_t h = 0; h < heads; h++) sights[h] = sight_of(call, b, g * heads + h, 0);
         for (int64_t number = part * PART; number < least((part + 1) * PART, (call.K + TILE - 1) / TILE); number++) {
-            int64_t found[FEW], key = number * TILE, step;
+            int64_t found[FEW], key = number * TILE;
             bool seen = false;
             for (int64_t h = 0; h < heads; h++) found[h] = sights[h].find(number), seen |= found[h] >= 0;
             if (!seen) continue;
-            const float* x = floats(call.k, key, call.D, depth, keys, step);
-            if (all <= 1) dots<1>(query, depth, x, step, scores);
-            else if (all == 2) dots<2>(query, depth, x, step, scores);
-            else for (int64_t r = 0; r < all; r += 4) dots<4>(query + r * depth, depth, x, step, scores + r * TILE);
+            if (is_plain(call.k, key, call.D)) score<DTYPE>(query, call.k.data, place(call.k, key), call.k.stride[2], scores);
+            else copy(call.k, key, call.D, depth, copied), score<HW_FLOAT32>(query, copied, 0, depth, scores);
             for (int64_t r = 0; r < rows; r++) {
                 const int64_t h = r / call.Q;
                 float* s = scores + r * TILE;
@@ -107,16 +151,14 @@ struct Decode {
                     std::memset(s, 0, 4 * TILE);
                     continue;
                 }
-                if (call.k_scale.data) scaled(call.k_scale, key, s);
+                if (DTYPE == HW_INT8) factors(call.k_scale, key, s);
                 const Block block = sights[h].block(found[h]);
                 softmax.soften(g * heads + h, 0, r % call.Q, sights[h], &block, 0, TILE, s, s, out + r * width, mine[r]);
-                if (call.v_scale.data) scaled(call.v_scale, key, s);
+                if (DTYPE == HW_INT8 && call.out.data) factors(call.v_scale, key, s);
             }
             if (!call.out.data) continue;
-            x = floats(call.v, key, call.E, width, values, step);
-            if (all <= 1) rows_of<Float32, 1>((const unit*)scores, TILE, 1, x, step, TILE, out, width, width, true);
-            else if (all == 2) rows_of<Float32, 2>((const unit*)scores, TILE, 1, x, step, TILE, out, width, width, true);
-            else for (int64_t r = 0; r < all; r += 4) rows_of<Float32, 4>((const unit*)(scores + r * TILE), TILE, 1, x, step, TILE, out + r * width, width, width, true);
+            if (is_plain(call.v, key, call.E)) blend_all<DTYPE>(scores, call.v.data, place(call.v, key), call.v.stride[2], out);
+            else copy(call.v, key, call.E, width, copied), blend_all<HW_FLOAT32>(scores, copied, 0, width, out);
         }
         return true;
     }
@@ -143,22 +185,25 @@ struct Decoding {
     bool failed;
 };
 
+template <int DTYPE>
 static void decode_part(void* given, int64_t piece) {
     Decoding& work = *(Decoding*)given;
     const hw_attention& call = *work.call;
     const int64_t matrix = piece / work.parts;
-    const Decode decode{call, matrix / call.G, matrix % call.G};
-    if (!decode.run(work.first + piece % work.parts, work.kept + piece * Decode::size_of(call))) work.failed = true;
+    const Decode<DTYPE> decode{call, matrix / call.G, matrix % call.G};
+    if (!decode.run(work.first + piece % work.parts, work.kept + piece * Decode<DTYPE>::size_of(call))) work.failed = true;
 }
 
+template <int DTYPE>
 static void decode_finish(void* given, int64_t matrix) {
     Decoding& work = *(Decoding*)given;
     const hw_attention& call = *work.call;
-    Decode{call, matrix / call.G, matrix % call.G}.finish(work.kept + matrix * work.parts * Decode::size_of(call), work.parts);
+    Decode<DTYPE>{call, matrix / call.G, matrix % call.G}.finish(work.kept + matrix * work.parts * Decode<DTYPE>::size_of(call), work.parts);
 }
 
 static bool is_few(const hw_attention& call) { return call.H / call.G * call.Q <= FEW; }
 
+template <int DTYPE>
 static int64_t decode(const hw_attention* call) {
     int64_t first = call->K, past = 0; // blocks
     for (int64_t i = 0; i < (call->mask == HW_BLOCKS ? call->B * call->H : 1); i++) {
@@ -167,12 +212,21 @@ static int64_t decode(const hw_attention* call) {
     }
     first = first < past ? first / PART : 0, past = most(first + 1, (past + PART - 1) / PART);
     const int64_t parts = past - first, pieces = call->B * call->G * parts;
-    Decoding work{call, first, parts, (char*)hw::scratch(3, pieces * Decode::size_of(*call)), false};
+    Decoding work{call, first, parts, (char*)hw::scratch(3, pieces * Decode<DTYPE>::size_of(*call)), false};
     if (!work.kept) return 1;
-    hw::on_threads(call->threads, pieces, decode_part, &work);
+    hw::on_threads(call->threads, pieces, decode_part<DTYPE>, &work);
     if (work.failed) return 1;
-    hw::on_threads(pieces > 256 ? call->threads : 1, call->B * call->G, decode_finish, &work);
+    hw::on_threads(pieces > 256 ? call->threads : 1, call->B * call->G, decode_finish<DTYPE>, &work);
     return 0;
+}
+
+static int64_t decode(const hw_attention* call) {
+    switch (call->cache_dtype) {
+    case HW_FLOAT32: return decode<HW_FLOAT32>(call);
+    case HW_BFLOAT16: return decode<HW_BFLOAT16>(call);
+    case HW_FLOAT16: return decode<HW_FLOAT16>(call);
+    default: return decode<HW_INT8>(call);
+    }
 }
 
 } // namespace ISA
