@@ -43,7 +43,8 @@ class Scores(Options):
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(B, H, Q, K)"""
-        return (*self.q.shape[:3], self.k.shape[2])
+        batch, heads, q_len, _ = self.q.shape
+        return batch, heads, q_len, self.k.shape[2]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -234,11 +235,12 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(dtype) if isinstance(x, Tensor) and x.dtype in lowered else x for x in tensors)
 
 
+_AS_IS = nullcontext()
+
+
 def as_written(device: torch.device) -> AbstractContextManager[None]:
     """Inside, torch computes in the dtypes that the code says: autocast would lower the products of the scores."""
-    if _autocasts(device):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+    return torch.autocast(device.type, enabled=False) if _autocasts(device) else _AS_IS
 
 
 def _autocasts(device: torch.device) -> bool:

@@ -83,7 +83,7 @@ def readable(call: AttentionCall, kernel: str = "auto") -> AttentionCall:
 def _cheapest(call: AttentionCall) -> Kernel:
     if refusal(sdpa, call) is None and sdpa.sees_all(call):  # nothing can be skipped
         dense = _dense(call)
-        return dense if dense is decode or refusal(native, call) else _cheaper(call, native, dense)
+        return dense if refusal(native, call) else _cheaper(call, dense, native)
     ready = [each for each in KERNELS.values() if refusal(each, call) is None]
     if native in ready and native.is_quicker_than_tiles() and tiled in ready:
         ready.remove(tiled)  # nor is the mask cut into tiles

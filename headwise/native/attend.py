@@ -61,6 +61,12 @@ def refuse(call: Scores) -> str | None:
     return None
 
 
+def is_few(call: Scores) -> bool:
+    """Whether the queries are so few that keys and values are read where they are, and not packed; src/decode.hpp."""
+    tiles = call.k.dtype == torch.bfloat16 and instruction_set() == "amx"
+    return call.heads_per_key_head * call.shape[2] <= (FEW // 4 if tiles else FEW)
+
+
 def _watcher(call: Scores) -> str | None:
     """What follows torch's operators, and would miss this one; None if nothing does."""
     if torch.jit.is_tracing():

@@ -12,6 +12,11 @@ namespace ISA {
 
 constexpr int64_t PART = 8;  // blocks of 64 keys in a part
 constexpr int64_t FEW = 16;  // rows that share a key head: with more, packing pays
+#if defined(__AMX_BF16__)
+constexpr int64_t FEW_BFLOAT16 = 4; // for tiles it pays sooner
+#else
+constexpr int64_t FEW_BFLOAT16 = FEW;
+#endif
 
 // Lane i is the sum of x[i].
 template <int S = 1>
@@ -201,7 +206,7 @@ static void decode_finish(void* given, int64_t matrix) {
     Decode<DTYPE>{call, matrix / call.G, matrix % call.G}.finish(work.kept + matrix * work.parts * Decode<DTYPE>::size_of(call), work.parts);
 }
 
-static bool is_few(const hw_attention& call) { return call.H / call.G * call.Q <= FEW; }
+static bool is_few(const hw_attention& call) { return call.H / call.G * call.Q <= (call.cache_dtype == HW_BFLOAT16 ? FEW_BFLOAT16 : FEW); }
 
 template <int DTYPE>
 static int64_t decode(const hw_attention* call) {

@@ -234,6 +234,17 @@ int64_t check(const hw_attention* given, Pass pass) {
     return check_mask(call);
 }
 
+// Waking a thread takes as long as so many products of two numbers.
+const double WORTH_A_THREAD = 1 << 20;
+
+int64_t run(const hw_attention* given, Pass pass, int64_t (*kernel)(const hw_attention*)) {
+    const int64_t code = check(given, pass);
+    if (code) return code;
+    hw_attention call = *given;
+    if ((double)call.B * call.H * call.Q * call.K * (call.D + call.E) < WORTH_A_THREAD) call.threads = 1;
+    return kernel(&call);
+}
+
 } // namespace
 
 const char* hw_isa_name(int64_t which) { return which >= 0 && which < count ? isas[which].name : nullptr; }
@@ -248,20 +259,11 @@ int64_t hw_isa_use(int64_t which) {
     return 0;
 }
 
-int64_t hw_attention_forward(const hw_attention* call) {
-    const int64_t code = check(call, FORWARD);
-    return code ? code : isas[used].forward(call);
-}
+int64_t hw_attention_forward(const hw_attention* call) { return run(call, FORWARD, isas[used].forward); }
 
-int64_t hw_attention_backward(const hw_attention* call) {
-    const int64_t code = check(call, BACKWARD);
-    return code ? code : isas[used].backward(call);
-}
+int64_t hw_attention_backward(const hw_attention* call) { return run(call, BACKWARD, isas[used].backward); }
 
-int64_t hw_attention_look(const hw_attention* call) {
-    const int64_t code = check(call, LOOK);
-    return code ? code : isas[used].look(call);
-}
+int64_t hw_attention_look(const hw_attention* call) { return run(call, LOOK, isas[used].look); }
 
 const char* hw_error(int64_t code) {
     return code >= 0 && code < (int64_t)(sizeof errors / sizeof *errors) ? errors[code] : "an unknown error";
