@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -154,8 +154,8 @@ class AttentionCall(Scores):
 
     v: Tensor = dataclasses.field(kw_only=True)  # [B, G, K, E]
 
-    # Factors [B, G, K] on keys and values of int8. Only `headwise.kernels` gets such calls, and one kernel can run them:
-    # for all others, and for records, there is `dequantized`.
+    # Factors [B, G, K] on keys and values of int8. Only `headwise.kernels` gets such calls, and one kernel can run
+    # them: for all others, and for records, there is `dequantized`.
     k_scale: Tensor | None = dataclasses.field(default=None, kw_only=True)
     v_scale: Tensor | None = dataclasses.field(default=None, kw_only=True)
 
@@ -180,7 +180,16 @@ class AttentionCall(Scores):
         """What a kernel's choice may depend on: calls of one kind, with one mask, are planned alike."""
         options = [(name, x.shape, x.dtype, x.requires_grad) for name, x in self.option_tensors().items()]
         shapes = (self.q.shape, self.k.shape, self.v.shape)
-        return (*shapes, self.q.dtype, self.k.dtype, self.q.device, self.scale > 0.0, self.trains, *self.used_options(), *options)
+        return (
+            *shapes,
+            self.q.dtype,
+            self.k.dtype,
+            self.q.device,
+            self.scale > 0.0,
+            self.trains,
+            *self.used_options(),
+            *options,
+        )
 
 
 def make_call(
@@ -192,7 +201,7 @@ def make_call(
     **options: Unpack[OptionArguments],
 ) -> AttentionCall:
     """Check the arguments of `attention` and put them into one object. Raises ShapeError, DtypeError, MaskError."""
-    scales: dict[str, Tensor] = {}
+    scales: dict[str, Any] = {}
     if isinstance(k, Int8) and isinstance(v, Int8):
         (q,) = _autocast(q)
         scales = {"k_scale": k.scale, "v_scale": v.scale}

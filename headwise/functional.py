@@ -73,8 +73,8 @@ def attention(
 
     Args:
         q: queries [B, H, Q, D].
-        k: keys [B, G, K, D], as a tensor or `Int8`; H is a multiple of G, and query head h reads key head h // (H / G) (Ainslie et al. 2023).
-        v: values [B, G, K, E], likewise. A few queries read int8 where it is; else it is dequantized first.
+        k: keys [B, G, K, D]; H is a multiple of G, and query head h reads key head h // (H / G) (Ainslie et al. 2023).
+        v: values [B, G, K, E]. k and v may be `Int8`, which few queries read as it is; else it is dequantized first.
         mask: which query may attend to which key: a `headwise.masks` mask, or a bool tensor [Q, K], [H, Q, K] or
             [B, H, Q, K], True = may attend. None = all. Causal and window masks align the last query with the last key.
         bias: added to the scores (an additive mask, ALiBi, T5); float, broadcasts to [B, H, Q, K].

@@ -1,4 +1,4 @@
-"""Keys and values in int8, with one scale a token and head: a quarter of the memory of float32, half that of bfloat16."""
+"""Keys and values in int8, with one scale a token and head: a quarter of the memory of float32."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headwise.errors import DtypeError, ShapeError
 class Int8:
     """Keys or values [B, G, K, D] as whole numbers from -127 to 127 and a factor for each token of each head.
 
-    `attention` takes it in place of k and v. `Int8.of(x)` makes one; the largest number of a token becomes ±127, so each
-    number is off by at most scale / 2.
+    `attention` takes it in place of k and v. `Int8.of(x)` makes one; the largest number of a token becomes ±127, so
+    each number is off by at most scale / 2.
 
     Args:
         values: int8 [B, G, K, D].
