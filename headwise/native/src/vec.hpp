@@ -112,4 +112,12 @@ INLINE uint32_t bits_of(vi x) {
 
 INLINE bool any(vi comparison) { return bits_of(comparison); }
 
+INLINE bool any_above(vf a, vf b) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+#else
+    return any(a > b);
+#endif
+}
+
 } // namespace ISA
