@@ -57,10 +57,17 @@ struct Softmax {
         const vf m = splat(plain ? -reference * factor : reference);
         vf total = load(mine.total);
         if (!call.entropy && !call.distance) {
-            for (int64_t x = from; x < past; x += W) {
-                const vf e = exp2<T::DEGREE>(plain ? fma(load(s + x), f, m) : (load(s + x) - m) * f);
-                total += e;
-                P::weights(p + x, e);
+            const auto e = [&](int64_t x) { return exp2<T::ROUGH>(plain ? fma(load(s + x), f, m) : (load(s + x) - m) * f); };
+            int64_t x = from;
+            for (; x + 2 * W <= past; x += 2 * W) {
+                const vf one = e(x), two = e(x + W);
+                total += one, total += two;
+                P::weights(p + x, one, two);
+            }
+            if (T::COLUMNS < 2 * W && x < past) {
+                const vf one = e(x);
+                total += one;
+                P::weights(p + x, one);
             }
         } else {
             vf product = load(mine.product), distance = load(mine.distance);
