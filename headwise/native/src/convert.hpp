@@ -183,6 +183,7 @@ template <> struct Packed<Float32> {
     }
     typedef float Weight;
     INLINE void weights(Weight* p, vf x) { store(p, x); }
+    INLINE void weights(Weight* p, vf x, vf y) { store(p, x), store(p + W, y); }
 };
 
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16)
@@ -237,6 +238,14 @@ template <> struct Packed<BFloat16> {
         std::memcpy(p, &y, 32);
 #else
         for (int i = 0; i < W; i++) p[i] = to_bfloat(x[i]);
+#endif
+    }
+    INLINE void weights(Weight* p, vf x, vf y) {
+#if defined(__AVX512BF16__)
+        const __m512bh both = _mm512_cvtne2ps_pbh(y, x);
+        std::memcpy(p, &both, 64);
+#else
+        weights(p, x), weights(p + W, y);
 #endif
     }
 };

@@ -28,19 +28,21 @@ struct Softmax {
     const int64_t width; // of an output so far
     const bool plain = call.softcap == 0.0 && !call.bias.data && call.scale > 0.0;
     const float natural = plain ? (float)call.scale : 1.0f; // of products that are not transformed
-    const float factor = natural * LOG2E;
+    const float factor = natural * LOG2E, slack = SLACK / factor;
     bool odd = false;
 
     // The weights p of one row from its products s, in the columns [from, past) of some blocks side by side, of which the
     // first has these keys. r: its place in the tile, which begins at query q.
     inline __attribute__((always_inline)) void soften(int64_t h, int64_t q, int64_t r, const Sight& sight, const Block* blocks, int64_t from, int64_t past, float* s, Weight* p, float* out, Row& mine) const {
         const int64_t key = blocks->number * TILE;
+        const bool plain = this->plain; // (stores may change a member, for all the compiler knows)
         if (!plain) transform(call, b, h, q + r, key, from, past, s);
         hide(call, sight, blocks, r, from, past, s);
-        vf top = load(s + from);
-        for (int64_t x = from + W; x < past; x += W) top = max(load(s + x), top);
+        vf top = load(s + from), other = load(s + past - W);
+        for (int64_t x = from + W; x < past - W; x += 2 * W) top = max(load(s + x), top), other = max(load(s + least(x + W, past - W)), other);
+        top = max(top, other);
         const vf f = splat(factor);
-        if (any(top > splat(mine.reference + SLACK / factor))) refer(highest(top), out, mine);
+        if (any_above(top, splat(mine.reference + slack))) refer(highest(top), out, mine);
         const float reference = mine.reference;
         if (reference == -INFINITY) { // nothing is seen yet, or nothing but NaN
             vf total = load(mine.total);
@@ -55,10 +57,17 @@ struct Softmax {
         const vf m = splat(plain ? -reference * factor : reference);
         vf total = load(mine.total);
         if (!call.entropy && !call.distance) {
-            for (int64_t x = from; x < past; x += W) {
-                const vf e = exp2<T::DEGREE>(plain ? fma(load(s + x), f, m) : (load(s + x) - m) * f);
-                total += e;
-                P::weights(p + x, e);
+            const auto e = [&](int64_t x) { return exp2<T::ROUGH>(plain ? fma(load(s + x), f, m) : (load(s + x) - m) * f); };
+            int64_t x = from;
+            for (; x + 2 * W <= past; x += 2 * W) {
+                const vf one = e(x), two = e(x + W);
+                total += one, total += two;
+                P::weights(p + x, one, two);
+            }
+            if (T::COLUMNS < 2 * W && x < past) {
+                const vf one = e(x);
+                total += one;
+                P::weights(p + x, one);
             }
         } else {
             vf product = load(mine.product), distance = load(mine.distance);

@@ -75,23 +75,31 @@ INLINE vf polynomial(const float (&c)[N], vf f) {
     return p;
 }
 
+// The polynomial for 2^f of this degree.
+template <int DEGREE, int A, int B, int C>
+INLINE vf power(const float (&fine)[A], const float (&coarse)[B], const float (&rough)[C], vf f) {
+    return DEGREE >= 6 ? polynomial(fine, f) : DEGREE >= 4 ? polynomial(coarse, f) : polynomial(rough, f);
+}
+
 // 2^x; 0 for -inf and far below the smallest float, NaN for NaN. The relative error of the polynomial is 2e-9 with
-// DEGREE 6 (so 2^0 is 1), and 3e-6 with DEGREE 4, which does for bf16.
+// DEGREE 6 (so 2^0 is 1), 3e-6 with DEGREE 4, and 8e-5 with DEGREE 3, which does for weights that are rounded to bf16.
 template <int DEGREE>
 INLINE vf exp2(vf x) {
 #if defined(__AVX512F__) // of the fraction from 0 to 1
     constexpr float FINE[] = {2.170225554e-4f, 1.243968787e-3f, 9.678840982e-3f, 5.548334200e-2f, 2.402298363e-1f, 6.931469838e-1f, 1.0f};
     constexpr float COARSE[] = {1.353416800e-2f, 5.201146108e-2f, 2.414427561e-1f, 6.930038348e-1f, 1.000002593e+0f};
+    constexpr float ROUGH[] = {7.802458889e-2f, 2.260672251e-1f, 6.958334126e-1f, 9.999252257e-1f};
     const vf f = _mm512_reduce_ps(x, 0x09); // x - floor(x); 0 for -inf
-    return _mm512_scalef_ps(DEGREE >= 6 ? polynomial(FINE, f) : polynomial(COARSE, f), x);
+    return _mm512_scalef_ps(power<DEGREE>(FINE, COARSE, ROUGH, f), x);
 #else // of the distance to the nearest integer
     constexpr float FINE[] = {1.534581208e-4f, 1.339993127e-3f, 9.618488957e-3f, 5.550328777e-2f, 2.402264689e-1f, 6.931472057e-1f, 1.0f};
     constexpr float COARSE[] = {9.570101968e-3f, 5.591786076e-2f, 2.402474483e-1f, 6.931218147e-1f, 9.999992614e-1f};
+    constexpr float ROUGH[] = {5.517132307e-2f, 2.426113306e-1f, 6.932610891e-1f, 9.999280471e-1f};
     const vf magic = splat(12582912.0f); // 1.5 * 2^23: adding it rounds to the nearest integer
     const vf clamped = x < -126.0f ? splat(-126.0f) : x;
     const vf shifted = clamped + magic;
     const vf f = clamped - (shifted - magic);
-    const vf p = DEGREE >= 6 ? polynomial(FINE, f) : polynomial(COARSE, f);
+    const vf p = power<DEGREE>(FINE, COARSE, ROUGH, f);
     const vi bits = (vi)p + ((vi)shifted << 23);
     return x < -126.0f ? vf{} : (vf)bits;
 #endif
@@ -111,5 +119,13 @@ INLINE uint32_t bits_of(vi x) {
 }
 
 INLINE bool any(vi comparison) { return bits_of(comparison); }
+
+INLINE bool any_above(vf a, vf b) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+#else
+    return any(a > b);
+#endif
+}
 
 } // namespace ISA
