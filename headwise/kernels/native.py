@@ -43,11 +43,16 @@ def cost(call: AttentionCall) -> Cost:
     pieces = -(-q_len * call.heads_per_key_head // PIECE)
     moved = input_output_bytes(call) + int(keys * (seen - 1.0 + 2 * pieces * seen))
     share = (FLOAT32 if call.q.dtype == torch.float32 else HALF)[instruction_set() or "portable"]
-    return Cost(flops, moved, output_bytes(call), machine(call).time(flops, moved, share=share))
+    here = machine(call)
+    share = here.shares.get("native", share)
+    return Cost(flops, moved, output_bytes(call), here.time(flops, moved, share=share))
 
 
-def is_quicker_than_tiles() -> bool:
-    """Whether this kernel is quicker than `tiled` at all that both can: wherever it is compiled for the machine."""
+def is_quicker_than_tiles(call: AttentionCall) -> bool:
+    """Whether this kernel is quicker than `tiled` at all that both can; nominally, if compiled for the machine."""
+    shares = machine(call).shares
+    if "native" in shares and "tiled" in shares:
+        return shares["native"] >= shares["tiled"]
     return instruction_set() != "portable"
 
 
