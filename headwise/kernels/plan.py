@@ -201,7 +201,7 @@ class Plan:
             here = f"this machine's matrix product ({_flops(self.share * product)}/s of {_flops(product)}/s)"
         else:
             how = "; `headwise bench --calibrate` measures it" if self.call.q.is_cpu else ""
-            here = f"the speed of a matrix product (nominal{how})"
+            here = f"a matrix product (nominal{how})"
         return f"about {self.share:.0%} of {here}"
 
 

@@ -90,12 +90,10 @@ def using(speeds: Speeds) -> Iterator[None]:
 
 
 def key() -> str:
-    """What the speeds depend on: processor, number of threads, instruction set, versions of torch and headwise."""
-    import headwise
-
+    """What the speeds depend on: processor, number of threads, instruction set, version of torch."""
     cores, threads = os.cpu_count(), torch.get_num_threads()
     about = f"{processor()}, CPUs: {cores}, threads: {threads}, native kernels: {instruction_set() or 'none'}"
-    return f"{about}, torch {torch.__version__}, headwise {headwise.__version__}"
+    return f"{about}, torch {torch.__version__}"
 
 
 def processor() -> str:

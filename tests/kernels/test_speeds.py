@@ -63,10 +63,8 @@ def test_training_and_dtypes_are_measured_by_themselves() -> None:
 
 
 def test_the_plan_says_which_share_of_the_matrix_product() -> None:
-    assert plan().share == pytest.approx(0.8, abs=0.03)
-    assert "about 77% of the speed of a matrix product (nominal; `headwise bench --calibrate` measures it)" in str(
-        plan()
-    )
+    assert plan().share == pytest.approx(0.75, abs=0.01)
+    assert "about 75% of a matrix product (nominal; `headwise bench --calibrate` measures it)" in str(plan())
     speeds.store({"float32": machine(native=0.84, sdpa=0.1)})
     assert plan().share == pytest.approx(0.84)
     assert "  speed         about 84% of this machine's matrix product (840 GFLOP/s of 1 TFLOP/s)\n" in str(plan())
@@ -94,7 +92,7 @@ def test_speeds_of_another_machine_are_ignored(file: Path, change: str, monkeypa
 
 def test_the_key_names_what_the_speeds_depend_on(one_thread: None) -> None:
     key = speeds.key()
-    for part in (speeds.processor(), "threads: 1,", f"torch {torch.__version__}", f"headwise {headwise.__version__}"):
+    for part in (speeds.processor(), "threads: 1,", f"torch {torch.__version__}"):
         assert part in key
     torch.set_num_threads(2)
     assert "threads: 2," in speeds.key()
