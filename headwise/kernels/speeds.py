@@ -13,7 +13,6 @@ import json
 import math
 import os
 import platform
-import subprocess
 import warnings
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -98,9 +97,7 @@ def key() -> str:
 
 def processor() -> str:
     """The name of the processor."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        if platform.system() == "Darwin":
-            return subprocess.check_output(["sysctl", "-n", "machdep.cpu.brand_string"], text=True).strip()
+    with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
     return platform.processor() or platform.machine()
@@ -140,10 +137,9 @@ def store(speeds: Speeds | None) -> Path:
     path = file()
     if path is None:
         raise ArgumentError(f"{VARIABLE} is 'off', so no speeds are kept. Unset it, or let it name a file")
-    try:
+    content: dict[str, Any] = {}
+    with contextlib.suppress(*BROKEN):
         content = stored()
-    except BROKEN:
-        content = {}
     content.pop(key(), None)
     if speeds is not None:
         fields = ("product", "bytes", "call", "shares")

@@ -41,12 +41,12 @@ def test_a_table_of_the_kernels_and_the_choice(run: Run) -> None:
 
 @pytest.mark.parametrize("mask", ["none", "causal", "prefix:5", "documents:7", "big_bird"])
 def test_json_has_all_times(run: Run, mask: str) -> None:
-    options = ("--length", "128", "--training", "--dtype", "bfloat16", "--queries", "128", "--batch", "2")
+    options = ("--length", "128", "--training", "--dtype", "bfloat16", "--queries", "128")
     result = run("bench", *TINY[2:], *options, "--mask", mask, "--json", "-")
     told = json.loads(result.out)
     assert told["machine"] == speeds.key()
     (found,) = told["results"]
-    assert (found["mask"], found["training"], found["batch"], found["dtype"]) == (mask, True, 2, "bfloat16")
+    assert (found["mask"], found["training"], found["length"], found["dtype"]) == (mask, True, 128, "bfloat16")
     assert found["chosen"] in found["seconds"]
     assert all(len(each) == 2 for each in found["seconds"].values())
     assert found["reasons"]["flex"] == "refuses: FlexAttention gives no gradients on the CPU"
