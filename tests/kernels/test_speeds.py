@@ -44,6 +44,7 @@ def plan(mask: masks.Mask | None = None, **how: object) -> headwise.kernels.Plan
         ({"native": 0.9, "sdpa": 0.5, "tiled": 0.5}, "native", "native"),
         ({"native": 0.4, "sdpa": 0.5, "tiled": 0.5}, "sdpa", "tiled"),
         ({"native": 0.4, "sdpa": 0.5, "tiled": 0.001}, "sdpa", "native"),
+        ({"native": 0.001, "sdpa": 0.9, "tiled": 0.002}, "sdpa", "sdpa"),
     ],
     ids=str,
 )
