@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -128,9 +129,12 @@ def _speeds(calibrate: bool, forget: bool) -> tuple[dict[str, Any], list[Table]]
     from headwise.kernels import measure, speeds
 
     if calibrate or forget:
+        busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
         with progress_bar() as tell:
             found = measure.calibrate(tell) if calibrate else None
         click.echo(f"headwise: wrote {speeds.store(found)}", err=True)
+        if calibrate and busy > 0.5:
+            click.echo(f"headwise: the machine was busy (load {busy:.1f}); measure when nothing else runs", err=True)
     try:
         content = speeds.stored()
     except speeds.BROKEN as error:

@@ -30,7 +30,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def machine(**shares: float) -> Machine:
     """A TFLOP/s; memory and calls that take no time."""
-    return Machine.measured(1e12, 1e30, 1e-30, shares)
+    return Machine.measured(1e12, 1e30, 1e-30, {"reference": 0.1, **shares})
 
 
 def plan(mask: masks.Mask | None = None, **how: object) -> headwise.kernels.Plan:  # type: ignore[name-defined]
@@ -45,6 +45,7 @@ def plan(mask: masks.Mask | None = None, **how: object) -> headwise.kernels.Plan
         ({"native": 0.4, "sdpa": 0.5, "tiled": 0.5}, "sdpa", "tiled"),
         ({"native": 0.4, "sdpa": 0.5, "tiled": 0.001}, "sdpa", "native"),
         ({"native": 0.001, "sdpa": 0.9, "tiled": 0.002}, "sdpa", "sdpa"),
+        ({"native": 0.001, "sdpa": 0.2, "tiled": 0.002, "reference": 0.5}, "sdpa", "reference"),
     ],
     ids=str,
 )
@@ -88,7 +89,7 @@ def test_speeds_of_another_machine_are_ignored(file: Path, change: str, monkeypa
     assert not plan().machine.is_measured
     speeds.store({"float32": machine(native=0.2)})
     assert len(json.loads(file.read_text())) == 2
-    assert plan().machine.shares == {"native": 0.2}
+    assert plan().machine.shares["native"] == 0.2
 
 
 def test_the_key_names_what_the_speeds_depend_on(one_thread: None) -> None:
