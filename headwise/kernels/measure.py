@@ -146,7 +146,7 @@ def calibrate(tell: Callable[[int, int, str], None] = lambda done, total, what: 
         for trains in (False, True):
             name = speeds.kind(dtype, trains)
             machine = Machine.measured(fastest, bandwidth, overhead, dict.fromkeys(CALIBRATED, 1.0))
-            shares = defaultdict(list)
+            shares: defaultdict[str, list[float]] = defaultdict(list)
             with speeds.using({name: machine}), torch.set_grad_enabled(trains):
                 for call in _calls(dtype, trains):
                     tell(done, total, name)

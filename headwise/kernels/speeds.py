@@ -69,7 +69,8 @@ def kind(dtype: torch.dtype, trains: bool) -> str:
 
 def of_cpu(dtype: torch.dtype, trains: bool) -> Machine:
     """The speeds of calls of a dtype: measured if the file has them, nominal otherwise."""
-    return here().get(kind(dtype, trains)) or (CPU_HALF if dtype.itemsize == 2 else CPU)
+    given = _given.get()
+    return _found(dtype, trains, torch.get_num_threads()) if given is None else _of(given, dtype, trains)
 
 
 def here() -> Speeds:
@@ -155,8 +156,17 @@ def store(speeds: Speeds | None) -> Path:
 
 def forget() -> None:
     """Read the file again when speeds are next needed."""
-    _of_threads.cache_clear()
-    _read.cache_clear()
+    for each in (_found, _of_threads, _read):
+        each.cache_clear()
+
+
+@functools.cache  # each call asks several times
+def _found(dtype: torch.dtype, trains: bool, threads: int) -> Machine:
+    return _of(_of_threads(threads), dtype, trains)
+
+
+def _of(speeds: Speeds, dtype: torch.dtype, trains: bool) -> Machine:
+    return speeds.get(kind(dtype, trains)) or (CPU_HALF if dtype.itemsize == 2 else CPU)
 
 
 @functools.cache
