@@ -64,6 +64,15 @@ def test_training_and_dtypes_are_measured_by_themselves() -> None:
     assert not headwise.plan(half, half, half).machine.is_measured
 
 
+def test_the_products_of_a_decoding_step_are_as_quick_as_nominally() -> None:
+    q, k = torch.empty(1, 8, 1, 64), torch.empty(1, 2, 4096, 64)
+    step = headwise.plan(q, k, k, kernel="native")
+    with speeds.using({"float32": Machine.measured(9e12, step.machine.bytes, step.machine.call, {"native": 0.9})}):
+        measured = headwise.plan(q, k, k, kernel="native")
+    assert measured.machine.is_measured
+    assert measured.cost.time == pytest.approx(step.cost.time)
+
+
 def test_the_plan_says_which_share_of_the_matrix_product() -> None:
     assert plan().share == pytest.approx(0.75, abs=0.01)
     assert "about 75% of a matrix product (nominal; `headwise bench --calibrate` measures it)" in str(plan())
