@@ -16,6 +16,7 @@ import click
 
 import headwise
 from headwise.cli import (
+    bench,
     compare,
     doctor,
     evaluate,
@@ -116,6 +117,7 @@ command.add_command(doctor.doctor)
 command.add_command(compare.compare)
 command.add_command(gradcheck.gradcheck)
 command.add_command(worksheet.worksheet)
+command.add_command(bench.bench)
 command.add_command(train.train)
 command.add_command(evaluate.evaluate)
 command.add_command(predict.predict)

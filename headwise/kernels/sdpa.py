@@ -26,6 +26,7 @@ from headwise.softmax import EMPTY
 from headwise.tiles import Run, Tile, TileList
 
 OPTIONS = frozenset({"bias", "sinks", "dropout"})
+SHARE = 0.95  # of the nominal speed, in large calls
 
 
 def refuse(call: AttentionCall) -> str | None:
@@ -55,19 +56,21 @@ def dense_cost(call: AttentionCall, readings: float) -> Cost:
     computed = batch * heads * _causal_cells(q_len, k_len) if halved else cells
     flops, moved, peak = matrix_flops(call, computed), input_output_bytes(call), output_bytes(call)
     moved += int((readings - 1) * (call.k.numel() + call.v.numel()) * call.q.element_size())
-    share = 0.95
+    here = machine(call)
+    share = here.shares.get("sdpa", SHARE)
     if _needs_dense_mask(call):
         assert call.mask is not None
         bias = call.options_of({})["bias"].shape if call.bias is not None else (1, 1)
         dense = max(call.mask.batch or 1, bias[0]) * max(call.mask.heads or 1, bias[1]) * q_len * k_len
         dense_bytes = dense * (1 + call.q.element_size())  # bool, then added to the scores
         moved, peak = moved + 2 * dense_bytes, peak + dense_bytes
-        share = 0.95 if call.q.device.type == "cpu" else 0.4  # on CUDA the fastest fused kernel takes no mask
+        if call.q.device.type != "cpu":
+            share = 0.4  # on CUDA the fastest fused kernel takes no mask
     if call.dropout or (call.bias is not None and call.bias.requires_grad):
         # torch then falls back to its unfused path, which holds the matrix of weights.
         matrix = cells * max(4, call.q.element_size())
         moved, peak = moved + 30 * matrix, peak + 2 * matrix
-    return Cost(flops, moved, peak, machine(call).time(flops, moved, share=share))
+    return Cost(flops, moved, peak, here.time(flops, moved, share=share))
 
 
 def run(call: AttentionCall) -> Tensor:

@@ -24,6 +24,8 @@ def options(verb: click.Command) -> str:
 
 
 VERBS = {
+    "bench": "--length --queries --heads --kv-heads --head-dim --dtype --mask --training --rounds --calibrate "
+    "--show --forget --json --debug",
     "compare": "first second --set --set-other --spec --spec-other --json --debug",
     "doctor": "target --set --model --input --spec --isolate --timeout --memory --json --sarif --debug",
     "evaluate": "run data --json --debug",
