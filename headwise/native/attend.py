@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall, Scores
 from headwise.errors import ArgumentError
-from headwise.native.library import is_here, library
+from headwise.native.library import library, missing
 from headwise.native.sight import Sight, sight_of
 from headwise.softmax import finite, sinks_gradient
 
@@ -47,8 +47,8 @@ def refuse(call: Scores) -> str | None:
         return f"they have no {str(call.q.dtype).removeprefix('torch.')}"
     if 0 in call.shape or not call.q.shape[3]:
         return "there are no queries or no keys"
-    if not is_here():
-        return "the native kernels were not compiled, or HEADWISE_NATIVE is off"
+    if (why := missing()) is not None:
+        return why
     if not torch.compiler.is_compiling() and (watcher := _watcher(call)) is not None:
         return f"{watcher} would not see what they do"
     return None
