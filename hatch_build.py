@@ -17,12 +17,11 @@ class Native(BuildHookInterface):
         if self.target_name != "wheel":
             return
         built = runpy.run_path(str(Path(self.root) / "headwise" / "native" / "build.py"))
-        path = built["FOLDER"] / built["NAME"]
+        path: Path = built["FOLDER"] / built["NAME"]
         try:
-            if not built["is_current"]():
-                path.unlink(missing_ok=True)  # compiled from other sources
+            if version == "standard" or not built["is_current"]():
+                path.unlink(missing_ok=True)  # compiled from other sources, or elsewhere
                 built["build"]()
-            processor, system = built["target"](built["compiler"]())
         except built["BuildError"] as error:
             self.app.display_warning(
                 "headwise: the native kernels were not compiled, so PyTorch's operators serve, which are slower on CPUs. "
@@ -32,11 +31,11 @@ class Native(BuildHookInterface):
         build_data["artifacts"].append(f"/{path.relative_to(self.root)}")
         if version == "standard":
             build_data["pure_python"] = False
-            build_data["tag"] = f"py3-none-{_platform(path.read_bytes(), processor, system, built['MACOS'])}"
+            build_data["tag"] = f"py3-none-{_platform(path.read_bytes(), *built['target'](), built['MACOS'])}"
 
 
 def _platform(library: bytes, processor: str, system: str, macos: str) -> str:
-    """The systems on which a library runs, as a wheel names them: any Python of theirs."""
+    """The systems on which a library runs, as a wheel names them."""
     if "darwin" in system:
         return f"macosx_{macos.replace('.', '_')}_{processor}"
     # It needs the C library alone, as new as the newest version of a function in its table of names.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall, Scores
 from headwise.errors import ArgumentError
-from headwise.native.library import library, missing
+from headwise.native.library import instruction_set, library, missing
 from headwise.native.sight import Sight, sight_of
 from headwise.softmax import finite, sinks_gradient
 
@@ -29,6 +29,9 @@ ANSWERS = {
     "mean": ("BHYX", torch.float32),
     "greatest": ("BHYX", torch.float32),
 }
+
+for each in (instruction_set, missing):  # torch.compile does not look inside
+    torch.compiler.assume_constant_result(each)
 
 # hw_attention: every field has 8 bytes.
 _TENSOR = "Q4q"

@@ -60,9 +60,9 @@ def compiler() -> list[str]:
     raise BuildError("no C++ compiler was found (c++, g++, clang++, or the one that CXX names)")
 
 
-def target(command: list[str]) -> tuple[str, str]:
-    """For which processor and system a compiler compiles: ("x86_64", "linux-gnu")."""
-    processor, _, system = _run([*command, "-dumpmachine"]).strip().partition("-")
+def target() -> tuple[str, str]:
+    """The processor and the system that the compiler compiles for: ("x86_64", "linux-gnu"). Raises BuildError."""
+    processor, _, system = _run([*compiler(), "-dumpmachine"]).strip().partition("-")
     return processor, system
 
 
@@ -78,7 +78,7 @@ def build(to: Path = FOLDER / NAME, *, only: Collection[str] = (), extra: tuple[
         BuildError: there is no compiler, or it failed.
     """
     command = compiler()
-    processor, system = target(command)
+    processor, system = target()
     on_macos = "darwin" in system
     # ELF: without the C++ library, of which nothing is used, so that its version does not matter.
     extra = (*extra, f"-mmacosx-version-min={MACOS}") if on_macos else extra

@@ -2,6 +2,8 @@
 
 ctypes rather than an extension module: one library then serves every version of Python and of torch, and a call, which
 passes one pointer, takes two microseconds. It releases the GIL.
+
+torch is not imported here: `headwise --version` asks which instruction set is used.
 """
 
 from __future__ import annotations
@@ -9,8 +11,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-
-import torch
 
 from headwise.errors import ArgumentError
 from headwise.native.build import FOLDER, NAME
@@ -51,7 +51,6 @@ def library() -> ctypes.CDLL | None:
     return _found()[0]
 
 
-@torch.compiler.assume_constant_result  # in a graph of torch.compile
 def missing() -> str | None:
     """Why there is no library; None if there is one."""
     return _found()[1] or None
@@ -70,7 +69,6 @@ def instruction_sets(loaded: ctypes.CDLL | None = None) -> list[str]:
     return names
 
 
-@torch.compiler.assume_constant_result
 def instruction_set() -> str | None:
     """The one in use; None without the library."""
     loaded = library()

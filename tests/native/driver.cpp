@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr int64_t B = 2, H = 4, G = 2, Q = 70, K = 133, D = 20, E = 12, TOP = 5;
+constexpr int64_t B = 1, H = 4, G = 2, Q = 70, K = 133, D = 20, E = 12, TOP = 5;
 const char *const DTYPES[] = {"float32", "bfloat16", "float16"}, *const MASKS[] = {"all", "band", "blocks"};
 std::mt19937 draws(0);
 
