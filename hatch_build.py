@@ -24,7 +24,7 @@ class Native(BuildHookInterface):
                 built["build"]()
         except built["BuildError"] as error:
             self.app.display_warning(
-                "headwise: the native kernels were not compiled, so PyTorch's operators serve, which are slower on CPUs. "
+                "headwise: the native kernels were not compiled, and PyTorch's operators serve, which are slower. "
                 f"With a C++17 compiler, such as g++, install headwise again. The reason: {error}"
             )
             return

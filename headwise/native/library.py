@@ -16,6 +16,7 @@ from headwise.errors import ArgumentError
 from headwise.native.build import FOLDER, NAME
 
 VARIABLE = "HEADWISE_NATIVE"  # an instruction set, or "off"
+AGAIN = f"python {FOLDER / 'build.py'}"
 
 
 @functools.cache
@@ -25,7 +26,7 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
     if asked == "off":
         return None, f"{VARIABLE} is off"
     if not path.exists():
-        return None, "the native kernels were not compiled: install a C++17 compiler, such as g++, then headwise again"
+        return None, f"they were not compiled; with a C++17 compiler, such as g++, run: {AGAIN}"
     try:
         loaded = ctypes.CDLL(str(path))
         loaded.hw_isa_name.restype = loaded.hw_error.restype = ctypes.c_char_p
@@ -36,7 +37,7 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
         for function in (loaded.hw_attention_forward, loaded.hw_attention_backward, loaded.hw_attention_look):
             function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int64
     except (OSError, AttributeError) as cause:  # built for another machine, or from other sources
-        return None, f"the native kernels cannot be loaded, install headwise again: {cause}"
+        return None, f"they cannot be loaded; with a C++17 compiler, such as g++, run: {AGAIN}. The reason: {cause}"
     if asked:
         _use(loaded, asked)
     return loaded, ""
@@ -79,7 +80,7 @@ def use(name: str) -> None:
     """Take an instruction set from now on. Raises ArgumentError if the machine or the library lacks it."""
     loaded = library()
     if loaded is None:
-        raise ArgumentError(f"{VARIABLE}: {name!r} cannot be used: {missing()}")
+        raise ArgumentError(f"{VARIABLE}: {name!r} cannot be used, the native kernels are off: {missing()}")
     _use(loaded, name)
 
 
