@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headwise.doctor.diagnosis import diagnose
     from headwise.functional import attention, plan
     from headwise.models.bert import Bert
+    from headwise.quantized import Int8
     from headwise.records.record import AttentionRecord
     from headwise.records.seen import Seen
     from headwise.records.storage import load
@@ -60,6 +61,7 @@ _WHERE = {
     "watch": "headwise.capture.context",
     "diagnose": "headwise.doctor.diagnosis",
     "AttentionRecord": "headwise.records.record",
+    "Int8": "headwise.quantized",
     "Seen": "headwise.records.seen",
     "load": "headwise.records.storage",
     "Bert": "headwise.models.bert",
@@ -69,6 +71,7 @@ _WHERE = {
 __all__ = [
     "AttentionRecord",
     "Bert",
+    "Int8",
     "Seen",
     "__version__",
     "analyses",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from headwise.masks import Mask
 from headwise.masks.cellwise import Dense, as_mask
 from headwise.masks.tensors import recall
 from headwise.options import EVERY, Index, OptionArguments, Options, check_options
+from headwise.quantized import Int8
 from headwise.softmax import EMPTY, attention_weights
 
 if TYPE_CHECKING:
@@ -36,13 +37,14 @@ class Scores(Options):
     """Everything that decides the attention weights: all of a call but its values."""
 
     q: Tensor  # [B, H, Q, D]
-    k: Tensor  # [B, G, K, D]
+    k: Tensor  # [B, G, K, D]; int8 where the call has a `k_scale`
     mask: Mask | None = None  # aligned to (Q, K); None = every query sees every key
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(B, H, Q, K)"""
-        return (*self.q.shape[:3], self.k.shape[2])
+        batch, heads, q_len, _ = self.q.shape
+        return batch, heads, q_len, self.k.shape[2]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -152,6 +154,18 @@ class AttentionCall(Scores):
 
     v: Tensor = dataclasses.field(kw_only=True)  # [B, G, K, E]
 
+    # Factors [B, G, K] on keys and values of int8. Only `headwise.kernels` gets such calls, and one kernel can run
+    # them: for all others, and for records, there is `dequantized`.
+    k_scale: Tensor | None = dataclasses.field(default=None, kw_only=True)
+    v_scale: Tensor | None = dataclasses.field(default=None, kw_only=True)
+
+    def dequantized(self) -> AttentionCall:
+        """The same with keys and values in q's dtype."""
+        if self.k_scale is None or self.v_scale is None:
+            return self
+        k, v = (Int8(*x, self.q.dtype).dequantized() for x in ((self.k, self.k_scale), (self.v, self.v_scale)))
+        return dataclasses.replace(self, k=k, v=v, k_scale=None, v_scale=None)
+
     @property
     def trains(self) -> bool:
         """Whether a gradient will be asked of this call."""
@@ -166,20 +180,40 @@ class AttentionCall(Scores):
         """What a kernel's choice may depend on: calls of one kind, with one mask, are planned alike."""
         options = [(name, x.shape, x.dtype, x.requires_grad) for name, x in self.option_tensors().items()]
         shapes = (self.q.shape, self.k.shape, self.v.shape)
-        return (*shapes, self.q.dtype, self.q.device, self.scale > 0.0, self.trains, *self.used_options(), *options)
+        return (
+            *shapes,
+            self.q.dtype,
+            self.k.dtype,
+            self.q.device,
+            self.scale > 0.0,
+            self.trains,
+            *self.used_options(),
+            *options,
+        )
 
 
 def make_call(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | Tensor | None = None, **options: Unpack[OptionArguments]
+    q: Tensor,
+    k: Tensor | Int8,
+    v: Tensor | Int8,
+    *,
+    mask: Mask | Tensor | None = None,
+    **options: Unpack[OptionArguments],
 ) -> AttentionCall:
     """Check the arguments of `attention` and put them into one object. Raises ShapeError, DtypeError, MaskError."""
-    q, k, v = _autocast(q, k, v)
-    shapes.check_qkv(q, k, v)
+    scales: dict[str, Any] = {}
+    if isinstance(k, Int8) and isinstance(v, Int8):
+        (q,) = _autocast(q)
+        scales = {"k_scale": k.scale, "v_scale": v.scale}
+        k, v = k.values, v.values
+    else:
+        q, k, v = _autocast(q, *(x.dequantized() if isinstance(x, Int8) else x for x in (k, v)))
+    shapes.check_qkv(q, k, v, quantized=bool(scales))
     options.setdefault("scale", None)
     checked = check_options(options, q, k.shape[2])
     if mask is not None:
         mask = fit_mask(mask, q, q.shape[1], q.shape[2], k.shape[2])
-    return AttentionCall(q, k, mask=mask, v=v, **checked)
+    return AttentionCall(q, k, mask=mask, v=v, **scales, **checked)
 
 
 def products(q: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:
@@ -210,11 +244,12 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(dtype) if isinstance(x, Tensor) and x.dtype in lowered else x for x in tensors)
 
 
+_AS_IS = nullcontext()
+
+
 def as_written(device: torch.device) -> AbstractContextManager[None]:
     """Inside, torch computes in the dtypes that the code says: autocast would lower the products of the scores."""
-    if _autocasts(device):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+    return torch.autocast(device.type, enabled=False) if _autocasts(device) else _AS_IS
 
 
 def _autocasts(device: torch.device) -> bool:

@@ -14,6 +14,7 @@ from headwise.call import AttentionCall, as_written, make_call
 from headwise.errors import RecordError
 from headwise.kernels import Plan, make_plan, run_call
 from headwise.masks import Mask
+from headwise.quantized import Int8
 from headwise.records.record import AttentionRecord
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ _running: ContextVar[bool] = ContextVar("headwise_running", default=False)
 @overload
 def attention(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | Int8,
+    v: Tensor | Int8,
     *,
     mask: Mask | Tensor | None = None,
     kernel: str = "auto",
@@ -44,8 +45,8 @@ def attention(
 @overload
 def attention(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | Int8,
+    v: Tensor | Int8,
     *,
     mask: Mask | Tensor | None = None,
     kernel: str = "auto",
@@ -56,8 +57,8 @@ def attention(
 
 def attention(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | Int8,
+    v: Tensor | Int8,
     *,
     mask: Mask | Tensor | None = None,
     bias: Tensor | None = None,
@@ -73,7 +74,7 @@ def attention(
     Args:
         q: queries [B, H, Q, D].
         k: keys [B, G, K, D]; H is a multiple of G, and query head h reads key head h // (H / G) (Ainslie et al. 2023).
-        v: values [B, G, K, E].
+        v: values [B, G, K, E]. k and v may be `Int8`, which few queries read as it is; else it is dequantized first.
         mask: which query may attend to which key: a `headwise.masks` mask, or a bool tensor [Q, K], [H, Q, K] or
             [B, H, Q, K], True = may attend. None = all. Causal and window masks align the last query with the last key.
         bias: added to the scores (an additive mask, ALiBi, T5); float, broadcasts to [B, H, Q, K].
@@ -111,15 +112,18 @@ def attention(
             out = run_call(call, kernel)
     finally:
         _running.reset(running)
-    for listener in _listeners.get():
+    listeners = _listeners.get()
+    if listeners or record:
+        call = call.dequantized()
+    for listener in listeners:
         listener(call, out)
     return (out, AttentionRecord(call)) if record else out
 
 
 def plan(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | Int8,
+    v: Tensor | Int8,
     *,
     mask: Mask | Tensor | None = None,
     kernel: str = "auto",

@@ -147,12 +147,16 @@ class OptionArguments(TypedDict, total=False):
 
 OPTIONS: dict[str, Option] = {field.name: field.metadata["option"] for field in dataclasses.fields(Options)}
 TENSORS = {name: option.dims for name, option in OPTIONS.items() if option.dims}
+_OPTIONAL = {field.name for field in dataclasses.fields(Options) if field.default is None}
 _DEFAULTS = [(field.name, field.default) for field in dataclasses.fields(Options) if field.name != "scale"]
 
 
 def check_options(given: Mapping[str, Any], q: Tensor, k_len: int) -> dict[str, Any]:
     """The arguments as `Options` takes them. Raises ShapeError, DtypeError or ArgumentError, naming the argument."""
-    return {name: OPTIONS[name].check(value, q, k_len) for name, value in given.items()}
+    return {
+        name: None if value is None and name in _OPTIONAL else OPTIONS[name].check(value, q, k_len)
+        for name, value in given.items()
+    }
 
 
 def _cut(x: Tensor, dims: str, index: dict[str, Index]) -> Tensor:

@@ -22,14 +22,17 @@ from headwise.errors import DtypeError, ShapeError
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise ShapeError or DtypeError unless q [B,H,Q,D], k [B,G,K,D] and v [B,G,K,E] belong together."""
+def check_qkv(q: Tensor, k: Tensor, v: Tensor, *, quantized: bool = False) -> None:
+    """Raise ShapeError or DtypeError unless q [B,H,Q,D], k [B,G,K,D] and v [B,G,K,E] belong together.
+
+    `quantized`: k and v are int8, as `headwise.Int8` holds them.
+    """
     for name, x, dims in (("q", q, "[B, H, Q, D]"), ("k", k, "[B, G, K, D]"), ("v", v, "[B, G, K, E]")):
         if not isinstance(x, Tensor):
             raise DtypeError(f"{name} must be a tensor {dims}. Received: {name}={type(x).__name__}")
         if x.ndim != 4:
             raise ShapeError(f"{name} must be {dims}. Received: {name}={list(x.shape)}")
-        if x.dtype not in FLOATS:
+        if x.dtype not in FLOATS and not (quantized and x is not q):
             raise DtypeError(f"{name} must be float16, bfloat16, float32 or float64. Received: {name}={x.dtype}")
     (batch, heads, _, head_dim), k_shape, v_shape = q.shape, k.shape, v.shape
     if k_shape[0] != batch or v_shape[0] != batch:
@@ -42,7 +45,7 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ShapeError(f"the query heads H must be a multiple of the key/value heads G. {_received(q, k, v)}")
     if 0 in (batch, heads, head_dim, v_shape[3]):
         raise ShapeError(f"B, H, D and E must be at least 1. {_received(q, k, v)}")
-    if not q.dtype == k.dtype == v.dtype:
+    if not quantized and not q.dtype == k.dtype == v.dtype:
         raise DtypeError(f"q, k and v must have one dtype. Received: q={q.dtype}, k={k.dtype}, v={v.dtype}")
     if not q.device == k.device == v.device:
         raise DtypeError(f"q, k and v must be on one device. Received: q={q.device}, k={k.device}, v={v.device}")

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 # The public names of each package.
 PINNED = {
     "headwise": (
-        "AttentionRecord Bert Seen __version__ analyses attention capture diagnose doctor errors keras load masks "
+        "AttentionRecord Bert Int8 Seen __version__ analyses attention capture diagnose doctor errors keras load masks "
         "models nn plan plot tasks testing view watch worksheet"
     ),
     "headwise.masks": (

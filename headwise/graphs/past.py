@@ -82,6 +82,8 @@ class PastLayer(Past):
         self.held = (keys, values)
         return self.held
 
+    append_held = append
+
     def memory(self, key: Tensor, value: Tensor, make: Make) -> tuple[Tensor, ...]:
         assert self.read is not None
         return self.read

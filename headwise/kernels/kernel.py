@@ -81,6 +81,8 @@ def machine(call: AttentionCall) -> Machine:
 
 def refusal(kernel: Kernel, call: AttentionCall) -> str | None:
     """Why a kernel cannot run a call; None if it can."""
+    if call.k_scale is not None and not getattr(kernel, "READS_INT8", False):
+        return "it does not read int8"
     unknown = [name for name in call.used_options() if name not in kernel.OPTIONS]
     return f"it has no {unknown[0]}" if unknown else kernel.refuse(call)
 

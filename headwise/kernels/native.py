@@ -17,11 +17,13 @@ from headwise.native.library import instruction_set
 from headwise.native.sight import SIZE, sight_of
 
 OPTIONS = frozenset({"bias", "softcap", "sinks", "dropout"})
+READS_INT8 = True
 
 # Shares of the nominal speed that large calls reach, where scaled_dot_product_attention reaches 0.95 with the same
 # instruction set. `benchmarks/native.py` measures them.
 FLOAT32 = {"portable": 0.3, "avx2": 1.0, "avx512": 1.15, "avx512bf16": 1.15, "amx": 1.15}
 HALF = {"portable": 0.35, "avx2": 1.15, "avx512": 1.15, "avx512bf16": 1.4, "amx": 1.4}
+FEW = 0.5  # few queries on many keys, in any dtype
 
 ROWS = 16  # that are multiplied together, at least
 PIECE = 1024  # rows of a piece of work; PIECE in src/tile.hpp
@@ -33,8 +35,15 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    """That of the cells of the blocks, in rows of tiles; and of packing keys and values for each piece of work."""
+    """That of the cells of the blocks, in rows of tiles; and of packing keys and values for each piece of work.
+
+    Few queries: that of reading keys and values once.
+    """
     batch, heads, q_len, k_len = call.shape
+    if attend.is_few(call):
+        flops = matrix_flops(call, batch * heads * sight_of(call.mask, q_len, k_len).cells)
+        moved = input_output_bytes(call)
+        return Cost(flops, moved, output_bytes(call), machine(call).time(flops, moved, share=FEW, calls=2))
     rows = -(-q_len // ROWS) * ROWS / q_len
     cells = sight_of(call.mask, q_len, k_len).cells
     flops = int(matrix_flops(call, batch * heads * cells) * rows)

@@ -49,6 +49,8 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
     if torch.compiler.is_compiling():
         ready = [KERNELS[name] for name in TRACEABLE if refusal(KERNELS[name], call) is None]
         return next(each for each in ready if each is not native or native.is_worth_compiling(call))
+    if call.k_scale is not None:
+        return native
     if max(math.prod(call.shape), call.k.numel()) < WORTH_PLANNING and refusal(sdpa, call) is None:
         return _dense(call)
     if call.mask is None or call.q.shape[2] == 1:  # a step's lengths do not come again: nothing to remember
@@ -58,6 +60,7 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
 
 def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
     """The output [B, H, Q, E] by the kernel that `choose` takes; NaN and infinity reach only rows that may see them."""
+    call = readable(call, kernel)
     if torch.compiler.is_compiling() or not call.q.is_cpu:
         call = exact.usable(call)
         return choose(call, kernel).run(call)
@@ -66,13 +69,21 @@ def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
         out, is_finite = native.run_and_look(call)
     else:
         out, is_finite = chosen.run(call), False
-    return out if is_finite or (call.mask is None and call.bias is None) else exact.contained(call, out)
+    return out if is_finite or (call.mask is None and call.bias is None) else exact.contained(call.dequantized(), out)
+
+
+def readable(call: AttentionCall, kernel: str = "auto") -> AttentionCall:
+    """The call with its keys and values dequantized, unless the kernel reads int8."""
+    if call.k_scale is None:
+        return call
+    reads = kernel in ("auto", "native") and not torch.compiler.is_compiling() and not call.trains
+    return call if reads and refusal(native, call) is None else call.dequantized()
 
 
 def _cheapest(call: AttentionCall) -> Kernel:
     if refusal(sdpa, call) is None and sdpa.sees_all(call):  # nothing can be skipped
         dense = _dense(call)
-        return dense if dense is decode or refusal(native, call) else _cheaper(call, native, dense)
+        return dense if refusal(native, call) else _cheaper(call, dense, native)
     ready = [each for each in KERNELS.values() if refusal(each, call) is None]
     if native in ready and native.is_quicker_than_tiles() and tiled in ready:
         ready.remove(tiled)  # nor is the mask cut into tiles
@@ -89,6 +100,7 @@ def _dense(call: AttentionCall) -> Kernel:
 
 def make_plan(call: AttentionCall, kernel: str = "auto") -> Plan:
     """What `choose` would choose, with every refusal and every cost. Nothing is run."""
+    call = readable(call, kernel)
     verdicts = []
     for name, candidate in KERNELS.items():
         reason = refusal(candidate, call)

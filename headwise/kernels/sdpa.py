@@ -43,18 +43,18 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    """That of `dense_cost`; with one query a head, each head reads its keys and values for itself."""
-    return dense_cost(call, readings=call.heads_per_key_head if call.shape[2] == 1 else 1)
+    """That of `dense_cost`; with few queries, each head reads its keys and values for itself."""
+    return dense_cost(call, readings=call.heads_per_key_head if call.shape[2] <= 16 else 1.0)
 
 
-def dense_cost(call: AttentionCall, readings: int) -> Cost:
+def dense_cost(call: AttentionCall, readings: float) -> Cost:
     """All cells, or half of them where it is plainly causal; and a mask of Q × K where only that says it."""
     batch, heads, q_len, k_len = call.shape
     cells = batch * heads * q_len * k_len
     halved = call.sinks is None and _is_causal(call)
     computed = batch * heads * _causal_cells(q_len, k_len) if halved else cells
     flops, moved, peak = matrix_flops(call, computed), input_output_bytes(call), output_bytes(call)
-    moved += (readings - 1) * (call.k.numel() + call.v.numel()) * call.q.element_size()
+    moved += int((readings - 1) * (call.k.numel() + call.v.numel()) * call.q.element_size())
     share = 0.95
     if _needs_dense_mask(call):
         assert call.mask is not None
@@ -80,10 +80,8 @@ def run(call: AttentionCall) -> Tensor:
     if call.bias is not None and call.trains and _is_fused(call):  # backward needs a log-sum-exp that is exact
         out, lse = fused.attend(q, k, v, scale, mask)
         return exact.rounded_rows(call, cut_to_values(call, out), lse)
-    shared = call.heads_per_key_head > 1
-    out = scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=call.dropout, is_causal=is_causal, scale=scale, enable_gqa=shared
-    )
+    shared = {"enable_gqa": True} if call.heads_per_key_head > 1 else {}
+    out = scaled_dot_product_attention(q, k, v, mask, call.dropout, is_causal, scale=scale, **shared)
     return cut_to_values(call, out)
 
 

@@ -16,6 +16,8 @@ from headwise.native.sight import Sight, sight_of
 from headwise.softmax import finite, sinks_gradient
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in headwise.h
+INT8 = 3
+FEW = 16  # queries that share a key head: keys and values are read where they are, and may be int8
 MOST = 64  # of the largest weights of a row
 
 # What `look` finds, by the names of headwise.h: dimensions (T: the largest, O: offsets, Y, X: of a picture) and dtype.
@@ -35,7 +37,7 @@ for each in (instruction_set, missing):  # torch.compile does not look inside
 
 # hw_attention: every field has 8 bytes.
 _TENSOR = "Q4q"
-_INPUTS = "10q" + 4 * _TENSOR + "2dQ" + _TENSOR + "dq"
+_INPUTS = "11q" + 4 * _TENSOR + "2dQ" + 3 * _TENSOR + "dq"
 _MASK = "3q" + "Q2q" + "3Q3q"
 _FOUND = "5Q" + "QdQ" + "q2Q" + 2 * "q2Q" + "2q2Q"
 _LAYOUT = struct.Struct("=" + _INPUTS + _MASK + _FOUND + 5 * _TENSOR)
@@ -48,6 +50,8 @@ def refuse(call: Scores) -> str | None:
         return f"they run on the CPU (the call is on {call.q.device})"
     if call.q.dtype not in DTYPES:
         return f"they have no {str(call.q.dtype).removeprefix('torch.')}"
+    if call.k.dtype == torch.int8 and (rows := call.heads_per_key_head * call.shape[2]) > FEW:
+        return f"it reads int8 for up to {FEW} queries that share a key head (the call has {rows})"
     if 0 in call.shape or not call.q.shape[3]:
         return "there are no queries or no keys"
     if (why := missing()) is not None:
@@ -55,6 +59,12 @@ def refuse(call: Scores) -> str | None:
     if not torch.compiler.is_compiling() and (watcher := _watcher(call)) is not None:
         return f"{watcher} would not see what they do"
     return None
+
+
+def is_few(call: Scores) -> bool:
+    """Whether the queries are so few that keys and values are read where they are, and not packed; src/decode.hpp."""
+    tiles = call.k.dtype == torch.bfloat16 and instruction_set() == "amx"
+    return call.heads_per_key_head * call.shape[2] <= (FEW // 4 if tiles else FEW)
 
 
 def _watcher(call: Scores) -> str | None:
@@ -152,6 +162,8 @@ def _call(
     bias = None if call.bias is None else call.bias.float().expand(batch, heads, q_len, k_len)
     sinks = None if call.sinks is None else call.sinks.float().contiguous()
     sight = sight_of(call.mask, q_len, k_len)  # held until the call is over, as all that it points to
+    dtype = DTYPES[call.q.dtype]
+    k_scale, v_scale = (_numbers(getattr(call, name, None)) for name in ("k_scale", "v_scale"))
     top, offsets, keys = (answers.get(name) for name in ("top_keys", "offsets", "keys"))
     picture = answers.get("mean", answers.get("greatest"))
 
@@ -159,10 +171,10 @@ def _call(
         return tuple(x.data_ptr() if (x := answers.get(name)) is not None else 0 for name in names)
 
     given = _LAYOUT.pack(
-        *(_LAYOUT.size, DTYPES[call.q.dtype], torch.get_num_threads()),
+        *(_LAYOUT.size, dtype, INT8 if call.k.dtype == torch.int8 else dtype, torch.get_num_threads()),
         *(batch, heads, key_heads, q_len, k_len, width, width if v is None else v.shape[3]),
         *(number for x in (call.q, call.k, v, out) for number in _tensor(x)),
-        *(call.scale, call.softcap or 0.0, 0 if sinks is None else sinks.data_ptr()),
+        *(call.scale, call.softcap or 0.0, 0 if sinks is None else sinks.data_ptr(), *k_scale, *v_scale),
         *(*_tensor(bias), call.dropout, seed),
         *_mask(sight),
         *at("highest", "log_sum", "entropy", "distance", "odd"),
@@ -181,6 +193,10 @@ def _call(
 
 def _tensor(x: Tensor | None) -> tuple[int, ...]:
     return _NONE if x is None else (x.data_ptr(), *x.stride())
+
+
+def _numbers(x: Tensor | None) -> tuple[int, ...]:
+    return _NONE if x is None else (x.data_ptr(), *x.stride(), 1)
 
 
 def _mask(sight: Sight) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ extern "C" {
 #endif
 #define HW_API __attribute__((visibility("default")))
 
-enum { HW_FLOAT32, HW_BFLOAT16, HW_FLOAT16 };
+enum { HW_FLOAT32, HW_BFLOAT16, HW_FLOAT16, HW_INT8 };
 enum { HW_ALL, HW_BAND, HW_BLOCKS };
 
 typedef struct {
@@ -25,13 +25,15 @@ typedef struct {
 
 typedef struct {
     int64_t size;    /* sizeof(hw_attention), so that caller and library agree */
-    int64_t dtype;   /* of q, k, v, out and their gradients */
+    int64_t dtype;   /* of q, out and all gradients: not HW_INT8 */
+    int64_t cache_dtype; /* of k and v: as dtype; or HW_INT8, where hw_attention_forward gets H / G * Q <= 16 */
     int64_t threads; /* at most so many */
     int64_t B, H, G, Q, K, D, E;
     hw_tensor q, k, v;     /* [B, H, Q, D], [B, G, K, D], [B, G, K, E] */
     hw_tensor out;         /* [B, H, Q, E]; of the forward pass, where gradients are asked for */
     double scale, softcap; /* softcap 0: none */
     const float *sinks;    /* [H] */
+    hw_tensor k_scale, v_scale; /* [B, G, K, 1], float32: factors on keys and values of HW_INT8 */
     hw_tensor bias;        /* [B, H, Q, K], float32; a stride of 0 broadcasts */
     double dropout;        /* the probability that a weight is dropped; which ones follows from `seed` */
     int64_t seed;

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from headwise.errors import ArgumentError, CacheError, DtypeError
 from headwise.nn.cache_checks import AGAIN, check_alike, check_tensors, left_padded
 from headwise.nn.cache_storage import Make, Memory, Slots
+from headwise.quantized import Int8
 
 
 class Cache:
@@ -33,9 +34,14 @@ class Cache:
         capacity: allocate so many slots at once, at the first append; one token more raises CacheError.
         window: keep only the last `window` slots, in bounded memory. What is appended one token at a time then sees
             the `window` tokens before it and itself, as by `masks.window(window, 0)`.
+        dtype: None = that of the tokens. torch.int8: rounded, with one scale a token and head (`headwise.Int8`), in a
+            quarter of the memory of float32. The projections of a memory are not rounded, and no gradient reaches
+            what is.
     """
 
-    def __init__(self, *, capacity: int | None = None, window: int | None = None) -> None:
+    def __init__(
+        self, *, capacity: int | None = None, window: int | None = None, dtype: torch.dtype | None = None
+    ) -> None:
         for name, option in (("capacity", capacity), ("window", window)):
             if option is not None and (not isinstance(option, int) or isinstance(option, bool) or option < 1):
                 raise ArgumentError(f"{name}: expected an int of at least 1, or None. Received: {name}={option!r}")
@@ -44,7 +50,9 @@ class Cache:
                 f"capacity, window: expected one of the two. Received: capacity={capacity}, window={window}. "
                 "A window already limits the memory"
             )
-        self.capacity, self.window = capacity, window
+        if dtype not in (None, torch.int8):
+            raise ArgumentError(f"dtype: expected torch.int8, or None for the dtype of the tokens. Received: {dtype}")
+        self.capacity, self.window, self.dtype = capacity, window, dtype
         self._children: dict[str, Cache] = {}
         self._forget()
 
@@ -136,8 +144,16 @@ class Cache:
             CacheError: B, a width, a dtype or a device differs from what is held, or the capacity does not suffice.
             ShapeError, DtypeError, ArgumentError: arguments that cannot be appended at all.
         """
+        held = self.append_held(*tensors, real=real)
+        return tuple(x.dequantized() if isinstance(x, Int8) else x for x in held)
+
+    def append_held(self, *tensors: Tensor, real: Tensor | None = None) -> tuple[Tensor | Int8, ...]:
+        """`append`, but what it returns is as it is held: `Int8` in a cache of int8, which `attention` takes."""
         batch, count = check_tensors(tensors)
         real = left_padded(real, batch, count)
+        dtypes = [x.dtype for x in tensors]
+        if self.dtype is not None:
+            tensors = tuple(part for x in tensors for part in _parts_of(Int8.of(x)))
         if self._slots is not None:
             check_alike(self._tensors(), tensors)
         if self.capacity is not None and self._length + count > self.capacity:
@@ -159,7 +175,11 @@ class Cache:
         every = slots.append(tensors, pads)
         self._length += count
         self._seen = (every[0].shape[2], every[-1][:, 0, :, 0] if self._padded else None)
-        return every[:-1] if self._padded else every
+        every = every[:-1] if self._padded else every
+        if self.dtype is None:
+            return every
+        pairs = zip(every[::2], every[1::2], dtypes, strict=True)
+        return tuple(Int8(values, scale[..., 0], dtype) for values, scale, dtype in pairs)
 
     def reorder(self, order: Tensor, *, memories: bool = True) -> None:
         """Row i becomes what row order[i] was: int64 [B'], for beams; B' may differ from B. A memory follows.
@@ -211,7 +231,7 @@ class Cache:
     def child(self, name: str) -> Cache:
         """The cache of one part of a module, made at first use with the same options."""
         if name not in self._children:
-            self._children[name] = Cache(capacity=self.capacity, window=self.window)
+            self._children[name] = Cache(capacity=self.capacity, window=self.window, dtype=self.dtype)
         return self._children[name]
 
     def bind(self, owner: nn.Module) -> None:
@@ -258,7 +278,8 @@ class Cache:
             if size < 1000:
                 break
             size, unit = size / 1000, larger
-        options = "".join(f", {x}={getattr(self, x)}" for x in ("capacity", "window") if getattr(self, x) is not None)
+        names = ("capacity", "window", "dtype")
+        options = "".join(f", {x}={getattr(self, x)}" for x in names if getattr(self, x) is not None)
         number = len(self._children)
         children = f", {number} {'child' if number == 1 else 'children'}" if number else ""
         shown = f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
@@ -308,6 +329,11 @@ class Cache:
                 f"crop({length}): the next token would see the {self.window} before it, and this cache with window = "
                 f"{self.window} has dropped all before {first}. Use a Cache without a window, or reset() this one"
             )
+
+
+def _parts_of(x: Int8) -> tuple[Tensor, Tensor]:
+    """What slots hold of it, each [B, ·, S, ·]."""
+    return x.values, x.scale[..., None]
 
 
 def bind(cache: Cache | None, owner: nn.Module) -> None:

@@ -22,6 +22,7 @@ from headwise.nn.positions import Positions
 from headwise.nn.real import as_real
 from headwise.nn.state_dict import load_other_names
 from headwise.nn.trace import attend
+from headwise.quantized import Int8
 from headwise.records import AttentionRecord
 
 Places = tuple[Tensor, Tensor] | None  # where queries and keys stand; None where no scheme asks
@@ -205,7 +206,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         run: dict[str, Any] = {"dropout": self.dropout if self.training else 0.0, "kernel": self.kernel}
         y_BHQE, found = attend("self" if reads_itself else "cross", q, k, v, record=record, **given, **run)
         if self.positions is not None and places is not None and self.positions.uses_values:
-            call = make_call(q, k, v, **given)
+            call = make_call(q, k, v, **given).dequantized()
             extra = self.positions.values(call.weights(), *places)
             y_BHQE = y_BHQE if extra is None else y_BHQE + extra.to(y_BHQE.dtype)
         y_BQM = y_BHQE.transpose(1, 2).flatten(2)
@@ -216,7 +217,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
 
     def _read_itself(
         self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, real: Tensor | None, ids: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Places, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | Int8, Tensor | Int8, Places, Tensor | None]:
         """q, k and v of a sequence that attends to itself and to what the cache holds; where they stand; real keys."""
         if value is key:
             q, k, v = self.project(key, "qkv")
@@ -227,8 +228,8 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         if scheme is None:
             if cache is None:
                 return q, k, v, None, real
-            k, v = cache.append(k, v, real=real)
-            return q, k, v, None, cache.key_real
+            held_k, held_v = cache.append_held(k, v, real=real)
+            return q, held_k, held_v, None, cache.key_real
         query_ids = positions_of(query, cache, real, ids)
         if cache is None:
             length = query.shape[1]
@@ -242,10 +243,11 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             )
         # Where the angles change as the sequence grows, the cache holds the keys as they were before.
         k = k if scheme.depends_on_length else scheme.rotate(k, query_ids, length)
-        k, v = cache.append(k, v, real=real)
+        held_k, held_v = cache.append_held(k, v, real=real)
         key_ids = cache.key_positions(device=query.device)
-        k = scheme.rotate(k, key_ids, length) if scheme.depends_on_length else k
-        return scheme.rotate(q, query_ids, length), k, v, (query_ids, key_ids), cache.key_real
+        if scheme.depends_on_length:
+            held_k = scheme.rotate(held_k.dequantized() if isinstance(held_k, Int8) else held_k, key_ids, length)
+        return scheme.rotate(q, query_ids, length), held_k, held_v, (query_ids, key_ids), cache.key_real
 
     def _read_other(
         self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, real: Tensor | None, ids: Tensor | None

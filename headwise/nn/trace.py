@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from headwise.functional import attention
+from headwise.quantized import Int8
 from headwise.records import AttentionRecord, Seen, Site
 from headwise.records.names import UNNAMED, name_of, stack_of
 from headwise.records.site import is_causal
@@ -50,7 +51,7 @@ class Trace:
 
 
 def attend(
-    kind: Literal["self", "cross"], q: Tensor, k: Tensor, v: Tensor, *, record: bool, **given: Any
+    kind: Literal["self", "cross"], q: Tensor, k: Tensor | Int8, v: Tensor | Int8, *, record: bool, **given: Any
 ) -> tuple[Tensor, AttentionRecord | None]:
     """`attention`, for a module: the output [B, H, Q, E] and, if requested, the record with its kind."""
     if not record:

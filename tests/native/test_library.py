@@ -88,22 +88,9 @@ def test_a_compiler_that_fails_is_an_error_with_what_it_said(monkeypatch: pytest
 
 
 # The places of some fields of hw_attention, each of 8 bytes.
-FIELDS = {
-    "size": 0,
-    "dtype": 1,
-    "threads": 2,
-    "B": 3,
-    "H": 4,
-    "G": 5,
-    "Q": 6,
-    "K": 7,
-    "D": 8,
-    "E": 9,
-    "q": 10,
-    "k": 15,
-    "v": 20,
-    "out": 25,
-}
+FIELDS = {name: i for i, name in enumerate(["size", "dtype", "cache_dtype", "threads", *"BHGQKDE"])}
+FIELDS |= {name: len(FIELDS) + 5 * i for i, name in enumerate(["q", "k", "v", "out"])}
+FIELDS |= {"scale": FIELDS["out"] + 5}
 
 
 def call(**changed: int) -> bytearray:
@@ -111,11 +98,11 @@ def call(**changed: int) -> bytearray:
     kept = [torch.ones(1, 2, 5, 4) for _ in range(4)]
     tensors = [number for x in kept for number in (x.data_ptr(), *x.stride())]
     given = bytearray(attend._LAYOUT.size)
-    struct.pack_into("=10q", given, 0, attend._LAYOUT.size, 0, 2, 1, 2, 2, 5, 5, 4, 4)
-    struct.pack_into("=" + 4 * "Q4q", given, 80, *tensors)
-    struct.pack_into("=d", given, 80 + 160, 0.5)
+    struct.pack_into("=11q", given, 0, attend._LAYOUT.size, 0, 0, 2, 1, 2, 2, 5, 5, 4, 4)
+    struct.pack_into("=" + 4 * "Q4q", given, 8 * FIELDS["q"], *tensors)
+    struct.pack_into("=d", given, 8 * FIELDS["scale"], 0.5)
     for name, value in changed.items():
-        field, _, stride = name.partition("_")
+        field, stride = (name, None) if name in FIELDS else name.split("_")
         struct.pack_into("=q", given, 8 * (FIELDS[field] + (1 + int(stride) if stride else 0)), value)
     call.kept = kept  # type: ignore[attr-defined]
     return given
@@ -134,6 +121,9 @@ def answer(given: bytearray, function: str = "hw_attention_forward") -> str:
         ({}, "no error"),
         ({"size": 8}, "of different versions"),
         ({"dtype": 3}, "dtype is not known"),
+        ({"cache_dtype": 1}, "of another dtype than queries"),
+        ({"cache_dtype": 3}, "a pointer is missing"),
+        ({"cache_dtype": 3, "G": 1, "Q": 9}, "of another dtype than queries"),
         ({"threads": 0}, "a size is below 1"),
         ({"Q": -1}, "a size is below 1, or too large"),
         ({"K": 2**40}, "too large"),

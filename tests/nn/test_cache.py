@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -355,6 +356,50 @@ class Model:
         keep = max(0, length - dropped)
         self.rows, self.length = [row[:keep] for row in self.rows], length
         return True
+
+
+class TestInt8:
+    def test_a_step_reads_what_was_rounded(self) -> None:
+        torch.manual_seed(0)
+        layer = headwise.nn.MultiHeadAttention(64, 8, num_kv_heads=2, positions=headwise.nn.positions.Rope(8)).eval()
+        x, cache, exact = torch.randn(2, 9, 64), Cache(dtype=torch.int8), Cache()
+        with torch.no_grad():
+            for part in (x[:, :6], x[:, 6:8], x[:, 8:]):
+                found = layer(part, mask=headwise.masks.causal(), cache=cache)
+                expected = layer(part, mask=headwise.masks.causal(), cache=exact)
+                assert 0 < (found - expected).abs().max() < 0.05
+        assert (cache.size, cache.bytes, exact.bytes) == (9, 2 * 2 * 9 * 2 * (8 + 4), 2 * 2 * 9 * 2 * 8 * 4)
+
+    def test_it_returns_floats_or_what_it_holds(self) -> None:
+        cache, x = Cache(dtype=torch.int8), torch.randn(2, 3, 5, 8).bfloat16()
+        (held,) = cache.append_held(x)
+        assert isinstance(held, headwise.Int8)
+        assert torch.equal(held.values, headwise.Int8.of(x).values)
+        (got,) = cache.append(x)
+        assert got.dtype == torch.bfloat16
+        assert torch.equal(got[:, :, 5:], headwise.Int8.of(x).dequantized())
+
+    @pytest.mark.parametrize("kind", ["latent", "perceiver"])
+    def test_other_modules_read_it_as_floats(self, kind: str) -> None:
+        torch.manual_seed(0)
+        if kind == "latent":
+            sizes: dict[str, Any] = {"q_rank": None, "kv_rank": 16, "nope_dim": 8, "rope_dim": 4, "value_head_dim": 8}
+            module: nn.Module = headwise.nn.MultiHeadLatentAttention(32, 4, **sizes)
+        else:
+            module = headwise.nn.LatentAttention(4, 32, input_dim=32)
+        x = torch.randn(1, 6, 32)
+        with torch.no_grad():
+            found, expected = module.eval()(x, cache=Cache(dtype=torch.int8)), module(x, cache=Cache())
+        assert 0 < (found - expected).abs().max() < 0.05
+
+    def test_a_copy_and_a_child_round_too(self) -> None:
+        cache = Cache(dtype=torch.int8)
+        cache.append(torch.randn(1, 1, 2, 4))
+        assert pickle.loads(pickle.dumps(cache)).dtype == torch.int8
+        assert cache.child("a").dtype == torch.int8
+        assert "dtype=torch.int8" in repr(cache)
+        with pytest.raises(ArgumentError, match=r"expected torch\.int8, or None"):
+            Cache(dtype=torch.float16)
 
 
 def compare(cache: Cache, got: Tensor, every: list[list[tuple[float, int] | None]]) -> None:

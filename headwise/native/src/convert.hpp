@@ -66,6 +66,7 @@ INLINE float of_bfloat(uint16_t bits) {
 
 INLINE float number(int64_t dtype, const void* data, int64_t at) {
     if (dtype == HW_FLOAT32) return ((const float*)data)[at];
+    if (dtype == HW_INT8) return ((const int8_t*)data)[at];
     const uint16_t bits = ((const uint16_t*)data)[at];
     return dtype == HW_BFLOAT16 ? of_bfloat(bits) : of_half(bits);
 }
@@ -75,16 +76,42 @@ INLINE void write_number(int64_t dtype, void* data, int64_t at, float x) {
     else ((uint16_t*)data)[at] = dtype == HW_BFLOAT16 ? to_bfloat(x) : to_half(x);
 }
 
+// W numbers behind one another.
+template <int DTYPE>
+INLINE vf vector_of(const void* data, int64_t at) {
+    if constexpr (DTYPE == HW_FLOAT32) return load((const float*)data + at);
+#if defined(__AVX512F__)
+    const char* from = (const char*)data + (DTYPE == HW_INT8 ? 1 : 2) * at;
+    if constexpr (DTYPE == HW_INT8) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
+    const __m256i halves = _mm256_loadu_si256((const __m256i*)from);
+    return DTYPE == HW_FLOAT16 ? _mm512_cvtph_ps(halves) : (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
+#elif defined(__AVX2__)
+    const char* from = (const char*)data + (DTYPE == HW_INT8 ? 1 : 2) * at;
+    if constexpr (DTYPE == HW_INT8) return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)));
+    const __m128i halves = _mm_loadu_si128((const __m128i*)from);
+    return DTYPE == HW_FLOAT16 ? _mm256_cvtph_ps(halves) : (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16);
+#else
+    vf x;
+    for (int i = 0; i < W; i++) x[i] = number(DTYPE, data, at + i);
+    return x;
+#endif
+}
+
 // A row of numbers as floats.
 template <int DTYPE>
 INLINE void floats_of(const void* data, int64_t at, int64_t step, int64_t n, float* to) {
-    if (DTYPE == HW_FLOAT32 && step == 1) std::memcpy(to, (const float*)data + at, 4 * n);
-    else for (int64_t i = 0; i < n; i++) to[i] = number(DTYPE, data, at + i * step);
+    int64_t i = 0;
+    if (step == 1) {
+        if (DTYPE == HW_FLOAT32) return (void)std::memcpy(to, (const float*)data + at, 4 * n);
+        for (; i + W <= n; i += W) store(to + i, vector_of<DTYPE>(data, at + i));
+    }
+    for (; i < n; i++) to[i] = number(DTYPE, data, at + i * step);
 }
 
 INLINE void floats_of(int64_t dtype, const void* data, int64_t at, int64_t step, int64_t n, float* to) {
     if (dtype == HW_FLOAT32) floats_of<HW_FLOAT32>(data, at, step, n, to);
     else if (dtype == HW_BFLOAT16) floats_of<HW_BFLOAT16>(data, at, step, n, to);
+    else if (dtype == HW_INT8) floats_of<HW_INT8>(data, at, step, n, to);
     else floats_of<HW_FLOAT16>(data, at, step, n, to);
 }
 

@@ -79,7 +79,7 @@ int64_t best() {
 
 int64_t used = best();
 
-enum { FINE, MEMORY, LAYOUT, DTYPE, SIZES, HEADS, MISSING, ALIGNMENT, STRIDES, OVERLAP, MASK, LIMITS, TILES, DROPOUT, ANSWERS };
+enum { FINE, MEMORY, LAYOUT, DTYPE, SIZES, HEADS, MISSING, ALIGNMENT, STRIDES, OVERLAP, MASK, LIMITS, TILES, DROPOUT, ANSWERS, CACHE };
 const char* const errors[] = {
     "no error",
     "there is not enough memory",
@@ -96,6 +96,7 @@ const char* const errors[] = {
     "the mask has tiles or blocks that do not exist or are out of order",
     "the dropout is not between 0 and 1",
     "a share, a number of largest weights or the size of a picture does not fit the call",
+    "keys and values are of another dtype than queries: int8, which needs factors, is for forward passes of up to 16 rows that share a key head",
 };
 
 const int64_t LARGE = INT64_C(1) << 40; // of a size, a product of sizes, and bytes from the first number to the last
@@ -181,12 +182,15 @@ int64_t check_answers(const hw_attention& call) {
     return FINE;
 }
 
-int64_t check(const hw_attention* given, bool backward) {
+enum Pass { FORWARD, BACKWARD, LOOK };
+
+int64_t check(const hw_attention* given, Pass pass) {
     if (!given) return MISSING;
     const hw_attention& call = *given;
     if (call.size != sizeof(hw_attention)) return LAYOUT;
     if (call.dtype < HW_FLOAT32 || call.dtype > HW_FLOAT16) return DTYPE;
-    const int64_t bytes = call.dtype == HW_FLOAT32 ? 4 : 2;
+    const bool backward = pass == BACKWARD, quantized = call.cache_dtype == HW_INT8;
+    const int64_t bytes = call.dtype == HW_FLOAT32 ? 4 : 2, of_cache = quantized ? 1 : bytes;
     const int64_t sizes[] = {call.threads, call.B, call.H, call.G, call.Q, call.K, call.D, call.E};
     for (int64_t each : sizes)
         if (each < 1 || each >= INT64_C(1) << 31) return SIZES;
@@ -194,8 +198,10 @@ int64_t check(const hw_attention* given, bool backward) {
     most *= call.H;
     if (most * call.Q > LARGE || most * call.K > LARGE || call.D > 65536 || call.E > 65536) return SIZES;
     if (call.H % call.G) return HEADS;
+    if (quantized ? pass != FORWARD || call.H / call.G * call.Q > 16 : call.cache_dtype != call.dtype) return CACHE;
+    if (!quantized && (call.k_scale.data || call.v_scale.data)) return CACHE;
     const int64_t of_q[] = {call.B, call.H, call.Q, call.D}, of_k[] = {call.B, call.G, call.K, call.D}, of_v[] = {call.B, call.G, call.K, call.E};
-    const int64_t of_out[] = {call.B, call.H, call.Q, call.E}, of_bias[] = {call.B, call.H, call.Q, call.K};
+    const int64_t of_out[] = {call.B, call.H, call.Q, call.E}, of_bias[] = {call.B, call.H, call.Q, call.K}, of_scale[] = {call.B, call.G, call.K, 1};
     struct Tensor {
         const hw_tensor& tensor;
         const int64_t* sizes;
@@ -205,8 +211,10 @@ int64_t check(const hw_attention* given, bool backward) {
     const bool values = backward || call.out.data;
     const Tensor tensors[] = {
         {call.q, of_q, true, false, bytes},
-        {call.k, of_k, true, false, bytes},
-        {call.v, of_v, values, false, bytes},
+        {call.k, of_k, true, false, of_cache},
+        {call.v, of_v, values, false, of_cache},
+        {call.k_scale, of_scale, quantized, false, 4},
+        {call.v_scale, of_scale, quantized && values, false, 4},
         {call.bias, of_bias, false, false, 4},
         {call.d_out, of_out, backward, false, bytes},
         {call.out, of_out, backward, !backward, bytes},
@@ -232,6 +240,17 @@ int64_t check(const hw_attention* given, bool backward) {
     return check_mask(call);
 }
 
+// Waking a thread takes as long as so many products of two numbers.
+const double WORTH_A_THREAD = 1 << 20;
+
+int64_t run(const hw_attention* given, Pass pass, int64_t (*kernel)(const hw_attention*)) {
+    const int64_t code = check(given, pass);
+    if (code) return code;
+    hw_attention call = *given;
+    if ((double)call.B * call.H * call.Q * call.K * (call.D + call.E) < WORTH_A_THREAD) call.threads = 1;
+    return kernel(&call);
+}
+
 } // namespace
 
 const char* hw_isa_name(int64_t which) { return which >= 0 && which < count ? isas[which].name : nullptr; }
@@ -246,20 +265,11 @@ int64_t hw_isa_use(int64_t which) {
     return 0;
 }
 
-int64_t hw_attention_forward(const hw_attention* call) {
-    const int64_t code = check(call, false);
-    return code ? code : isas[used].forward(call);
-}
+int64_t hw_attention_forward(const hw_attention* call) { return run(call, FORWARD, isas[used].forward); }
 
-int64_t hw_attention_backward(const hw_attention* call) {
-    const int64_t code = check(call, true);
-    return code ? code : isas[used].backward(call);
-}
+int64_t hw_attention_backward(const hw_attention* call) { return run(call, BACKWARD, isas[used].backward); }
 
-int64_t hw_attention_look(const hw_attention* call) {
-    const int64_t code = check(call, false);
-    return code ? code : isas[used].look(call);
-}
+int64_t hw_attention_look(const hw_attention* call) { return run(call, LOOK, isas[used].look); }
 
 const char* hw_error(int64_t code) {
     return code >= 0 && code < (int64_t)(sizeof errors / sizeof *errors) ? errors[code] : "an unknown error";

@@ -1,0 +1,151 @@
+// The softmax of rows whose scores come a few blocks of keys at a time (Milakov and Gimelshein 2018), and what follows from
+// it: log-sum-exp, entropy, distance, output.
+#pragma once
+
+#include "tile.hpp"
+
+namespace ISA {
+
+// What a row has so far. x = (s - reference) log2(e): scores relative to a reference, in units of log 2.
+struct Row {
+    float total[W];                // sums of e = 2^x, each over the keys of one lane
+    float product[W], distance[W]; // of e x and e |i - j|
+    float reference;               // a score at most SLACK below the highest; -inf before the first
+
+    void clear() {
+        std::memset(this, 0, sizeof *this);
+        reference = -INFINITY;
+    }
+};
+
+template <class T>
+struct Softmax {
+    typedef Packed<T> P;
+    typedef typename P::Weight Weight;
+
+    const hw_attention& call;
+    const int64_t b;
+    const int64_t width; // of an output so far
+    const bool plain = call.softcap == 0.0 && !call.bias.data && call.scale > 0.0;
+    const float natural = plain ? (float)call.scale : 1.0f; // of products that are not transformed
+    const float factor = natural * LOG2E;
+    bool odd = false;
+
+    // The weights p of one row from its products s, in the columns [from, past) of some blocks side by side, of which the
+    // first has these keys. r: its place in the tile, which begins at query q.
+    inline __attribute__((always_inline)) void soften(int64_t h, int64_t q, int64_t r, const Sight& sight, const Block* blocks, int64_t from, int64_t past, float* s, Weight* p, float* out, Row& mine) const {
+        const int64_t key = blocks->number * TILE;
+        if (!plain) transform(call, b, h, q + r, key, from, past, s);
+        hide(call, sight, blocks, r, from, past, s);
+        vf top = load(s + from);
+        for (int64_t x = from + W; x < past; x += W) top = max(load(s + x), top);
+        const vf f = splat(factor);
+        if (any(top > splat(mine.reference + SLACK / factor))) refer(highest(top), out, mine);
+        const float reference = mine.reference;
+        if (reference == -INFINITY) { // nothing is seen yet, or nothing but NaN
+            vf total = load(mine.total);
+            for (int64_t x = from; x < past; x += W) {
+                const vf e = load(s + x) == -INFINITY ? vf{} : load(s + x);
+                total += e;
+                P::weights(p + x, e);
+            }
+            store(mine.total, total);
+            return;
+        }
+        const vf m = splat(plain ? -reference * factor : reference);
+        vf total = load(mine.total);
+        if (!call.entropy && !call.distance) {
+            for (int64_t x = from; x < past; x += W) {
+                const vf e = exp2<T::DEGREE>(plain ? fma(load(s + x), f, m) : (load(s + x) - m) * f);
+                total += e;
+                P::weights(p + x, e);
+            }
+        } else {
+            vf product = load(mine.product), distance = load(mine.distance);
+            const vi place = lanes() + splat((int32_t)(key - (q + r + call.K - call.Q)));
+            for (int64_t x = from; x < past; x += W) {
+                const vf y = plain ? fma(load(s + x), f, m) : (load(s + x) - m) * f, e = exp2<T::DEGREE>(y);
+                total += e;
+                product = fma(e, max(y, splat(-200.0f)), product); // not 0 times -inf
+                const vf far = __builtin_convertvector(place + splat((int32_t)x), vf);
+                distance = fma(e, far < 0.0f ? -far : far, distance);
+                P::weights(p + x, e);
+            }
+            store(mine.product, product), store(mine.distance, distance);
+        }
+        store(mine.total, total);
+        if (call.dropout > 0) {
+            const uint32_t row = row_of_drops(call, b, h, q + r);
+            for (int64_t x = from; x < past; x += W) {
+                const vi kept = keeps(call, splat((int32_t)row), lanes() + splat((int32_t)(key + x)));
+                for (int64_t j = 0; j < W; j++) p[x + j] = kept[j] ? p[x + j] : Weight{};
+            }
+        }
+    }
+
+    // Another reference for what a row has so far.
+    __attribute__((noinline)) void refer(float to, float* out, Row& mine) const {
+        const bool nothing = mine.reference == -INFINITY;
+        const float down = (mine.reference - to) * factor;
+        mine.reference = to;
+        if (nothing) return;
+        const vf by = splat(std::exp2(down)), total = load(mine.total);
+        store(mine.product, by * (load(mine.product) + splat(down > -200.0f ? down : -200.0f) * total)); // not 0 times inf
+        store(mine.total, by * total);
+        store(mine.distance, by * load(mine.distance));
+        for (int64_t e = 0; e < width; e += W) store(out + e, by * load(out + e));
+    }
+
+    // What one row has from other keys, added to what it has.
+    void add(float* out, Row& mine, float* more, Row& other) const {
+        const float to = mine.reference > other.reference || mine.reference != mine.reference ? mine.reference : other.reference;
+        if (mine.reference != to) refer(to, out, mine);
+        if (other.reference != to) refer(to, more, other);
+        store(mine.total, load(mine.total) + load(other.total));
+        store(mine.product, load(mine.product) + load(other.product));
+        store(mine.distance, load(mine.distance) + load(other.distance));
+        for (int64_t e = 0; e < width; e += W) store(out + e, load(out + e) + load(more + e));
+    }
+
+    // The answers for one row.
+    void finish(int64_t h, int64_t row, const float* out, const Row& mine) {
+        float m = mine.reference * natural, total = sum(load(mine.total)), by = 1.0f, product = sum(load(mine.product));
+        if (call.sinks && call.sinks[h] != -INFINITY) { // one more key, whose value is 0
+            const float sink = call.sinks[h], to = sink > m ? sink : m, down = (m - to) * LOG2E, share = std::exp2((sink - to) * LOG2E);
+            by = m == -INFINITY ? 0.0f : std::exp2(down);
+            product = (m == -INFINITY ? 0.0f : by * (product + down * total)) + share * (sink - to) * LOG2E;
+            total = total * by + share, m = to;
+        }
+        const bool empty = m == -INFINITY && total == 0.0f;
+        const float inverse = empty ? 0.0f : by / total;
+        const int64_t at = (b * call.H + h) * call.Q + row;
+        if (call.highest) call.highest[at] = empty ? 0.0f : m;
+        if (call.log_sum) call.log_sum[at] = empty ? -INFINITY : std::log(total);
+        if (call.entropy) call.entropy[at] = empty ? 0.0f : std::log(total) - LN2 * product / total;
+        if (call.distance) call.distance[at] = sum(load(mine.distance)) * inverse;
+        if (call.out.data) write(h, row, out, inverse * kept_scale(call));
+    }
+
+    void write(int64_t h, int64_t row, const float* x, float inverse) {
+        const hw_tensor& t = call.out;
+        const int64_t place = b * t.stride[0] + h * t.stride[1] + row * t.stride[2];
+        vf check{};
+        for (int64_t e = 0; e < call.E; e += W) {
+            const vf y = load(x + e) * splat(inverse);
+            check += y - y; // 0, or NaN
+            const int64_t count = least(W, call.E - e);
+            if (call.dtype == HW_FLOAT32 && t.stride[3] == 1 && count == W) {
+                store((float*)t.data + place + e, y);
+            } else if (T::PAIR == 2 && call.dtype == HW_BFLOAT16 && t.stride[3] == 1 && count == W) {
+                P::weights((Weight*)t.data + place + e, y);
+            } else {
+                float row_of[W];
+                store(row_of, y);
+                for (int64_t j = 0; j < count; j++) write_number(call.dtype, t.data, place + (e + j) * t.stride[3], row_of[j]);
+            }
+        }
+        odd |= sum(check) != 0.0f;
+    }
+};
+
+} // namespace ISA
