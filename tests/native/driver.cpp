@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr int64_t B = 1, H = 4, G = 2, Q = 70, K = 133, D = 20, E = 12, TOP = 5;
+constexpr int64_t B = 1, H = 4, G = 2, K = 133, D = 20, E = 12, TOP = 5;
 const char *const DTYPES[] = {"float32", "bfloat16", "float16"}, *const MASKS[] = {"all", "band", "blocks"};
 std::mt19937 draws(0);
 
@@ -76,7 +76,7 @@ void compare(double found, double expected, double allowed) {
     worst = difference <= worst ? worst : difference; // NaN too
 }
 
-double check(int64_t dtype, int64_t mask, bool options) {
+double check(int64_t Q, int64_t dtype, int64_t mask, bool options) {
     Array q(dtype, B, H, Q, D, true), k(dtype, B, G, K, D, true), v(dtype, B, G, K, E, true), d_out(dtype, B, H, Q, E, true), bias(HW_FLOAT32, B, H, Q, K, true);
     Array out(dtype, B, H, Q, E), d_q(dtype, B, H, Q, D), d_k(dtype, B, G, K, D), d_v(dtype, B, G, K, E), d_bias(HW_FLOAT32, B, H, Q, K);
     Array highest(HW_FLOAT32, B, H, Q, 1), log_sum(HW_FLOAT32, B, H, Q, 1), entropy(HW_FLOAT32, B, H, Q, 1), received(HW_FLOAT32, B, H, 1, K), largest(HW_FLOAT32, B, H, Q, TOP), mean(HW_FLOAT32, B, H, 1, 1);
@@ -84,7 +84,7 @@ double check(int64_t dtype, int64_t mask, bool options) {
     const float sinks[H] = {0.5f, -1.0f, 2.0f, 0.0f};
     const Blocks blocks;
     hw_attention call = {};
-    call.size = sizeof call, call.dtype = dtype, call.threads = 2;
+    call.size = sizeof call, call.dtype = call.cache_dtype = dtype, call.threads = 2;
     call.B = B, call.H = H, call.G = G, call.Q = Q, call.K = K, call.D = D, call.E = E;
     call.q = q, call.k = k, call.v = v, call.out = out, call.scale = 0.25;
     if (options) call.softcap = 3.0, call.sinks = sinks, call.bias = bias;
@@ -160,14 +160,13 @@ int main() {
             std::printf(" not on this machine\n");
             continue;
         }
-        for (int64_t dtype = HW_FLOAT32; dtype <= HW_FLOAT16; dtype++)
-            for (int64_t mask = HW_ALL; mask <= HW_BLOCKS; mask++)
-                for (int options = 0; options < 2; options++) {
-                    const double found = check(dtype, mask, options);
-                    if (found <= 1) continue;
-                    failed = true;
-                    std::printf(" %s, mask %s%s: %.1f times as far off as is allowed;", DTYPES[dtype], MASKS[mask], options ? ", options" : "", found);
-                }
+        for (int64_t i = 0; i < 36; i++) {
+            const int64_t Q = i % 2 ? 70 : 2, options = i / 2 % 2, mask = i / 4 % 3, dtype = i / 12; // a few rows go another way
+            const double found = check(Q, dtype, mask, options);
+            if (found <= 1) continue;
+            failed = true;
+            std::printf(" %s, %d queries, mask %s%s: %.1f times as far off as is allowed;", DTYPES[dtype], (int)Q, MASKS[mask], options ? ", options" : "", found);
+        }
         std::printf(" done%s\n", which == best ? ", chosen by itself" : "");
     }
     return failed;

@@ -115,18 +115,21 @@ INLINE void floats_of(int64_t dtype, const void* data, int64_t at, int64_t step,
     else floats_of<HW_FLOAT16>(data, at, step, n, to);
 }
 
-// W vectors as the columns of a square become its rows: at each stage, blocks of S x S off the diagonal change places.
+// Of two vectors every other block of S lanes: the first ones, and the second ones.
 template <int S, int... I>
-INLINE void exchange(vu* x, std::integer_sequence<int, I...>) {
+constexpr auto upper(std::integer_sequence<int, I...>) { return std::integer_sequence<int, (I & S ? I - S + W : I)...>(); }
+template <int S, int... I>
+constexpr auto lower(std::integer_sequence<int, I...>) { return std::integer_sequence<int, (I & S ? I + W : I + S)...>(); }
+
+// W vectors as the columns of a square become its rows: at each stage, blocks of S x S off the diagonal change places.
+template <int S>
+INLINE void exchange(vu* x) {
     for (int i = 0; i < W; i++) {
         if (i & S) continue;
         const vu a = x[i], b = x[i + S];
-        x[i] = picked(a, b, std::integer_sequence<int, (I & S ? I - S + W : I)...>());
-        x[i + S] = picked(a, b, std::integer_sequence<int, (I & S ? I + W : I + S)...>());
+        x[i] = picked(a, b, upper<S>(Lanes())), x[i + S] = picked(a, b, lower<S>(Lanes()));
     }
 }
-template <int S>
-INLINE void exchange(vu* x) { exchange<S>(x, std::make_integer_sequence<int, W>()); }
 
 INLINE void transpose(vu* x) {
     exchange<1>(x), exchange<2>(x);

@@ -57,12 +57,13 @@ INLINE V picked(V a, V b, std::integer_sequence<int, FROM...>) {
 #endif
 }
 
+typedef std::make_integer_sequence<int, W> Lanes;
 template <int S, int... I>
 constexpr auto behind(std::integer_sequence<int, I...>) { return std::integer_sequence<int, (I + S) % W...>(); }
 
 // The lanes that are S further on, the first ones behind the last.
 template <int S>
-INLINE vf rotated(vf x) { return picked(x, x, behind<S>(std::make_integer_sequence<int, W>())); }
+INLINE vf rotated(vf x) { return picked(x, x, behind<S>(Lanes())); }
 
 template <int S = W / 2>
 INLINE float sum(vf x) {
