@@ -19,9 +19,12 @@ class Native(BuildHookInterface):
         built = runpy.run_path(str(Path(self.root) / "headwise" / "native" / "build.py"))
         path: Path = built["FOLDER"] / built["NAME"]
         try:
-            if version == "standard" or not built["is_current"]():
-                path.unlink(missing_ok=True)  # compiled from other sources, or elsewhere
+            if not built["is_current"]():
+                path.unlink(missing_ok=True)  # compiled from other sources
                 built["build"]()
+            if version == "standard":
+                build_data["tag"] = f"py3-none-{_platform(path.read_bytes(), *built['target'](), built['MACOS'])}"
+                build_data["pure_python"] = False
         except built["BuildError"] as error:
             self.app.display_warning(
                 "headwise: the native kernels were not compiled, and PyTorch's operators serve, which are slower. "
@@ -29,9 +32,6 @@ class Native(BuildHookInterface):
             )
             return
         build_data["artifacts"].append(f"/{path.relative_to(self.root)}")
-        if version == "standard":
-            build_data["pure_python"] = False
-            build_data["tag"] = f"py3-none-{_platform(path.read_bytes(), *built['target'](), built['MACOS'])}"
 
 
 def _platform(library: bytes, processor: str, system: str, macos: str) -> str:
