@@ -89,9 +89,9 @@ def _place(error: OSError) -> str:
 
 def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked:
-        from headwise.native.library import instruction_set
+        from headwise.native.library import instruction_set, missing
 
-        click.echo(f"headwise {headwise.__version__} (native kernels: {instruction_set() or 'none'})")
+        click.echo(f"headwise {headwise.__version__} (native kernels: {instruction_set() or f'off: {missing()}'})")
         context.exit()
 
 

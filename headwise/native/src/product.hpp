@@ -108,7 +108,7 @@ struct BFloat16 : Registers<BFloat16> {
 struct BFloat16 : Registers<BFloat16> {
     static constexpr int PAIR = 2, UNITS = 1, DEGREE = 4, ROUGH = 3;
     INLINE vf mac(vf c, unit a, vf b) {
-        return vbfdotq_f32(c, vreinterpretq_bf16_u32(vdupq_n_u32(a)), vreinterpretq_bf16_f32(b));
+        return (vf)vbfdotq_f32((float32x4_t)c, vreinterpretq_bf16_u32(vdupq_n_u32(a)), vreinterpretq_bf16_f32((float32x4_t)b));
     }
 };
 #endif

@@ -7,10 +7,14 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && !defined(__ARM_FEATURE_BF16)
+#define __ARM_FEATURE_BF16 1 // GCC 12 knows only the longer name
+#endif
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
@@ -43,13 +47,23 @@ INLINE vf fma(vf a, vf b, vf c) { return a * b + c; } // contracted: -ffp-contra
 INLINE vf max(vf a, vf b) { return a > b ? a : b; }    // b if one is NaN
 INLINE vi lanes() { vi x; for (int i = 0; i < W; i++) x[i] = i; return x; }
 
+// The lanes FROM of a and, from W on, of b. GCC before 12 lacks the second name, clang the first.
+template <int... FROM, class V>
+INLINE V picked(V a, V b, std::integer_sequence<int, FROM...>) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, FROM...);
+#else
+    return __builtin_shuffle(a, b, vi{FROM...});
+#endif
+}
+
+typedef std::make_integer_sequence<int, W> Lanes;
+template <int S, int... I>
+constexpr auto behind(std::integer_sequence<int, I...>) { return std::integer_sequence<int, (I + S) % W...>(); }
+
 // The lanes that are S further on, the first ones behind the last.
 template <int S>
-INLINE vf rotated(vf x) {
-    vi from;
-    for (int i = 0; i < W; i++) from[i] = (i + S) % W;
-    return __builtin_shuffle(x, from);
-}
+INLINE vf rotated(vf x) { return picked(x, x, behind<S>(Lanes())); }
 
 template <int S = W / 2>
 INLINE float sum(vf x) {
@@ -111,6 +125,8 @@ INLINE uint32_t bits_of(vi x) {
     return _mm512_movepi32_mask((__m512i)x);
 #elif defined(__AVX2__)
     return (uint32_t)_mm256_movemask_ps((vf)x);
+#elif defined(__aarch64__)
+    return vaddvq_u32((uint32x4_t)((vu)x & vu{1, 2, 4, 8}));
 #else
     uint32_t bits = 0;
     for (int i = 0; i < W; i++) bits |= (uint32_t)(x[i] != 0) << i;
