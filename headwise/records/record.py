@@ -24,7 +24,7 @@ from headwise.records.head import Head
 from headwise.records.site import Site
 from headwise.records.statistics import STATISTICS, Statistic, Statistics, compute, make
 from headwise.records.statistics.computed import Computed, look_up
-from headwise.records.statistics.lse import NormaliserOfRows
+from headwise.records.statistics.lse import LogSumExp, NormaliserOfRows
 from headwise.registry import Bundle
 from headwise.softmax import Normaliser
 
@@ -216,7 +216,9 @@ class AttentionRecord:
     @functools.cached_property
     def lse(self) -> Tensor:
         """log Σ exp(s), over the keys and the sink, [B, H, Q]; natural log; -inf for a row that attends to nothing."""
-        return self._ask("lse")
+        known = look_up(self._computed, [LogSumExp()])
+        found: Tensor = known["lse"] if known else self._normaliser.lse
+        return found
 
     @functools.cached_property
     def _normaliser(self) -> Normaliser:
@@ -249,7 +251,7 @@ class AttentionRecord:
         known = look_up(self._computed, asked) if rows is None else {}
         left = [each for each in asked if each.name not in known]
         if rows is None and [each.name for each in left] == ["lse"] and "_normaliser" in self.__dict__:
-            return {**known, "lse": self._normaliser.lse}
+            return {**known, "lse": self.lse}
         if not left:
             return known
         # Every pass finds the normalisers on its way.
