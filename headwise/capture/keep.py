@@ -92,7 +92,8 @@ class Keeper:
         Without queries and keys it has their shapes, and for each key a number by which the next step is recognised.
         """
         if self._keep:
-            return dataclasses.replace(call, **{name: self.convert(getattr(call, name)) for name in ("q", "k", "v")})
+            q, k, v = (self.convert(x) for x in (call.q, call.k, call.v))
+            return dataclasses.replace(call, q=q, k=k, v=v)
         device = torch.device("cpu") if self._offload else call.q.device
         q = torch.empty(*call.q.shape[:3], 0, dtype=call.q.dtype, device=device)
         # Training steps are no steps of a generation.
@@ -128,9 +129,9 @@ class Keeper:
             if x is None:
                 continue
             address = x.untyped_storage().data_ptr()
-            nbytes, tensors = self._storages.pop(address, (0, 1))
-            if tensors > 1:
-                self._storages[address] = nbytes, tensors - 1
+            nbytes, sharing = self._storages.pop(address, (0, 1))
+            if sharing > 1:
+                self._storages[address] = nbytes, sharing - 1
             else:
                 self._nbytes -= nbytes
 

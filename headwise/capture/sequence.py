@@ -47,9 +47,7 @@ class Sequence:
         """Whether a step has followed the first call."""
         return len(self._biases) > 1
 
-    def extend(
-        self, call: AttentionCall, *, among: Tensor | None = None, step: Step | None = None
-    ) -> Tensor | None:
+    def extend(self, call: AttentionCall, *, among: Tensor | None = None, step: Step | None = None) -> Tensor | None:
         """Add the rows of a step; returns which beams each example may continue, bool [B, B]; None if it is none.
 
         Beams with equal keys are interchangeable. Without `among` the keys grow (self-attention). With it the keys are

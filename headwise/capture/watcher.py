@@ -18,8 +18,8 @@ from headwise import masks
 from headwise.call import AttentionCall
 from headwise.capture.keep import Keeper, Keeping
 from headwise.capture.sequence import Sequence as Generation
-from headwise.capture.steps import Step
 from headwise.capture.sites import Place, attention_modules, find_place, kind_of, module_names
+from headwise.capture.steps import Step
 from headwise.errors import HeadwiseError
 from headwise.masks.additive import UNIFORM
 from headwise.records import AttentionRecord, CallSite, Coverage, Site

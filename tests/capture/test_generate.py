@@ -290,7 +290,8 @@ def assert_same_statistics(
                 continue
             if name == "top":
                 assert bool(((answer.keys >= 0) & (answer.keys < record.shape[3])).all())
-                assert all(len(set(row)) == len(row) for row in answer.keys.transpose(1, 2)[real].flatten(0, 1).tolist())
+                of_rows = answer.keys.transpose(1, 2)[real].flatten(0, 1).tolist()
+                assert all(len(set(keys)) == len(keys) for keys in of_rows)
                 at_keys = expected.weights().gather(3, answer.keys).transpose(1, 2)[real]
                 answer, reference = answer.weights, reference.weights
                 torch.testing.assert_close(at_keys, answer.transpose(1, 2)[real], rtol=0, atol=1e-5)
@@ -308,7 +309,11 @@ def generate_twice_watched(model: Any, ids: Tensor, real: Tensor, **options: Any
 @pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
 @pytest.mark.parametrize(
     ("name", "options"),
-    [*((name, {}) for name in ("gpt2", "llama", "mistral", "gemma2", "gpt-oss")), ("llama", STATIC), ("mistral", STATIC)],
+    [
+        *((name, {}) for name in ("gpt2", "llama", "mistral", "gemma2", "gpt-oss")),
+        ("llama", STATIC),
+        ("mistral", STATIC),
+    ],
     ids=str,
 )
 def test_statistics_of_a_generation(
@@ -339,10 +344,10 @@ def test_statistics_of_an_encoder_decoder(models: dict[str, Any], name: str) -> 
 @pytest.mark.parametrize("name", ["gpt2", "mistral"])
 def test_statistics_of_a_loop_of_ones_own(models: dict[str, Any], name: str, chunks: tuple[int, ...]) -> None:
     tokens, cache = torch.cat([IDS, IDS.flip(1)], 1)[:, : sum(chunks)], None
-    with torch.no_grad(), headwise.watch(models[name]) as whole:
-        with headwise.watch(models[name], statistics="all", keep=False) as alone:
-            for part in tokens.split(list(chunks), 1):
-                cache = models[name](input_ids=part, past_key_values=cache, use_cache=True).past_key_values
+    watches = headwise.watch(models[name]), headwise.watch(models[name], statistics="all", keep=False)
+    with torch.no_grad(), watches[0] as whole, watches[1] as alone:
+        for part in tokens.split(list(chunks), 1):
+            cache = models[name](input_ids=part, past_key_values=cache, use_cache=True).past_key_values
     assert_same_statistics(whole, alone, torch.ones_like(tokens).bool())
 
 

@@ -29,7 +29,7 @@ def named(names: Names) -> list[Statistic]:
         raise ArgumentError(f'statistics: expected names, a dict of names and options, or "all". Received: {names!r}')
     if not names:
         return []
-    options = names if isinstance(names, Mapping) else dict.fromkeys(names, {})
+    options = names if isinstance(names, Mapping) else {name: {} for name in names}
     found = make({*options, LogSumExp.name}, {})
     for i, each in enumerate(found):
         given = options.get(each.name, {})
