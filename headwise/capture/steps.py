@@ -34,6 +34,7 @@ class Steps:
     def append(self, step: Step, total: int, *, grew: bool) -> None:
         """Add a step, after which there are `total` keys; `grew`: those of its own rows are among them."""
         before = total - step.call.shape[3]
+        self.first = tuple((each, None) for each, _ in self.first)  # what is needed of them is in the parts
         for each, answer in step.computed:
             if not grew and each.column is not None and each.column.within_sequence:
                 self._parts[each.name] = []  # each step counts its rows from the last key

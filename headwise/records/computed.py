@@ -9,7 +9,7 @@ from headwise.errors import RecordError
 from headwise.records.record import AttentionRecord, Extras
 from headwise.records.site import Site
 from headwise.records.statistics import Statistic, make, options_of
-from headwise.records.statistics.computed import Computed, check_known, look_up
+from headwise.records.statistics.computed import Computed, look_up, not_known
 from headwise.registry import Bundle
 
 
@@ -72,5 +72,7 @@ class ComputedRecord(AttentionRecord):
         return [each if options_of(type(each)) & options.keys() else known.get(each.name, each) for each in asked]
 
     def _answers(self, asked: Sequence[Statistic], rows: int | None) -> dict[str, Any]:
-        check_known(self._computed, asked, self._where)
-        return look_up(self._computed, asked)
+        answers = look_up(self._computed, asked)
+        if missing := [each for each in asked if each.name not in answers]:
+            raise not_known(self._computed, missing, self._where)
+        return answers

@@ -14,7 +14,7 @@ import headwise
 from headwise.errors import RecordError
 from headwise.records import AttentionRecord, Seen
 from headwise.records.statistics import STATISTICS
-from tests.capture.parity import ENCODER_DECODER, IDS, REAL, SMALL, assert_weights
+from tests.capture.parity import ENCODER_DECODER, IDS, REAL, SMALL, assert_weights, reachable
 
 GROUPED = {**SMALL, "num_key_value_heads": 2, "eos_token_id": 49, "bos_token_id": 1, "pad_token_id": 0}
 BART = {**ENCODER_DECODER, "forced_eos_token_id": None}
@@ -231,6 +231,25 @@ def test_the_same_pass_twice_is_two_records(models: dict[str, Any]) -> None:
     assert len(seen) == 4
 
 
+def test_a_generation_that_is_kept_is_kept_to_its_end(models: dict[str, Any]) -> None:
+    with headwise.watch(models["llama"], every=100) as seen:
+        models["llama"].generate(IDS, do_sample=False, max_new_tokens=4, min_new_tokens=4)
+    assert [record.shape[2] for record in seen] == [10, 10]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_generation_is_causal_if_all_its_steps_are(causal: bool) -> None:
+    class Step(nn.Module):
+        def forward(self, x: Tensor, start: int) -> None:
+            mask = headwise.masks.causal() if causal or not start else None
+            headwise.attention(x[:, :, start:], x, x, mask=mask)
+
+    x = torch.randn(1, 1, 5, 8)
+    with headwise.watch(model := Step()) as seen:
+        model(x[:, :, :3], 0), model(x, 3)
+    assert [record.site.causal for record in seen if record.site] == [causal]
+
+
 @pytest.mark.parametrize("name", ["t5", "bart"])
 @pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
 def test_encoder_decoders(models: dict[str, Any], name: str, padded: bool) -> None:
@@ -379,14 +398,21 @@ def test_what_does_not_follow_from_the_steps_is_said(models: dict[str, Any]) -> 
     torch.testing.assert_close(whole[0].pooled(1)[..., 0, 0], whole[0].weights().mean((2, 3)))
 
 
-def test_max_bytes_counts_the_statistics_of_a_generation(models: dict[str, Any]) -> None:
-    def run(max_bytes: int) -> None:
-        with headwise.watch(models["llama"], statistics=["entropy"], keep=False, max_bytes=max_bytes):
-            models["llama"].generate(IDS[:1], do_sample=False, max_new_tokens=40, min_new_tokens=40)
+def test_bytes_of_the_statistics_grow_with_the_length(models: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"statistics": {"entropy": {}, "received": {}, "pooled_max": {"size": 7}}, "keep": False}
 
-    run(7000)  # 2 layers, 46 … 92 rows, of each an entropy and a log-sum-exp for 4 heads, and a number for each key
+    def run(count: int, max_bytes: int) -> int:
+        with headwise.watch(models["llama"], **options, max_bytes=max_bytes) as seen:
+            models["llama"].generate(IDS[:1], do_sample=False, max_new_tokens=count, min_new_tokens=count)
+            kept = reachable(seen._watcher.entries)  # type: ignore[attr-defined]
+            assert not any(x.shape[2:] == (7, 7) for x in kept)  # the pictures of the prompts
+            return sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in kept}.values())
+
+    per_token = 2 * (3 * 4 * 4 + 8)  # layers: three statistics of 4 heads, and the number of a key
+    for count in (20, 40, 80):
+        assert run(count, 100_000) <= 3 * per_token * (count + 7)
     with pytest.raises(RecordError, match="max_bytes"):
-        run(3000)
+        run(80, per_token * 80)
 
 
 # Beam search: the beams that were returned, not those that were running.

@@ -54,24 +54,21 @@ def look_up(computed: Computed, asked: Iterable[Statistic]) -> dict[str, Any]:
     return answers
 
 
-def check_known(computed: Computed, asked: Iterable[Statistic], where: str) -> None:
-    """RecordError that says which statistics of which layer are not known, and what to do, unless all of these are."""
+def not_known(computed: Computed, missing: Iterable[Statistic], where: str) -> RecordError:
+    """Why these statistics of a layer are not known, and what to do."""
     known = {each.name: each for each, answer in computed if answer is not None}
     reasons = []
-    for each in asked:
-        if look_up(computed, [each]):
-            continue
+    for each in missing:
         if each.name in known:
             reasons.append(f"{each.name} was computed with {_said(known[each.name])}, not {_said(each)}")
         elif any(each.name == other.name for other, _ in computed):
             reasons.append(f"{each.name} of a generation does not follow from its steps")
         else:
             reasons.append(f"{each.name} was not computed during the run")
-    if reasons:
-        raise RecordError(
-            f"{where}: {', '.join(reasons)}. Name what you need in statistics= of headwise.watch, or keep the queries "
-            f"and keys, from which everything follows (keep=True). Known: {', '.join(known)}"
-        )
+    return RecordError(
+        f"{where}: {', '.join(reasons)}. Name what you need in statistics= of headwise.watch, or keep the queries and "
+        f"keys, from which everything follows (keep=True). Known: {', '.join(known)}"
+    )
 
 
 def _said(statistic: Statistic) -> str:
