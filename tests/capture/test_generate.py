@@ -242,11 +242,11 @@ def test_a_generation_is_causal_if_all_its_steps_are(causal: bool) -> None:
     class Step(nn.Module):
         def forward(self, x: Tensor, start: int) -> None:
             mask = headwise.masks.causal() if causal or not start else None
-            headwise.attention(x[:, :, start:], x, x, mask=mask)
+            headwise.attention(x[:, None, start:], x[:, None], x[:, None], mask=mask)
 
-    x = torch.randn(1, 1, 5, 8)
+    x = torch.randn(1, 5, 8)
     with headwise.watch(model := Step()) as seen:
-        model(x[:, :, :3], 0), model(x, 3)
+        model(x[:, :3], 0), model(x, 3)
     assert [record.site.causal for record in seen if record.site] == [causal]
 
 
