@@ -276,7 +276,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"statistics": ["entropie"]}, r"the names are lse, entropy, .* Received: names=\['entropie'\]"),
     ({"statistics": "entropie"}, r"Received: names=\['entropie'\]"),
     ({"statistics": 3}, "expected names, a dict of names and options, or .all.. Received: 3"),
-    ({"statistics": iter(["entropy"])}, "expected names"),
     ({"statistics": {"top": {"share": 0.5}}}, "the options of top are top, as a dict. Received: 'top'"),
     ({"statistics": {"top": 3}}, "the options of top are top, as a dict. Received: 'top': 3"),
     ({"statistics": {"entropy": {"top": 3}}}, "the options of entropy are none"),
