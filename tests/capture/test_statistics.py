@@ -80,7 +80,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], object]]] = {
     ),
     "nn.TransformerEncoder": (encoder, x_of),
     "llama": (lambda: transformers.LlamaModel(GROUPED).eval(), padded),
-    "gpt-oss": (lambda: transformers.GptOssModel(GPT_OSS).eval(), lambda model: model(input_ids=IDS)),  # learned sinks
+    "gpt-oss": (lambda: transformers.GptOssModel(GPT_OSS).eval(), padded),  # learned sinks
 }
 
 

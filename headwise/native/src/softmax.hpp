@@ -99,7 +99,7 @@ struct Softmax {
         mine.reference = to;
         if (nothing) return;
         const vf by = splat(std::exp2(down)), total = load(mine.total);
-        store(mine.product, by * (load(mine.product) + splat(down > -200.0f ? down : -200.0f) * total)); // not 0 times inf
+        store(mine.product, by * (load(mine.product) + splat(bounded(down)) * total));
         store(mine.total, by * total);
         store(mine.distance, by * load(mine.distance));
         for (int64_t e = 0; e < width; e += W) store(out + e, by * load(out + e));
@@ -122,7 +122,7 @@ struct Softmax {
         if (call.sinks && call.sinks[h] != -INFINITY) { // one more key, whose value is 0
             const float sink = call.sinks[h], to = sink > m ? sink : m, down = (m - to) * LOG2E, share = std::exp2((sink - to) * LOG2E);
             by = m == -INFINITY ? 0.0f : std::exp2(down);
-            product = (m == -INFINITY ? 0.0f : by * (product + down * total)) + share * (sink - to) * LOG2E;
+            product = (m == -INFINITY ? 0.0f : by * (product + bounded(down) * total)) + share * bounded((sink - to) * LOG2E);
             total = total * by + share, m = to;
         }
         const bool empty = m == -INFINITY && total == 0.0f;
