@@ -29,9 +29,6 @@ KERNELS: dict[str, Kernel] = {
 # What torch.compile and torch.export can follow without looking at what a tensor holds; the first that can is taken.
 TRACEABLE = ("decode", "native", "sdpa", "reference")
 
-# Cells of [B, H, Q, K], and numbers in k, below which comparing kernels takes longer than the best could save.
-WORTH_PLANNING = 2**17
-
 
 def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
     """The kernel asked for by name, or the cheapest that does not refuse.
@@ -53,7 +50,7 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
         return next(each for each in ready if each is not native or native.is_worth_compiling(call))
     if call.k_scale is not None:
         return native
-    if max(math.prod(call.shape), call.k.numel()) < WORTH_PLANNING and refusal(sdpa, call) is None:
+    if max(math.prod(call.shape), call.k.numel()) < sdpa.WORTH_PLANNING and refusal(sdpa, call) is None:
         return _dense(call)
     if call.mask is None or call.q.shape[2] == 1:  # a step's lengths do not come again: nothing to remember
         return _cheapest(call)

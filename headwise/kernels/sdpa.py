@@ -26,6 +26,9 @@ from headwise.softmax import EMPTY
 from headwise.tiles import Run, Tile, TileList
 
 OPTIONS = frozenset({"bias", "sinks", "dropout"})
+
+# Cells of [B, H, Q, K], and numbers in k, below which comparing kernels takes longer than the best could save.
+WORTH_PLANNING = 2**17
 SHARE = 0.95  # of the nominal speed, in large calls
 
 
@@ -86,6 +89,21 @@ def run(call: AttentionCall) -> Tensor:
     shared = {"enable_gqa": True} if call.heads_per_key_head > 1 else {}
     out = scaled_dot_product_attention(q, k, v, mask, call.dropout, is_causal, scale=scale, **shared)
     return cut_to_values(call, out)
+
+
+def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor | None:
+    """The output of a call without options that is so small that planning it would take longer than it does.
+
+    None if it is not small, or needs more than torch's function alone. The tensors are checked already.
+    """
+    (batch, heads, q_len, d), (_, key_heads, k_len, e) = q.shape, v.shape
+    small = 0 < batch * heads * q_len * k_len < WORTH_PLANNING and batch * key_heads * k_len * d < WORTH_PLANNING
+    if not small or d != e or (heads != key_heads and q_len == 1) or torch.compiler.is_compiling():
+        return None
+    if torch.is_autocast_enabled(q.device.type) or (scale is not None and not scale > 0.0):
+        return None
+    shared = {"enable_gqa": True} if heads != key_heads else {}
+    return scaled_dot_product_attention(q, k, v, scale=scale, **shared)
 
 
 def _one_tile_each(call: AttentionCall) -> TileList:
