@@ -148,7 +148,11 @@ struct Backward {
             lo[r] = (int32_t)most(0, least(TILE, sight.lo[r] - key)), hi[r] = (int32_t)most(0, least(some, sight.hi[r] - key));
         }
         if (call.bias.data) gather_bias(h, q, key, some);
-        for (int64_t j = 0; j < TILE; j++) weigh(j, key + j, x, lo, hi, whole, block);
+        const bool plain = whole && call.softcap == 0.0 && !call.bias.data && !call.d_bias.data && call.dropout == 0.0;
+        for (int64_t j = 0; j < TILE; j++) {
+            if (plain) weigh(j, x);
+            else weigh(j, key + j, x, lo, hi, whole, block);
+        }
         if (call.d_bias.data) add_bias(h, q, key, some);
         if constexpr (T::PAIR > 1)
             for (int64_t j = 0; j < HALF; j++)
@@ -158,7 +162,23 @@ struct Backward {
         product(call.D, kt, HALF, right, TILE, HALF, x.dqt, TILE, TILE, true);
     }
 
-    // P and dS of one key, the j-th of its block.
+    // P and dS of one key, the j-th of its block, which all queries see, without options.
+    void weigh(int64_t j, const Queries& x) const {
+        const vf scale = splat((float)call.scale);
+        const float *s = scores + j * TILE, *by = dp + j * TILE;
+        for (int64_t i = 0; i < TILE; i += 2 * W) {
+            vf e[2], d[2];
+            for (int64_t u = 0; u < 2; u++) {
+                const int64_t at = i + u * W;
+                e[u] = exp2<T::ROUGH>(fma(fma(load(s + at), scale, -load(x.highest + at)), splat(LOG2E), -load(x.log_sum + at)));
+                d[u] = e[u] * (load(by + at) - load(x.delta + at)) * scale;
+            }
+            P::weights(p + j * TILE + i, e[0], e[1]);
+            P::weights(ds + j * TILE + i, d[0], d[1]);
+        }
+    }
+
+    // The same of any block, with options.
     void weigh(int64_t j, int64_t key, const Queries& x, const int32_t* lo, const int32_t* hi, bool whole, const Block& block) {
         const vf scale = splat((float)call.scale);
         const float cap = (float)call.softcap;
@@ -256,12 +276,16 @@ static void backward_keys(void* given, int64_t piece) {
         const hw_tensor& t = which ? call.d_v : call.d_k;
         const int64_t n = which ? call.E : call.D, width = which ? work.ew : work.dw;
         if (!t.data) continue;
-        for (int64_t r = key; r < least(call.K, key + TILE); r++)
-            for (int64_t d = 0; d < n; d++) {
-                float total = 0;
-                for (int64_t part = 0; part < work.parts; part++) total += work.dk(matrix * work.parts + part)[(which ? work.keys * work.dw : 0) + r * width + d];
-                write_number(call.dtype, t.data, b * t.stride[0] + g * t.stride[1] + r * t.stride[2] + d * t.stride[3], total);
+        const float* parts = work.dk(matrix * work.parts) + (which ? work.keys * work.dw : 0);
+        for (int64_t r = key; r < least(call.K, key + TILE); r++) {
+            const int64_t at = b * t.stride[0] + g * t.stride[1] + r * t.stride[2];
+            for (int64_t d = 0; d < n; d += W) { // (a row of the parts has a multiple of W)
+                vf total{};
+                for (int64_t part = 0; part < work.parts; part++) total += load(parts + part * work.keys * (work.dw + work.ew) + r * width + d);
+                if (t.stride[3] == 1 && d + W <= n) write_vector(call.dtype, t.data, at + d, total);
+                else for (int64_t j = 0; j < least(W, n - d); j++) write_number(call.dtype, t.data, at + (d + j) * t.stride[3], total[j]);
             }
+        }
     }
 }
 

@@ -121,6 +121,23 @@ constexpr auto upper(std::integer_sequence<int, I...>) { return std::integer_seq
 template <int S, int... I>
 constexpr auto lower(std::integer_sequence<int, I...>) { return std::integer_sequence<int, (I & S ? I + W : I + S)...>(); }
 
+// W floats as numbers behind one another.
+INLINE void write_vector(int64_t dtype, void* data, int64_t at, vf x) {
+    if (dtype == HW_FLOAT32) return store((float*)data + at, x);
+    uint16_t* to = (uint16_t*)data + at;
+#if defined(__AVX512F__)
+    if (dtype == HW_FLOAT16) return _mm256_storeu_si256((__m256i*)to, _mm512_cvtps_ph(x, 0));
+#elif defined(__F16C__)
+    if (dtype == HW_FLOAT16) return _mm_storeu_si128((__m128i*)to, _mm256_cvtps_ph(x, 0));
+#endif
+#if defined(__AVX512BF16__)
+    const __m256bh y = _mm512_cvtneps_pbh(x);
+    std::memcpy(to, &y, 32);
+#else
+    for (int i = 0; i < W; i++) to[i] = dtype == HW_BFLOAT16 ? to_bfloat(x[i]) : to_half(x[i]);
+#endif
+}
+
 // W vectors as the columns of a square become its rows: at each stage, blocks of S x S off the diagonal change places.
 template <int S>
 INLINE void exchange(vu* x) {

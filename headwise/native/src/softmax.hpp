@@ -143,15 +143,8 @@ struct Softmax {
             const vf y = load(x + e) * splat(inverse);
             check += y - y; // 0, or NaN
             const int64_t count = least(W, call.E - e);
-            if (call.dtype == HW_FLOAT32 && t.stride[3] == 1 && count == W) {
-                store((float*)t.data + place + e, y);
-            } else if (T::PAIR == 2 && call.dtype == HW_BFLOAT16 && t.stride[3] == 1 && count == W) {
-                P::weights((Weight*)t.data + place + e, y);
-            } else {
-                float row_of[W];
-                store(row_of, y);
-                for (int64_t j = 0; j < count; j++) write_number(call.dtype, t.data, place + (e + j) * t.stride[3], row_of[j]);
-            }
+            if (t.stride[3] == 1 && count == W) write_vector(call.dtype, t.data, place + e, y);
+            else for (int64_t j = 0; j < count; j++) write_number(call.dtype, t.data, place + (e + j) * t.stride[3], y[j]);
         }
         odd |= sum(check) != 0.0f;
     }
