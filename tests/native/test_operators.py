@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,20 +69,29 @@ def test_a_graph_keeps_it_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) 
         ran.clear()
 
 
+class Layer(torch.nn.Module):
+    def __init__(self, kernel: str) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return headwise.attention(q, k, v, mask=masks.window(20, 0), kernel=self.kernel)
+
+
 def test_an_exported_program_has_it_by_name_alone() -> None:
-    class Layer(torch.nn.Module):
-        def __init__(self, kernel: str) -> None:
-            super().__init__()
-            self.kernel = kernel
-
-        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return headwise.attention(q, k, v, mask=masks.window(20, 0), kernel=self.kernel)
-
     given = tuple(x.detach() for x in inputs(torch.bfloat16))
     for kernel, has in (("native", True), ("auto", False)):
         program = torch.export.export(Layer(kernel), given)
         assert ("headwise" in program.graph_module.code) is has
         torch.testing.assert_close(program.module()(*given), Layer(kernel)(*given), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_package_of_aotinductor_calls_it(tmp_path: Path) -> None:
+    given = tuple(x.detach() for x in inputs())
+    program = torch.export.export(Layer("native"), given)
+    path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "layer.pt2"))
+    torch.testing.assert_close(torch._inductor.aoti_load_package(path)(*given), Layer("native")(*given))
 
 
 def test_torch_finds_nothing_wrong_with_the_operators() -> None:
