@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,7 +87,7 @@ def run(call: AttentionCall) -> Tensor:
     if call.bias is not None and call.trains and _is_fused(call):  # backward needs a log-sum-exp that is exact
         out, lse = fused.attend(q, k, v, scale, mask)
         return exact.rounded_rows(call, cut_to_values(call, out), lse)
-    shared = {"enable_gqa": True} if call.heads_per_key_head > 1 else {}
+    shared: dict[str, Any] = {"enable_gqa": True} if call.heads_per_key_head > 1 else {}
     out = scaled_dot_product_attention(q, k, v, mask, call.dropout, is_causal, scale=scale, **shared)
     return cut_to_values(call, out)
 
@@ -102,7 +103,7 @@ def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor 
         return None
     if torch.is_autocast_enabled(q.device.type) or (scale is not None and not scale > 0.0):
         return None
-    shared = {"enable_gqa": True} if heads != key_heads else {}
+    shared: dict[str, Any] = {"enable_gqa": True} if heads != key_heads else {}
     return scaled_dot_product_attention(q, k, v, scale=scale, **shared)
 
 
