@@ -148,6 +148,8 @@ struct Backward {
             lo[r] = (int32_t)most(0, least(TILE, sight.lo[r] - key)), hi[r] = (int32_t)most(0, least(some, sight.hi[r] - key));
         }
         if (call.bias.data) gather_bias(h, q, key, some);
+        // Of a single block, delta follows from the weights: with few keys the output, which is rounded, is not near enough.
+        if (sight.past - sight.first == 1) find_delta(key, x, lo, hi, block);
         const bool plain = whole && call.softcap == 0.0 && !call.bias.data && !call.d_bias.data && call.dropout == 0.0;
         for (int64_t j = 0; j < TILE; j++) {
             if (plain) weigh(j, x);
@@ -180,40 +182,60 @@ struct Backward {
 
     // The same of any block, with options.
     void weigh(int64_t j, int64_t key, const Queries& x, const int32_t* lo, const int32_t* hi, bool whole, const Block& block) {
+        for (int64_t i = 0; i < TILE; i += W) {
+            const Weighed a = weighed(j, i, key, x, lo, hi, whole, block);
+            const vf d = a.p * (a.dp - load(x.delta + i)), some = whole ? d : a.p == 0.0f ? vf{} : d;
+            P::weights(p + j * TILE + i, a.kept);
+            P::weights(ds + j * TILE + i, some * a.slope);
+            if (call.d_bias.data) store(bias + j * TILE + i, some);
+        }
+    }
+
+    struct Weighed {
+        vf p, kept, dp, slope; // weight before and after dropout; its gradient; that of the score by the product
+    };
+
+    Weighed weighed(int64_t j, int64_t i, int64_t key, const Queries& x, const int32_t* lo, const int32_t* hi, bool whole, const Block& block) const {
         const vf scale = splat((float)call.scale);
         const float cap = (float)call.softcap;
+        vf s = load(scores + j * TILE + i) * scale, slope = scale;
+        if (cap > 0) {
+            s = capped(s, cap);
+            const vf part = s * splat(1.0f / cap);
+            slope = scale * (1.0f - part * part);
+        }
+        if (call.bias.data) s += load(bias + j * TILE + i);
+        vf e = exp2<6>(fma(s - load(x.highest + i), splat(LOG2E), -load(x.log_sum + i)));
+        if (!whole) {
+            vi from, past, at = splat((int32_t)j);
+            std::memcpy(&from, lo + i, sizeof from), std::memcpy(&past, hi + i, sizeof past);
+            vi seen = (from <= at) & (at < past);
+            if (block.bits >= 0) {
+                vi bit;
+                for (int64_t r = 0; r < W; r++) bit[r] = -(int32_t)(call.words[block.bits + i + r] >> j & 1);
+                seen &= bit;
+            }
+            e = seen ? e : vf{};
+        }
+        vf kept = e, by = load(dp + j * TILE + i);
+        if (call.dropout > 0) {
+            vi row;
+            std::memcpy(&row, x.drops + i, sizeof row);
+            const vf times = keeps(call, row, splat((int32_t)key)) ? splat(kept_scale(call)) : vf{};
+            kept *= times, by *= times;
+        }
+        return {e, kept, by, slope};
+    }
+
+    void find_delta(int64_t key, const Queries& x, const int32_t* lo, const int32_t* hi, const Block& block) const {
         for (int64_t i = 0; i < TILE; i += W) {
-            vf s = load(scores + j * TILE + i) * scale, slope = scale;
-            if (cap > 0) {
-                s = capped(s, cap);
-                const vf part = s * splat(1.0f / cap);
-                slope = scale * (1.0f - part * part);
+            vf sum{}, total{};
+            for (int64_t j = 0; j < TILE; j++) {
+                const Weighed a = weighed(j, i, key + j, x, lo, hi, false, block);
+                sum += a.p == 0.0f ? vf{} : a.p * a.dp, total += a.p; // (a key that is not seen may have NaN)
             }
-            if (call.bias.data) s += load(bias + j * TILE + i);
-            vf e = exp2<6>(fma(s - load(x.highest + i), splat(LOG2E), -load(x.log_sum + i)));
-            if (!whole) {
-                vi from, past, at = splat((int32_t)j);
-                std::memcpy(&from, lo + i, sizeof from), std::memcpy(&past, hi + i, sizeof past);
-                vi seen = (from <= at) & (at < past);
-                if (block.bits >= 0) {
-                    vi bit;
-                    for (int64_t r = 0; r < W; r++) bit[r] = -(int32_t)(call.words[block.bits + i + r] >> j & 1);
-                    seen &= bit;
-                }
-                e = seen ? e : vf{};
-            }
-            vf kept = e, by = load(dp + j * TILE + i);
-            if (call.dropout > 0) {
-                vi row;
-                std::memcpy(&row, x.drops + i, sizeof row);
-                const vf times = keeps(call, row, splat((int32_t)key)) ? splat(kept_scale(call)) : vf{};
-                kept *= times, by *= times;
-            }
-            vf d = e * (by - load(x.delta + i));
-            d = whole ? d : e == 0.0f ? vf{} : d;
-            P::weights(p + j * TILE + i, kept);
-            P::weights(ds + j * TILE + i, d * slope);
-            if (call.d_bias.data) store(bias + j * TILE + i, d);
+            if (!call.sinks) sum = total > 0.0f ? sum / total : sum; // so that a single key has no gradient
+            store(x.delta + i, sum);
         }
     }
 
