@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable, Mapping
+from ctypes import CDLL
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +14,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall, Scores
 from headwise.errors import ArgumentError
-from headwise.native.library import instruction_set, library, missing
+from headwise.native.library import instruction_set, library, missing, share_threads
 from headwise.native.sight import Sight, sight_of
 from headwise.softmax import finite, sinks_gradient
 
@@ -155,8 +158,7 @@ def _call(
     seed: int = 0,
     share: float = 0.0,
 ) -> None:
-    loaded = library()
-    assert loaded is not None
+    loaded = _library()
     (batch, heads, q_len, k_len), (key_heads, width) = call.shape, (call.k.shape[1], call.q.shape[3])
     v = getattr(call, "v", None)
     bias = None if call.bias is None else call.bias.float().expand(batch, heads, q_len, k_len)
@@ -189,6 +191,14 @@ def _call(
     code = getattr(loaded, function)(given)
     if code:
         raise ArgumentError(f"{function}: {loaded.hw_error(code).decode()}")
+
+
+@functools.cache
+def _library() -> CDLL:
+    loaded = library()
+    assert loaded is not None
+    share_threads(Path(torch.__file__).parent)
+    return loaded
 
 
 def _tensor(x: Tensor | None) -> tuple[int, ...]:

@@ -83,6 +83,9 @@ HW_API int64_t hw_isa_here(int64_t which);
 HW_API int64_t hw_isa_used(void);
 HW_API int64_t hw_isa_use(int64_t which);
 
+/* GOMP_parallel of the OpenMP runtime whose threads are to do the work; null: threads of our own, which sleep when idle. */
+HW_API void hw_threads_of(void (*parallel)(void (*)(void *), void *, unsigned, unsigned));
+
 /* 0, or the number of an error, in words by hw_error. */
 HW_API int64_t hw_attention_forward(const hw_attention *call);
 HW_API int64_t hw_attention_backward(const hw_attention *call);

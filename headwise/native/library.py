@@ -8,14 +8,17 @@ torch is not imported here: `headwise --version` asks which instruction set is u
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
+from pathlib import Path
 
 from headwise.errors import ArgumentError
 from headwise.native.build import FOLDER, NAME
 
 VARIABLE = "HEADWISE_NATIVE"  # an instruction set, or "off"
+THREADS = "HEADWISE_THREADS"  # "own", or those of torch
 AGAIN = f"python {FOLDER / 'build.py'}"
 
 
@@ -36,6 +39,7 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
             function.argtypes = [ctypes.c_int64]
         for function in (loaded.hw_attention_forward, loaded.hw_attention_backward, loaded.hw_attention_look):
             function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int64
+        loaded.hw_threads_of.argtypes, loaded.hw_threads_of.restype = [ctypes.c_void_p], None
     except (OSError, AttributeError) as cause:  # built for another machine, or from other sources
         return None, f"they cannot be loaded; with a C++17 compiler, such as g++, run: {AGAIN}. The reason: {cause}"
     if asked:
@@ -55,6 +59,23 @@ def library() -> ctypes.CDLL | None:
 def missing() -> str | None:
     """Why there is no library; None if there is one."""
     return _found()[1] or None
+
+
+def share_threads(folder: Path) -> None:
+    """Have the library use the threads of the OpenMP runtime that torch, in this folder, has loaded, if there is one.
+
+    After an operation of torch its threads stay awake for some milliseconds, in case there is more to do. Threads beside
+    them would get half of each core. On Linux; elsewhere, after a fork, and with HEADWISE_THREADS=own it has its own.
+    """
+    loaded, maps = library(), Path("/proc/self/maps")
+    if loaded is None or os.environ.get(THREADS) == "own" or not maps.exists():
+        return
+    found = {line.split()[-1] for line in maps.read_text().splitlines() if "omp" in line.rpartition("/")[2]}
+    for path in sorted(found, key=lambda path: not path.startswith(str(folder))):
+        with contextlib.suppress(OSError, AttributeError):
+            parallel = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY).GOMP_parallel
+            loaded.hw_threads_of(ctypes.cast(parallel, ctypes.c_void_p))
+            return
 
 
 def instruction_sets(loaded: ctypes.CDLL | None = None) -> list[str]:

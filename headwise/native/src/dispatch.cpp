@@ -1,5 +1,6 @@
 // The C interface: checks what it is given, and hands it to the kernels of the instruction set in use.
 #include "../headwise.h"
+#include "pool.hpp"
 
 #include <cstring>
 #if defined(__x86_64__)
@@ -270,6 +271,8 @@ int64_t hw_attention_forward(const hw_attention* call) { return run(call, FORWAR
 int64_t hw_attention_backward(const hw_attention* call) { return run(call, BACKWARD, isas[used].backward); }
 
 int64_t hw_attention_look(const hw_attention* call) { return run(call, LOOK, isas[used].look); }
+
+void hw_threads_of(hw::Parallel parallel) { hw::use_threads_of(parallel); }
 
 const char* hw_error(int64_t code) {
     return code >= 0 && code < (int64_t)(sizeof errors / sizeof *errors) ? errors[code] : "an unknown error";

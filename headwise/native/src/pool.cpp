@@ -84,10 +84,12 @@ struct Pool {
     }
 };
 
-// Never destroyed: threads may sleep in it while the process ends. A child of fork has no threads, so it begins anew.
+// Never destroyed: threads may sleep in it while the process ends. A child of fork has no threads, so it begins anew,
+// and with threads of its own: those of an OpenMP runtime do not survive either.
 Pool pool;
+Parallel parallel = nullptr;
 
-void forget() { new (&pool) Pool; }
+void forget() { new (&pool) Pool, parallel = nullptr; }
 const int registered = pthread_atfork(nullptr, nullptr, forget);
 
 } // namespace
@@ -96,11 +98,15 @@ void on_threads(int64_t threads, int64_t pieces, Piece piece, void *work) {
     Job job;
     job.piece = piece, job.work = work, job.pieces = pieces;
     job.wanted = (threads < pieces ? threads : pieces) - 1;
-    if (job.wanted > 0)
-        pool.run(job);
-    else
+    if (job.wanted <= 0)
         job.take();
+    else if (parallel) // (with all threads, or the runtime would end some, and others would have to begin)
+        parallel([](void *given) { ((Job *)given)->take(); }, &job, (unsigned)threads, 0);
+    else
+        pool.run(job);
 }
+
+void use_threads_of(Parallel given) { parallel = given; }
 
 void *scratch(int slot, int64_t bytes) {
     Buffers *mine = (Buffers *)pthread_getspecific(buffers);

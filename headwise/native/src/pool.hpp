@@ -1,4 +1,4 @@
-// Threads that sleep until there is work. Each piece of work is a number; which thread does it changes no result.
+// Threads that sleep until there is work, or those of an OpenMP runtime. Each piece of work is a number; which thread does it changes no result.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,11 @@ typedef void (*Piece)(void *work, int64_t piece);
 
 // Calls `piece` for 0 to pieces - 1 on at most `threads` threads, that of the caller among them, and waits for all.
 void on_threads(int64_t threads, int64_t pieces, Piece piece, void *work);
+
+// GOMP_parallel of a runtime, whose threads do the work from now on; null for our own. (The threads of a runtime that is
+// in use wait for their next work without sleeping. Ours would have to share the cores with them.)
+typedef void (*Parallel)(void (*)(void *), void *, unsigned threads, unsigned flags);
+void use_threads_of(Parallel parallel);
 
 // Memory of this thread, aligned to 64 bytes, kept from call to call: one buffer for each `slot`. Null if there is none.
 void *scratch(int slot, int64_t bytes);
