@@ -53,7 +53,7 @@ def cost(call: AttentionCall) -> Cost:
     keys = (call.k.numel() + call.v.numel()) * call.q.element_size()
     seen = min(1.0, cells / min(q_len, SIZE) / k_len)  # of the keys, about
     pieces = -(-q_len * call.heads_per_key_head // PIECE)
-    moved = input_output_bytes(call) + int(keys * (seen - 1.0 + 2 * pieces * seen))
+    moved = input_output_bytes(call) + int(keys * (seen - 1.0 + 0.5 * pieces * seen))  # (what is packed stays near)
     share = (FLOAT32 if call.q.dtype == torch.float32 else HALF)[instruction_set() or "portable"]
     here = machine(call)
     share = here.shares.get("native", share)

@@ -54,9 +54,9 @@ class Machine:
 
 Speeds = Mapping[str, Machine]  # by the `kind` of a call
 
-# Two cores with AVX-512. Nominal shares are of one speed for all dtypes.
+# Two cores with AVX-512; in half precision with AMX or AVX-512-BF16.
 CPU = Machine(flops=1.6e11, bytes=1.5e10, call=15e-6, product=2.3e11)
-CPU_HALF = dataclasses.replace(CPU, product=4.5e11)
+CPU_HALF = dataclasses.replace(CPU, flops=3e11, product=4.5e11)
 CUDA = Machine(flops=1e14, bytes=1e12, call=10e-6, product=1.4e14)
 
 _given: ContextVar[Speeds | None] = ContextVar("headwise_speeds", default=None)

@@ -74,8 +74,8 @@ def test_the_products_of_a_decoding_step_are_as_quick_as_nominally() -> None:
 
 
 def test_the_plan_says_which_share_of_the_matrix_product() -> None:
-    assert plan().share == pytest.approx(0.75, abs=0.01)
-    assert "about 75% of a matrix product (nominal; `headwise bench --calibrate` measures it)" in str(plan())
+    assert plan().share == pytest.approx(0.77, abs=0.01)
+    assert "about 77% of a matrix product (nominal; `headwise bench --calibrate` measures it)" in str(plan())
     speeds.store({"float32": machine(native=0.84, sdpa=0.1)})
     assert plan().share == pytest.approx(0.84)
     assert "  speed         about 84% of this machine's matrix product (840 GFLOP/s of 1 TFLOP/s)\n" in str(plan())
