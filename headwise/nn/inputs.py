@@ -80,6 +80,16 @@ def with_real(mask: Mask | Tensor | None, real: Tensor | None) -> Mask | None:
     return keys if mask is None else mask & keys
 
 
+def follows(real: Tensor | None, *, cached: bool) -> bool:
+    """Whether the real tokens of each row, bool [B, K], are known to have no padding between them: a cache sees to it."""
+    if real is None or cached:
+        return True
+    if torch.compiler.is_compiling() or real.device.type != "cpu":
+        return False
+    begins = real & ~torch.nn.functional.pad(real, (1, 0))[:, :-1]
+    return bool((begins.sum(1) <= 1).all())
+
+
 def positions_of(x: Tensor, cache: Cache | None, real: Tensor | None, given: Tensor | None) -> Tensor:
     """The positions of tokens x [B, S, M], [S] or [B, S]: as given, or counted on from the cache, without padding."""
     if given is not None:
