@@ -88,7 +88,8 @@ def _replaced(call: AttentionCall, out: Tensor, again: Tensor | None) -> Tensor:
 
 def _of_rows(call: AttentionCall, rows: slice, q: Tensor, k: Tensor, v: Tensor, *options: Tensor) -> Tensor:
     """The output of some rows: no pair that is not allowed has a part in anything, whatever it holds."""
-    call = dataclasses.replace(call, q=q, k=k, v=v, **dict(zip(call.option_tensors(), options, strict=True)))
+    given: dict[str, Any] = dict(zip(call.option_tensors(), options, strict=True))
+    call = dataclasses.replace(call, q=q, k=k, v=v, **given)
     allowed = call.allowed(rows).expand(*call.shape[:2], -1, -1)
     n = call.heads_per_key_head
     q, k, v = q[:, :, rows].to(call.dtype), *(x.to(call.dtype).repeat_interleave(n, 1) for x in (k, v))

@@ -31,6 +31,9 @@ PIECE = 1024  # rows of a piece of work; PIECE in src/tile.hpp
 
 def refuse(call: AttentionCall) -> str | None:
     """What the native kernels cannot do."""
+    learned = call.slopes is not None and call.slopes.requires_grad and call.trains
+    if learned and call.q.dtype != torch.float32:  # a sum over all pairs, of terms that cancel
+        return "from outputs in half precision the gradient of slopes would not be exact enough"
     return attend.refuse(call)
 
 

@@ -6,6 +6,8 @@ any other as bool [B|1, H|1, Q, K]. Programs that hold an operator run where hea
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -87,7 +89,7 @@ def _attend_backward(
     """The gradients of q, k and v, and those of bias and slopes, of no size where they are not asked for."""
     call = _call(q, k, v, allowed, bias, slopes, sinks, low, high, scale, softcap, dropout)
     found = (out, highest, log_sum, d_out)
-    asked = {"with_bias": with_bias, "with_slopes": with_slopes}
+    asked: dict[str, Any] = {"with_bias": with_bias, "with_slopes": with_slopes}
     dq, dk, dv, *more = kernels.backward(call, *found, seed=_number(seed), **asked)
     d_bias, d_slopes = (q.new_empty(0) if x is None else x for x in more)
     return dq, dk, dv, d_bias, d_slopes
@@ -114,7 +116,13 @@ def _backward(ctx, d_out: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # t
     asked = ctx.needs_input_grad[4:6]
     *found, d_bias, d_slopes = _attend_backward(d_out, out, highest, log_sum, *inputs, *ctx.numbers, *asked)
     d_sinks = kernels.gradient_of_sinks(inputs[6], out, highest, log_sum, d_out) if ctx.needs_input_grad[6] else None
-    return *found, None, *(x if wanted else None for x, wanted in zip((d_bias, d_slopes), asked, strict=True)), d_sinks, *[None] * 6
+    return (
+        *found,
+        None,
+        *(x if wanted else None for x, wanted in zip((d_bias, d_slopes), asked, strict=True)),
+        d_sinks,
+        *[None] * 6,
+    )
 
 
 _attend.register_autograd(_backward, setup_context=_setup)
@@ -141,10 +149,8 @@ def _call(
         mask = Band(None if low <= -NO_LIMIT else high - low, 0, high)
     elif low > -NO_LIMIT:
         mask = Band(0, None, low)
-    added = {"bias": bias, "slopes": slopes}
-    return AttentionCall(
-        q, k, v=v, mask=mask, **added, sinks=sinks, scale=scale, softcap=softcap or None, dropout=dropout
-    )
+    options: dict[str, Any] = {"bias": bias, "slopes": slopes, "sinks": sinks, "scale": scale, "dropout": dropout}
+    return AttentionCall(q, k, v=v, mask=mask, softcap=softcap or None, **options)
 
 
 def _like(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from headwise import masks
 from headwise.call import fit_mask
@@ -81,12 +82,12 @@ def with_real(mask: Mask | Tensor | None, real: Tensor | None) -> Mask | None:
 
 
 def follows(real: Tensor | None, *, cached: bool) -> bool:
-    """Whether the real tokens of each row, bool [B, K], are known to have no padding between them: a cache sees to it."""
+    """Whether no padding is known to stand between the real tokens of a row, bool [B, K]. A cache sees to it."""
     if real is None or cached:
         return True
     if torch.compiler.is_compiling() or real.device.type != "cpu":
         return False
-    begins = real & ~torch.nn.functional.pad(real, (1, 0))[:, :-1]
+    begins = real & ~pad(real, (1, 0))[:, :-1]
     return bool((begins.sum(1) <= 1).all())
 
 

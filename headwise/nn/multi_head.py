@@ -196,7 +196,12 @@ class MultiHeadAttention(HeadSizes, nn.Module):
 
         mask = with_real(mask, real)
         bias = slopes = None
-        if self.positions is not None and reads_itself and position_ids is None and follows(real, cached=cache is not None):
+        if (
+            self.positions is not None
+            and reads_itself
+            and position_ids is None
+            and follows(real, cached=cache is not None)
+        ):
             slopes = self.positions.slopes_of_heads()
         if self.positions is not None and places is not None and slopes is None:
             # A scheme that knows the mask may leave out what a row has in common, and take positions to rise and to

@@ -105,11 +105,10 @@ def _joined(parts: list[NDArray[np.uint32]], counts: list[int]) -> NDArray[np.ui
 
 def carried_bias(record: AttentionRecord) -> Tensor | None:
     """Bias and slopes in a page: float32 [B, H, Q, K], each full or 1; None if they change no weight."""
-    if record.slopes is not None:
-        return record.call.added().float()
-    if record.bias is None:
+    bias: Tensor | None = record.call.added() if record.slopes is not None else record.bias
+    if bias is None:
         return None
-    bias = record.bias[(None,) * (4 - record.bias.ndim)].float()
+    bias = bias[(None,) * (4 - bias.ndim)].float()
     for dim, stride in enumerate(bias.stride()):  # store broadcast axes once
         if stride == 0 and bias.shape[dim] > 1:
             bias = bias.narrow(dim, 0, 1)
