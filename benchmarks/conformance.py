@@ -4,8 +4,9 @@
     python benchmarks/conformance.py --calls 500 --seed 1 --kernel auto
     python benchmarks/conformance.py --only 137                  # one call again, with what it is made of
 
-Each call is drawn from the seed and its index alone. It runs as in training, with gradients of q, k, v, bias, slopes and
-sinks where they require one, and as in inference, on each kernel that does not refuse it. The definition is tests/oracle.py.
+Each call is drawn from the seed and its index alone. It runs as in training, with gradients of q, k, v, bias, slopes
+and sinks where they require one, and as in inference, on each kernel that does not refuse it. The definition is
+tests/oracle.py.
 
 A result matches if NaN and inf stand where the definition has them, and elsewhere the largest error is at most
 2 · e + 1e-6 · m. Here e is the largest error of the math path of scaled_dot_product_attention in the dtype of the call,
@@ -280,8 +281,8 @@ def draw_call(seed: int, index: int) -> Call:
     d_out = draw.normal(batch, heads, q_len, e).to(dtype)
     d_out = LAYOUTS[draw.choice(list(LAYOUTS))](d_out) if draw.happens(0.3) else d_out
     if draw.happens(0.25):
-        slopes = (draw.choice([0.01, 0.1, 1.0]) * draw.normal(heads)).to(draw.choice([dtype, torch.float32]))
-        healthy["slopes"] = inputs["slopes"] = slopes
+        slopes = draw.choice([0.01, 0.1, 1.0]) * draw.normal(heads).abs()
+        healthy["slopes"] = inputs["slopes"] = slopes.to(draw.choice([dtype, torch.float32]))
         wanted += ["slopes"] if draw.happens(0.4) else []
     story = {
         "sizes": f"B {batch}, H {heads}, G {groups}, Q {q_len}, K {k_len}, D {d}, E {e}, {_kind(d_out, shape=False)}",
