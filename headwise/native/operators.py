@@ -116,13 +116,8 @@ def _backward(ctx, d_out: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # t
     asked = ctx.needs_input_grad[4:6]
     *found, d_bias, d_slopes = _attend_backward(d_out, out, highest, log_sum, *inputs, *ctx.numbers, *asked)
     d_sinks = kernels.gradient_of_sinks(inputs[6], out, highest, log_sum, d_out) if ctx.needs_input_grad[6] else None
-    return (
-        *found,
-        None,
-        *(x if wanted else None for x, wanted in zip((d_bias, d_slopes), asked, strict=True)),
-        d_sinks,
-        *[None] * 6,
-    )
+    more = [x if wanted else None for x, wanted in zip((d_bias, d_slopes), asked, strict=True)]
+    return *found, None, *more, d_sinks, *[None] * 6
 
 
 _attend.register_autograd(_backward, setup_context=_setup)

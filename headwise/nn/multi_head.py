@@ -195,18 +195,14 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             q, k, v, places = self._read_other(query, key, value, cache, real, position_ids)
 
         mask = with_real(mask, real)
-        bias = slopes = None
-        if (
-            self.positions is not None
-            and reads_itself
-            and position_ids is None
-            and follows(real, cached=cache is not None)
-        ):
-            slopes = self.positions.slopes_of_heads()
+        counted = reads_itself and position_ids is None  # not positions that were given, or of two sequences
+        bias, slopes = None, self.positions.slopes_of_heads() if self.positions is not None and counted else None
+        if slopes is not None and not follows(real, cached=cache is not None):
+            slopes = None
         if self.positions is not None and places is not None and slopes is None:
             # A scheme that knows the mask may leave out what a row has in common, and take positions to rise and to
-            # end alike: a sink sees the one; positions that were given, or are of two sequences, need not do the other.
-            known = mask if self.sinks is None and position_ids is None and reads_itself else None
+            # end alike: a sink sees the one; positions that are not counted need not do the other.
+            known = mask if self.sinks is None and counted else None
             bias = self.positions.bias(q, *places, mask=known, scale=self.scale)
         given: dict[str, Any] = {"mask": mask, "bias": bias, "slopes": slopes, "scale": self.scale}
         given |= {"softcap": self.softcap, "sinks": self.sinks}

@@ -66,6 +66,7 @@ class Alibi(Positions):
         return distance.to(dtype) * -self.slopes.to(dtype)[:, None, None]
 
     def slopes_of_heads(self) -> Tensor | None:
+        """`slopes`, unless a subclass has another bias."""
         return self.slopes if type(self).bias is Alibi.bias else None
 
     def extra_repr(self) -> str:
