@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,27 @@ class Native(BuildHookInterface):
         if self.target_name != "wheel":
             return
         built = runpy.run_path(str(Path(self.root) / "headwise" / "native" / "build.py"))
+        path: Path = built["FOLDER"] / built["NAME"]
         try:
-            path = built["FOLDER"] / built["NAME"]
             if not built["is_current"]():
+                path.unlink(missing_ok=True)  # compiled from other sources
                 built["build"]()
+            if version == "standard":
+                build_data["tag"] = f"py3-none-{_platform(path.read_bytes(), *built['target'](), built['MACOS'])}"
+                build_data["pure_python"] = False
         except built["BuildError"] as error:
-            self.app.display_warning(f"headwise: no native kernels, PyTorch's operators serve instead: {error}")
+            self.app.display_warning(
+                "headwise: the native kernels were not compiled, and PyTorch's operators serve, which are slower. "
+                f"With a C++17 compiler, such as g++, install headwise again. The reason: {error}"
+            )
             return
         build_data["artifacts"].append(f"/{path.relative_to(self.root)}")
-        if version == "standard":
-            from packaging.tags import platform_tags
 
-            build_data["pure_python"] = False
-            build_data["tag"] = f"py3-none-{next(iter(platform_tags()))}"
+
+def _platform(library: bytes, processor: str, system: str, macos: str) -> str:
+    """The systems on which a library runs, as a wheel names them."""
+    if "darwin" in system:
+        return f"macosx_{macos.replace('.', '_')}_{processor}"
+    # It needs the C library alone, as new as the newest version of a function in its table of names.
+    needed = [int(version) for version in re.findall(rb"\0GLIBC_2\.(\d+)", library)]
+    return f"manylinux_2_{max(17, *needed)}_{processor}" if needed else f"linux_{processor}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import sys
 import time
@@ -28,6 +27,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import headwise
 from headwise import masks
+from headwise.kernels.measure import take_turns
+from headwise.kernels.speeds import processor
 
 HEADS, HEAD_DIM = 12, 64
 
@@ -56,7 +57,7 @@ def main() -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 140)
     about = {
-        "machine": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads",
+        "machine": f"{processor()}, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
         "headwise": headwise.__version__,
         "shape": f"B=1, H={HEADS}, D={HEAD_DIM}, {chosen.dtype}",
@@ -103,24 +104,17 @@ def measure(name: str, length: int, dtype: torch.dtype, rounds: int, *, backward
     if flex:
         contestants["flex"] = compiled_flex(q, k, v, mask)
 
-    def once(run: Callable[[], Tensor]) -> float:
-        start = time.perf_counter()
-        out = run()
-        if backward:
-            torch.autograd.grad(out, (q, k, v), d_out)
-        return time.perf_counter() - start
+    def once(run: Callable[[], Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(run(), (q, k, v), d_out) if backward else run()
 
     with torch.set_grad_enabled(backward):
-        outputs = {who: run() for who, run in contestants.items()}  # warms up, and checks that they agree
+        outputs = {who: run() for who, run in contestants.items()}  # which should agree
         for who, out in outputs.items():
             torch.testing.assert_close(
                 out, outputs["sdpa"], rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-4, msg=who
             )
         del outputs
-        times: dict[str, list[float]] = {who: [] for who in contestants}
-        for _ in range(rounds):
-            for who, run in contestants.items():
-                times[who].append(once(run))
+        times = take_turns({who: once(run) for who, run in contestants.items()}, rounds)
     ratios = {
         who: statistics.median(theirs / our for theirs, our in zip(times[who], times["headwise"], strict=True))
         for who in contestants

@@ -6,7 +6,8 @@
 
 Each call is drawn from the seed and its index. The kernels take turns; a figure is the median of the rounds. A choice
 is good if it takes at most 1.1 times as long as the fastest. Calls that take less than 0.2 ms are left out: there the
-choice costs more than it could save, and it is scaled_dot_product_attention.
+choice costs more than it could save, and it is scaled_dot_product_attention. If `headwise bench --calibrate` has
+measured the machine, the choices by these speeds and by the nominal ones are shown beside each other.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -23,9 +23,10 @@ import torch
 
 from headwise import masks
 from headwise.call import AttentionCall, make_call
-from headwise.kernels import KERNELS, choose
+from headwise.kernels import KERNELS, choose, speeds
 from headwise.kernels.kernel import refusal
-from headwise.native.library import instruction_set
+from headwise.kernels.measure import runs, take_turns
+from headwise.kernels.plan import name_of
 
 MASKS: dict[str, Callable[[random.Random, int], masks.Mask | None]] = {
     "none": lambda draw, n: None,
@@ -48,30 +49,31 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--show", action="store_true", help="every call, not only the bad choices")
     asked = parser.parse_args()
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, native kernels: {instruction_set()}")
-    chosen, good, losses = Counter[str](), 0, []
+    print(speeds.key())
+    tables = {"nominal": {}, "calibrated": found} if (found := speeds.here()) else {"nominal": {}}
+    chosen: dict[str, Counter[str]] = {name: Counter() for name in tables}
+    losses: dict[str, list[float]] = {name: [] for name in tables}
     for index in range(asked.calls):
         name, call, trains = drawn(asked.seed, index)
         times = measured(call, asked.rounds, trains=trains)
-        with torch.set_grad_enabled(trains):
-            kernel = choose(call)
-        mine = next(key for key, each in KERNELS.items() if each is kernel)
         fastest = min(times.values())
         if fastest < 0.2e-3:
             continue
-        loss = times[mine] / fastest
-        chosen[mine] += 1
-        good += loss <= 1.1
-        losses.append(loss)
-        if loss > 1.1 or asked.show:
-            shown = "  ".join(
-                f"{key} {1000 * seconds:.2f}" for key, seconds in sorted(times.items(), key=lambda x: x[1])
-            )
-            print(f"{index:4} {loss:5.2f}x  {mine:9} {name}, {tuple(call.shape)}, D={call.q.shape[3]}: {shown} ms")
-    print(
-        f"{good} of {len(losses)} choices are within 10% of the fastest kernel, the worst takes {max(losses):.2f} times"
-    )
-    print(f"as long, the mean {statistics.mean(losses):.3f} times. Chosen: {dict(chosen.most_common())}")
+        for table, given in tables.items():
+            call = drawn(asked.seed, index)[1]  # the choice for one mask is remembered with it
+            with torch.set_grad_enabled(trains), speeds.using(given):
+                mine = name_of(choose(call))
+            loss = times[mine] / fastest
+            chosen[table][mine] += 1
+            losses[table].append(loss)
+            if loss > 1.1 or asked.show:
+                shown = "  ".join(f"{key} {1000 * took:.2f}" for key, took in sorted(times.items(), key=lambda x: x[1]))
+                about = f"{name}, {tuple(call.shape)}, D={call.q.shape[3]}"
+                print(f"{index:4} {loss:5.2f}x  {table:10} {mine:9} {about}: {shown} ms")
+    for table, each in losses.items():
+        good = sum(loss <= 1.1 for loss in each)
+        print(f"{table}: {good} of {len(each)} choices are within 10% of the fastest kernel, the worst takes")
+        print(f"    {max(each):.2f} times as long, the mean {statistics.mean(each):.3f} times. Chosen: {chosen[table]}")
 
 
 def drawn(seed: int, index: int) -> tuple[str, AttentionCall, bool]:
@@ -102,21 +104,7 @@ def measured(call: AttentionCall, rounds: int, *, trains: bool) -> dict[str, flo
             for name, kernel in KERNELS.items()
             if name not in ("flex", "reference" if call.q.shape[2] > 1024 else "") and refusal(kernel, call) is None
         }
-        d_out = torch.randn(*call.q.shape[:3], call.v.shape[3], dtype=call.q.dtype)
-
-        def once(name: str) -> float:
-            start = time.perf_counter()
-            out = ready[name].run(call)
-            if trains:
-                torch.autograd.grad(out, (call.q, call.k, call.v), d_out)
-            return time.perf_counter() - start
-
-        for name in ready:
-            once(name)
-        times: dict[str, list[float]] = {name: [] for name in ready}
-        for _ in range(rounds):
-            for name, seconds in times.items():
-                seconds.append(once(name))
+        times = take_turns({name: runs(call, kernel) for name, kernel in ready.items()}, rounds)
     return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 

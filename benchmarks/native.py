@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +33,8 @@ from torch.nn.functional import scaled_dot_product_attention
 import headwise
 from headwise import masks
 from headwise.kernels import sdpa
+from headwise.kernels.measure import take_turns
+from headwise.kernels.speeds import processor
 from headwise.native.attend import forward
 from headwise.native.library import instruction_set
 from headwise.nn import positions
@@ -75,7 +75,7 @@ def main() -> None:
         parser.error("the native kernels are not here: headwise was installed without a C++ compiler")
     console = Console(width=None if sys.stdout.isatty() else 150)
     about = {
-        "machine": f"{_processor()}, {torch.get_num_threads()} threads",
+        "machine": f"{processor()}, {torch.get_num_threads()} threads",
         "instruction set": instruction_set(),
         "torch": torch.__version__,
         "headwise": headwise.__version__,
@@ -139,23 +139,12 @@ def measure(name: str, length: int, dtype: torch.dtype, what: str, rounds: int, 
     if flex and mask is not None and "slopes" not in options and not backward and dtype == torch.float32:
         contestants["flex"] = compiled_flex(q, k, v, mask)
 
-    def once(run: Callable[[], Tensor]) -> float:
-        start = time.perf_counter()
-        out = run()
-        if backward:
-            torch.autograd.grad(out, (q, k, v), d_out)
-        return time.perf_counter() - start
+    def once(run: Callable[[], Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(run(), (q, k, v), d_out) if backward else run()
 
-    times: dict[str, list[float]] = {who: [] for who in [*contestants, "product"]}
     with torch.set_grad_enabled(backward):
-        for run in contestants.values():  # warms up
-            once(run)
-        for _ in range(rounds):
-            for who, run in contestants.items():
-                times[who].append(once(run))
-            start = time.perf_counter()
-            square @ square
-            times["product"].append(time.perf_counter() - start)
+        runs = {who: once(run) for who, run in contestants.items()}
+        times = take_turns({**runs, "product": lambda: square @ square}, rounds)
     cells = length * length if mask is None else int(mask.to_bool(length).sum())
     products = {"forward": 2, "forward + backward": 7, "with statistics": 2}.get(what, 1)
     flops = products * 2 * HEADS * HEAD_DIM * cells
@@ -178,14 +167,6 @@ def _shown(row: dict[str, Any]) -> list[str]:
         ratios = [theirs / ours for theirs, ours in zip(times.get(who, ()), times["native"], strict=False)]
         cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})" if ratios else "–")
     return [row["mask"], f"{row['length']:,}", row["dtype"], row["pass"], *cells]
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@
 
 Time: the plain run and the watched run take turns in one process; the table shows the median of the rounds' ratios.
 Peak memory: each way runs once in a process of its own, and what it adds to the memory of the loaded model is shown;
-`eager` is the model with attn_implementation="eager" and output_attentions=True, where that fits into the memory there
-is. Statistics: `record.statistics()` of one layer against one fused causal forward of the same queries and keys, in
-turns too.
+`statistics` is the watch with statistics=["entropy", "lse", "received"], keep=False; `eager` is the model with
+attn_implementation="eager" and output_attentions=True, where that fits into the memory there is. All statistics:
+`record.statistics()` of one layer against one fused causal forward of the same queries and keys, in turns too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from torch.nn.functional import scaled_dot_product_attention
 import headwise
 
 LAYERS, HEADS, WIDTH = 4, 12, 768
-WAYS = ("plain", "watch", "eager")
+WAYS = ("plain", "watch", "statistics", "eager")
+STATISTICS: dict[str, Any] = {"statistics": ["entropy", "lse", "received"], "keep": False}
 
 
 def main() -> None:
@@ -62,8 +63,11 @@ def main() -> None:
         "plain",
         "watched",
         "×plain",
+        "statistics",
+        "×plain",
         "+plain",
         "+watched",
+        "+statistics",
         "+eager",
         "one fused causal",
         "all statistics",
@@ -101,7 +105,7 @@ def gpt2(length: int, implementation: str) -> torch.nn.Module:
 
 
 def measure_time(length: int, rounds: int) -> dict[str, Any]:
-    """Median seconds of the plain and of the watched run, and the median of the rounds' ratios."""
+    """Median seconds of the plain and of the watched runs, and the median of the rounds' ratios."""
     model, ids = gpt2(length, "sdpa"), torch.arange(length)[None] % 1000
 
     def plain() -> None:
@@ -111,8 +115,14 @@ def measure_time(length: int, rounds: int) -> dict[str, Any]:
         with headwise.watch(model):
             model(ids)
 
+    def computed() -> None:
+        with headwise.watch(model, **STATISTICS):
+            model(ids)
+
     with torch.no_grad():
-        return compare("plain", plain, "watched", watched, rounds)
+        found = compare("plain", plain, "watched", watched, rounds)
+        alone = compare("plain", plain, "computed", computed, rounds)
+    return {**found, "computed": alone["computed"], "computed_ratio": alone["ratio"]}
 
 
 def measure_statistics(length: int, rounds: int) -> dict[str, Any]:
@@ -176,8 +186,8 @@ def memory_here(way: str, length: int) -> int:
         model(ids[:, :16])
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
         before = resident("VmRSS")
-        if way == "watch":
-            with headwise.watch(model) as seen:
+        if way in ("watch", "statistics"):
+            with headwise.watch(model, **(STATISTICS if way == "statistics" else {})) as seen:
                 model(ids)
             assert len(seen) == LAYERS
         else:
@@ -199,6 +209,8 @@ def show(row: dict[str, Any]) -> list[str]:
         f"{row['plain'] * 1000:,.0f} ms",
         f"{row['watched'] * 1000:,.0f} ms",
         f"{row['ratio']:.3f}×",
+        f"{row['computed'] * 1000:,.0f} ms",
+        f"{row['computed_ratio']:.3f}×",
         *memory.values(),
         f"{row['fused'] * 1000:,.0f} ms",
         f"{row['statistics'] * 1000:,.0f} ms",

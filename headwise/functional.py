@@ -12,10 +12,12 @@ from torch import Tensor
 
 from headwise.call import AttentionCall, as_written, make_call
 from headwise.errors import RecordError
-from headwise.kernels import Plan, make_plan, run_call
+from headwise.kernels import Plan, make_plan, run_at_once, run_call
 from headwise.masks import Mask
+from headwise.options import check_scale
 from headwise.quantized import Int8
 from headwise.records.record import AttentionRecord
+from headwise.shapes import check_qkv
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -100,6 +102,10 @@ def attention(
 
     torch.compile and torch.export trace it whole, on the kernels "sdpa", "decode" and "reference".
     """
+    if mask is bias is slopes is softcap is sinks is None and dropout == 0.0 and kernel == "auto" and not record:
+        found = _small(q, k, v, scale)
+        if found is not None:
+            return found
     adds = {"bias": bias, "slopes": slopes}
     call = make_call(q, k, v, mask=mask, **adds, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout)
     if torch.compiler.is_compiling():  # compiled code has no records
@@ -122,6 +128,14 @@ def attention(
     for listener in listeners:
         listener(call, out)
     return (out, AttentionRecord(call)) if record else out
+
+
+def _small(q: Tensor, k: Tensor | Int8, v: Tensor | Int8, scale: float | None) -> Tensor | None:
+    """The output of a small call without options, of which nobody is to hear; None for any other."""
+    if _listeners.get() or isinstance(k, Int8) or isinstance(v, Int8):
+        return None
+    check_qkv(q, k, v)
+    return run_at_once(q, k, v, check_scale(scale))
 
 
 def plan(

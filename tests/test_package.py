@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
+import platform
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -14,6 +17,7 @@ import pytest
 
 import headwise
 from headwise import errors
+from headwise.native.library import instruction_set
 
 ROOT = Path(__file__).parents[1]
 
@@ -129,18 +133,51 @@ LIGHT = (
 )
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built here and now, without a network."""
-    folder = tmp_path_factory.mktemp("dist")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)],
-        cwd=ROOT,
+def built(target: str, folder: Path, root: Path = ROOT, **environment: str) -> tuple[Path, str]:
+    """A wheel or sdist, built here and now, without a network; and what was said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)],
+        cwd=root,
         check=True,
         capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
     )
-    (path,) = folder.glob("headwise-*.whl")
-    return path
+    (path,) = folder.glob("headwise-*")
+    return path, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built("wheel", tmp_path_factory.mktemp("dist"))[0]
+
+
+def test_the_tag_of_the_wheel_is_the_glibc_that_the_native_kernels_need(wheel: Path) -> None:
+    if instruction_set() is None or sys.platform != "linux":
+        pytest.skip("no native kernels here, or a system without glibc")
+    found = re.fullmatch(r"headwise-.*-py3-none-manylinux_2_(\d+)_\w+\.whl", wheel.name)
+    assert found is not None, wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        (library,) = (archive.read(name) for name in archive.namelist() if name.endswith(".so"))
+    needed = {int(number) for number in re.findall(rb"\0GLIBC_2\.(\d+)", library)}
+    assert int(found[1]) == max(needed | {17}) <= int(platform.libc_ver()[1].split(".")[1])
+    assert b"GLIBCXX" not in library
+    assert b"libstdc++" not in library
+
+
+def test_the_sdist_has_the_sources_and_becomes_a_wheel_without_a_compiler(tmp_path: Path) -> None:
+    with tarfile.open(built("sdist", tmp_path / "dist")[0]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.glob("headwise-*")
+    native = folder / "headwise" / "native"
+    assert {path.name for path in native.rglob("*") if path.suffix in (".h", ".hpp", ".cpp")} == {
+        path.name for path in (ROOT / "headwise" / "native").rglob("*") if path.suffix in (".h", ".hpp", ".cpp")
+    }
+    assert not [path for path in folder.rglob("*") if path.suffix == ".so" or path.name == "__pycache__"]
+    path, said = built("wheel", tmp_path / "wheel", folder, CXX="nowhere-c++")
+    assert path.name.endswith("-py3-none-any.whl")
+    assert said.count("the native kernels were not compiled") == 1
+    assert "nowhere-c++: No such file" in said
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:

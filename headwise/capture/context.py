@@ -17,6 +17,7 @@ from headwise.errors import ArgumentError, DtypeError
 from headwise.functional import listening
 from headwise.records import AttentionRecord, Coverage, Seen
 from headwise.records.names import Choice
+from headwise.records.statistics.computed import Names
 from headwise.registry import framework_of
 
 
@@ -31,6 +32,8 @@ def watch(
     every: int = 1,
     max_bytes: int | Literal["half"] | None = "half",
     tokens: Any = None,
+    statistics: Names = (),
+    keep: bool = True,
 ) -> Watch:
     """See the attention that a model computes inside this context, at the speed of the model's own kernels.
 
@@ -59,12 +62,17 @@ def watch(
         every: keep each n-th forward pass, for training loops.
         max_bytes: how much may be kept; "half" = half of this machine's memory, None = no bound.
         tokens: what to call the positions, as for `Seen.tokens`.
+        statistics: computed for each computation when it is made, from its own queries and keys: names, as for
+            `record.statistics`; with options {"top": {"top": 3}, "entropy": {}}; or "all".
+        keep: False = of a computation keep only these statistics, nothing of size Q × D. `record.statistics()` and
+            `record.entropy()` answer; what needs the weights raises RecordError. A generation is one record a layer,
+            without the pictures ("pooled_mean", "pooled_max"), and after a beam search without "received".
 
     Raises:
         DtypeError, ArgumentError: an argument that makes no sense, named.
         RecordError: inside the context, where the records pass `max_bytes`.
     """
-    keeping = Keeping(only, values, gradients, offload, dtype, every, max_bytes)
+    keeping = Keeping(only, values, gradients, offload, dtype, every, max_bytes, statistics, keep)
     framework = framework_of(model)
     if framework is not None:
         found: Watch = framework.watch(model, **vars(keeping), tokens=tokens)

@@ -13,6 +13,7 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.records.names import Choice
+from headwise.records.statistics.computed import Names, named
 from headwise.shapes import FLOATS
 
 
@@ -27,8 +28,22 @@ class Keeping:
     dtype: torch.dtype | None
     every: int
     max_bytes: int | Literal["half"] | None
+    statistics: Names = ()
+    keep: bool = True
 
     def __post_init__(self) -> None:
+        named(self.statistics)
+        if not self.keep and not self.statistics:
+            raise ArgumentError(
+                "watch: keep=False keeps nothing but the statistics that are asked for. Received: statistics=(). Name "
+                'some, such as statistics=["entropy", "received"], or leave out keep=False'
+            )
+        for name in ("values", "gradients", "dtype"):
+            if not self.keep and getattr(self, name):
+                raise ArgumentError(
+                    f"watch: {name} says what to keep of a call, and with keep=False nothing is kept but statistics. "
+                    f"Received: {name}={getattr(self, name)!r}, keep=False. Leave out one of them"
+                )
         if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
             raise ArgumentError(f"watch: every must be an int of at least 1. Received: every={self.every!r}")
         if self.dtype is not None and self.dtype not in FLOATS:
@@ -51,7 +66,7 @@ class Keeper:
     """Keeps tensors in the dtype and on the device that were asked for, and counts their bytes."""
 
     def __init__(self, keeping: Keeping) -> None:
-        self._dtype, self._offload = keeping.dtype, keeping.offload
+        self._dtype, self._offload, self._keep = keeping.dtype, keeping.offload, keeping.keep
         self._max_bytes = _half_of_memory() if keeping.max_bytes == "half" else keeping.max_bytes
         # address -> (bytes, tensors): a storage that several tensors share counts once, until the last is forgotten.
         self._storages: dict[int, tuple[int, int]] = {}
@@ -59,6 +74,9 @@ class Keeper:
 
     def call(self, call: AttentionCall, *, values: bool) -> AttentionCall:
         """The call as it is kept."""
+        if not self._keep:
+            outline = self.step(call)
+            return dataclasses.replace(outline, k=self.tensor(outline.k, keep_dtype=True))
         q, k = self.tensor(call.q), self.tensor(call.k)
         v = self.tensor(call.v) if values else q.new_empty((*call.v.shape[:3], 0))
         bias = None if call.bias is None else self.tensor(call.bias, keep_dtype=True)
@@ -67,6 +85,21 @@ class Keeper:
         if mask is not None and q.device != call.q.device:  # offloaded
             mask = mask.to(q.device)
         return dataclasses.replace(call, q=q, k=k, v=v, bias=bias, slopes=slopes, sinks=sinks, mask=mask)
+
+    def step(self, call: AttentionCall) -> AttentionCall:
+        """A step of a generation, whose rows are then kept with those of the others.
+
+        Without queries and keys it has their shapes, and for each key a number by which the next step is recognised.
+        """
+        if self._keep:
+            q, k, v = (self.convert(x) for x in (call.q, call.k, call.v))
+            return dataclasses.replace(call, q=q, k=k, v=v)
+        device = torch.device("cpu") if self._offload else call.q.device
+        q = torch.empty(*call.q.shape[:3], 0, dtype=call.q.dtype, device=device)
+        # Training steps are no steps of a generation.
+        k = torch.empty(len(q), 1, call.shape[3], 0) if call.q.requires_grad else digests(call.k)
+        k = k.to(device)
+        return dataclasses.replace(call, q=q, k=k, v=k[..., :0], mask=None, bias=None, sinks=None)
 
     def tensor(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
         """A tensor as it is kept: the model's own where that is safe, a copy where a change would go unseen."""
@@ -90,15 +123,15 @@ class Keeper:
         dtype = x.dtype if keep_dtype or self._dtype is None else self._dtype
         return x.detach().to(device="cpu" if self._offload else x.device, dtype=dtype)
 
-    def forget(self, call: AttentionCall) -> None:
-        """A call that was kept is dropped: its bytes do not count any more."""
-        for x in (call.q, call.k, call.v, call.bias):
+    def forget(self, *tensors: Tensor | None) -> None:
+        """Tensors that were kept are dropped: their bytes do not count any more."""
+        for x in tensors:
             if x is None:
                 continue
             address = x.untyped_storage().data_ptr()
-            nbytes, tensors = self._storages.pop(address, (0, 1))
-            if tensors > 1:
-                self._storages[address] = nbytes, tensors - 1
+            nbytes, sharing = self._storages.pop(address, (0, 1))
+            if sharing > 1:
+                self._storages[address] = nbytes, sharing - 1
             else:
                 self._nbytes -= nbytes
 
@@ -109,8 +142,23 @@ class Keeper:
             raise TooMuch(
                 f"watch: the records passed the limit of {self._max_bytes:,} bytes (max_bytes). Watch fewer "
                 'layers (only=), fewer passes (every=), in a smaller dtype (dtype=torch.bfloat16), use offload="cpu" '
-                'or "disk", or increase max_bytes'
+                'or "disk", keep only statistics (statistics=, keep=False), or increase max_bytes'
             )
+
+
+def digests(k: Tensor) -> Tensor:
+    """A number for each key [B, G, K, D] of all heads, int64 [B, 1, K, 1]: keys with the same bits have the same.
+
+    Two keys that differ have the same number with a probability of about 2⁻³².
+    """
+    words = k.detach().transpose(1, 2).flatten(2).contiguous()
+    words = words.view(torch.int16 if k.dtype.itemsize == 2 else torch.int32)
+    generator = torch.Generator().manual_seed(words.shape[2])
+    odd = torch.randint(-(2**62), 2**62, words.shape[2:], generator=generator) * 2 + 1
+    odd = odd.to(k.device)
+    # Sums of integers wrap around, so they do not depend on the order. Some keys at a time: they grow to 8 bytes.
+    parts = [(some.long() * odd).sum(-1) for some in words.split(1024, dim=1)]
+    return torch.cat(parts, dim=1)[:, None, :, None]
 
 
 def _half_of_memory() -> int | None:

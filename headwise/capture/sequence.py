@@ -15,19 +15,29 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
+from headwise.capture.growing import Growing
 from headwise.capture.rows import MaskRows, place
+from headwise.capture.steps import Step, Steps
 from headwise.errors import RecordError
+from headwise.records.statistics.computed import Computed
 
 
 class Sequence:
-    """The rows of one call site over the steps of a generation."""
+    """The rows of one call site over the steps of a generation.
 
-    def __init__(self, call: AttentionCall, *, values: bool) -> None:
+    Args:
+        call: the first step, as it is kept.
+        values: whether its values are.
+        step: the first step as the model made it, with its statistics; None = there are none.
+    """
+
+    def __init__(self, call: AttentionCall, *, values: bool, step: Step | None = None) -> None:
         self._first = call
+        self._statistics = None if step is None else Steps(step)
         self._versions = _versions(call)
-        self._rows = _Growing(call.q)
-        self._keys = _Growing(call.k)
-        self._vals = _Growing(call.v) if values else None
+        self._rows = Growing(call.q)
+        self._keys = Growing(call.k)
+        self._vals = Growing(call.v) if values else None
         self._mask = MaskRows()  # empty until there is a second step: most calls are not of a generation
         self._biases = [call.bias]
         self._beams: Tensor | None = None  # [B, steps]; None = every example continues itself
@@ -37,7 +47,7 @@ class Sequence:
         """Whether a step has followed the first call."""
         return len(self._biases) > 1
 
-    def extend(self, call: AttentionCall, *, among: Tensor | None = None) -> Tensor | None:
+    def extend(self, call: AttentionCall, *, among: Tensor | None = None, step: Step | None = None) -> Tensor | None:
         """Add the rows of a step; returns which beams each example may continue, bool [B, B]; None if it is none.
 
         Beams with equal keys are interchangeable. Without `among` the keys grow (self-attention). With it the keys are
@@ -71,6 +81,8 @@ class Sequence:
                 self._vals.append(call.v[:, :, old:])
         self._mask.append(call.mask, *call.shape[2:], self._keys.length, self._beams)
         self._biases.append(call.bias)
+        if self._statistics is not None and step is not None:
+            self._statistics.append(step, self._keys.length, grew=grows)
         return candidates
 
     def call(self, beams: Tensor | None = None) -> AttentionCall:
@@ -78,23 +90,33 @@ class Sequence:
         first = self._first
         if not self.continued:
             return first
-        beams = self._beams if beams is None else beams.to(first.q.device)
-        rows, keys = self._mask.origins(beams)
-        q, k = _gather(self._rows, rows), _gather(self._keys, keys)
-        v = k[..., :0] if self._vals is None else _gather(self._vals, keys)
-        mask = self._mask.mask(beams)
+        rows, keys = self._origins(beams)
+        q, k = self._rows.of_beams(rows), self._keys.of_beams(keys)
+        v = k[..., :0] if self._vals is None else self._vals.of_beams(keys)
+        mask = self._mask.mask(self._beams if beams is None else beams)
         mask = None if mask is None else mask.to(q.device)
         return dataclasses.replace(first, q=q, k=k, v=v, mask=mask, bias=self._bias(q, k, rows))
+
+    def computed(self, beams: Tensor | None = None) -> Computed:
+        """The statistics of all steps; `beams` as in `call`."""
+        if self._statistics is None:
+            return ()
+        if not self.continued:
+            return self._statistics.first
+        return self._statistics.computed(self._origins(beams)[0], self._keys.length)
+
+    def _origins(self, beams: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        return self._mask.origins(self._beams if beams is None else beams.to(self._first.q.device))
 
     @property
     def nbytes(self) -> int:
         """What is kept, in bytes."""
-        parts = (self._rows, self._keys, self._vals)
+        parts = (self._rows, self._keys, self._vals, self._statistics)
         return sum(part.nbytes for part in parts if part is not None)
 
     def _candidates(self, older: Tensor, among: Tensor | None) -> Tensor:
         """[B, B]: whether example i of a step has the keys of beam j of this sequence."""
-        tail = _gather(self._keys, self._mask.origins(self._beams)[1])[:, :, -older.shape[2] :]
+        tail = self._keys.of_beams(self._mask.origins(self._beams)[1])[:, :, -older.shape[2] :]
         own = torch.eye(len(older), dtype=torch.bool, device=older.device)
         if (among is None or bool(among.diagonal().all())) and torch.equal(tail, older):
             return own  # the usual case: each example continues itself
@@ -128,37 +150,3 @@ def _kind(call: AttentionCall) -> tuple[Hashable, ...]:
     """What all steps have in common."""
     heads = (None if x is None else tuple(x.tolist()) for x in (call.slopes, call.sinks))
     return (call.scale, call.softcap, *heads, call.q.dtype, call.q.shape[:2], call.q.shape[3], call.k.shape[1])
-
-
-def _gather(buffer: _Growing, origin: Tensor | None) -> Tensor:
-    """The positions of each beam, each from its origin [N, ·]: [N, ·, length, ·]."""
-    if origin is None:
-        return buffer.tensor
-    at = torch.arange(origin.shape[1], device=origin.device)
-    return buffer.tensor[origin.clamp(min=0), :, at].transpose(1, 2)
-
-
-class _Growing:
-    """A tensor [B, ·, length, ·] that grows in length; its buffer is at most twice as long."""
-
-    def __init__(self, first: Tensor) -> None:
-        self._buffer, self.length, self.owned = first, first.shape[2], False
-
-    @property
-    def tensor(self) -> Tensor:
-        return self._buffer[:, :, : self.length]
-
-    @property
-    def nbytes(self) -> int:
-        return self._buffer.numel() * self._buffer.element_size()
-
-    def append(self, more: Tensor) -> None:
-        total = self.length + more.shape[2]
-        if not self.owned or total > self._buffer.shape[2]:
-            room = max(total, min(2 * self.length, self.length + 4096), 16)
-            batch, heads, _, width = self._buffer.shape
-            grown = self._buffer.new_empty(batch, heads, room, width)
-            grown[:, :, : self.length] = self.tensor
-            self._buffer, self.owned = grown, True
-        self._buffer[:, :, self.length : total] = more
-        self.length = total

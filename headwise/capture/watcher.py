@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,11 +19,16 @@ from headwise.call import AttentionCall
 from headwise.capture.keep import Keeper, Keeping
 from headwise.capture.sequence import Sequence as Generation
 from headwise.capture.sites import Place, attention_modules, find_place, kind_of, module_names
+from headwise.capture.steps import Step
 from headwise.errors import HeadwiseError
 from headwise.masks.additive import UNIFORM
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
+from headwise.records.computed import ComputedRecord
 from headwise.records.names import check_choice, select, stack_of
 from headwise.records.site import is_causal
+from headwise.records.statistics import compute
+from headwise.records.statistics.computed import named
+from headwise.records.statistics.statistic import mapped, tensors_of
 
 
 @dataclasses.dataclass(eq=False)
@@ -31,6 +38,7 @@ class Entry:
     site: Site
     kept: Generation
     values: bool
+    whole: bool  # kept with its queries and keys, not its statistics alone
     names: dict[str, Sequence[str] | None]  # of the rows and the columns, if the module has them
     extras: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     built: AttentionRecord | None = None
@@ -38,10 +46,11 @@ class Entry:
     def record(self) -> AttentionRecord:
         """The record so far."""
         if self.built is None:
-            call, site = self.kept.call(), self.site
-            if self.kept.continued:
-                site = dataclasses.replace(site, causal=site.kind == "self" and _is_causal(call))
-            self.built = AttentionRecord(call, values=self.values, site=site)
+            call, computed = self.kept.call(), self.kept.computed()
+            if self.whole:
+                self.built = AttentionRecord(call, values=self.values, site=self.site, computed=computed)
+            else:
+                self.built = ComputedRecord(call.shape, computed, site=self.site)
             for side, count in zip(("row_names", "col_names"), call.shape[2:], strict=True):
                 if len(self.names.get(side) or ()) == count:  # not if there are rows of several steps
                     setattr(self.built, side, self.names[side])
@@ -76,6 +85,7 @@ class Watcher:
         self.notes: list[str] = []
         self._gradients, self._every = keeping.gradients, keeping.every
         self._only = check_choice("*" if keeping.only is None else keeping.only)
+        self._keep, self._statistics = keeping.keep, named(keeping.statistics)
         self._keeper = Keeper(keeping)
         self._model = model
         self._names = self._paths()
@@ -156,16 +166,24 @@ class Watcher:
         call = _without_empty_buffer(call)
         causal = _is_causal(call)
         kind = kind_of(place, *call.shape[2:], causal)
-        if not call.q.requires_grad and self._continues(state, call, kind == "cross"):
+        if state.generation is None and run % self._every:
+            return None
+        step = self._computed(call)
+        if not call.q.requires_grad and self._continues(state, step, call, causal, kind == "cross"):
             return None
         state.generation = None
         if run % self._every:
             return None
         heads, key_heads = call.q.shape[1], call.k.shape[1]
         site = Site(state.name, state.layer, kind, kind == "self" and causal, heads, key_heads, call=run)
-        kept = Generation(self._keeper.call(call, values=self.values), values=self.values)
+        outline = self._keeper.call(call, values=self.values)
+        keep = functools.partial(self._keeper.tensor, keep_dtype=True)
+        step = Step(call, tuple((each, mapped(keep, answer)) for each, answer in step.computed))
         names = {side: getattr(place.module, side, None) for side in ("row_names", "col_names")}
-        entry = Entry(site, kept, self.values, names)
+        entry = Entry(site, Generation(outline, values=self.values, step=step), self.values, self._keep, names)
+        if not self._keep:
+            asked = ", ".join(each.name for each in self._statistics)
+            self.note(f"queries and keys were not kept (keep=False), only these statistics: {asked}")
         if not call.q.requires_grad:
             state.generation = entry
             if kind == "self":
@@ -186,7 +204,8 @@ class Watcher:
             self._kept = self._chosen(up_to_last=True)
             for entry in [entry for entry in self.entries if entry.site.name not in self._kept]:
                 self.entries.remove(entry)
-                self._keeper.forget(entry.kept.call())
+                call, answers = entry.kept.call(), (answer for _, answer in entry.kept.computed())
+                self._keeper.forget(call.q, call.k, call.v, call.bias, *itertools.chain(*map(tensors_of, answers)))
             for state in self._states.values():
                 if state.name not in self._kept:
                     state.generation, state.waiting = None, []
@@ -200,7 +219,12 @@ class Watcher:
             only = [*only, *range(max(lowest, -len(self._seen_names)), 0)]
         return select(self._seen_names, only)[0]
 
-    def _continues(self, state: _State, call: AttentionCall, cross: bool) -> bool:
+    def _computed(self, call: AttentionCall) -> Step:
+        """The call's statistics, from its own queries and keys."""
+        answers = compute(call.detached(), self._statistics) if self._statistics else {}
+        return Step(call, tuple((each, answers[each.name]) for each in self._statistics))
+
+    def _continues(self, state: _State, step: Step, call: AttentionCall, causal: bool, cross: bool) -> bool:
         entry = state.generation
         if entry is None:
             return False
@@ -208,13 +232,13 @@ class Watcher:
         # input: cross-attention continues only if the model's self-attention continues.
         continued = [] if self._beams is None else [self._beams]
         ways: list[Tensor | None] = [*continued] if cross else [None, *continued]
-        q, k, v = (self._keeper.convert(x) for x in (call.q, call.k, call.v))
-        step = dataclasses.replace(call, q=q, k=k, v=v)
+        outline = self._keeper.step(call)
         before = entry.kept.nbytes
         for way in ways:
-            beams = entry.kept.extend(step, among=way)
+            beams = entry.kept.extend(outline, among=way, step=step)
             if beams is not None:
                 entry.built = None
+                entry.site = dataclasses.replace(entry.site, causal=entry.site.causal and causal)
                 self._keeper.count(max(0, entry.kept.nbytes - before))
                 self._beams = beams if way is None else self._beams
                 return True
@@ -266,7 +290,8 @@ class Watcher:
             if entry is None or not entry.kept.continued:
                 continue
             try:
-                entry.kept = Generation(entry.kept.call(beams), values=self.values)
+                call, computed = entry.kept.call(beams), entry.kept.computed(beams)
+                entry.kept = Generation(call, values=self.values, step=Step(call, computed))
             except HeadwiseError as error:
                 state.refused[str(error)] += 1
                 self.entries.remove(entry)

@@ -16,6 +16,7 @@ import click
 
 import headwise
 from headwise.cli import (
+    bench,
     compare,
     doctor,
     evaluate,
@@ -88,9 +89,9 @@ def _place(error: OSError) -> str:
 
 def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked:
-        from headwise.native.library import instruction_set
+        from headwise.native.library import instruction_set, missing
 
-        click.echo(f"headwise {headwise.__version__} (native kernels: {instruction_set() or 'none'})")
+        click.echo(f"headwise {headwise.__version__} (native kernels: {instruction_set() or f'off: {missing()}'})")
         context.exit()
 
 
@@ -116,6 +117,7 @@ command.add_command(doctor.doctor)
 command.add_command(compare.compare)
 command.add_command(gradcheck.gradcheck)
 command.add_command(worksheet.worksheet)
+command.add_command(bench.bench)
 command.add_command(train.train)
 command.add_command(evaluate.evaluate)
 command.add_command(predict.predict)

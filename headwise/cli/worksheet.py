@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwise.cli.files import check_writable, size
+from headwise.cli.masks import parse_mask
 from headwise.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -121,16 +121,7 @@ def _of_model(model: str, text: str, mask: Mask | None) -> Worksheet:
 def _parse_mask(given: str, kind: str) -> Mask | None:
     """`window:2,0` as a mask. Raises ArgumentError."""
     allowed = [form for form, kinds in _MASKS.items() if kind in kinds]
-    name, _, numbers = given.partition(":")
-    form = next((form for form in allowed if form.partition(":")[0] == name), "")
-    wanted = form.partition(":")[2].count(",") + 1 if ":" in form else 0
-    if not form or not (re.fullmatch(r"\d+(,\d+)*", numbers) if wanted else given == name):
-        raise ArgumentError(
-            f"--mask: with --kind {kind} expected one of {', '.join(allowed)}. Received: --mask={given!r}"
-        )
-    values = [int(each) for each in numbers.split(",")] if wanted else []
-    if len(values) != wanted:
-        raise ArgumentError(f"--mask: expected {form}. Received: --mask={given!r}")
+    name, values = parse_mask(given, allowed, where=f"with --kind {kind} ")
     if name == "none":
         return None
 

@@ -10,17 +10,18 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.call import AttentionCall
+from headwise.kernels.speeds import CUDA, Machine, of_cpu
 from headwise.masks import Extent
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What running a call would take, forward pass. Only the ratios of `time` mean anything."""
+    """What running a call would take, forward pass. Of nominal times only the ratios mean anything."""
 
     flops: int  # of the two matrix products: 2 · cells · (D + E)
     bytes: int  # read and written, intermediate results included
     peak: int  # bytes of memory beyond the inputs at the worst moment, the output included
-    time: float  # seconds on a nominal core pair: what the plan compares
+    time: float  # seconds, measured or nominal (`speeds.py`): what the plan compares
     blocks: Blocks | None = None  # None where the kernel knows no blocks
     cutter: str | None = None  # what cut the mask into tiles, if anything did
 
@@ -57,26 +58,9 @@ class Kernel(Protocol):
         """The output [B, H, Q, E], in the dtype of the query."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Machine:
-    """Nominal speeds, for `Cost.time`: what kernels are compared by."""
-
-    flops: float  # a second, in large matrix products
-    bytes: float  # a second, from and to memory
-    call: float  # seconds that one call into torch takes
-
-    def time(self, flops: int, bytes_: int, *, share: float = 1.0, calls: int = 1) -> float:
-        """Seconds for this work, the matrix products at a share of the full speed."""
-        return flops / (share * self.flops) + bytes_ / self.bytes + calls * self.call
-
-
-CPU = Machine(flops=1.6e11, bytes=1.5e10, call=15e-6)  # two cores, float32
-CUDA = Machine(flops=1e14, bytes=1e12, call=10e-6)
-
-
 def machine(call: AttentionCall) -> Machine:
-    """The nominal machine that a call runs on."""
-    return CPU if call.q.device.type == "cpu" else CUDA
+    """The speeds of the machine that a call runs on, as measured or nominal."""
+    return of_cpu(call.q.dtype, call.trains) if call.q.device.type == "cpu" else CUDA
 
 
 def refusal(kernel: Kernel, call: AttentionCall) -> str | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.kernels.kernel import Cost, input_output_bytes, machine, matrix_flops, output_bytes
+from headwise.kernels.speeds import CPU
 from headwise.native import attend, operators
 from headwise.native.library import instruction_set
 from headwise.native.sight import SIZE, sight_of
@@ -46,7 +47,9 @@ def cost(call: AttentionCall) -> Cost:
     if attend.is_few(call):
         flops = matrix_flops(call, batch * heads * sight_of(call.mask, q_len, k_len).cells)
         moved = input_output_bytes(call)
-        return Cost(flops, moved, output_bytes(call), machine(call).time(flops, moved, share=FEW, calls=2))
+        here = machine(call)
+        share = FEW * CPU.flops / here.flops  # not measured: as fast as nominally
+        return Cost(flops, moved, output_bytes(call), here.time(flops, moved, share=share, calls=2))
     rows = -(-q_len // ROWS) * ROWS / q_len
     cells = sight_of(call.mask, q_len, k_len).cells
     flops = int(matrix_flops(call, batch * heads * cells) * rows)
@@ -55,11 +58,16 @@ def cost(call: AttentionCall) -> Cost:
     pieces = -(-q_len * call.heads_per_key_head // PIECE)
     moved = input_output_bytes(call) + int(keys * (seen - 1.0 + 2 * pieces * seen))
     share = (FLOAT32 if call.q.dtype == torch.float32 else HALF)[instruction_set() or "portable"]
-    return Cost(flops, moved, output_bytes(call), machine(call).time(flops, moved, share=share))
+    here = machine(call)
+    share = here.shares.get("native", share)
+    return Cost(flops, moved, output_bytes(call), here.time(flops, moved, share=share))
 
 
-def is_quicker_than_tiles() -> bool:
-    """Whether this kernel is quicker than `tiled` at all that both can: wherever it is compiled for the machine."""
+def is_quicker_than_tiles(call: AttentionCall) -> bool:
+    """Whether this kernel is quicker than `tiled` at all that both can; nominally, if compiled for the machine."""
+    shares = machine(call).shares
+    if "native" in shares and "tiled" in shares:
+        return shares["native"] >= shares["tiled"]
     return instruction_set() != "portable"
 
 

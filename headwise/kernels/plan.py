@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -11,7 +12,8 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.errors import ArgumentError, KernelRefused
 from headwise.kernels import decode, exact, flex, native, reference, sdpa, tiled
-from headwise.kernels.kernel import Blocks, Cost, Kernel, matrix_flops, refusal
+from headwise.kernels.kernel import Blocks, Cost, Kernel, machine, matrix_flops, refusal
+from headwise.kernels.speeds import Machine
 from headwise.masks import Mask
 
 # Of two that cost the same, the first is taken.
@@ -26,9 +28,6 @@ KERNELS: dict[str, Kernel] = {
 
 # What torch.compile and torch.export can follow without looking at what a tensor holds; the first that can is taken.
 TRACEABLE = ("decode", "native", "sdpa", "reference")
-
-# Cells of [B, H, Q, K], and numbers in k, below which comparing kernels takes longer than the best could save.
-WORTH_PLANNING = 2**17
 
 
 def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
@@ -51,7 +50,7 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
         return next(each for each in ready if each is not native or native.is_worth_compiling(call))
     if call.k_scale is not None:
         return native
-    if max(math.prod(call.shape), call.k.numel()) < WORTH_PLANNING and refusal(sdpa, call) is None:
+    if max(math.prod(call.shape), call.k.numel()) < sdpa.WORTH_PLANNING and refusal(sdpa, call) is None:
         return _dense(call)
     if call.mask is None or call.q.shape[2] == 1:  # a step's lengths do not come again: nothing to remember
         return _cheapest(call)
@@ -85,7 +84,7 @@ def _cheapest(call: AttentionCall) -> Kernel:
         dense = _dense(call)
         return dense if refusal(native, call) else _cheaper(call, dense, native)
     ready = [each for each in KERNELS.values() if refusal(each, call) is None]
-    if native in ready and native.is_quicker_than_tiles() and tiled in ready:
+    if native in ready and native.is_quicker_than_tiles(call) and tiled in ready:
         ready.remove(tiled)  # nor is the mask cut into tiles
     return _cheaper(call, *ready)
 
@@ -101,13 +100,22 @@ def _dense(call: AttentionCall) -> Kernel:
 def make_plan(call: AttentionCall, kernel: str = "auto") -> Plan:
     """What `choose` would choose, with every refusal and every cost. Nothing is run."""
     call = readable(call, kernel)
-    verdicts = []
-    for name, candidate in KERNELS.items():
-        reason = refusal(candidate, call)
-        verdicts.append(Verdict(name, reason, None if reason else candidate.cost(call)))
-    chosen = choose(call, kernel)
-    name = next(name for name, candidate in KERNELS.items() if candidate is chosen)
-    return Plan(call, name, tuple(verdicts))
+    found = verdicts(call)
+    return Plan(call, name_of(choose(call, kernel)), found, machine(call))
+
+
+def verdicts(call: AttentionCall, names: Iterable[str] | None = None) -> tuple[Verdict, ...]:
+    """What the kernels of these names say to a call; None = all."""
+    asked = {name: KERNELS[name] for name in (KERNELS if names is None else names)}
+    refusals = {name: refusal(kernel, call) for name, kernel in asked.items()}
+    return tuple(
+        Verdict(name, refusals[name], None if refusals[name] else kernel.cost(call)) for name, kernel in asked.items()
+    )
+
+
+def name_of(kernel: Kernel) -> str:
+    """The name of a kernel in KERNELS."""
+    return next(name for name, each in KERNELS.items() if each is kernel)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +134,7 @@ class Plan:
     call: AttentionCall
     kernel: str
     verdicts: tuple[Verdict, ...]
+    machine: Machine
 
     @property
     def cost(self) -> Cost:
@@ -133,6 +142,11 @@ class Plan:
         cost = next(verdict.cost for verdict in self.verdicts if verdict.kernel == self.kernel)
         assert cost is not None
         return cost
+
+    @property
+    def share(self) -> float:
+        """Which share of the speed of a large matrix product the forward pass should reach, its `flops` counted."""
+        return self.cost.flops / self.cost.time / self.machine.product if self.cost.time else 0.0
 
     @property
     def cutter(self) -> str | None:
@@ -158,6 +172,7 @@ class Plan:
             ("mask", "none: every query sees every key" if call.mask is None else repr(call.mask)),
             ("kernel", self.kernel + how),
             ("  flops", f"{_flops(cost.flops)}, {of_dense}"),
+            ("  speed", self._speed()),
             ("  bytes", f"{_bytes(cost.bytes)} read and written"),
             ("  peak", f"{_bytes(cost.peak)} beyond the inputs"),
         ]
@@ -189,6 +204,15 @@ class Plan:
 
     __repr__ = __str__
 
+    def _speed(self) -> str:
+        product = self.machine.product
+        if self.machine.is_measured:
+            here = f"this machine's matrix product ({_flops(self.share * product)}/s of {_flops(product)}/s)"
+        else:
+            how = "; `headwise bench --calibrate` measures it" if self.call.q.is_cpu else ""
+            here = f"a matrix product (nominal{how})"
+        return f"about {self.share:.0%} of {here}"
+
 
 def mask_blocks(mask: Mask, q_len: int, k_len: int) -> Blocks:
     """How full a mask is, for kernels that count no blocks: of 64 × 64, or larger so that the count stays quick."""
@@ -210,7 +234,7 @@ def _options(call: AttentionCall) -> str:
     return "".join(f", {each}" for each in [*shown, *(["gradients"] if call.trains else [])])
 
 
-def _flops(flops: int) -> str:
+def _flops(flops: float) -> str:
     return _scaled(flops, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
 
 

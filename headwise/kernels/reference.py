@@ -22,7 +22,9 @@ def cost(call: AttentionCall) -> Cost:
     flops = matrix_flops(call, cells)
     matrix = cells * max(4, call.q.element_size())
     moved = input_output_bytes(call) + 8 * matrix
-    return Cost(flops, moved, 3 * matrix + output_bytes(call), machine(call).time(flops, moved))
+    here = machine(call)
+    time = here.time(flops, moved, share=here.shares.get("reference", 1.0))
+    return Cost(flops, moved, 3 * matrix + output_bytes(call), time)
 
 
 def run(call: AttentionCall) -> Tensor:

@@ -27,6 +27,10 @@ from headwise.tiles import Run, Tile, TileList
 
 OPTIONS = frozenset({"bias", "slopes", "sinks", "dropout"})
 
+# Cells of [B, H, Q, K], and numbers in k, below which comparing kernels takes longer than the best could save.
+WORTH_PLANNING = 2**17
+SHARE = 0.95  # of the nominal speed, in large calls
+
 
 def refuse(call: AttentionCall) -> str | None:
     """Sinks where torch gives no log-sum-exp to add them to, and empty calls."""
@@ -55,7 +59,8 @@ def dense_cost(call: AttentionCall, readings: float) -> Cost:
     computed = batch * heads * _causal_cells(q_len, k_len) if halved else cells
     flops, moved, peak = matrix_flops(call, computed), input_output_bytes(call), output_bytes(call)
     moved += int((readings - 1) * (call.k.numel() + call.v.numel()) * call.q.element_size())
-    share = 0.95
+    here = machine(call)
+    share = here.shares.get("sdpa", SHARE)
     if _needs_dense_mask(call):
         of_mask = (1, 1) if call.mask is None else (call.mask.batch or 1, call.mask.heads or 1)
         bias = call.options_of({})["bias"].shape if call.bias is not None else (1, 1)
@@ -63,12 +68,13 @@ def dense_cost(call: AttentionCall, readings: float) -> Cost:
         dense *= heads if call.slopes is not None else max(of_mask[1], bias[1])
         dense_bytes = dense * (1 + call.q.element_size())  # bool, then added to the scores
         moved, peak = moved + 2 * dense_bytes, peak + dense_bytes
-        share = 0.95 if call.q.device.type == "cpu" else 0.4  # on CUDA the fastest fused kernel takes no mask
+        if call.q.device.type != "cpu":
+            share = 0.4  # on CUDA the fastest fused kernel takes no mask
     if call.dropout or any(x.requires_grad for x in call.biases):
         # torch then falls back to its unfused path, which holds the matrix of weights.
         matrix = cells * max(4, call.q.element_size())
         moved, peak = moved + 30 * matrix, peak + 2 * matrix
-    return Cost(flops, moved, peak, machine(call).time(flops, moved, share=share))
+    return Cost(flops, moved, peak, here.time(flops, moved, share=share))
 
 
 def run(call: AttentionCall) -> Tensor:
@@ -84,6 +90,21 @@ def run(call: AttentionCall) -> Tensor:
     shared = {"enable_gqa": True} if call.heads_per_key_head > 1 else {}
     out = scaled_dot_product_attention(q, k, v, mask, call.dropout, is_causal, scale=scale, **shared)
     return cut_to_values(call, out)
+
+
+def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor | None:
+    """The output of a call without options that is so small that planning it would take longer than it does.
+
+    None if it is not small, or needs more than torch's function alone. The tensors are checked already.
+    """
+    (batch, heads, q_len, d), (_, key_heads, k_len, e) = q.shape, v.shape
+    small = 0 < batch * heads * q_len * k_len < WORTH_PLANNING and batch * key_heads * k_len * d < WORTH_PLANNING
+    if not small or d != e or (heads != key_heads and q_len == 1) or torch.compiler.is_compiling():
+        return None
+    if torch.is_autocast_enabled(q.device.type) or (scale is not None and not scale > 0.0):
+        return None
+    shared = {"enable_gqa": True} if heads != key_heads else {}
+    return scaled_dot_product_attention(q, k, v, scale=scale, **shared)
 
 
 def _one_tile_each(call: AttentionCall) -> TileList:

@@ -21,7 +21,8 @@ OPTIONS = frozenset({"bias", "slopes", "sinks"})
 
 # The share of the nominal speed that tiles of at least so many queries reach, over up to MANY_KEYS keys and over more
 # (12 heads of 64 on two cores; over many keys, low tiles read each key too often).
-SHARES = {768: (0.95, 0.95), 256: (0.90, 0.80), 0: (0.85, 0.70)}
+BEST = 0.95
+SHARES = {768: (BEST, BEST), 256: (0.90, 0.80), 0: (0.85, 0.70)}
 MANY_KEYS = 2048
 
 # Where the scores of a tile stay in the processor's cache, two batched matrix products and a softmax are 1.1 to 1.3
@@ -122,7 +123,9 @@ def _time(call: AttentionCall, tiles: TileList, by_scores: Bools) -> float:
     looked_at = (tiles.masked_keys > 0) & (not tiles.alike)
     calls = len(tiles) * CALLS + int(looked_at.sum()) * CALLS_FOR_MASK
     mask_cells = int((rows * tiles.masked_keys)[looked_at].sum())
-    return machine(call).time(matrix_flops(call, int(work)), 0, calls=calls) + mask_cells * SECONDS_PER_MASK_CELL
+    here = machine(call)
+    gain = here.shares.get("tiled", BEST) / BEST
+    return here.time(matrix_flops(call, int(work)), 0, share=gain, calls=calls) + mask_cells * SECONDS_PER_MASK_CELL
 
 
 def _by_scores(call: AttentionCall, tiles: TileList) -> Bools:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall, Scores
 from headwise.errors import ArgumentError
-from headwise.native.library import instruction_set, is_here, library
+from headwise.native.library import instruction_set, library, missing
 from headwise.native.sight import Sight, sight_of
 from headwise.softmax import finite, sinks_gradient
 
@@ -32,7 +32,7 @@ ANSWERS = {
     "greatest": ("BHYX", torch.float32),
 }
 
-for each in (is_here, instruction_set):  # torch.compile does not look inside
+for each in (instruction_set, missing):  # torch.compile does not look inside
     torch.compiler.assume_constant_result(each)
 
 # hw_attention: every field has 8 bytes.
@@ -54,8 +54,8 @@ def refuse(call: Scores) -> str | None:
         return f"it reads int8 for up to {FEW} queries that share a key head (the call has {rows})"
     if 0 in call.shape or not call.q.shape[3]:
         return "there are no queries or no keys"
-    if not is_here():
-        return "the native kernels were not compiled, or HEADWISE_NATIVE is off"
+    if (why := missing()) is not None:
+        return why
     if not torch.compiler.is_compiling() and (watcher := _watcher(call)) is not None:
         return f"{watcher} would not see what they do"
     return None

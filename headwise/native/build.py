@@ -7,7 +7,6 @@ of the same source; which is used is decided when the library is loaded.
 from __future__ import annotations
 
 import os
-import platform
 import shlex
 import shutil
 import subprocess
@@ -22,11 +21,12 @@ NAME = "headwise_native.so"
 
 # -ffp-contract=fast: a * b + c is one instruction. -fno-trapping-math: comparisons need not keep NaN's exceptions.
 FLAGS = shlex.split(
-    "-std=c++17 -O3 -fPIC -fvisibility=hidden -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wall -Wextra "
-    "-Wno-maybe-uninitialized"
+    "-std=c++17 -O3 -fPIC -fvisibility=hidden -fno-math-errno -fno-trapping-math -ffp-contract=fast "
+    "-fno-exceptions -fno-rtti -Wall -Wextra -Wno-unknown-warning-option -Wno-maybe-uninitialized"
 )
+MACOS = "11.0"  # the oldest on which the library runs
 WIDE = ["-mprefer-vector-width=512"]
-INSTRUCTION_SETS: dict[str, dict[str, list[str]]] = {  # of a machine: name -> flags, from the plainest
+INSTRUCTION_SETS: dict[str, dict[str, list[str]]] = {  # of a processor: name -> flags, from the plainest
     "x86_64": {
         "portable": [],
         "avx2": ["-mavx2", "-mfma", "-mf16c", "-mtune=haswell"],
@@ -34,8 +34,9 @@ INSTRUCTION_SETS: dict[str, dict[str, list[str]]] = {  # of a machine: name -> f
         "avx512bf16": ["-march=cooperlake", *WIDE],
         "amx": ["-march=sapphirerapids", *WIDE],
     },
+    "aarch64": {"portable": [], "bf16": ["-march=armv8.2-a+bf16"]},
 }
-INSTRUCTION_SETS["amd64"] = INSTRUCTION_SETS["x86_64"]
+INSTRUCTION_SETS["arm64"] = INSTRUCTION_SETS["aarch64"]  # as macOS calls it
 
 
 def is_current(path: Path = FOLDER / NAME) -> bool:
@@ -50,12 +51,19 @@ class BuildError(RuntimeError):
 
 def compiler() -> list[str]:
     """The command of CXX, or the first of c++, g++ and clang++. Raises BuildError if there is none."""
+    architectures = shlex.split(os.environ.get("ARCHFLAGS", ""))  # of macOS: "-arch arm64"
     if asked := os.environ.get("CXX"):
-        return shlex.split(asked)
+        return shlex.split(asked) + architectures
     for name in ("c++", "g++", "clang++"):
         if shutil.which(name):
-            return [name]
+            return [name, *architectures]
     raise BuildError("no C++ compiler was found (c++, g++, clang++, or the one that CXX names)")
+
+
+def target() -> tuple[str, str]:
+    """The processor and the system that the compiler compiles for: ("x86_64", "linux-gnu"). Raises BuildError."""
+    processor, _, system = _run([*compiler(), "-dumpmachine"]).strip().partition("-")
+    return processor, system
 
 
 def build(to: Path = FOLDER / NAME, *, only: Collection[str] = (), extra: tuple[str, ...] = ()) -> Path:
@@ -63,15 +71,20 @@ def build(to: Path = FOLDER / NAME, *, only: Collection[str] = (), extra: tuple[
 
     Args:
         to: the file to write.
-        only: these instruction sets; () = all of this machine's kind.
+        only: these instruction sets; () = all that the compiler knows of its processor.
         extra: further flags, such as -fsanitize=address.
 
     Raises:
         BuildError: there is no compiler, or it failed.
     """
     command = compiler()
-    sets = INSTRUCTION_SETS.get(platform.machine().lower(), {"portable": []})
-    sets = {name: more for name, more in sets.items() if name in only or not only}
+    processor, system = target()
+    on_macos = "darwin" in system
+    # ELF: without the C++ library, of which nothing is used, so that its version does not matter.
+    extra = (*extra, f"-mmacosx-version-min={MACOS}") if on_macos else extra
+    to_link = [] if on_macos else ["-Wl,--as-needed"]
+    sets = INSTRUCTION_SETS.get(processor, {"portable": []})
+    sets = {name: more for name, more in sets.items() if (name in only or not only) and _takes(command, more)}
     known = "-DINSTRUCTION_SETS=" + " ".join(f"X({name})" for name in sets)
     with tempfile.TemporaryDirectory() as made:
         units = {"pool": [], "dispatch": [known]} | {name: [f"-DISA={name}", *more] for name, more in sets.items()}
@@ -86,20 +99,30 @@ def build(to: Path = FOLDER / NAME, *, only: Collection[str] = (), extra: tuple[
             objects = [str(path) for path in pool.map(compiled, units)]
         part = to.with_name(f".{to.name}.{os.getpid()}")
         try:
-            _run([*command, "-shared", *extra, *objects, "-o", str(part), "-pthread"])
+            _run([*command, "-shared", *to_link, *extra, *objects, "-o", str(part), "-pthread"])
             part.replace(to)
         finally:
             part.unlink(missing_ok=True)
     return to
 
 
-def _run(command: list[str]) -> None:
+def _takes(command: list[str], flags: list[str]) -> bool:
+    """Whether a compiler knows these flags; an older one may not."""
+    try:
+        _run([*command, *flags, "-fsyntax-only", "-x", "c++", os.devnull])
+    except BuildError:
+        return not flags  # the plainest set is compiled in any case, and says what is wrong
+    return True
+
+
+def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as cause:
         raise BuildError(f"{command[0]}: {cause.strerror or cause}") from cause
     if done.returncode:
         raise BuildError(f"{shlex.join(command)} failed:\n{done.stderr.strip()}")
+    return done.stdout
 
 
 if __name__ == "__main__":

@@ -16,32 +16,45 @@ from headwise.errors import ArgumentError
 from headwise.native.build import FOLDER, NAME
 
 VARIABLE = "HEADWISE_NATIVE"  # an instruction set, or "off"
+AGAIN = f"python {FOLDER / 'build.py'}"
 
 
 @functools.cache
+def _found() -> tuple[ctypes.CDLL | None, str]:
+    """The library; or None, and why there is none."""
+    asked, path = os.environ.get(VARIABLE, ""), FOLDER / NAME
+    if asked == "off":
+        return None, f"{VARIABLE} is off"
+    if not path.exists():
+        return None, f"they were not compiled; with a C++17 compiler, such as g++, run: {AGAIN}"
+    try:
+        loaded = ctypes.CDLL(str(path))
+        loaded.hw_isa_name.restype = loaded.hw_error.restype = ctypes.c_char_p
+        for function in (loaded.hw_isa_here, loaded.hw_isa_use, loaded.hw_isa_used):
+            function.restype = ctypes.c_int64
+        for function in (loaded.hw_isa_name, loaded.hw_isa_here, loaded.hw_isa_use, loaded.hw_error):
+            function.argtypes = [ctypes.c_int64]
+        for function in (loaded.hw_attention_forward, loaded.hw_attention_backward, loaded.hw_attention_look):
+            function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int64
+    except (OSError, AttributeError) as cause:  # built for another machine, or from other sources
+        return None, f"they cannot be loaded; with a C++17 compiler, such as g++, run: {AGAIN}. The reason: {cause}"
+    if asked:
+        _use(loaded, asked)
+    return loaded, ""
+
+
 def library() -> ctypes.CDLL | None:
-    """The library, on the instruction set of HEADWISE_NATIVE or the machine's best; None if it is off or not built.
+    """The library, on the instruction set of HEADWISE_NATIVE or the machine's best; None if it is not to be had.
 
     Raises:
         ArgumentError: HEADWISE_NATIVE names none that this machine has.
     """
-    asked = os.environ.get(VARIABLE, "")
-    if asked == "off" or not (FOLDER / NAME).exists():
-        return None
-    try:
-        loaded = ctypes.CDLL(str(FOLDER / NAME))
-    except OSError:  # built on another machine
-        return None
-    loaded.hw_isa_name.restype = loaded.hw_error.restype = ctypes.c_char_p
-    for function in (loaded.hw_isa_here, loaded.hw_isa_use, loaded.hw_isa_used):
-        function.restype = ctypes.c_int64
-    for function in (loaded.hw_isa_name, loaded.hw_isa_here, loaded.hw_isa_use, loaded.hw_error):
-        function.argtypes = [ctypes.c_int64]
-    for function in (loaded.hw_attention_forward, loaded.hw_attention_backward, loaded.hw_attention_look):
-        function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int64
-    if asked:
-        _use(loaded, asked)
-    return loaded
+    return _found()[0]
+
+
+def missing() -> str | None:
+    """Why there is no library; None if there is one."""
+    return _found()[1] or None
 
 
 def instruction_sets(loaded: ctypes.CDLL | None = None) -> list[str]:
@@ -57,11 +70,6 @@ def instruction_sets(loaded: ctypes.CDLL | None = None) -> list[str]:
     return names
 
 
-def is_here() -> bool:
-    """Whether there is a library."""
-    return library() is not None
-
-
 def instruction_set() -> str | None:
     """The one in use; None without the library."""
     loaded = library()
@@ -72,7 +80,7 @@ def use(name: str) -> None:
     """Take an instruction set from now on. Raises ArgumentError if the machine or the library lacks it."""
     loaded = library()
     if loaded is None:
-        raise ArgumentError(f"{VARIABLE}: the native kernels are not here, so {name!r} cannot be used")
+        raise ArgumentError(f"{VARIABLE}: {name!r} cannot be used, the native kernels are off: {missing()}")
     _use(loaded, name)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -22,8 +22,9 @@ from headwise.masks import Mask
 from headwise.options import EVERY, OPTIONS
 from headwise.records.head import Head
 from headwise.records.site import Site
-from headwise.records.statistics import STATISTICS, Statistics, compute, make
-from headwise.records.statistics.lse import NormaliserOfRows
+from headwise.records.statistics import STATISTICS, Statistic, Statistics, compute, make
+from headwise.records.statistics.computed import Computed, look_up
+from headwise.records.statistics.lse import LogSumExp, NormaliserOfRows
 from headwise.registry import Bundle
 from headwise.softmax import Normaliser
 
@@ -81,6 +82,7 @@ class AttentionRecord:
         site: where in a model the call was made; None if nobody knows.
         row_names, col_names: what the queries and the keys stand for, [Q] and [K] names, where the model knows: learned
             latents. None = they are positions of a sequence.
+        computed: statistics that are known already.
     """
 
     def __init__(
@@ -91,8 +93,9 @@ class AttentionRecord:
         site: Site | None = None,
         row_names: Sequence[str] | None = None,
         col_names: Sequence[str] | None = None,
+        computed: Computed = (),
     ) -> None:
-        self.site = site
+        self.site, self._computed = site, computed
         self.extras = Extras(v=call.v.detach() if values and isinstance(call, AttentionCall) else None)
         self._call = call.detached()
         self._versions = _versions(self._call)
@@ -167,7 +170,7 @@ class AttentionRecord:
 
     @row_names.setter
     def row_names(self, names: Sequence[str] | None) -> None:
-        self._row_names = _checked_names("row_names", names, "queries", self._call.shape[2])
+        self._row_names = _checked_names("row_names", names, "queries", self.shape[2])
 
     @property
     def col_names(self) -> tuple[str, ...] | None:
@@ -176,7 +179,7 @@ class AttentionRecord:
 
     @col_names.setter
     def col_names(self, names: Sequence[str] | None) -> None:
-        self._col_names = _checked_names("col_names", names, "keys", self._call.shape[3])
+        self._col_names = _checked_names("col_names", names, "keys", self.shape[3])
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -200,26 +203,26 @@ class AttentionRecord:
 
     def weights(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
         """The attention weights of a tile, [B, heads, rows, cols]; choices as in `scores`. An empty row is 0."""
-        row_index, head_index = self._choose("rows", rows), self._choose("heads", heads)
+        call, row_index, head_index = self.call, self._choose("rows", rows), self._choose("heads", heads)
         if cols is None:
-            return self.call.weights(row_index, head_index, overwrite=True)
+            return call.weights(row_index, head_index, overwrite=True)
         if "_normaliser" in self.__dict__ or rows is None:
             found = self._normaliser
             normaliser = Normaliser(*(x[:, head_index][:, :, row_index] for x in found))
         else:
             normaliser = self._normaliser_of(row_index, head_index)
-        return normaliser.weights(self.call.scores(row_index, self._choose("cols", cols), head_index))
+        return normaliser.weights(call.scores(row_index, self._choose("cols", cols), head_index))
 
     @functools.cached_property
     def lse(self) -> Tensor:
         """log Σ exp(s), over the keys and the sink, [B, H, Q]; natural log; -inf for a row that attends to nothing."""
-        return self._normaliser.lse
+        known = look_up(self._computed, [LogSumExp()])
+        found: Tensor = known["lse"] if known else self._normaliser.lse
+        return found
 
     @functools.cached_property
     def _normaliser(self) -> Normaliser:
-        self.statistics("lse")
-        found: Normaliser = self.__dict__["_normaliser"]
-        return found
+        return Normaliser(*compute(self.call, [NormaliserOfRows()])["normaliser"].unbind(-1))
 
     def statistics(self, *names: str, rows: int | None = None, **options: Any) -> Statistics:
         """Statistics of the weights in one pass over them, as attributes; None for what was not asked for.
@@ -238,14 +241,24 @@ class AttentionRecord:
         """
         if rows is not None and rows < 1:
             raise ArgumentError(f"statistics: rows must be at least 1. Received: rows={rows}")
-        asked = make(names or tuple(STATISTICS), options)
-        if rows is None and names == ("lse",) and "_normaliser" in self.__dict__:
-            answers: dict[str, Any] = {"lse": self.lse}
-        else:  # every pass finds the normalisers on its way
-            answers = compute(self.call, [NormaliserOfRows(), *asked], rows)
-            if rows is None:
-                self.__dict__.setdefault("_normaliser", Normaliser(*answers["normaliser"].unbind(-1)))
+        answers = self._answers(self._asked(names, options), rows)
         return Statistics(**{name: answers.get(name) for name in STATISTICS})
+
+    def _asked(self, names: Sequence[str], options: Mapping[str, Any]) -> list[Statistic]:
+        return make(names or tuple(STATISTICS), options)
+
+    def _answers(self, asked: Sequence[Statistic], rows: int | None) -> dict[str, Any]:
+        known = look_up(self._computed, asked) if rows is None else {}
+        left = [each for each in asked if each.name not in known]
+        if rows is None and [each.name for each in left] == ["lse"] and "_normaliser" in self.__dict__:
+            return {**known, "lse": self.lse}
+        if not left:
+            return known
+        # Every pass finds the normalisers on its way.
+        found = compute(self.call, [NormaliserOfRows(), *left], rows)
+        if rows is None:
+            self.__dict__.setdefault("_normaliser", Normaliser(*found["normaliser"].unbind(-1)))
+        return {**known, **found}
 
     def entropy(self) -> Tensor:
         """-Σ A log A of each row, [B, H, Q], in nats; the learned sink counts as a key."""

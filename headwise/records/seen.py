@@ -11,6 +11,7 @@ from torch import Tensor
 from headwise import registry
 from headwise.errors import ArgumentError, RecordError, brief
 from headwise.records import names
+from headwise.records.computed import ComputedRecord
 from headwise.records.coverage import Coverage
 from headwise.records.record import AttentionRecord, Choice
 from headwise.registry import Bundle
@@ -83,6 +84,8 @@ class Seen:
         return f"Seen({', '.join(parts)})"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[Bundle, Bundle]:
+        if any(isinstance(record, ComputedRecord) for record in self.records):  # the page shows weights
+            return {"text/plain": repr(self)}, {}
         return registry.in_notebook(self)
 
     # Choosing layers.

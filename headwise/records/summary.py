@@ -15,7 +15,7 @@ from headwise.errors import ArgumentError
 from headwise.records import names as paths
 from headwise.records.names import name_of
 from headwise.records.record import AttentionRecord
-from headwise.records.statistics import Statistics, columns
+from headwise.records.statistics import Column, Statistics, columns
 from headwise.tables import Cell, Heading, Table
 
 if TYPE_CHECKING:
@@ -95,10 +95,11 @@ class Summary:
         return pandas.DataFrame([row.values() for row in self.rows], columns=HeadSummary.fields())
 
 
-def ask(record: AttentionRecord, *, rows: int | None = None) -> Statistics:
-    """What `numbers` needs: `lse` and every statistic with a column; from about so many rows, or from all."""
-    options = {name: value for column in columns().values() for name, value in column.options.items()}
-    return record.statistics("lse", *(statistic.name for statistic in columns()), rows=rows, **options)
+def ask(record: AttentionRecord, kind: str, *, rows: int | None = None) -> Statistics:
+    """What `numbers` needs: `lse` and the statistics with a number; from about so many rows, or from all."""
+    asked = {each.name: column for each, column in columns().items() if not _meaningless(column, kind)}
+    options = {name: value for column in asked.values() for name, value in column.options.items()}
+    return record.statistics("lse", *asked, rows=rows, **options)
 
 
 def numbers(found: Statistics, kind: str, dims: tuple[int, ...]) -> dict[str, Tensor]:
@@ -107,10 +108,14 @@ def numbers(found: Statistics, kind: str, dims: tuple[int, ...]) -> dict[str, Te
     nothing = torch.full_like(attends.sum(dims), math.nan, dtype=torch.double)
     return {
         column.name: nothing
-        if kind == "cross" and column.within_sequence
+        if _meaningless(column, kind)
         else column.over(getattr(found, statistic.name), attends, dims)
         for statistic, column in columns().items()
     }
+
+
+def _meaningless(column: Column, kind: str) -> bool:
+    return kind == "cross" and column.within_sequence
 
 
 def rows_of(seen: Seen, record: AttentionRecord) -> list[HeadSummary]:
@@ -118,7 +123,7 @@ def rows_of(seen: Seen, record: AttentionRecord) -> list[HeadSummary]:
     layer, (_, heads, q_len, k_len) = name_of(record), record.shape
     call, kind = (record.site.call, record.site.kind) if record.site else (0, "self")
     shown = [column.name for column in columns().values() if column.heading]
-    found = ask(record)
+    found = ask(record, kind)
     empty = not (q_len and k_len)
     means = {} if empty else {name: mean.tolist() for name, mean in numbers(found, kind, (0, 2)).items()}
     rows = []

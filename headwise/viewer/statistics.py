@@ -60,7 +60,7 @@ def statistics_of(
     Undefined statistics are None: distances between two texts, induction without repeated tokens, importance without
     values and gradients.
     """
-    means = numbers(ask(record, rows=rows), kind, (2,))
+    means = numbers(ask(record, kind, rows=rows), kind, (2,))
     square = kind == "self" and record.shape[2] == record.shape[3]
     induction = _induction(record, tokens, rows) if square else {}
     nothing: list[float | None] = [None] * record.shape[1]

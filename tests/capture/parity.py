@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from typing import Any
 
@@ -84,3 +85,18 @@ def assert_all_seen(seen: Seen, names: Iterable[str]) -> None:
         stacks[stack] += 1
         assert record.site.call == 0
         assert (record.site.heads, record.site.key_heads) == (record.shape[1], record.k.shape[1])
+
+
+def reachable(found: object) -> list[Tensor]:
+    """Every tensor that an object leads to, not through modules of Python, classes and functions."""
+    todo, known, tensors = [found], set[int](), []
+    while todo:
+        each = todo.pop()
+        if id(each) in known or isinstance(each, (type, type(gc), type(reachable), nn.Module)):
+            continue
+        known.add(id(each))
+        if isinstance(each, Tensor):
+            tensors.append(each)
+        else:
+            todo += gc.get_referents(each)
+    return tensors

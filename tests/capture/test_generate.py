@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ import transformers
 from torch import Tensor, nn
 
 import headwise
+from headwise.errors import RecordError
 from headwise.records import AttentionRecord, Seen
-from tests.capture.parity import ENCODER_DECODER, IDS, REAL, SMALL, assert_weights
+from headwise.records.statistics import STATISTICS
+from tests.capture.parity import ENCODER_DECODER, IDS, REAL, SMALL, assert_weights, reachable
 
 GROUPED = {**SMALL, "num_key_value_heads": 2, "eos_token_id": 49, "bos_token_id": 1, "pad_token_id": 0}
 BART = {**ENCODER_DECODER, "forced_eos_token_id": None}
@@ -228,6 +231,25 @@ def test_the_same_pass_twice_is_two_records(models: dict[str, Any]) -> None:
     assert len(seen) == 4
 
 
+def test_a_generation_that_is_kept_is_kept_to_its_end(models: dict[str, Any]) -> None:
+    with headwise.watch(models["llama"], every=100) as seen:
+        models["llama"].generate(IDS, do_sample=False, max_new_tokens=4, min_new_tokens=4)
+    assert [record.shape[2] for record in seen] == [10, 10]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_generation_is_causal_if_all_its_steps_are(causal: bool) -> None:
+    class Step(nn.Module):
+        def forward(self, x: Tensor, start: int) -> None:
+            mask = headwise.masks.causal() if causal or not start else None
+            headwise.attention(x[:, None, start:], x[:, None], x[:, None], mask=mask)
+
+    x = torch.randn(1, 5, 8)
+    with headwise.watch(model := Step()) as seen:
+        model(x[:, :3], 0), model(x, 3)
+    assert [record.site.causal for record in seen if record.site] == [causal]
+
+
 @pytest.mark.parametrize("name", ["t5", "bart"])
 @pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
 def test_encoder_decoders(models: dict[str, Any], name: str, padded: bool) -> None:
@@ -251,6 +273,146 @@ def _assert_encoder_decoder(seen: Seen, ref: Any, rows: Tensor | None = None) ->
             real = rows[:, : record.shape[2]]
             shown, expected = (x.transpose(1, 2)[real] for x in (record.weights(), expected))
             torch.testing.assert_close(shown, expected, rtol=0, atol=1e-5)
+
+
+BEAMS: list[dict[str, Any]] = [
+    {"num_beams": 3},
+    {"num_beams": 3, "num_return_sequences": 2},
+    {"num_beams": 4, "num_return_sequences": 4, "return_dict_in_generate": True},
+    {"num_beams": 3, "min_new_tokens": 6},
+    {"num_beams": 3, "length_penalty": -5.0, "num_return_sequences": 3},
+    {"num_beams": 3, "length_penalty": -9.0},
+]
+
+
+# Statistics of a generation whose queries and keys are not kept.
+
+
+def assert_same_statistics(
+    whole: Seen, alone: Seen, rows: Tensor, *, lack: Collection[str] = (), differ: str = ""
+) -> None:
+    """The records of one run, kept as a whole and as statistics alone, have the same numbers in these rows [B, Q].
+
+    `lack`: the statistics that are not known, beside the pictures; `differ`: the one that depends on the other rows.
+    """
+    assert [(each.site, each.shape) for each in alone] == [(each.site, each.shape) for each in whole]
+    for expected, record in zip(whole, alone, strict=True):
+        real = rows[:, : record.shape[2]]
+        found = dict(record.statistics())
+        assert found.keys() == STATISTICS.keys() - {"pooled_mean", "pooled_max", *lack}
+        for name, answer in found.items():
+            reference = getattr(expected.statistics(name), name)
+            if name == differ:
+                continue
+            if name == "received":
+                torch.testing.assert_close(answer, reference, rtol=0, atol=1e-4)
+                continue
+            if name == "top":
+                assert bool(((answer.keys >= 0) & (answer.keys < record.shape[3])).all())
+                of_rows = answer.keys.transpose(1, 2)[real].flatten(0, 1).tolist()
+                assert all(len(set(keys)) == len(keys) for keys in of_rows)
+                at_keys = expected.weights().gather(3, answer.keys).transpose(1, 2)[real]
+                answer, reference = answer.weights, reference.weights
+                torch.testing.assert_close(at_keys, answer.transpose(1, 2)[real], rtol=0, atol=1e-5)
+            answer, reference = (x.transpose(1, 2)[real] for x in (answer, reference))
+            torch.testing.assert_close(answer, reference, rtol=0, atol=2e-5)
+
+
+def generate_twice_watched(model: Any, ids: Tensor, real: Tensor, **options: Any) -> tuple[Seen, Seen, Tensor]:
+    with headwise.watch(model) as whole, headwise.watch(model, statistics="all", keep=False) as alone:
+        out = model.generate(ids, attention_mask=real, do_sample=False, max_new_tokens=6, **options)
+    return whole, alone, sequences(out)
+
+
+@pytest.mark.parametrize("length", [2, 7])
+@pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {}) for name in ("gpt2", "llama", "mistral", "gemma2", "gpt-oss")),
+        ("llama", STATIC),
+        ("mistral", STATIC),
+    ],
+    ids=str,
+)
+def test_statistics_of_a_generation(
+    models: dict[str, Any], name: str, options: dict[str, Any], padded: bool, length: int
+) -> None:
+    real = REAL[:, -length:] if padded else torch.ones(2, length, dtype=torch.long)
+    if padded and length == 2:
+        real = torch.tensor([[1, 1], [0, 1]])
+    whole, alone, out = generate_twice_watched(models[name], IDS[:, -length:], real, min_new_tokens=6, **options)
+    # Eager rows of padding attend to all keys alike, and when they were computed there were fewer.
+    rows, differ = torch.cat([real, torch.ones(2, out.shape[1] - length)], 1).bool(), "received" * (name == "gemma2")
+    assert_same_statistics(whole, alone, rows, differ=differ if padded else "")
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_statistics_of_an_encoder_decoder(models: dict[str, Any], name: str) -> None:
+    whole, alone, _ = generate_twice_watched(models[name], IDS.flip(1), REAL.flip(1), min_new_tokens=6)
+    for number, kind in enumerate(["self", "cross"]):
+        some = [Seen([each for each in seen if "decoder." in each.site.name][number::2]) for seen in (whole, alone)]
+        assert [record.site.kind for record in some[1] if record.site] == [kind, kind]
+        # Each step of cross-attention would count its rows from the last key.
+        lack = ["distance", "offset_mass"] if kind == "cross" else []
+        assert_same_statistics(*some, torch.ones(2, 9, dtype=torch.bool), lack=lack)
+    assert str(Seen(alone.records).summary()) == str(Seen(whole.records).summary())
+
+
+@pytest.mark.parametrize("chunks", [(7, 1, 1, 1), (3, 2, 5), (1, 1, 1, 1)], ids=str)
+@pytest.mark.parametrize("name", ["gpt2", "mistral"])
+def test_statistics_of_a_loop_of_ones_own(models: dict[str, Any], name: str, chunks: tuple[int, ...]) -> None:
+    tokens, cache = torch.cat([IDS, IDS.flip(1)], 1)[:, : sum(chunks)], None
+    watches = headwise.watch(models[name]), headwise.watch(models[name], statistics="all", keep=False)
+    with torch.no_grad(), watches[0] as whole, watches[1] as alone:
+        for part in tokens.split(list(chunks), 1):
+            cache = models[name](input_ids=part, past_key_values=cache, use_cache=True).past_key_values
+    assert_same_statistics(whole, alone, torch.ones_like(tokens).bool())
+
+
+@pytest.mark.parametrize("options", BEAMS, ids=str)
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_statistics_of_beams(models: dict[str, Any], name: str, options: dict[str, Any]) -> None:
+    with _likely_to_end(models[name]):
+        whole, alone, out = generate_twice_watched(models[name], IDS, torch.ones_like(IDS), **options)
+    rows = torch.cat([torch.ones(len(out), 7), (out[:, 7:] == 49).cumsum(1) == 0], 1).bool()
+    assert_same_statistics(whole, alone, rows, lack=["received"])
+    for record in alone:
+        ended = ~rows[:, : record.shape[2]]
+        assert bool((record.lse.transpose(1, 2)[ended] == -torch.inf).all())
+        assert not bool(record.entropy().transpose(1, 2)[ended].any())
+
+
+def test_what_does_not_follow_from_the_steps_is_said(models: dict[str, Any]) -> None:
+    statistics = {"pooled_mean": {"size": 2}, "first_visible": {"first_keys": 2}, "top": {"top": 2}}
+    options = {"statistics": statistics}
+    with headwise.watch(models["llama"], keep=False, **options) as alone:
+        models["llama"].generate(IDS, do_sample=False, max_new_tokens=6, min_new_tokens=6)
+    for name, own in list(statistics.items())[:2]:
+        with pytest.raises(RecordError, match=f"layers.0.self_attn: {name} of a generation does not follow from its s"):
+            alone[0].statistics(name, **own)
+    assert dict(alone[0].statistics()).keys() == {"lse", "top"}
+    with headwise.watch(models["llama"], **options) as whole:  # then it is computed from the queries and keys
+        models["llama"].generate(IDS, do_sample=False, max_new_tokens=6, min_new_tokens=6)
+    assert whole[0].pooled(2).shape == (2, 4, 2, 2)
+    torch.testing.assert_close(whole[0].pooled(1)[..., 0, 0], whole[0].weights().mean((2, 3)))
+
+
+def test_bytes_of_the_statistics_grow_with_the_length(models: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"statistics": {"entropy": {}, "received": {}, "pooled_max": {"size": 7}}, "keep": False}
+
+    def run(count: int, max_bytes: int) -> int:
+        with headwise.watch(models["llama"], **options, max_bytes=max_bytes) as seen:
+            models["llama"].generate(IDS[:1], do_sample=False, max_new_tokens=count, min_new_tokens=count)
+            kept = reachable(seen._watcher.entries)  # type: ignore[attr-defined]
+            assert not any(x.shape[2:] == (7, 7) for x in kept)  # the pictures of the prompts
+            return sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in kept}.values())
+
+    per_token = 2 * (3 * 4 * 4 + 8)  # layers: three statistics of 4 heads, and the number of a key
+    for count in (20, 40, 80):
+        assert run(count, 100_000) <= 3 * per_token * (count + 7)
+    with pytest.raises(RecordError, match="max_bytes"):
+        run(80, per_token * 80)
 
 
 # Beam search: the beams that were returned, not those that were running.
@@ -288,16 +450,6 @@ def assert_beams(model: Any, seen: Seen, out: Any, ids: Tensor, real: Tensor, re
         real_rows = rows[:, : record.shape[2]]
         shown, expected = (x.transpose(1, 2)[real_rows] for x in (record.weights(), expected))
         torch.testing.assert_close(shown, expected, rtol=0, atol=1e-5)
-
-
-BEAMS: list[dict[str, Any]] = [
-    {"num_beams": 3},
-    {"num_beams": 3, "num_return_sequences": 2},
-    {"num_beams": 4, "num_return_sequences": 4, "return_dict_in_generate": True},
-    {"num_beams": 3, "min_new_tokens": 6},
-    {"num_beams": 3, "length_penalty": -5.0, "num_return_sequences": 3},
-    {"num_beams": 3, "length_penalty": -9.0},
-]
 
 
 @pytest.mark.parametrize("options", BEAMS, ids=str)

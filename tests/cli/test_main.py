@@ -13,7 +13,7 @@ import pytest
 
 import headwise
 from headwise.cli import command, main
-from headwise.native.library import instruction_set
+from headwise.native.library import instruction_set, missing
 from headwise.tasks.kinds import BUILT_IN
 
 from .conftest import Run, refused
@@ -24,6 +24,8 @@ def options(verb: click.Command) -> str:
 
 
 VERBS = {
+    "bench": "--length --queries --heads --kv-heads --head-dim --dtype --mask --training --rounds --calibrate "
+    "--show --forget --json --debug",
     "compare": "first second --set --set-other --spec --spec-other --json --debug",
     "doctor": "target --set --model --input --spec --isolate --timeout --memory --json --sarif --debug",
     "evaluate": "run data --json --debug",
@@ -88,7 +90,7 @@ def test_the_options_of_every_task_are_pinned(word: str) -> None:
 
 
 def test_version(run: Run) -> None:
-    used = instruction_set() or "none"
+    used = instruction_set() or f"off: {missing()}"
     assert run("--version").out == f"headwise {headwise.__version__} (native kernels: {used})\n"
 
 

@@ -319,6 +319,17 @@ def test_options() -> None:
             headwise.watch(layer, gradients=True)
 
 
+@pytest.mark.every_backend
+def test_statistics_without_queries_and_keys() -> None:
+    layer, x = MultiHeadAttention(16, 4), tokens()
+    with headwise.watch(layer) as whole, headwise.watch(layer, statistics={"top": {"top": 2}}, keep=False) as seen:
+        layer(x)
+    assert dict(seen[0].statistics()).keys() == {"lse", "top"}
+    assert all(map(torch.equal, seen[0].top_k(2), whole[0].top_k(2)))
+    with pytest.raises(RecordError, match="were not kept"):
+        seen[0].weights()
+
+
 # Compiled functions.
 
 

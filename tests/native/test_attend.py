@@ -208,6 +208,19 @@ def test_statistics_with_and_without_the_output(each_set: str, name: str) -> Non
         torch.testing.assert_close(found["highest"] + found["log_sum"], lse, rtol=1e-5, atol=1e-5)
 
 
+def test_entropy_where_a_sink_takes_all(each_set: str) -> None:
+    """Scores of about finfo.min, as of a padded row, beside a learned sink."""
+    bias = torch.zeros(150, 150)
+    bias[3] = torch.finfo(torch.float32).min
+    call = drawn(torch.float32, bias=bias, sinks=torch.tensor([0.5, -1.0, 2.0, 0.0])).detached()
+    found, expected = (compute(call, make(("entropy",), {}))["entropy"] for compute in (by_native, by_tiles))
+    near(found, expected.double(), torch.float32)
+    assert (found[:, :, 3] == 0.0).all()
+    beside = torch.empty(2, 4, 150)
+    forward(call, None, entropy=beside)
+    near(beside, expected.double(), torch.float32)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_the_number_of_threads_changes_no_bit(dtype: torch.dtype) -> None:
     threads, found = torch.get_num_threads(), []

@@ -42,9 +42,9 @@ def test_the_environment_chooses_the_instruction_set() -> None:
 @pytest.fixture
 def no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(library, "FOLDER", tmp_path)
-    library.library.cache_clear()
+    library._found.cache_clear()
     yield
-    library.library.cache_clear()
+    library._found.cache_clear()
 
 
 @pytest.mark.usefixtures("no_library")
@@ -52,12 +52,29 @@ def test_without_the_library_the_kernel_refuses_and_others_serve() -> None:
     q = torch.randn(1, 1, 4, 8)
     assert library.instruction_set() is None
     assert library.instruction_sets() == []
-    assert "refuses: the native kernels were not compiled, or HEADWISE_NATIVE is off" in str(plan(q, q, q))
+    assert "refuses: they were not compiled; with a C++17 compiler, such as g++, run: python " in str(plan(q, q, q))
     assert attention(q, q, q).shape == q.shape
     with pytest.raises(KernelRefused, match="not compiled"):
         attention(q, q, q, kernel="native")
-    with pytest.raises(ArgumentError, match="the native kernels are not here"):
+    with pytest.raises(ArgumentError, match="'avx2' cannot be used, the native kernels are off: they were not"):
         library.use("avx2")
+
+
+@pytest.mark.usefixtures("no_library")
+@pytest.mark.parametrize(("made", "says"), [("nothing", "file too short"), ("int other;", "undefined symbol: hw_isa_")])
+def test_a_library_that_cannot_be_loaded_says_why(tmp_path: Path, made: str, says: str) -> None:
+    path = tmp_path / build.NAME
+    if made == "nothing":
+        path.touch()
+    else:  # of other sources
+        subprocess.run([*build.compiler(), "-shared", "-x", "c++", "-", "-o", path], input=made, text=True, check=True)
+    q = torch.randn(1, 1, 4, 8)
+    why = library.missing()
+    assert why is not None
+    assert why.startswith("they cannot be loaded; ")
+    assert says in why
+    assert f"refuses: {why}" in str(plan(q, q, q))
+    assert attention(q, q, q).shape == q.shape
 
 
 def test_a_compiler_that_fails_is_an_error_with_what_it_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

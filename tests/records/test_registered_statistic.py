@@ -13,7 +13,7 @@ import torch
 import headwise
 from headwise import masks
 from headwise.cli import main
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, RecordError
 from headwise.records import Seen, Statistic
 from headwise.records.statistics import STATISTICS, Column, WeightTile, register
 from headwise.viewer import facts_of, inputs_of
@@ -78,6 +78,21 @@ def test_the_summary_the_command_and_the_page_show_it(
     expected = {"key": "above", "name": "above", "unit": "keys", "about": above.sentence}
     assert expected in facts["statistics"]
     assert facts["inputs"][0]["stacks"][0]["layers"][0]["stats"]["above"] == [1.0]
+
+
+def test_a_watch_computes_it_but_does_not_know_it_of_a_generation(above: type[Statistic]) -> None:
+    class Step(torch.nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor) -> None:
+            headwise.attention(q, k, k, mask=masks.causal())
+
+    k = torch.tensor([1.0, 2.0, 4.0, 1.0]).log()[None, None, :, None]
+    with headwise.watch(model := Step(), statistics={"above": {"threshold": 0.1}}, keep=False) as seen:
+        model(torch.ones_like(k[:, :, :3]), k[:, :, :3])
+        assert seen[0].statistics("above").above[0, 0].tolist() == [1, 2, 3]
+        model(torch.ones_like(k[:, :, 3:]), k)
+    assert seen[0].lse.shape == (1, 1, 4)
+    with pytest.raises(RecordError, match="above of a generation does not follow from its steps"):
+        seen[0].statistics("above")
 
 
 @pytest.mark.parametrize("name", ["entropy", "two words"])

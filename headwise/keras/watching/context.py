@@ -22,6 +22,7 @@ from headwise.keras.watching.layers import read_layers, read_operations
 from headwise.keras.watching.running import Running, told_of_calls
 from headwise.keras.watching.watcher import LayerWatcher
 from headwise.records.names import Choice
+from headwise.records.statistics.computed import Names
 
 
 def watch(
@@ -35,6 +36,8 @@ def watch(
     every: int = 1,
     max_bytes: int | Literal["half"] | None = "half",
     tokens: Any = None,
+    statistics: Names = (),
+    keep: bool = True,
 ) -> Watch:
     """`headwise.watch` for a Keras model or layer, on every backend: the same records, of torch tensors.
 
@@ -61,7 +64,8 @@ def watch(
             "gradients: expected False, because only torch has hooks for gradients. Received: gradients=True "
             f"with Keras on {backend}. Use KERAS_BACKEND=torch"
         )
-    return LayerWatch(model, Keeping(only, values, gradients, offload, dtype, every, max_bytes), tokens)
+    keeping = Keeping(only, values, gradients, offload, dtype, every, max_bytes, statistics, keep)
+    return LayerWatch(model, keeping, tokens)
 
 
 class LayerWatch(Watch):

@@ -115,18 +115,19 @@ INLINE void floats_of(int64_t dtype, const void* data, int64_t at, int64_t step,
     else floats_of<HW_FLOAT16>(data, at, step, n, to);
 }
 
+// Of two vectors every other block of S lanes: the first ones, and the second ones.
+template <int S, int... I>
+constexpr auto upper(std::integer_sequence<int, I...>) { return std::integer_sequence<int, (I & S ? I - S + W : I)...>(); }
+template <int S, int... I>
+constexpr auto lower(std::integer_sequence<int, I...>) { return std::integer_sequence<int, (I & S ? I + W : I + S)...>(); }
+
 // W vectors as the columns of a square become its rows: at each stage, blocks of S x S off the diagonal change places.
 template <int S>
 INLINE void exchange(vu* x) {
-    vu upper, lower;
-    for (int i = 0; i < W; i++) {
-        upper[i] = i & S ? i - S + W : i;
-        lower[i] = i & S ? i + W : i + S;
-    }
     for (int i = 0; i < W; i++) {
         if (i & S) continue;
         const vu a = x[i], b = x[i + S];
-        x[i] = __builtin_shuffle(a, b, upper), x[i + S] = __builtin_shuffle(a, b, lower);
+        x[i] = picked(a, b, upper<S>(Lanes())), x[i + S] = picked(a, b, lower<S>(Lanes()));
     }
 }
 
@@ -183,6 +184,7 @@ template <> struct Packed<Float32> {
     }
     typedef float Weight;
     INLINE void weights(Weight* p, vf x) { store(p, x); }
+    INLINE void weights(Weight* p, vf x, vf y) { store(p, x), store(p + W, y); }
 };
 
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16)
@@ -236,7 +238,16 @@ template <> struct Packed<BFloat16> {
         const __m256bh y = _mm512_cvtneps_pbh(x);
         std::memcpy(p, &y, 32);
 #else
-        for (int i = 0; i < W; i++) p[i] = to_bfloat(x[i]);
+        const bfloat16x4_t y = vcvt_bf16_f32((float32x4_t)x);
+        std::memcpy(p, &y, 8);
+#endif
+    }
+    INLINE void weights(Weight* p, vf x, vf y) {
+#if defined(__AVX512BF16__)
+        const __m512bh both = _mm512_cvtne2ps_pbh(y, x);
+        std::memcpy(p, &both, 64);
+#else
+        weights(p, x), weights(p + W, y);
 #endif
     }
 };

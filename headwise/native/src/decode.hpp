@@ -23,9 +23,7 @@ template <int S = 1>
 INLINE vf sums(vf* x) {
     if constexpr (S == W) return x[0];
     else {
-        vi upper, lower;
-        for (int i = 0; i < W; i++) upper[i] = i & S ? i - S + W : i, lower[i] = i & S ? i + W : i + S;
-        for (int i = 0; i < W; i += 2 * S) x[i] = __builtin_shuffle(x[i], x[i + S], upper) + __builtin_shuffle(x[i], x[i + S], lower);
+        for (int i = 0; i < W; i += 2 * S) x[i] = picked(x[i], x[i + S], upper<S>(Lanes())) + picked(x[i], x[i + S], lower<S>(Lanes()));
         return sums<2 * S>(x);
     }
 }

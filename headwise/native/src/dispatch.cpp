@@ -6,6 +6,7 @@
 #include <cpuid.h>
 #endif
 #if defined(__linux__)
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -51,6 +52,8 @@ bool here(const char* name) {
     const bool half = wide && __builtin_cpu_supports("avx512bf16");
     if (!std::strcmp(name, "avx512bf16")) return half;
     if (!std::strcmp(name, "amx")) return half && tiles_allowed();
+#elif defined(__aarch64__) && defined(__linux__)
+    if (!std::strcmp(name, "bf16")) return getauxval(AT_HWCAP2) >> 14 & 1; // HWCAP2_BF16; elsewhere nobody has run it yet
 #endif
     return false;
 }
@@ -65,6 +68,9 @@ bool worth(const char* name) {
 }
 
 int64_t best() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+#endif
     int64_t found = 0;
     for (int64_t i = 0; i < count; i++)
         if (here(isas[i].name) && worth(isas[i].name)) found = i;

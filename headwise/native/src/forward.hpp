@@ -29,10 +29,16 @@ struct Forward {
     uint8_t* is_packed = nullptr;            // [blocks of the chunk]
     int64_t chunk = 0, chunk_blocks = 0;     // its first block, and how many
     unit* query = nullptr;                   // [64, du]; rows that are missing are 0
+    const unit* left = nullptr;              // the queries of a tile: packed, or where they are
+    int64_t left_step = 0;                   // from row to row
     float* scores = nullptr;                 // [ROWS, SPAN]
     Weight* weights = nullptr;               // [ROWS, SPAN]: in place of the scores, or behind them
     float* outputs = nullptr;                // [tiles * heads, 64, width]
     Row* rows = nullptr;                     // [tiles * heads, 64]
+
+    // Floats whose rows have no gaps are read where they are: queries of a whole tile, and values.
+    bool is_plain(const hw_tensor& t) const { return T::PAIR == 1 && call.dtype == HW_FLOAT32 && t.stride[3] == 1; }
+    const bool plain_values = is_plain(call.v) && width == call.E;
 
     bool prepare() {
         const int64_t all = (call.K + TILE - 1) / TILE, states = tiles * heads;
@@ -76,7 +82,10 @@ struct Forward {
         while (at < sight.past && sight.block(at).number < chunk) at++;
         if (at == sight.past || sight.block(at).number >= chunk + chunk_blocks) return;
         const hw_tensor& t = call.q;
-        P::left(call.dtype, (const char*)t.data + size * (b * t.stride[0] + h * t.stride[1] + q * t.stride[2]), t.stride[2], t.stride[3], some, TILE, call.D, query);
+        const char* x = (const char*)t.data + size * (b * t.stride[0] + h * t.stride[1] + q * t.stride[2]);
+        const bool direct = is_plain(t) && some == TILE;
+        if (!direct) P::left(call.dtype, x, t.stride[2], t.stride[3], some, TILE, call.D, query);
+        left = direct ? (const unit*)x : query, left_step = direct ? t.stride[2] : du;
         while (at < sight.past && sight.block(at).number < chunk + chunk_blocks) {
             Block blocks[BLOCKS]; // side by side
             int64_t n = 0;
@@ -95,7 +104,7 @@ struct Forward {
         const hw_tensor &kt = call.k, &vt = call.v;
         const char* x = (const char*)kt.data + size * (b * kt.stride[0] + g * kt.stride[1] + k * kt.stride[2]);
         P::transposed(call.dtype, x, kt.stride[2], kt.stride[3], some, call.D, keys + at * TILE * du);
-        if (!call.out.data) return;
+        if (!call.out.data || plain_values) return;
         x = (const char*)vt.data + size * (b * vt.stride[0] + g * vt.stride[1] + k * vt.stride[2]);
         P::right(call.dtype, x, vt.stride[2], vt.stride[3], some, call.E, width, values + at * TILE / T::PAIR * width);
     }
@@ -112,7 +121,7 @@ struct Forward {
         const int64_t past = up(hi, COLUMNS);
         for (int64_t j = lo / TILE; j * TILE < past; j++) {
             const int64_t from = most(lo - j * TILE, 0), some = least(past - j * TILE, TILE) - from;
-            T::product(count, query + r0 * du, du, 1, (const float*)(keys + (place + j) * TILE * du) + from, TILE, du, scores + j * TILE + from, SPAN, some, false);
+            T::product(count, left + r0 * left_step, left_step, 1, (const float*)(keys + (place + j) * TILE * du) + from, TILE, du, scores + j * TILE + from, SPAN, some, false);
         }
         for (int64_t r = r0; r < r1; r++) {
             float* s = scores + (r - r0) * SPAN;
@@ -122,8 +131,9 @@ struct Forward {
         }
         if (!call.out.data) return;
         const int64_t depth = (T::UNITS > 1 ? past : up(hi, T::PAIR)) - lo;
-        const float* packed = (const float*)(values + (place * TILE + lo) / T::PAIR * width);
-        T::product(count, (const unit*)(weights + lo), SPAN / T::PAIR, 1, packed, width, depth / T::PAIR, out + r0 * width, width, width, true);
+        const hw_tensor& t = call.v;
+        const float* right = plain_values ? (const float*)t.data + b * t.stride[0] + g * t.stride[1] + (key + lo) * t.stride[2] : (const float*)(values + (place * TILE + lo) / T::PAIR * width);
+        T::product(count, (const unit*)(weights + lo), SPAN / T::PAIR, 1, right, plain_values ? t.stride[2] : width, depth / T::PAIR, out + r0 * width, width, width, true);
     }
 
     // Which columns of a block some of these rows see.

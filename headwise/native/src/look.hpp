@@ -138,7 +138,7 @@ struct Look {
         if (sink != -INFINITY) {
             const float to = sink > m ? sink : m, share = std::exp2((sink - to) * LOG2E), down = (m - to) * LOG2E;
             by = m == -INFINITY ? 0.0f : std::exp2(down);
-            product = (m == -INFINITY ? 0.0f : by * (product + down * total)) + share * (sink - to) * LOG2E;
+            product = (m == -INFINITY ? 0.0f : by * (product + bounded(down) * total)) + share * bounded((sink - to) * LOG2E);
             total = total * by + share, m = to;
         }
         const bool empty = m == -INFINITY && total == 0.0f;

@@ -1,11 +1,9 @@
+// Of POSIX alone: whatever C++ library the compiler has, the kernels need none when they run.
 #include "pool.hpp"
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdlib>
-#include <mutex>
-#include <thread>
-#include <vector>
+#include <new>
 
 #include <pthread.h>
 
@@ -15,13 +13,16 @@ namespace {
 constexpr int SLOTS = 8;
 
 struct Buffers {
-    void *data[SLOTS] = {};
-    int64_t bytes[SLOTS] = {};
-    ~Buffers() {
-        for (void *each : data) std::free(each);
-    }
+    void *data[SLOTS];
+    int64_t bytes[SLOTS];
 };
-thread_local Buffers buffers;
+
+void release(void *of_thread) {
+    for (void *each : ((Buffers *)of_thread)->data) std::free(each);
+    std::free(of_thread);
+}
+pthread_key_t buffers;
+const int made = pthread_key_create(&buffers, release);
 
 struct Job {
     Piece piece;
@@ -30,6 +31,7 @@ struct Job {
     std::atomic<int64_t> next{0};
     int64_t wanted;      // helpers that may still join
     int64_t running = 0; // helpers at work
+    Job *older = nullptr;
 
     void take() {
         for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) piece(work, i);
@@ -37,47 +39,55 @@ struct Job {
 };
 
 struct Pool {
-    std::mutex mutex;
-    std::condition_variable called, done;
-    std::vector<Job *> jobs; // with places left for helpers
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t called = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER;
+    Job *newest = nullptr; // of those with places left for helpers
     int64_t threads = 0;
 
     void help() {
-        std::unique_lock<std::mutex> lock(mutex);
+        pthread_mutex_lock(&mutex);
         for (;;) {
-            called.wait(lock, [this] { return !jobs.empty(); });
-            Job *job = jobs.back();
-            if (--job->wanted == 0) jobs.pop_back();
+            while (!newest) pthread_cond_wait(&called, &mutex);
+            Job *job = newest;
+            if (--job->wanted == 0) newest = job->older;
             job->running++;
-            lock.unlock();
+            pthread_mutex_unlock(&mutex);
             job->take();
-            lock.lock();
-            if (--job->running == 0) done.notify_all();
+            pthread_mutex_lock(&mutex);
+            if (--job->running == 0) pthread_cond_broadcast(&done);
         }
     }
 
+    // Another thread; false if the system gives none: then those that there are do the work.
+    bool grow() {
+        pthread_t thread;
+        const auto begin = [](void *pool) -> void * { return ((Pool *)pool)->help(), nullptr; };
+        if (pthread_create(&thread, nullptr, begin, this)) return false;
+        threads++;
+        return pthread_detach(thread) == 0;
+    }
+
     void run(Job &job) {
-        std::unique_lock<std::mutex> lock(mutex);
+        pthread_mutex_lock(&mutex);
         const int64_t helpers = job.wanted;
-        for (; threads < helpers; threads++) std::thread([this] { help(); }).detach();
-        jobs.push_back(&job);
-        lock.unlock();
-        for (int64_t i = 0; i < helpers; i++) called.notify_one();
+        while (threads < helpers && grow()) {}
+        job.older = newest, newest = &job;
+        pthread_mutex_unlock(&mutex);
+        for (int64_t i = 0; i < helpers; i++) pthread_cond_signal(&called);
         job.take();
-        lock.lock();
-        for (auto at = jobs.begin(); at != jobs.end(); ++at)
-            if (*at == &job) {
-                jobs.erase(at);
-                break;
-            }
-        done.wait(lock, [&job] { return job.running == 0; });
+        pthread_mutex_lock(&mutex);
+        Job **at = &newest;
+        while (*at && *at != &job) at = &(*at)->older;
+        if (*at) *at = job.older;
+        while (job.running) pthread_cond_wait(&done, &mutex);
+        pthread_mutex_unlock(&mutex);
     }
 };
 
-// Never destroyed: threads may sleep in it while the process ends. A child of fork has no threads, so it has a new one.
-Pool *pool = new Pool;
+// Never destroyed: threads may sleep in it while the process ends. A child of fork has no threads, so it begins anew.
+Pool pool;
 
-void forget() { pool = new Pool; }
+void forget() { new (&pool) Pool; }
 const int registered = pthread_atfork(nullptr, nullptr, forget);
 
 } // namespace
@@ -87,20 +97,24 @@ void on_threads(int64_t threads, int64_t pieces, Piece piece, void *work) {
     job.piece = piece, job.work = work, job.pieces = pieces;
     job.wanted = (threads < pieces ? threads : pieces) - 1;
     if (job.wanted > 0)
-        pool->run(job);
+        pool.run(job);
     else
         job.take();
 }
 
 void *scratch(int slot, int64_t bytes) {
-    Buffers &mine = buffers;
-    if (mine.bytes[slot] < bytes) {
-        std::free(mine.data[slot]);
-        const int64_t rounded = (bytes + 4095) / 4096 * 4096;
-        mine.data[slot] = std::aligned_alloc(64, rounded);
-        mine.bytes[slot] = mine.data[slot] ? rounded : 0;
+    Buffers *mine = (Buffers *)pthread_getspecific(buffers);
+    if (!mine) {
+        mine = (Buffers *)std::calloc(1, sizeof(Buffers));
+        if (!mine || pthread_setspecific(buffers, mine)) return std::free(mine), nullptr;
     }
-    return mine.data[slot];
+    if (mine->bytes[slot] < bytes) {
+        std::free(mine->data[slot]);
+        const int64_t rounded = (bytes + 4095) / 4096 * 4096;
+        mine->data[slot] = std::aligned_alloc(64, rounded);
+        mine->bytes[slot] = mine->data[slot] ? rounded : 0;
+    }
+    return mine->data[slot];
 }
 
 } // namespace hw

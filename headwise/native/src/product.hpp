@@ -47,7 +47,7 @@ struct Registers {
 };
 
 struct Float32 : Registers<Float32> {
-    static constexpr int PAIR = 1, UNITS = 1, DEGREE = 6;
+    static constexpr int PAIR = 1, UNITS = 1, DEGREE = 6, ROUGH = 6;
     INLINE vf mac(vf c, unit a, vf b) {
         float x;
         std::memcpy(&x, &a, 4);
@@ -58,7 +58,7 @@ struct Float32 : Registers<Float32> {
 #if defined(__AMX_BF16__)
 // Products in tiles of 16 x 16. Of A, 32 rows are read, and units up to the next multiple of 16.
 struct BFloat16 {
-    static constexpr int PAIR = 2, UNITS = 16, DEGREE = 4, ROWS = 32, COLUMNS = 32, BLOCKS = 4;
+    static constexpr int PAIR = 2, UNITS = 16, DEGREE = 4, ROUGH = 3, ROWS = 32, COLUMNS = 32, BLOCKS = 4;
     static void product(long rows, const unit* a, long rs, long, const float* b, long bs, long n, float* c, long cs, long columns, bool add) {
         __asm__ volatile("" ::: "memory"); // GCC does not know that tiles are loaded from memory
         const bool both = rows > 16;
@@ -101,14 +101,14 @@ struct BFloat16 {
 };
 #elif defined(__AVX512BF16__)
 struct BFloat16 : Registers<BFloat16> {
-    static constexpr int PAIR = 2, UNITS = 1, DEGREE = 4;
+    static constexpr int PAIR = 2, UNITS = 1, DEGREE = 4, ROUGH = 3;
     INLINE vf mac(vf c, unit a, vf b) { return _mm512_dpbf16_ps(c, (__m512bh)_mm512_set1_epi32((int)a), (__m512bh)b); }
 };
 #elif defined(__ARM_FEATURE_BF16)
 struct BFloat16 : Registers<BFloat16> {
-    static constexpr int PAIR = 2, UNITS = 1, DEGREE = 4;
+    static constexpr int PAIR = 2, UNITS = 1, DEGREE = 4, ROUGH = 3;
     INLINE vf mac(vf c, unit a, vf b) {
-        return vbfdotq_f32(c, vreinterpretq_bf16_u32(vdupq_n_u32(a)), vreinterpretq_bf16_f32(b));
+        return (vf)vbfdotq_f32((float32x4_t)c, vreinterpretq_bf16_u32(vdupq_n_u32(a)), vreinterpretq_bf16_f32((float32x4_t)b));
     }
 };
 #endif

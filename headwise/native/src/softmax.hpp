@@ -28,19 +28,21 @@ struct Softmax {
     const int64_t width; // of an output so far
     const bool plain = call.softcap == 0.0 && !call.bias.data && !call.slopes && call.scale > 0.0;
     const float natural = plain ? (float)call.scale : 1.0f; // of products that are not transformed
-    const float factor = natural * LOG2E;
+    const float factor = natural * LOG2E, slack = SLACK / factor;
     bool odd = false;
 
     // The weights p of one row from its products s, in the columns [from, past) of some blocks side by side, of which the
     // first has these keys. r: its place in the tile, which begins at query q.
     inline __attribute__((always_inline)) void soften(int64_t h, int64_t q, int64_t r, const Sight& sight, const Block* blocks, int64_t from, int64_t past, float* s, Weight* p, float* out, Row& mine) const {
         const int64_t key = blocks->number * TILE;
+        const bool plain = this->plain; // (stores may change a member, for all the compiler knows)
         if (!plain) transform(call, b, h, q + r, key, from, past, s);
         hide(call, sight, blocks, r, from, past, s);
-        vf top = load(s + from);
-        for (int64_t x = from + W; x < past; x += W) top = max(load(s + x), top);
+        vf top = load(s + from), other = load(s + past - W);
+        for (int64_t x = from + W; x < past - W; x += 2 * W) top = max(load(s + x), top), other = max(load(s + least(x + W, past - W)), other);
+        top = max(top, other);
         const vf f = splat(factor);
-        if (any(top > splat(mine.reference + SLACK / factor))) refer(highest(top), out, mine);
+        if (any_above(top, splat(mine.reference + slack))) refer(highest(top), out, mine);
         const float reference = mine.reference;
         if (reference == -INFINITY) { // nothing is seen yet, or nothing but NaN
             vf total = load(mine.total);
@@ -55,10 +57,17 @@ struct Softmax {
         const vf m = splat(plain ? -reference * factor : reference);
         vf total = load(mine.total);
         if (!call.entropy && !call.distance) {
-            for (int64_t x = from; x < past; x += W) {
-                const vf e = exp2<T::DEGREE>(plain ? fma(load(s + x), f, m) : (load(s + x) - m) * f);
-                total += e;
-                P::weights(p + x, e);
+            const auto e = [&](int64_t x) { return exp2<T::ROUGH>(plain ? fma(load(s + x), f, m) : (load(s + x) - m) * f); };
+            int64_t x = from;
+            for (; x + 2 * W <= past; x += 2 * W) {
+                const vf one = e(x), two = e(x + W);
+                total += one, total += two;
+                P::weights(p + x, one, two);
+            }
+            if (T::COLUMNS < 2 * W && x < past) {
+                const vf one = e(x);
+                total += one;
+                P::weights(p + x, one);
             }
         } else {
             vf product = load(mine.product), distance = load(mine.distance);
@@ -89,7 +98,7 @@ struct Softmax {
         mine.reference = to;
         if (nothing) return;
         const vf by = splat(std::exp2(down)), total = load(mine.total);
-        store(mine.product, by * (load(mine.product) + splat(down > -200.0f ? down : -200.0f) * total)); // not 0 times inf
+        store(mine.product, by * (load(mine.product) + splat(bounded(down)) * total));
         store(mine.total, by * total);
         store(mine.distance, by * load(mine.distance));
         for (int64_t e = 0; e < width; e += W) store(out + e, by * load(out + e));
@@ -112,7 +121,7 @@ struct Softmax {
         if (call.sinks && call.sinks[h] != -INFINITY) { // one more key, whose value is 0
             const float sink = call.sinks[h], to = sink > m ? sink : m, down = (m - to) * LOG2E, share = std::exp2((sink - to) * LOG2E);
             by = m == -INFINITY ? 0.0f : std::exp2(down);
-            product = (m == -INFINITY ? 0.0f : by * (product + down * total)) + share * (sink - to) * LOG2E;
+            product = (m == -INFINITY ? 0.0f : by * (product + bounded(down) * total)) + share * bounded((sink - to) * LOG2E);
             total = total * by + share, m = to;
         }
         const bool empty = m == -INFINITY && total == 0.0f;

@@ -7,10 +7,14 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && !defined(__ARM_FEATURE_BF16)
+#define __ARM_FEATURE_BF16 1 // GCC 12 knows only the longer name
+#endif
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
@@ -43,13 +47,23 @@ INLINE vf fma(vf a, vf b, vf c) { return a * b + c; } // contracted: -ffp-contra
 INLINE vf max(vf a, vf b) { return a > b ? a : b; }    // b if one is NaN
 INLINE vi lanes() { vi x; for (int i = 0; i < W; i++) x[i] = i; return x; }
 
+// The lanes FROM of a and, from W on, of b. GCC before 12 lacks the second name, clang the first.
+template <int... FROM, class V>
+INLINE V picked(V a, V b, std::integer_sequence<int, FROM...>) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, FROM...);
+#else
+    return __builtin_shuffle(a, b, vi{FROM...});
+#endif
+}
+
+typedef std::make_integer_sequence<int, W> Lanes;
+template <int S, int... I>
+constexpr auto behind(std::integer_sequence<int, I...>) { return std::integer_sequence<int, (I + S) % W...>(); }
+
 // The lanes that are S further on, the first ones behind the last.
 template <int S>
-INLINE vf rotated(vf x) {
-    vi from;
-    for (int i = 0; i < W; i++) from[i] = (i + S) % W;
-    return __builtin_shuffle(x, from);
-}
+INLINE vf rotated(vf x) { return picked(x, x, behind<S>(Lanes())); }
 
 template <int S = W / 2>
 INLINE float sum(vf x) {
@@ -75,23 +89,31 @@ INLINE vf polynomial(const float (&c)[N], vf f) {
     return p;
 }
 
+// The polynomial for 2^f of this degree.
+template <int DEGREE, int A, int B, int C>
+INLINE vf power(const float (&fine)[A], const float (&coarse)[B], const float (&rough)[C], vf f) {
+    return DEGREE >= 6 ? polynomial(fine, f) : DEGREE >= 4 ? polynomial(coarse, f) : polynomial(rough, f);
+}
+
 // 2^x; 0 for -inf and far below the smallest float, NaN for NaN. The relative error of the polynomial is 2e-9 with
-// DEGREE 6 (so 2^0 is 1), and 3e-6 with DEGREE 4, which does for bf16.
+// DEGREE 6 (so 2^0 is 1), 3e-6 with DEGREE 4, and 8e-5 with DEGREE 3, which does for weights that are rounded to bf16.
 template <int DEGREE>
 INLINE vf exp2(vf x) {
 #if defined(__AVX512F__) // of the fraction from 0 to 1
     constexpr float FINE[] = {2.170225554e-4f, 1.243968787e-3f, 9.678840982e-3f, 5.548334200e-2f, 2.402298363e-1f, 6.931469838e-1f, 1.0f};
     constexpr float COARSE[] = {1.353416800e-2f, 5.201146108e-2f, 2.414427561e-1f, 6.930038348e-1f, 1.000002593e+0f};
+    constexpr float ROUGH[] = {7.802458889e-2f, 2.260672251e-1f, 6.958334126e-1f, 9.999252257e-1f};
     const vf f = _mm512_reduce_ps(x, 0x09); // x - floor(x); 0 for -inf
-    return _mm512_scalef_ps(DEGREE >= 6 ? polynomial(FINE, f) : polynomial(COARSE, f), x);
+    return _mm512_scalef_ps(power<DEGREE>(FINE, COARSE, ROUGH, f), x);
 #else // of the distance to the nearest integer
     constexpr float FINE[] = {1.534581208e-4f, 1.339993127e-3f, 9.618488957e-3f, 5.550328777e-2f, 2.402264689e-1f, 6.931472057e-1f, 1.0f};
     constexpr float COARSE[] = {9.570101968e-3f, 5.591786076e-2f, 2.402474483e-1f, 6.931218147e-1f, 9.999992614e-1f};
+    constexpr float ROUGH[] = {5.517132307e-2f, 2.426113306e-1f, 6.932610891e-1f, 9.999280471e-1f};
     const vf magic = splat(12582912.0f); // 1.5 * 2^23: adding it rounds to the nearest integer
     const vf clamped = x < -126.0f ? splat(-126.0f) : x;
     const vf shifted = clamped + magic;
     const vf f = clamped - (shifted - magic);
-    const vf p = DEGREE >= 6 ? polynomial(FINE, f) : polynomial(COARSE, f);
+    const vf p = power<DEGREE>(FINE, COARSE, ROUGH, f);
     const vi bits = (vi)p + ((vi)shifted << 23);
     return x < -126.0f ? vf{} : (vf)bits;
 #endif
@@ -103,6 +125,8 @@ INLINE uint32_t bits_of(vi x) {
     return _mm512_movepi32_mask((__m512i)x);
 #elif defined(__AVX2__)
     return (uint32_t)_mm256_movemask_ps((vf)x);
+#elif defined(__aarch64__)
+    return vaddvq_u32((uint32x4_t)((vu)x & vu{1, 2, 4, 8}));
 #else
     uint32_t bits = 0;
     for (int i = 0; i < W; i++) bits |= (uint32_t)(x[i] != 0) << i;
@@ -111,5 +135,13 @@ INLINE uint32_t bits_of(vi x) {
 }
 
 INLINE bool any(vi comparison) { return bits_of(comparison); }
+
+INLINE bool any_above(vf a, vf b) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+#else
+    return any(a > b);
+#endif
+}
 
 } // namespace ISA

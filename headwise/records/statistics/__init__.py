@@ -70,20 +70,21 @@ def make(names: Collection[str], options: Mapping[str, Any]) -> list[Statistic]:
     """
     if unknown := [name for name in names if name not in STATISTICS]:
         raise ArgumentError(f"statistics: the names are {', '.join(STATISTICS)}. Received: names={unknown}")
-    known = set[str]().union(*map(_options, STATISTICS.values()))
+    known = set[str]().union(*map(options_of, STATISTICS.values()))
     if unknown := [f"{option}={brief(value)}" for option, value in options.items() if option not in known]:
         raise ArgumentError(
             f"statistics: the options are rows, {', '.join(sorted(known))}. Received: {', '.join(unknown)}"
         )
     made = {}
     for name, statistic in STATISTICS.items():
-        own = {option: value for option, value in options.items() if option in _options(statistic)}
+        own = {option: value for option, value in options.items() if option in options_of(statistic)}
         if own or name in names:  # the values are checked of those too that are not asked for
             made[name] = statistic(**own)
     return [made[name] for name in made if name in names]
 
 
-def _options(statistic: type[Statistic]) -> set[str]:
+def options_of(statistic: type[Statistic]) -> set[str]:
+    """The names of the options of a class."""
     return {field.name for field in dataclasses.fields(statistic)} if dataclasses.is_dataclass(statistic) else set()
 
 

@@ -17,6 +17,7 @@ class Distance(Statistic):
     sentence = "How far the keys are that a query attends to, on average."
     column = Column("distance", within_sequence=True)
     native = ("distance",)
+    of_steps = "rows"
 
     def begin(self) -> None:
         _, q_len, k_len = self.part.shape

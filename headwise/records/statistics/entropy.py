@@ -20,6 +20,7 @@ class Entropy(Statistic):
     column = Column("entropy")
     overwrites = "scores"
     native = ("entropy",)
+    of_steps = "rows"
 
     def update(self, tile: WeightTile) -> None:
         torch.sum(tile.spread(), dim=-1, out=self.answer[:, tile.rows])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ class FirstVisible(Statistic):
     sentence = "The weight on the first key that any query may attend to."
     column = Column("first visible")
     native = ("at_keys",)
+    of_steps = "rows"
 
     first_keys: int = 1
 
@@ -47,6 +49,19 @@ class FirstVisible(Statistic):
 
     def native_options(self, call: Scores) -> dict[str, Any]:
         return {"keys": self._keys(call.mask, *call.shape[2:])}
+
+    def of_step(self, call: Scores, answer: Tensor, before: int) -> tuple[Tensor, ...]:
+        """And the first key that is visible, counted from 1; 0 where there is none."""
+        first = self._keys(call.mask, *call.shape[2:])[..., :1, None].to(answer.device) + 1
+        return answer[..., None], torch.where(first > 0, first + before, 0).expand(*answer.shape, 1)
+
+    def join(self, rows: Sequence[Tensor], k_len: int) -> Tensor | None:
+        answer, first = (x[..., 0] for x in rows)
+        if self.first_keys > 1:
+            return None
+        # A step that has a later first key does not see that of the whole.
+        of_all = first.masked_fill(first == 0, k_len + 1).amin(2, keepdim=True)
+        return torch.where(first == of_all, answer, 0.0)
 
     def _keys(self, mask: Mask | None, q_len: int, k_len: int) -> Tensor:
         """The first keys that are visible, int64 [B|1, H|1, first_keys]; -1 where there are no more."""

@@ -33,6 +33,7 @@ class KeysNeeded(Statistic):
     column = Column("keys", options={"share": SHARE})
     overwrites = "weights"
     native = ("needed",)
+    of_steps = "rows"
 
     share: float = SHARE
 

@@ -18,6 +18,7 @@ class LearnedSink(Statistic):
     unit = "share"
     sentence = "The weight on the learned sink."
     native = ("highest", "log_sum")
+    of_steps = "rows"
 
     def empty(self, call: Scores) -> Tensor:
         weight: Tensor = super().empty(call)

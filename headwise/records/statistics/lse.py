@@ -19,6 +19,8 @@ class LogSumExp(Statistic):
     unit = "nats"
     sentence = "The logarithm of the sum of a query's exponentiated scores."
     native = ("highest", "log_sum")
+    of_steps = "rows"
+    nothing = EMPTY
 
     def empty(self, call: Scores) -> Tensor:
         lse: Tensor = super().empty(call).fill_(EMPTY)

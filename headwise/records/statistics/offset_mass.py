@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from headwise.call import Scores
 from headwise.errors import ArgumentError
 from headwise.records.statistics.part import WeightTile
@@ -32,6 +34,7 @@ class OffsetMass(Statistic):
         within_sequence=True,
     )
     native = ("at_offsets",)
+    of_steps = "rows"
 
     offsets: Sequence[int] = (1,)
 
@@ -54,3 +57,9 @@ class OffsetMass(Statistic):
 
     def native_options(self, call: Scores) -> dict[str, Any]:
         return {"offsets": tuple(self.offsets)}
+
+    def found_in(self, other: Statistic, answer: Tensor) -> Tensor | None:
+        assert isinstance(other, OffsetMass)
+        places = {offset: place for place, offset in enumerate(other.offsets)}
+        known = all(offset in places for offset in self.offsets)
+        return answer[..., [places[offset] for offset in self.offsets]] if known else None

@@ -13,6 +13,7 @@ class Received(Statistic):
     unit = "share"
     sentence = "The attention that a key gets from all queries together."
     native = ("received",)
+    of_steps = "keys"
 
     def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
         return (k_len,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -66,12 +66,17 @@ class Statistic:
 
     native: ClassVar[tuple[str, ...]] = ()  #: what of `headwise.native.attend.look` `of_rows` needs; () = only tiles do
 
+    #: What the answers to the steps of a generation are in the answer to all of its rows: "rows" (they stand one after
+    #: the other), "keys" (the sum over the steps, for each key), or "" (the one does not follow from the others).
+    of_steps: ClassVar[Literal["", "rows", "keys"]] = ""
+    nothing: ClassVar[float] = 0.0  #: the answer to an empty row
+
     part: Part  #: which heads
     answer: Any  #: to write to: the part of `empty` that belongs to these heads, [n, ...]
 
     def __init_subclass__(cls) -> None:
-        if "native" not in vars(cls):  # what is said of a class need not hold for one that changes it
-            cls.native = ()
+        # What is said of a class need not hold for one that changes it.
+        cls.native, cls.of_steps = vars(cls).get("native", ()), vars(cls).get("of_steps", "")
 
     def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
         """The shape of the answer after B and H; by default one number for each query, [Q]."""
@@ -86,8 +91,7 @@ class Statistic:
         """A copy that is asked about one part."""
         one = copy.copy(self)
         one.part = part
-        views = [x[part.b, part.heads] for x in (answer if isinstance(answer, tuple) else (answer,))]
-        one.answer = type(answer)(*views) if isinstance(answer, tuple) else views[0]
+        one.answer = mapped(lambda x: x[part.b, part.heads], answer)
         one.begin()
         return one
 
@@ -107,3 +111,27 @@ class Statistic:
     def of_rows(self, call: Scores, rows: Mapping[str, Tensor]) -> Any:
         """The answer, as the tiles would give it, from what `headwise.native.attend.look` found."""
         return rows[self.native[0]]
+
+    def found_in(self, other: Statistic, answer: Any) -> Any | None:
+        """This answer, from that of another one of its class; None if that does not hold it. By default: the same."""
+        return answer if vars(self) == vars(other) else None
+
+    # With `of_steps` = "rows".
+
+    def of_step(self, call: Scores, answer: Any, before: int) -> tuple[Tensor, ...]:
+        """What `join` needs of a step whose first key has `before` others before it: tensors [B, H, Q, ·]."""
+        return (answer if len(self.shape(1, 1)) > 1 else answer[..., None],)
+
+    def join(self, rows: Sequence[Tensor], k_len: int) -> Any:
+        """The answer of all rows, from what `of_step` returned, one step after the other."""
+        return rows[0] if len(self.shape(1, 1)) > 1 else rows[0][..., 0]
+
+
+def mapped(function: Callable[[Tensor], Tensor], answer: Any) -> Any:
+    """An answer, a tensor or a named tuple of them, with each tensor replaced by what the function returns."""
+    return type(answer)(*map(function, answer)) if isinstance(answer, tuple) else function(answer)
+
+
+def tensors_of(answer: Any) -> tuple[Tensor, ...]:
+    """The tensors of an answer."""
+    return answer if isinstance(answer, tuple) else (answer,)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headwise.call import Scores
 from headwise.errors import ArgumentError
@@ -47,6 +48,7 @@ class Top(Statistic):
     )
 
     native = ("top_weights", "top_keys")
+    of_steps = "rows"
 
     top: int = 8
 
@@ -78,6 +80,21 @@ class Top(Statistic):
 
     def of_rows(self, call: Scores, rows: Mapping[str, Tensor]) -> Largest:
         return Largest(rows["top_weights"], rows["top_keys"])
+
+    def found_in(self, other: Statistic, answer: Largest) -> Largest | None:
+        assert isinstance(other, Top)
+        known = self.top <= other.top or answer.weights.shape[-1] < other.top  # all keys
+        return Largest(*(x[..., : self.top] for x in answer)) if known else None
+
+    def of_step(self, call: Scores, answer: Largest, before: int) -> tuple[Tensor, ...]:
+        weights, keys = answer
+        missing = self.top - weights.shape[-1]  # all keys of the step are there; others follow in the whole
+        others = torch.arange(missing, device=keys.device)
+        others = others + call.shape[3] * (others >= before)
+        return pad(weights, (0, missing)), torch.cat([keys + before, others.expand(*keys.shape[:3], -1)], dim=-1)
+
+    def join(self, rows: Sequence[Tensor], k_len: int) -> Largest:
+        return Largest(*(x[..., :k_len] for x in rows))
 
 
 def largest(weights: Tensor, keys: int, top: int) -> tuple[Tensor, Tensor]:

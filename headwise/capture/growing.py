@@ -1,0 +1,39 @@
+"""Tensors that get more rows with each step of a generation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Growing:
+    """A tensor [B, ·, length, ·] that grows in length; its buffer is at most twice as long."""
+
+    def __init__(self, first: Tensor) -> None:
+        self._buffer, self.length, self.owned = first, first.shape[2], False
+
+    @property
+    def tensor(self) -> Tensor:
+        return self._buffer[:, :, : self.length]
+
+    @property
+    def nbytes(self) -> int:
+        return self._buffer.numel() * self._buffer.element_size()
+
+    def append(self, more: Tensor) -> None:
+        total = self.length + more.shape[2]
+        if not self.owned or total > self._buffer.shape[2]:
+            room = max(total, min(2 * self.length, self.length + 4096), 16)
+            batch, heads, _, width = self._buffer.shape
+            grown = self._buffer.new_empty(batch, heads, room, width)
+            grown[:, :, : self.length] = self.tensor
+            self._buffer, self.owned = grown, True
+        self._buffer[:, :, self.length : total] = more
+        self.length = total
+
+    def of_beams(self, origin: Tensor | None) -> Tensor:
+        """The positions of each beam, each from its origin [N, length]: [N, ·, length, ·]; None = as they are."""
+        if origin is None:
+            return self.tensor
+        at = torch.arange(origin.shape[1], device=origin.device)
+        return self.tensor[origin.clamp(min=0), :, at].transpose(1, 2)

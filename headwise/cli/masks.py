@@ -1,0 +1,21 @@
+"""How the options --mask of commands are written: `causal`, `window:LEFT,RIGHT`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from headwise.errors import ArgumentError
+
+
+def parse_mask(given: str, forms: Sequence[str], *, where: str = "") -> tuple[str, list[int]]:
+    """`window:2,0` as its name and numbers, in one of these forms. `where` begins the error."""
+    name, _, numbers = given.partition(":")
+    form = next((form for form in forms if form.partition(":")[0] == name), "")
+    wanted = form.partition(":")[2].count(",") + 1 if ":" in form else 0
+    if not form or not (re.fullmatch(r"\d+(,\d+)*", numbers) if wanted else given == name):
+        raise ArgumentError(f"--mask: {where}expected one of {', '.join(forms)}. Received: --mask={given!r}")
+    values = [int(each) for each in numbers.split(",")] if wanted else []
+    if len(values) != wanted:
+        raise ArgumentError(f"--mask: expected {form}. Received: --mask={given!r}")
+    return name, values

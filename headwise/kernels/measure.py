@@ -1,0 +1,196 @@
+"""Kernels measured on this machine: they take turns, so that what else the machine does meets all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from headwise import masks
+from headwise.call import AttentionCall, make_call
+from headwise.kernels import sdpa, speeds
+from headwise.kernels.kernel import Kernel, matrix_flops
+from headwise.kernels.plan import KERNELS, Verdict, choose, name_of, verdicts
+from headwise.kernels.speeds import Machine, Speeds
+from headwise.masks.bits import row_blocks
+
+# What is not run: what should take so many times as long as the quickest, or so much memory.
+MOST_TIME, MOST_BYTES = 10, 2**31
+PRODUCT = 2048  # rows of the matrices that are multiplied
+BACKWARD = 3.5  # a training step has seven matrix products where the output has two
+
+# What is calibrated, and by which calls: 8 heads, of these lengths and widths, each with these masks.
+CALIBRATED = ("native", "sdpa", "tiled", "reference")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+SIZES = ((512, 64), (1024, 128), (1024, 32))
+MASKS: tuple[Callable[[int], masks.Mask | None], ...] = (
+    lambda length: masks.causal(),
+    lambda length: masks.window(255, 0),
+    lambda length: None,
+    lambda length: masks.documents(torch.arange(length) // 256),
+)
+SECONDS = 35.0  # for all of them
+
+
+def take_turns(
+    contestants: Mapping[str, Callable[[], object]], rounds: int, *, seconds: float = math.inf
+) -> dict[str, list[float]]:
+    """The seconds of each contestant in each round: A B C, A B C, … One turn of each, the first, does not count.
+
+    After so many `seconds` no other round begins.
+    """
+    for run in contestants.values():
+        run()
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    end = time.perf_counter() + seconds
+    for number in range(rounds):
+        if number and time.perf_counter() > end:
+            break
+        for name, run in contestants.items():
+            start = time.perf_counter()
+            result = run()
+            times[name].append(time.perf_counter() - start)
+            del result  # outside of what is timed
+    return times
+
+
+def runs(call: AttentionCall, kernel: Kernel) -> Callable[[], object]:
+    """Runs the call on a kernel; forward and backward if it trains."""
+    d_out = torch.randn(*call.q.shape[:3], call.v.shape[3]).to(call.q.dtype)
+
+    def run() -> object:
+        out = kernel.run(call)
+        return torch.autograd.grad(out, (call.q, call.k, call.v), d_out) if call.trains else out
+
+    return run
+
+
+def product(dtype: torch.dtype, rows: int | None = None) -> Callable[[], object]:
+    """A matrix product of 2 · rows³ FLOPs."""
+    square = torch.randn(rows or PRODUCT, rows or PRODUCT).to(dtype)
+    return lambda: square @ square
+
+
+@dataclasses.dataclass(frozen=True)
+class Contest:
+    """One call on every kernel that can run it, and beside them a matrix product of its dtype."""
+
+    chosen: str  # the plan's choice
+    seconds: dict[str, list[float]]  # of each kernel in each round
+    product: list[float]  # FLOP/s of the matrix product in each round
+    flops: float  # of the call: of the cells that its mask allows
+    reasons: dict[str, str]  # why other kernels were not run
+
+    def times_chosen(self, kernel: str) -> tuple[float, float, float]:
+        """How many times as long as the plan's choice a kernel takes: the median of the rounds, the least, the most."""
+        ratios = [a / b for a, b in zip(self.seconds[kernel], self.seconds[self.chosen], strict=True)]
+        return statistics.median(ratios), min(ratios), max(ratios)
+
+    def share(self, kernel: str) -> float:
+        """The share of the matrix product's speed that a kernel reaches: the median of the rounds."""
+        pairs = zip(self.seconds[kernel], self.product, strict=True)
+        return statistics.median(self.flops / seconds / product for seconds, product in pairs)
+
+
+def contest(call: AttentionCall, rounds: int) -> Contest:
+    """Measure the kernels that can run the call, but those that should take far too long or too much memory."""
+    chosen, found = name_of(choose(call)), verdicts(call)
+    least = min(each.cost.time for each in found if each.cost is not None)
+    reasons = {each.kernel: reason for each in found if (reason := _left_out(each, least)) and each.kernel != chosen}
+    kernels = {each.kernel: runs(call, KERNELS[each.kernel]) for each in found if each.kernel not in reasons}
+    rows = _rows(call.q.dtype)
+    times = take_turns({**kernels, "product": product(call.q.dtype, rows)}, rounds)
+    speed = [2.0 * rows**3 / seconds for seconds in times.pop("product")]
+    return Contest(chosen, times, speed, flops_of(call), reasons)
+
+
+def _left_out(verdict: Verdict, least: float) -> str | None:
+    if verdict.cost is None:
+        return f"refuses: {verdict.refusal}"
+    if verdict.cost.time > MOST_TIME * least:
+        return f"not run: it should take {verdict.cost.time / least:.0f} times as long as the quickest"
+    if verdict.cost.peak > MOST_BYTES:
+        return f"not run: it needs {verdict.cost.peak / 1e9:.1f} GB"
+    return None
+
+
+def flops_of(call: AttentionCall) -> float:
+    """FLOPs of the matrix products over the cells that the mask allows; forward and backward if the call trains."""
+    batch, heads, q_len, k_len = call.shape
+    cells = math.prod(call.shape)
+    if call.mask is not None:
+        cells = 0
+        for rows in row_blocks((1, 1, q_len, k_len), 2**24):
+            allowed = call.mask.cells(torch.arange(q_len)[rows], torch.arange(k_len))
+            cells += int(allowed.sum()) * (batch * heads // allowed.shape[:2].numel())
+    return matrix_flops(call, cells) * (BACKWARD if call.trains else 1.0)
+
+
+def calibrate(tell: Callable[[int, int, str], None] = lambda done, total, what: None) -> Speeds:
+    """The speeds of this machine, in less than a minute. `tell` hears how many calls of how many are done, and which.
+
+    Of each time the least counts: whatever else the machine does can only add to it.
+    """
+    found: dict[str, Machine] = {}
+    bandwidth, overhead = _bandwidth(), _overhead()
+    total, done, end = len(DTYPES) * 2 * len(SIZES) * len(MASKS), 0, time.perf_counter() + SECONDS
+    for dtype in DTYPES:
+        rows = _rows(dtype)
+        fastest = 2.0 * rows**3 / min(take_turns({"product": product(dtype, rows)}, 15, seconds=2.0)["product"])
+        for trains in (False, True):
+            name = speeds.kind(dtype, trains)
+            machine = Machine.measured(fastest, bandwidth, overhead, dict.fromkeys(CALIBRATED, 1.0))
+            shares: defaultdict[str, list[float]] = defaultdict(list)
+            with speeds.using({name: machine}), torch.set_grad_enabled(trains):
+                for call in _calls(dtype, trains):
+                    tell(done, total, name)
+                    left, done = end - time.perf_counter(), done + 1
+                    if left > 0 or not shares:  # on a slow machine one call has to do, the first, which has a mask
+                        for kernel, share in _shares(call, machine, left / (total - done + 1)):
+                            shares[kernel].append(share)
+            medians = {kernel: statistics.median(each) for kernel, each in shares.items()}
+            found[name] = dataclasses.replace(machine, shares=medians)
+    return found
+
+
+def _calls(dtype: torch.dtype, trains: bool) -> Iterator[AttentionCall]:
+    for length, width in SIZES:
+        q, k, v = (torch.randn(1, 8, length, width).to(dtype).requires_grad_(trains) for _ in range(3))
+        for mask in MASKS:
+            yield make_call(q, k, v, mask=mask(length))
+
+
+def _shares(call: AttentionCall, machine: Machine, seconds: float) -> Iterator[tuple[str, float]]:
+    """Of the speed of the matrix product, what each kernel reaches: what makes its cost, at a share of 1, its time."""
+    costs = {each.kernel: each.cost for each in verdicts(call, CALIBRATED) if each.cost is not None}
+    times = take_turns({name: runs(call, KERNELS[name]) for name in costs}, rounds=7, seconds=seconds)
+    for name, cost in costs.items():
+        took = min(times[name]) / (BACKWARD if call.trains else 1.0)
+        ideal = cost.flops / machine.product
+        yield name, ideal / max(took - (cost.time - ideal), took / 2)
+
+
+def _rows(dtype: torch.dtype) -> int:
+    """PRODUCT, or fewer where torch multiplies this dtype slowly."""
+    rows = min(256, PRODUCT)
+    while rows < PRODUCT and min(take_turns({"product": product(dtype, rows)}, 3)["product"]) < 0.02:
+        rows *= 2
+    return rows
+
+
+def _bandwidth() -> float:
+    here, there = torch.ones(2**24), torch.empty(2**24)
+    return 2 * here.nbytes / min(take_turns({"copy": lambda: there.copy_(here)}, 9)["copy"])
+
+
+def _overhead() -> float:
+    q = torch.randn(1, 1, 4, 4)
+    call: Any = make_call(q, q, q)
+    many = take_turns({"calls": lambda: [sdpa.run(call) for _ in range(100)]}, 9)["calls"]
+    return min(many) / 100

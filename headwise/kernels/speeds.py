@@ -1,0 +1,188 @@
+"""What the machine reaches: as measured by `headwise bench --calibrate` and kept in a file, or nominal.
+
+The plan compares kernels by these figures. The file is read once in a process, when the first call is planned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import functools
+import json
+import math
+import os
+import platform
+import warnings
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headwise.errors import ArgumentError
+from headwise.files import parsed, writing
+from headwise.native.library import instruction_set
+
+VARIABLE = "HEADWISE_SPEEDS"  # another file, or "off"
+BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a file of any content can raise
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """Speeds, for `Cost.time`: what kernels are compared by."""
+
+    flops: float  # a second, of a kernel whose share is 1
+    bytes: float  # a second, from and to memory
+    call: float  # seconds that one call into torch takes
+    product: float  # FLOP/s of a large matrix product in the dtype of the call
+    shares: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of `flops`, of the kernels measured
+    is_measured: bool = False
+
+    def time(self, flops: int, bytes_: int, *, share: float = 1.0, calls: int = 1) -> float:
+        """Seconds for this work, the matrix products at a share of the full speed."""
+        return flops / (share * self.flops) + bytes_ / self.bytes + calls * self.call
+
+    @classmethod
+    def measured(cls, product: float, bytes: float, call: float, shares: Mapping[str, float]) -> Machine:
+        """Raises ValueError or TypeError for anything but positive numbers."""
+        if not all(0.0 < x < math.inf for x in (product, bytes, call, *shares.values())):
+            raise ValueError("a speed is not a positive number")
+        return cls(product, bytes, call, product, shares, is_measured=True)
+
+
+Speeds = Mapping[str, Machine]  # by the `kind` of a call
+
+# Two cores with AVX-512. Nominal shares are of one speed for all dtypes.
+CPU = Machine(flops=1.6e11, bytes=1.5e10, call=15e-6, product=2.3e11)
+CPU_HALF = dataclasses.replace(CPU, product=4.5e11)
+CUDA = Machine(flops=1e14, bytes=1e12, call=10e-6, product=1.4e14)
+
+_given: ContextVar[Speeds | None] = ContextVar("headwise_speeds", default=None)
+
+
+def kind(dtype: torch.dtype, trains: bool) -> str:
+    """What calls are told apart by: "float32", "float32, training", …"""
+    return str(dtype).removeprefix("torch.") + (", training" if trains else "")
+
+
+def of_cpu(dtype: torch.dtype, trains: bool) -> Machine:
+    """The speeds of calls of a dtype: measured if the file has them, nominal otherwise."""
+    given = _given.get()
+    return _found(dtype, trains, torch.get_num_threads()) if given is None else _of(given, dtype, trains)
+
+
+def here() -> Speeds:
+    """The measured speeds of this machine; {} if there are none."""
+    given = _given.get()
+    return _of_threads(torch.get_num_threads()) if given is None else given
+
+
+@contextlib.contextmanager
+def using(speeds: Speeds) -> Iterator[None]:
+    """Inside this context these speeds count, whatever the file says."""
+    token = _given.set(speeds)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def key() -> str:
+    """What the speeds depend on: processor, number of threads, instruction set, version of torch."""
+    cores, threads = os.cpu_count(), torch.get_num_threads()
+    about = f"{processor()}, CPUs: {cores}, threads: {threads}, native kernels: {instruction_set() or 'none'}"
+    return f"{about}, torch {torch.__version__}"
+
+
+def processor() -> str:
+    """The name of the processor."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    return platform.processor() or platform.machine()
+
+
+def file() -> Path | None:
+    """Where speeds are kept, speeds.json in the user's folder for settings; None if HEADWISE_SPEEDS is off."""
+    import click
+
+    asked = os.environ.get(VARIABLE, "")
+    if asked == "off":
+        return None
+    return Path(asked) if asked else Path(click.get_app_dir("headwise")) / "speeds.json"
+
+
+def stored() -> dict[str, Any]:
+    """What the file holds, by key; {} without one. Raises one of BROKEN for a file that holds something else."""
+    path = file()
+    if path is None or not path.exists():
+        return {}
+    content = parsed(json.loads, path.read_text(encoding="utf-8"))
+    for entry in content.values():
+        speeds_of(entry)
+    return dict(content)
+
+
+def speeds_of(entry: Mapping[str, Any]) -> Speeds:
+    """The speeds of an entry of the file."""
+    return {name: Machine.measured(**given) for name, given in entry["speeds"].items()}
+
+
+def store(speeds: Speeds | None) -> Path:
+    """Keep the speeds of this machine, in place of older ones; None = forget them. Returns the file.
+
+    Raises ArgumentError if HEADWISE_SPEEDS is off, FileError if the file cannot be written.
+    """
+    path = file()
+    if path is None:
+        raise ArgumentError(f"{VARIABLE} is 'off', so no speeds are kept. Unset it, or let it name a file")
+    content: dict[str, Any] = {}
+    with contextlib.suppress(*BROKEN):
+        content = stored()
+    content.pop(key(), None)
+    if speeds is not None:
+        fields = ("product", "bytes", "call", "shares")
+        machines = {name: {field: getattr(each, field) for field in fields} for name, each in speeds.items()}
+        content[key()] = {"measured": str(datetime.date.today()), "speeds": machines}
+    with contextlib.suppress(OSError):  # writing says what is wrong
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path) as part:
+        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    forget()
+    return path
+
+
+def forget() -> None:
+    """Read the file again when speeds are next needed."""
+    for each in (_found, _of_threads, _read):
+        each.cache_clear()
+
+
+@functools.cache  # each call asks several times
+def _found(dtype: torch.dtype, trains: bool, threads: int) -> Machine:
+    return _of(_of_threads(threads), dtype, trains)
+
+
+def _of(speeds: Speeds, dtype: torch.dtype, trains: bool) -> Machine:
+    return speeds.get(kind(dtype, trains)) or (CPU_HALF if dtype.itemsize == 2 else CPU)
+
+
+@functools.cache
+def _of_threads(threads: int) -> Speeds:
+    content = _read()
+    return speeds_of(content[key()]) if content and key() in content else {}
+
+
+@functools.cache
+def _read() -> dict[str, Any]:
+    try:
+        return stored()
+    except BROKEN as error:
+        warnings.warn(
+            f"{file()} cannot be read, so plans reckon with nominal speeds: expected what "
+            f"`headwise bench --calibrate` writes. Received: {error!r}. Run it again, or remove the file",
+            stacklevel=2,
+        )
+        return {}

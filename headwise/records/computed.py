@@ -1,0 +1,78 @@
+"""A record of statistics alone: what is kept of a call that is watched with `keep=False`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from headwise.errors import RecordError
+from headwise.records.record import AttentionRecord, Extras
+from headwise.records.site import Site
+from headwise.records.statistics import Statistic, make, options_of
+from headwise.records.statistics.computed import Computed, look_up, not_known
+from headwise.registry import Bundle
+
+
+class ComputedRecord(AttentionRecord):
+    """The statistics of one call that were computed when it was made, without its queries, keys and mask.
+
+    `statistics()`, and the methods that are named after statistics, answer from them. No names means all that are
+    known, an option that is not given the one that they were computed with, and `rows=` is ignored: all rows are known.
+    What needs the weights raises RecordError.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int, int],
+        computed: Computed,
+        *,
+        site: Site | None = None,
+        row_names: Sequence[str] | None = None,
+        col_names: Sequence[str] | None = None,
+    ) -> None:
+        self._shape, self._computed, self.site, self.extras = shape, computed, site, Extras()
+        self.row_names, self.col_names = row_names, col_names
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    @property
+    def call(self) -> NoReturn:
+        """RecordError: it was not kept."""
+        raise RecordError(
+            f"{self._where}: the queries and keys were not kept (keep=False), so only these statistics of the call are "
+            f"known: {', '.join(self._known())}. For anything else watch the model with keep=True"
+        )
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(B, H, Q, K)"""
+        return self._shape
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{letter}={size}" for letter, size in zip("BHQK", self.shape, strict=True))
+        return f"ComputedRecord({sizes}, statistics: {', '.join(self._known())})"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[Bundle, Bundle]:
+        return {"text/plain": repr(self)}, {}
+
+    @property
+    def _where(self) -> str:
+        return self.site.name if self.site else "this record"
+
+    def _known(self) -> dict[str, Statistic]:
+        return {each.name: each for each, answer in self._computed if answer is not None}
+
+    def _asked(self, names: Sequence[str], options: Mapping[str, Any]) -> list[Statistic]:
+        known = self._known()
+        asked = make(names or tuple(known), options)
+        return [each if options_of(type(each)) & options.keys() else known.get(each.name, each) for each in asked]
+
+    def _answers(self, asked: Sequence[Statistic], rows: int | None) -> dict[str, Any]:
+        answers = look_up(self._computed, asked)
+        if missing := [each for each in asked if each.name not in answers]:
+            raise not_known(self._computed, missing, self._where)
+        return answers

@@ -1,0 +1,96 @@
+"""`headwise bench`: its table, its JSON, and the speeds that it keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headwise.kernels import measure, speeds
+
+from .conftest import Run, refused
+
+TINY = ("--length", "32", "--heads", "4", "--kv-heads", "2", "--head-dim", "8", "--rounds", "2")
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Iterator[Path]:
+    monkeypatch.setattr(measure, "PRODUCT", 32)
+    monkeypatch.setattr(measure, "SIZES", ((16, 8),))
+    monkeypatch.setattr(measure, "SECONDS", 0.0)
+    path = tmp_path / "speeds.json"
+    monkeypatch.setenv(speeds.VARIABLE, str(path))
+    speeds.forget()
+    yield path
+    speeds.forget()
+
+
+def test_a_table_of_the_kernels_and_the_choice(run: Run) -> None:
+    result = run("bench", *TINY, "--mask", "window:3,0", "--length", "48")
+    assert (result.code, result.err) == (0, "")
+    assert "32 × 32, 4 heads of 8, float32, window:3,0" in result.out
+    assert "48 × 48, 4 heads of 8, float32, window:3,0" in result.out
+    (chosen, _) = (line for line in result.out.splitlines() if "the plan's choice" in line)
+    assert chosen.split()[0] == "sdpa"  # what is small is left to torch
+    assert chosen.rstrip().endswith("%")
+    assert "forward; 2 rounds; a matrix product: " in result.out
+    assert "decode refuses: it is for one query a head (the call has Q = 32)" in result.out
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "prefix:5", "documents:7", "big_bird"])
+def test_json_has_all_times(run: Run, mask: str) -> None:
+    options = ("--length", "128", "--training", "--dtype", "bfloat16", "--queries", "128")
+    result = run("bench", *TINY[2:], *options, "--mask", mask, "--json", "-")
+    told = json.loads(result.out)
+    assert told["machine"] == speeds.key()
+    (found,) = told["results"]
+    assert (found["mask"], found["training"], found["length"], found["dtype"]) == (mask, True, 128, "bfloat16")
+    assert found["chosen"] in found["seconds"]
+    assert all(len(each) == 2 for each in found["seconds"].values())
+    assert found["reasons"]["flex"] == "refuses: FlexAttention gives no gradients on the CPU"
+
+
+def test_one_query_on_many_keys(run: Run) -> None:
+    assert "1 × 32, 4 heads" in (told := run("bench", *TINY, "--queries", "1")).out
+    assert "decode" in told.out
+
+
+def test_speeds_are_measured_shown_and_forgotten(run: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run("bench", "--show")
+    assert (result.code, result.out) == (0, "")
+    assert result.err == "headwise: nothing was measured; plans reckon with nominal speeds\n"
+    monkeypatch.setattr("os.getloadavg", lambda: (2.34, 0.0, 0.0))
+    result = run("bench", "--calibrate")
+    busy = "headwise: the machine was busy (load 2.3); measure when nothing else runs\n"
+    assert (result.code, result.err) == (0, f"headwise: wrote {file}\n{busy}")
+    shown = run("bench", "--show").out
+    assert shown == result.out
+    for part in (
+        speeds.processor()[:20],
+        "matrix product",
+        "bfloat16, training",
+        "memory ",
+        "GB/s; a call into torch ",
+    ):
+        assert part in shown
+    told = json.loads(run("bench", "--show", "--json", "-").out)
+    assert told["file"] == str(file)
+    assert told["machines"] == json.loads(file.read_text(encoding="utf-8"))
+    assert list(told["machines"]) == [speeds.key()]
+    assert run("bench", "--forget").code == 0
+    assert json.loads(file.read_text(encoding="utf-8")) == {}
+
+
+def test_bad_input_gets_a_sentence(run: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused(run("bench", "--mask", "window:3"), "--mask: expected window:LEFT,RIGHT. Received: --mask='window:3'")
+    refused(run("bench", "--mask", "windw:3"), "--mask: expected one of none, causal, ")
+    refused(run("bench", "--mask", "documents:0"), "--mask: expected documents of one token or more")
+    refused(run("bench", "--calibrate", "--forget"), "expected one of --calibrate, --show and --forget")
+    refused(run("bench", "--length", "0"), "--length")
+    refused(run("bench", *TINY, "--kv-heads", "3"), "3")
+    file.write_text("{", encoding="utf-8")
+    refused(run("bench", "--show"), "speeds.json cannot be read", "Run headwise bench --calibrate again")
+    monkeypatch.setenv(speeds.VARIABLE, "off")
+    refused(run("bench", "--calibrate"), "HEADWISE_SPEEDS is 'off'")

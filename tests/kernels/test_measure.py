@@ -1,0 +1,94 @@
+"""Kernels measured in turns, and what is made of their times. No test looks at how long anything takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headwise import masks
+from headwise.call import AttentionCall, make_call
+from headwise.kernels import measure, speeds
+from headwise.kernels.measure import Contest, calibrate, contest, flops_of, take_turns
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
+    monkeypatch.setattr(measure, "PRODUCT", 32)
+    monkeypatch.setattr(measure, "SIZES", ((16, 8), (24, 8)))
+    monkeypatch.setattr(measure, "SECONDS", 0.0)
+
+
+def call(mask: masks.Mask | None = None, *, length: int = 32, trains: bool = False) -> AttentionCall:
+    q, k, v = (torch.randn(2, heads, length, 8, requires_grad=trains) for heads in (4, 2, 2))
+    return make_call(q, k, v, mask=mask)
+
+
+def test_contestants_take_turns() -> None:
+    turns: list[str] = []
+    times = take_turns({name: lambda name=name: turns.append(name) for name in "AB"}, 3)  # type: ignore[misc]
+    assert "".join(turns) == "AB" + "ABABAB"  # the first turn does not count
+    assert {name: len(seconds) for name, seconds in times.items()} == {"A": 3, "B": 3}
+    assert len(take_turns({"A": lambda: None}, 1000, seconds=0.0)["A"]) == 1
+
+
+def test_ratios_and_shares_by_hand() -> None:
+    seconds = {"native": [1.0, 2.0, 4.0], "sdpa": [3.0, 2.0, 8.0]}
+    found = Contest("native", seconds, product=[100.0, 100.0, 50.0], flops=80.0, reasons={})
+    assert found.times_chosen("sdpa") == (2.0, 1.0, 3.0)
+    assert found.times_chosen("native") == (1.0, 1.0, 1.0)
+    assert found.share("native") == 0.4  # the median of 80%, 40% and 40%
+
+
+def test_flops_count_what_the_mask_allows() -> None:
+    # 2 examples · 4 heads · cells · 2 · (8 + 8)
+    assert flops_of(call()) == 8 * 32 * 32 * 32
+    assert flops_of(call(masks.causal())) == 8 * 32 * (32 * 33 // 2)
+    assert flops_of(call(masks.lengths([10, 20]))) == 4 * 32 * (32 * 10 + 32 * 20)
+    assert flops_of(call(masks.causal(), trains=True)) == 3.5 * flops_of(call(masks.causal()))
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_contest_runs_what_can_run(trains: bool) -> None:
+    with torch.set_grad_enabled(trains):
+        found = contest(call(masks.window(3, 0), trains=trains), rounds=2)
+    assert found.chosen in found.seconds
+    assert {"sdpa", "tiled"} <= found.seconds.keys()
+    assert {len(each) for each in (*found.seconds.values(), found.product)} == {2}
+    assert "(the call has Q = 32)" in found.reasons["decode"]
+    assert ("flex" in found.reasons) == trains
+
+
+def test_a_contest_leaves_out_what_takes_too_long_or_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    windowed = call(masks.window(3, 0), length=512)
+    monkeypatch.setattr(measure, "MOST_TIME", 2)
+    reasons = contest(windowed, rounds=1).reasons
+    assert reasons["reference"].startswith("not run: it should take ")
+    monkeypatch.setattr(measure, "MOST_TIME", 1e9)
+    monkeypatch.setattr(measure, "MOST_BYTES", 0)
+    found = contest(windowed, rounds=1)
+    assert found.reasons["reference"].startswith("not run: it needs ")
+    assert list(found.seconds) == [found.chosen]  # which runs whatever it needs
+
+
+def test_calibrate_measures_each_dtype_forward_and_in_training() -> None:
+    heard: list[tuple[int, int, str]] = []
+    found = calibrate(lambda *told: heard.append(told))
+    kinds = [f"{dtype}{pass_}" for dtype in ("float32", "bfloat16", "float16") for pass_ in ("", ", training")]
+    assert list(found) == kinds
+    assert [done for done, _, _ in heard] == list(range(6 * 2 * 4))
+    for each in found.values():
+        assert each.is_measured
+        assert {"sdpa", "tiled"} <= each.shares.keys() <= set(measure.CALIBRATED)
+        assert speeds.Machine.measured(each.product, each.bytes, each.call, each.shares) == each
+
+
+def test_a_share_is_what_makes_the_cost_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes a second, of which the memory takes a quarter: three quarters are left for the products."""
+    dense = call()
+    flops, moved = 2 * 2 * 4 * 32 * 32 * 16, 4 * (2 * 2 * 4 * 32 * 8 + 2 * 2 * 2 * 32 * 8)
+    machine = speeds.Machine.measured(flops, 4.0 * moved, 1e-30, {"sdpa": 1.0})
+    monkeypatch.setattr(measure, "CALIBRATED", ("sdpa",))
+    monkeypatch.setattr(measure, "take_turns", lambda runs, **_: {"sdpa": [3.0, 1.0, 2.0]})
+    with speeds.using({"float32": machine}), torch.no_grad():
+        ((name, share),) = measure._shares(dense, machine, 1.0)
+    assert (name, share) == ("sdpa", pytest.approx(1 / 0.75))

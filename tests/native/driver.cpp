@@ -1,0 +1,173 @@
+// Calls the C interface on small shapes and compares it with the definition, in double: for machines without torch, such as
+// an emulated one. A line for each instruction set; the exit status is 1 if a number is wrong.
+#include "../../headwise/native/headwise.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace {
+
+constexpr int64_t B = 1, H = 4, G = 2, K = 133, D = 20, E = 12, TOP = 5;
+const char *const DTYPES[] = {"float32", "bfloat16", "float16"}, *const MASKS[] = {"all", "band", "blocks"};
+std::mt19937 draws(0);
+
+// [b, h, rows, columns] of a dtype. Drawn are multiples of 1/64 below 2, which all dtypes have.
+struct Array {
+    int64_t dtype, shape[4];
+    std::vector<uint32_t> words;
+
+    Array(int64_t dtype, int64_t b, int64_t h, int64_t rows, int64_t columns, bool drawn = false)
+        : dtype(dtype), shape{b, h, rows, columns}, words(b * h * rows * columns) {
+        if (!drawn) return;
+        for (int64_t i = 0; i < (int64_t)words.size(); i++) {
+            const int number = (int)(draws() % 255) - 127;
+            const float x = (number ? number : 1) / 64.0f;
+            uint32_t bits;
+            std::memcpy(&bits, &x, 4);
+            const uint32_t half = (bits >> 16 & 0x8000) | ((bits & 0x7fffffff) - (112u << 23)) >> 13;
+            if (dtype == HW_FLOAT32) words[i] = bits;
+            else ((uint16_t *)words.data())[i] = (uint16_t)(dtype == HW_BFLOAT16 ? bits >> 16 : half);
+        }
+    }
+    double at(int64_t b, int64_t h, int64_t row, int64_t column) const {
+        const int64_t i = ((b * shape[1] + h) * shape[2] + row) * shape[3] + column;
+        const uint32_t half = ((const uint16_t *)words.data())[i], bits = dtype == HW_FLOAT32 ? words[i] : half << 16;
+        if (dtype == HW_FLOAT16) {
+            const int exponent = half >> 10 & 31, fraction = half & 1023;
+            return (half >> 15 ? -1 : 1) * (exponent ? std::ldexp(1024 + fraction, exponent - 25) : std::ldexp(fraction, -24));
+        }
+        float x;
+        std::memcpy(&x, &bits, 4);
+        return x;
+    }
+    operator hw_tensor() { return {words.data(), {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1}}; }
+};
+
+// HW_BLOCKS, other bits for each head: of each tile blocks 0 and 2 by bits, and of every other tile all of block 1.
+struct Blocks {
+    std::vector<int64_t> matrix, tiles{0}, blocks;
+    std::vector<uint64_t> words;
+
+    Blocks() {
+        for (int64_t h = 0; h < H; h++) {
+            matrix.push_back(2 * h);
+            for (int64_t tile = 0; tile < 2; tile++) {
+                for (int64_t block = tile; block < 3; block++) {
+                    blocks.insert(blocks.end(), {block, block == 1 ? -1 : (int64_t)words.size()});
+                    for (int r = 0; r < 64 && block != 1; r++) words.push_back(r % 7 ? ((uint64_t)draws() << 32 | draws()) & (block == 2 ? 31 : ~0ull) : 0);
+                }
+                tiles.push_back((int64_t)blocks.size() / 2);
+            }
+        }
+    }
+    bool sees(int64_t h, int64_t i, int64_t j) const {
+        for (int64_t at = tiles[2 * h + i / 64]; at < tiles[2 * h + i / 64 + 1]; at++)
+            if (blocks[2 * at] == j / 64) return blocks[2 * at + 1] < 0 || words[blocks[2 * at + 1] + i % 64] >> j % 64 & 1;
+        return false;
+    }
+};
+
+double worst; // difference of a call, in units of what is allowed
+void compare(double found, double expected, double allowed) {
+    const double difference = std::fabs(found - expected) / (allowed * (1 + std::fabs(expected)));
+    worst = difference <= worst ? worst : difference; // NaN too
+}
+
+double check(int64_t Q, int64_t dtype, int64_t mask, bool options) {
+    Array q(dtype, B, H, Q, D, true), k(dtype, B, G, K, D, true), v(dtype, B, G, K, E, true), d_out(dtype, B, H, Q, E, true), bias(HW_FLOAT32, B, H, Q, K, true);
+    Array out(dtype, B, H, Q, E), d_q(dtype, B, H, Q, D), d_k(dtype, B, G, K, D), d_v(dtype, B, G, K, E), d_bias(HW_FLOAT32, B, H, Q, K);
+    Array highest(HW_FLOAT32, B, H, Q, 1), log_sum(HW_FLOAT32, B, H, Q, 1), entropy(HW_FLOAT32, B, H, Q, 1), received(HW_FLOAT32, B, H, 1, K), largest(HW_FLOAT32, B, H, Q, TOP), mean(HW_FLOAT32, B, H, 1, 1);
+    std::vector<int64_t> places(B * H * Q * TOP);
+    const float sinks[H] = {0.5f, -1.0f, 2.0f, 0.0f};
+    const Blocks blocks;
+    hw_attention call = {};
+    call.size = sizeof call, call.dtype = call.cache_dtype = dtype, call.threads = 2;
+    call.B = B, call.H = H, call.G = G, call.Q = Q, call.K = K, call.D = D, call.E = E;
+    call.q = q, call.k = k, call.v = v, call.out = out, call.scale = 0.25;
+    if (options) call.softcap = 3.0, call.sinks = sinks, call.bias = bias;
+    call.mask = mask, call.low = K - Q - 30, call.high = K - Q;
+    call.matrix = blocks.matrix.data(), call.matrix_stride[1] = 1, call.tiles = blocks.tiles.data(), call.blocks = blocks.blocks.data(), call.words = blocks.words.data();
+    call.tile_count = (int64_t)blocks.tiles.size() - 1, call.block_count = (int64_t)blocks.blocks.size() / 2, call.word_count = (int64_t)blocks.words.size();
+    call.highest = (float *)highest.words.data(), call.log_sum = (float *)log_sum.words.data(), call.entropy = (float *)entropy.words.data();
+    int64_t code = hw_attention_forward(&call);
+    hw_attention back = call, look = call;
+    back.entropy = nullptr, back.d_out = d_out, back.d_q = d_q, back.d_k = d_k, back.d_v = d_v, back.d_bias = d_bias;
+    if (!code) code = hw_attention_backward(&back);
+    look.out.data = look.highest = look.log_sum = nullptr;
+    look.received = (float *)received.words.data(), look.top = TOP, look.top_weights = (float *)largest.words.data(), look.top_keys = places.data();
+    look.height = look.width = 1, look.mean = (float *)mean.words.data();
+    if (!code) code = hw_attention_look(&look);
+    if (code) return std::printf("%s\n", hw_error(code)), INFINITY;
+
+    const double near = dtype == HW_FLOAT32 ? 1e-5 : dtype == HW_BFLOAT16 ? 2e-2 : 2e-3;
+    worst = 0;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t g = 0; g < G; g++) {
+            std::vector<double> dk(K * D), dv(K * E);
+            for (int64_t h = g * H / G; h < (g + 1) * H / G; h++) {
+                std::vector<double> got(K);
+                double all = 0;
+                for (int64_t i = 0; i < Q; i++) {
+                    std::vector<double> s(K), a(K), da(K), dq(D), o(E);
+                    double top = options ? sinks[h] : -INFINITY, total = 0, inner = 0, nats = 0, first = 0;
+                    for (int64_t j = 0; j < K; j++) {
+                        for (int64_t d = 0; d < D; d++) s[j] += 0.25 * q.at(b, h, i, d) * k.at(b, g, j, d);
+                        if (options) s[j] = 3 * std::tanh(s[j] / 3);
+                        const bool seen = mask == HW_ALL || (mask == HW_BAND ? call.low <= j - i && j - i <= call.high : blocks.sees(h, i, j));
+                        a[j] = seen ? s[j] + (options ? bias.at(b, h, i, j) : 0) : -INFINITY, top = std::fmax(top, a[j]);
+                    }
+                    for (double &each : a) each = top == -INFINITY ? 0 : std::exp(each - top), total += each;
+                    total += options ? std::exp(sinks[h] - top) : 0;
+                    for (int64_t j = 0; j < K; j++) {
+                        a[j] = total > 0 ? a[j] / total : 0, got[j] += a[j], all += a[j], first = std::fmax(first, a[j]);
+                        nats -= a[j] > 0 ? a[j] * std::log(a[j]) : 0;
+                        for (int64_t e = 0; e < E; e++) o[e] += a[j] * v.at(b, g, j, e), da[j] += d_out.at(b, h, i, e) * v.at(b, g, j, e);
+                        inner += a[j] * da[j];
+                    }
+                    const double sink = options ? std::exp(sinks[h] - top) / total : 0;
+                    compare(entropy.at(b, h, i, 0), nats - (sink > 0 ? sink * std::log(sink) : 0), 1e-4);
+                    compare(largest.at(b, h, i, 0), std::fmax(first, 0), 1e-4);
+                    for (int64_t j = 0; j < K; j++) {
+                        double ds = a[j] * (da[j] - inner);
+                        compare(d_bias.at(b, h, i, j), ds, near);
+                        if (options) ds *= 1 - s[j] * s[j] / 9;
+                        for (int64_t d = 0; d < D; d++) dq[d] += 0.25 * ds * k.at(b, g, j, d), dk[j * D + d] += 0.25 * ds * q.at(b, h, i, d);
+                        for (int64_t e = 0; e < E; e++) dv[j * E + e] += a[j] * d_out.at(b, h, i, e);
+                    }
+                    for (int64_t e = 0; e < E; e++) compare(out.at(b, h, i, e), o[e], near);
+                    for (int64_t d = 0; d < D; d++) compare(d_q.at(b, h, i, d), dq[d], near);
+                }
+                for (int64_t j = 0; j < K; j++) compare(received.at(b, h, 0, j), got[j], 1e-4);
+                compare(mean.at(b, h, 0, 0), all / (Q * K), 1e-5);
+            }
+            for (int64_t x = 0; x < K * D; x++) compare(d_k.at(b, g, x / D, x % D), dk[x], near);
+            for (int64_t x = 0; x < K * E; x++) compare(d_v.at(b, g, x / E, x % E), dv[x], near);
+        }
+    return worst;
+}
+
+} // namespace
+
+int main() {
+    bool failed = false;
+    const int64_t best = hw_isa_used();
+    for (int64_t which = 0; hw_isa_name(which); which++) {
+        std::printf("%s:", hw_isa_name(which));
+        if (hw_isa_use(which)) {
+            std::printf(" not on this machine\n");
+            continue;
+        }
+        for (int64_t i = 0; i < 36; i++) {
+            const int64_t Q = i % 2 ? 70 : 2, options = i / 2 % 2, mask = i / 4 % 3, dtype = i / 12; // a few rows go another way
+            const double found = check(Q, dtype, mask, options);
+            if (found <= 1) continue;
+            failed = true;
+            std::printf(" %s, %d queries, mask %s%s: %.1f times as far off as is allowed;", DTYPES[dtype], (int)Q, MASKS[mask], options ? ", options" : "", found);
+        }
+        std::printf(" done%s\n", which == best ? ", chosen by itself" : "");
+    }
+    return failed;
+}

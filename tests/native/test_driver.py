@@ -1,0 +1,52 @@
+"""Instruction sets called from C++, without torch: this machine's, by other compilers, and ARM's, emulated."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from headwise.native import build
+from headwise.native.library import instruction_sets
+from tests.conftest import missing
+
+DRIVER = Path(__file__).with_name("driver.cpp")
+
+
+def compiled(compiler: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *only: str) -> Path:
+    """The driver, with a library of its own by this compiler."""
+    if shutil.which(compiler) is None:
+        missing(f"no {compiler} here: scripts/install says how to get one")
+    monkeypatch.setenv("CXX", compiler)
+    library, driver = build.build(folder / "library.so", only=only), folder / "driver"
+    command = [compiler, "-std=c++17", "-O2", "-Wall", "-Wextra", DRIVER, library, f"-Wl,-rpath,{folder}"]
+    subprocess.run([*command, "-o", driver], check=True)
+    return driver
+
+
+def said(driver: Path, emulator: str = "") -> list[str]:
+    """A line for each instruction set. Fails if a number is wrong."""
+    done = subprocess.run([*shlex.split(emulator), driver], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_by_clang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler of macOS, whose vectors are written otherwise."""
+    here = [name for name in ("portable", "avx2") if name in instruction_sets()]
+    lines = said(compiled("clang++", tmp_path, monkeypatch, *here))
+    assert [line.split(": ")[0] for line in lines] == here
+    assert lines[-1] == f"{here[-1]}: done, chosen by itself"
+
+
+def test_aarch64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor with bf16 takes it, and one without takes NEON."""
+    if shutil.which("qemu-aarch64") is None:
+        missing("no qemu-aarch64 here: scripts/install says how to get one")
+    driver = compiled("aarch64-linux-gnu-g++", tmp_path, monkeypatch)
+    emulator = "qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu"
+    assert said(driver, f"{emulator} max") == ["portable: done", "bf16: done, chosen by itself"]
+    assert said(driver, f"{emulator} cortex-a72") == ["portable: done, chosen by itself", "bf16: not on this machine"]
