@@ -54,6 +54,12 @@ def test_options_worked_by_hand(kernel: str, options: dict[str, Any], expected: 
     torch.testing.assert_close(headwise.attention(Q, K, V, kernel=kernel.partition(",")[0], **options), heads(expected))
 
 
+def test_slopes_are_the_bias_of_the_distances() -> None:
+    q, k, slopes = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 5, 8), torch.tensor([0.5, 0.1])
+    bias = -slopes[:, None, None] * torch.tensor([[2.0, 1, 0, 1, 2], [3, 2, 1, 0, 1], [4, 3, 2, 1, 0]])
+    torch.testing.assert_close(headwise.attention(q, k, k, slopes=slopes), headwise.attention(q, k, k, bias=bias))
+
+
 def test_softcap_comes_before_the_bias() -> None:
     bias = torch.tensor([[0.0, 1.0, 2.0]])
     s = torch.tanh(torch.tensor([0.0, math.log(2), math.log(4)]) / 0.5) * 0.5 + bias[0]

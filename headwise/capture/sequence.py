@@ -55,9 +55,9 @@ class Sequence:
         this step.
         """
         grows = among is None
-        if _kind(call) != _kind(self._first) or (
-            call.slopes is not None and not grows
-        ):  # a step's distances are its own
+        if _kind(call) != _kind(self._first):
+            return None
+        if call.slopes is not None and not grows:  # the distances of each step are its own
             return None
         new = call.q.shape[2] if grows else 0
         old = call.k.shape[2] - new
