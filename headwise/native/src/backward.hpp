@@ -178,6 +178,7 @@ struct Backward {
             if (call.slopes) more -= splat(alibi) * far;
             s += more;
             vf e = exp2<6>(fma(s - load(x.highest + i), splat(LOG2E), -load(x.log_sum + i)));
+            e = e < 1e-30f ? vf{} : e; // numbers so small that they are denormal make products slow
             if (!whole) {
                 vi from, past, at = splat((int32_t)j);
                 std::memcpy(&from, lo + i, sizeof from), std::memcpy(&past, hi + i, sizeof past);
